@@ -1,0 +1,228 @@
+"""The input contract: names, dtypes, dims and their ranges, said once and checked on every call.
+
+A contract is written on the command line (`--input 'ids=i64[batch:1..64,seq:2..512]'`), read from an exported
+program, kept in the bundle's manifest, and enforced by the runtime. Nothing here imports torch: tensors are asked
+only for `.dtype`, `.shape` and `.device`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fuseconv.errors import ContractError, UsageError
+
+DTYPES: Mapping[str, str] = {
+    "f64": "torch.float64",
+    "f32": "torch.float32",
+    "f16": "torch.float16",
+    "bf16": "torch.bfloat16",
+    "i64": "torch.int64",
+    "i32": "torch.int32",
+    "i16": "torch.int16",
+    "i8": "torch.int8",
+    "u8": "torch.uint8",
+    "bool": "torch.bool",
+    "c64": "torch.complex64",
+    "c128": "torch.complex128",
+}
+"""Short dtype names, as in rules and manifests, to the names torch prints."""
+
+SHORT_DTYPES: Mapping[str, str] = {long: short for short, long in DTYPES.items()}
+
+_INPUT = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<dims>[^\]]*)\]$")
+_DIM = re.compile(r"^(?P<name>[A-Za-z_]\w*)(?::(?P<min>\d+)\.\.(?P<max>\d+))?$")
+_GRAMMAR = "write NAME=DTYPE[DIM,...], DIM a number or NAME:MIN..MAX: --input 'ids=i64[batch:1..64,seq:2..512]'"
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A symbolic dimension: every input that names it has the same size there, within [min, max]."""
+
+    name: str
+    min: int
+    max: int
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.min}..{self.max}"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of a call: its name, short dtype (`f32`, `i64`) and shape, sizes static (int) or symbolic (Dim).
+
+    `low` and `high` bound the values drawn for testing, both ends included; they are not checked at run time.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | Dim, ...]
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.dtype}[{','.join(str(size) for size in self.shape)}]"
+
+    def dims(self) -> Iterator[Dim]:
+        """Yields the symbolic dims of this tensor, in order, with repeats."""
+        for size in self.shape:
+            if isinstance(size, Dim):
+                yield size
+
+    def sizes(self, dims: Mapping[str, int]) -> tuple[int, ...]:
+        """Returns the concrete shape once every symbolic dim has a size."""
+        return tuple(dims[size.name] if isinstance(size, Dim) else size for size in self.shape)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a model takes and gives: positional tensors in, a tuple of tensors out.
+
+    Attributes:
+        inputs: one spec per positional input.
+        outputs: the names of the outputs, in order.
+        device: `cpu` or `cuda`.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    device: str = "cpu"
+
+    def dims(self) -> dict[str, Dim]:
+        """Returns every symbolic dim by name."""
+        return {dim.name: dim for spec in self.inputs for dim in spec.dims()}
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Checks a call and returns its tensors in positional order.
+
+        Raises:
+            ContractError: arity, name, dtype, rank, size, range, a tied dim or the device is wrong.
+        """
+        tensors = self._ordered(args, kwargs)
+        sizes: dict[str, tuple[int, str]] = {}
+        for spec, tensor in zip(self.inputs, tensors, strict=True):
+            self._check(spec, tensor, sizes)
+        return tensors
+
+    def _ordered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        names = [spec.name for spec in self.inputs]
+        if len(args) + len(kwargs) == len(names) and set(kwargs) == set(names[len(args) :]):
+            return (*args, *(kwargs[name] for name in names[len(args) :]))
+        given = [f"{len(args)} positional"] * bool(args) + sorted(kwargs)
+        raise ContractError(
+            f"the model takes {len(names)} inputs ({', '.join(names)}), the call gives {', '.join(given) or 'none'}",
+            where="the call's arguments",
+            fix=f"pass {', '.join(str(spec) for spec in self.inputs)}",
+        )
+
+    def _check(self, spec: TensorSpec, tensor: Any, sizes: dict[str, tuple[int, str]]) -> None:
+        if (found := SHORT_DTYPES.get(str(getattr(tensor, "dtype", None)), type(tensor).__name__)) != spec.dtype:
+            raise _violation(spec, f"has dtype {found}, the contract says {spec.dtype}")
+        if (device := tensor.device.type) != self.device:
+            raise _violation(spec, f"is on {device}, the contract says {self.device}")
+        shape = tuple(tensor.shape)
+        if len(shape) != len(spec.shape):
+            raise _violation(spec, f"has {len(shape)} dims {list(shape)}, the contract says {len(spec.shape)}")
+        for axis, (size, expected) in enumerate(zip(shape, spec.shape, strict=True)):
+            if isinstance(expected, int):
+                if size != expected:
+                    raise _violation(spec, f"has size {size} at axis {axis}, the contract says {expected}")
+                continue
+            if not expected.min <= size <= expected.max:
+                raise _violation(spec, f"has size {size} at axis {axis}, outside {expected}")
+            first = sizes.setdefault(expected.name, (size, spec.name))
+            if first[0] != size:
+                raise _violation(spec, f"has {expected.name}={size} at axis {axis}, but {first[1]} has {first[0]}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the contract as plain JSON values; `from_json` reads it back."""
+        return {
+            "inputs": [
+                {
+                    "name": spec.name,
+                    "dtype": spec.dtype,
+                    "shape": [_size_to_json(size) for size in spec.shape],
+                    "low": spec.low,
+                    "high": spec.high,
+                }
+                for spec in self.inputs
+            ],
+            "outputs": list(self.outputs),
+            "device": self.device,
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Contract:
+        """Reads what `to_json` wrote."""
+        inputs = tuple(
+            TensorSpec(
+                item["name"],
+                item["dtype"],
+                tuple(size if isinstance(size, int) else Dim(**size) for size in item["shape"]),
+                item["low"],
+                item["high"],
+            )
+            for item in value["inputs"]
+        )
+        return Contract(inputs, tuple(value["outputs"]), value["device"])
+
+
+def _size_to_json(size: int | Dim) -> int | dict[str, int | str]:
+    return size if isinstance(size, int) else {"name": size.name, "min": size.min, "max": size.max}
+
+
+def _violation(spec: TensorSpec, what: str) -> ContractError:
+    return ContractError(f"input {spec.name} {what}", where=f"input {spec.name}", fix=f"pass {spec}")
+
+
+def parse_inputs(texts: Sequence[str]) -> tuple[TensorSpec, ...]:
+    """Parses repeated `--input` values; a dim named twice is one dim, and its range need be said only once.
+
+    Raises:
+        UsageError: the text is not of the form, the dtype is unknown, a range is empty, or a dim has two ranges.
+    """
+    dims: dict[str, Dim] = {}
+    parsed = [_parse_input(text, dims) for text in texts]
+    names = [name for name, _, _ in parsed]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"input {name} is given twice", where=f"--input {name}", fix="give each input once")
+    return tuple(
+        TensorSpec(name, dtype, tuple(_resolve(size, dims, name) for size in shape)) for name, dtype, shape in parsed
+    )
+
+
+def _parse_input(text: str, dims: dict[str, Dim]) -> tuple[str, str, list[int | str]]:
+    where = f"--input {text!r}"
+    match = _INPUT.match(text.replace(" ", ""))
+    if match is None:
+        raise UsageError("the input specification is not readable", where=where, fix=_GRAMMAR)
+    if match["dtype"] not in DTYPES:
+        raise UsageError(f"unknown dtype {match['dtype']}", where=where, fix=f"use one of {', '.join(DTYPES)}")
+    shape = [_parse_dim(part, dims, where) for part in match["dims"].split(",")] if match["dims"] else []
+    return match["name"], match["dtype"], shape
+
+
+def _parse_dim(text: str, dims: dict[str, Dim], where: str) -> int | str:
+    if text.isdecimal():
+        return int(text)
+    match = _DIM.match(text)
+    if match is None:
+        raise UsageError(f"the dim {text!r} is not readable", where=where, fix=_GRAMMAR)
+    if match["min"] is not None:
+        dim = Dim(match["name"], int(match["min"]), int(match["max"]))
+        if dim.min > dim.max:
+            raise UsageError(f"the range of {dim} is empty", where=where, fix=f"write {dim.name}:{dim.max}..{dim.min}")
+        if dims.setdefault(dim.name, dim) != dim:
+            raise UsageError(f"dim {dim.name} has two ranges, {dims[dim.name]} and {dim}", where=where, fix=_GRAMMAR)
+    return match["name"]
+
+
+def _resolve(size: int | str, dims: Mapping[str, Dim], name: str) -> int | Dim:
+    if isinstance(size, int):
+        return size
+    if size not in dims:
+        raise UsageError(f"dim {size} has no range", where=f"--input {name}", fix=f"write {size}:MIN..MAX once")
+    return dims[size]

@@ -1,0 +1,91 @@
+"""Every error fuseconv raises on purpose: what went wrong, where, and how to mend it.
+
+The command line prints the three lines and exits with `exit_status`; `--json` carries `code`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class FuseconvError(Exception):
+    """An error with a remedy.
+
+    Args:
+        what: one sentence: what went wrong.
+        where: the file, node, rule or flag to look at.
+        fix: what the reader can do about it.
+    """
+
+    code: ClassVar[str] = "internal"
+    exit_status: ClassVar[int] = 7
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines.append(f"  at: {self.where}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+
+class ParityError(FuseconvError):
+    """An artifact, or a rule, does not compute what the original computes."""
+
+    code = "parity"
+    exit_status = 1
+
+
+class UsageError(FuseconvError):
+    """A flag, an input specification or a combination of them is wrong."""
+
+    code = "usage"
+    exit_status = 2
+
+
+class RuleError(FuseconvError):
+    """A rule file or a plan cannot be read or cannot be applied."""
+
+    code = "rule"
+    exit_status = 2
+
+
+class ContractError(FuseconvError):
+    """A call does not honour the input contract of the model it calls."""
+
+    code = "contract"
+    exit_status = 2
+
+
+class RefusedError(FuseconvError):
+    """An input is corrupt, hostile, or would run code without `--trust`."""
+
+    code = "refused"
+    exit_status = 3
+
+
+class UnsupportedError(FuseconvError):
+    """The model, or this machine, has something a target cannot express."""
+
+    code = "unsupported"
+    exit_status = 4
+
+
+class UpstreamError(FuseconvError):
+    """A tool underneath (exporter, compiler, runtime) failed."""
+
+    code = "upstream"
+    exit_status = 5
+
+
+class FileError(FuseconvError):
+    """Reading or writing a file failed."""
+
+    code = "io"
+    exit_status = 6
