@@ -1,0 +1,1 @@
+"""The targets: one module each, all of one shape."""
