@@ -48,15 +48,15 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
         if match is None or bounds is None or not all(map(np.isfinite, bounds)):
             raise UsageError("the range is not readable", where=where, fix="write NAME=LOW..HIGH: ids=0..30521")
         if bounds[0] > bounds[1]:
-            raise UsageError("the range is empty", where=where, fix=f"write {match['name']}={bounds[1]:g}..{bounds[0]:g}")
+            raise UsageError(
+                "the range is empty", where=where, fix=f"write {match['name']}={bounds[1]:g}..{bounds[0]:g}"
+            )
         if ranges.setdefault(match["name"], bounds) != bounds:
             raise UsageError(f"input {match['name']} has two ranges", where=where, fix="give one")
     return ranges
 
 
-def apply_ranges(
-    specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float, float]]
-) -> tuple[TensorSpec, ...]:
+def apply_ranges(specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float, float]]) -> tuple[TensorSpec, ...]:
     """Returns the specs with the values to draw bounded as asked.
 
     Raises:
@@ -128,7 +128,9 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
     except OSError as error:
         raise FileError(f"the inputs cannot be read: {error.strerror}", where=str(path)) from error
     try:
-        if data.startswith(b"PK") and any(name.endswith(".npy") for name in zipfile.ZipFile(io.BytesIO(data)).namelist()):
+        if data.startswith(b"PK") and any(
+            name.endswith(".npy") for name in zipfile.ZipFile(io.BytesIO(data)).namelist()
+        ):
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
         if data.startswith((b"PK", b"\x80")):
@@ -163,9 +165,7 @@ def _named(value: object, path: Path, names: list[str] | None) -> dict[str, torc
     raise _not_tensors(path, f"it holds a {type(value).__name__}")
 
 
-def draw(
-    contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind = "random"
-) -> tuple[torch.Tensor, ...]:
+def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind = "random") -> tuple[torch.Tensor, ...]:
     """Draws one tensor per input.
 
     Floats are standard normal, or within [low, high] when both are given. Integers are uniform within [low, high],
@@ -197,7 +197,9 @@ def _draw(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, 
         return values.to(dtype)
     if _is_mask(spec) and len(shape) == 2 and shape[1] > 0:
         lengths = torch.randint(1, shape[1] + 1, (shape[0], 1), generator=generator)
-        lengths = lengths if kind == "random" else _alternate(torch.ones_like(lengths), torch.full_like(lengths, shape[1]))
+        lengths = (
+            lengths if kind == "random" else _alternate(torch.ones_like(lengths), torch.full_like(lengths, shape[1]))
+        )
         return (torch.arange(shape[1]) < lengths).to(dtype)
     first, last = int(low), int(high)
     if kind == "random":

@@ -61,7 +61,9 @@ def flatten(
     users = [spec for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]
     tensors = [spec for spec in users if not isinstance(spec.arg, ConstantArgument)]
     if bad := [spec.arg.name for spec in tensors if not isinstance(spec.arg, TensorArgument)]:
-        raise UnsupportedError(f"the input {bad[0]} is not a tensor", where=bad[0], fix="make it a constant of the model")
+        raise UnsupportedError(
+            f"the input {bad[0]} is not a tensor", where=bad[0], fix="make it a constant of the model"
+        )
     order = _order(exported, users, call) if call else [spec.arg.name for spec in tensors]
     for spec in users:
         if isinstance(spec.arg, ConstantArgument):
@@ -154,7 +156,9 @@ def _name(path: tuple[Any, ...], index: int) -> str:
 
 
 def _unique(names: list[str]) -> tuple[str, ...]:
-    return tuple(name if names.index(name) == at else f"{name}_{names[:at].count(name)}" for at, name in enumerate(names))
+    return tuple(
+        name if names.index(name) == at else f"{name}_{names[:at].count(name)}" for at, name in enumerate(names)
+    )
 
 
 def _own_nodes(graph: torch.fx.Graph, output: torch.fx.Node, positions: list[int]) -> list[torch.fx.Node]:

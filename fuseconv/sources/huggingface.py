@@ -35,7 +35,9 @@ def load(path: Path, options: Options) -> Loaded:
         UnsupportedError: transformers is missing or does not know the model.
     """
     config = _config(path)
-    needs_code = "auto_map" in config or "/" in str(config.get("attn_implementation", config.get("_attn_implementation")))
+    needs_code = "auto_map" in config or "/" in str(
+        config.get("attn_implementation", config.get("_attn_implementation"))
+    )
     model_class = _model_class(config, path, trusted="code" in options.trust)
     if model_class is None or (needs_code and "code" not in options.trust and not _is_known(config)):
         options.require("code", "the folder's own model code", str(path), str(config.get("auto_map")))
@@ -57,7 +59,9 @@ def _config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads((path / "config.json").read_bytes())
     except (ValueError, RecursionError) as error:
-        raise RefusedError(f"it is not JSON: {error}", where=where, fix="take the folder from its maker again") from error
+        raise RefusedError(
+            f"it is not JSON: {error}", where=where, fix="take the folder from its maker again"
+        ) from error
     if not isinstance(config, dict):
         raise RefusedError("it is not a JSON object", where=where, fix="take the folder from its maker again")
     return config

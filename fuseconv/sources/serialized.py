@@ -140,7 +140,9 @@ def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[s
             return all_of(left, *others)
         case ast.BinOp(left=base, op=ast.Pow(), right=exponent):
             return _is_small_power(base, exponent) and all_of(base, exponent)
-        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() | ast.FloorDiv() | ast.Mod(), right=right):
+        case ast.BinOp(
+            left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() | ast.FloorDiv() | ast.Mod(), right=right
+        ):
             return all_of(left, right)
         case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(name))], keywords=assumptions):
             return name.isidentifier() and all(isinstance(word.value, ast.Constant) for word in assumptions)
@@ -166,7 +168,9 @@ def _is_small_power(base: ast.AST, exponent: ast.AST) -> bool:
     """A power of a power, or a large one, takes more memory than there is."""
     if isinstance(exponent, ast.UnaryOp):
         exponent = exponent.operand
-    nested = any(isinstance(node, ast.Pow) or (isinstance(node, ast.Name) and "Pow" in node.id) for node in ast.walk(base))
+    nested = any(
+        isinstance(node, ast.Pow) or (isinstance(node, ast.Name) and "Pow" in node.id) for node in ast.walk(base)
+    )
     match exponent:
         case ast.Constant(value=int() | float() as value):
             return abs(value) <= _LARGEST_EXPONENT and not nested
@@ -186,7 +190,9 @@ def _is_tree(tree: Any) -> bool:
     if not isinstance(tree, dict) or set(tree) != {"type", "context", "children_spec"}:
         return False
     kind, context, children = tree["type"], tree["context"], tree["children_spec"]
-    known = kind is None or (isinstance(kind, str) and (kind in _TREE_TYPES or _LIBRARY_TREE_TYPE.match(kind) is not None))
+    known = kind is None or (
+        isinstance(kind, str) and (kind in _TREE_TYPES or _LIBRARY_TREE_TYPE.match(kind) is not None)
+    )
     return known and _is_context(context) and isinstance(children, list) and all(map(_is_tree, children))
 
 

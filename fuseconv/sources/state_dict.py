@@ -86,8 +86,10 @@ def state_of(value: Any, path: Path) -> dict[str, torch.Tensor]:
 
 
 def _is_state(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value) and all(
-        isinstance(key, str) and isinstance(tensor, torch.Tensor) for key, tensor in value.items()
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(isinstance(key, str) and isinstance(tensor, torch.Tensor) for key, tensor in value.items())
     )
 
 

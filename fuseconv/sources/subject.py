@@ -197,7 +197,10 @@ def parameters(loaded: Loaded, *, required: bool = False) -> list[str]:
         parameter.name
         for parameter in inspect.signature(loaded.module.forward).parameters.values()
         if not required
-        or (parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD))
+        or (
+            parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        )
     ]
 
 

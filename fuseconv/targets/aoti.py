@@ -52,7 +52,9 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         raise FileError("the package cannot be written: the disk is full", where=str(folder / artifact))
     tail = "\n".join(log.splitlines()[-_LOG_LINES:])
     raise UpstreamError(
-        f"AOTInductor failed ({_status_text(status)}):\n{tail}", where="the target aoti", fix="leave the target aoti out"
+        f"AOTInductor failed ({_status_text(status)}):\n{tail}",
+        where="the target aoti",
+        fix="leave the target aoti out",
     )
 
 
