@@ -17,7 +17,7 @@ Tensor borrow(const void* data, Dtype dtype, Device device, std::initializer_lis
 
 // [..., K] as [rows, K]: a view where the leading dims have one stride, else a copy.
 Tensor flatten_rows(In x, Device device, int64_t rows, int64_t columns) {
-  const Loop loop = row_loop({x});
+  const Loop loop = row_loop(&x, 1);
   const int64_t column_stride = x.strides[x.rank - 1];
   if (rows == 1) {
     return borrow(x.data, x.dtype, device, {1, columns},

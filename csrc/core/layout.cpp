@@ -179,18 +179,16 @@ Loop element_loop(Out result, std::initializer_list<In> inputs) {
   return loop;
 }
 
-Loop row_loop(std::initializer_list<In> tensors) {
-  const In& first = *tensors.begin();
+Loop row_loop(const In* tensors, int count) {
   Loop loop{};
-  for (int axis = 0; axis + 1 < first.rank; ++axis) {
+  for (int axis = 0; axis + 1 < tensors[0].rank; ++axis) {
     int64_t strides[kMaxOperands];
-    int64_t* next = strides;
-    for (const In& tensor : tensors) {
-      *next++ = tensor.strides[axis];
+    for (int operand = 0; operand < count; ++operand) {
+      strides[operand] = tensors[operand].strides[axis];
     }
-    append_axis(loop, static_cast<int>(tensors.size()), first.sizes[axis], strides);
+    append_axis(loop, count, tensors[0].sizes[axis], strides);
   }
-  finish(loop, static_cast<int>(tensors.size()));
+  finish(loop, count);
   return loop;
 }
 

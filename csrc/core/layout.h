@@ -46,6 +46,6 @@ Loop element_loop(Out result, std::initializer_list<In> inputs);
 
 // The loop over the rows (all dims but the last) of tensors of one shape; strides are those of the rows' first
 // elements.
-Loop row_loop(std::initializer_list<In> tensors);
+Loop row_loop(const In* tensors, int count);
 
 }  // namespace fuseconv

@@ -15,9 +15,6 @@ from torch import Tensor
 
 NAMESPACE = "fuseconv"
 
-ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
-"""The values of an `act` argument; gelu is the erf form."""
-
 
 @dataclass(frozen=True)
 class Sample:
