@@ -44,7 +44,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         (folder / NAME).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"the folder cannot be made: {error.strerror}", where=str(folder / NAME)) from error
-    arguments = [str(source), str(folder / artifact), *map(str, context.libraries)]
+    arguments = [str(source), str(folder / artifact)]
     status, log = _run_child(arguments, context.scratch)
     if status == 0 and (folder / artifact).is_file():
         return artifact
@@ -63,6 +63,8 @@ def load(path: Path, device: str) -> Runner:
 
     The machine code assumes contiguous, aligned inputs and checks neither: an input that is not so is copied.
     """
+    import torch._inductor
+
     package = torch._inductor.aoti_load_package(str(path))
 
     def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -1,24 +1,22 @@
-"""The child process of the target aoti: `python -m fuseconv.targets.aoti_compile SOURCE PACKAGE [LIBRARY...]`."""
+"""The child process of the target aoti: `python -m fuseconv.targets.aoti_compile SOURCE PACKAGE`."""
 
 from __future__ import annotations
 
 import sys
 
 import torch
+import torch._inductor
 
 
-def main(source: str, package: str, *libraries: str) -> None:
+def main(source: str, package: str) -> None:
     """Compiles an exported program.
 
     Args:
         source: the exported program's path.
         package: where the package goes.
-        libraries: the op libraries that the program calls.
     """
-    import fuseconv.ops  # gives our ops the fake kernels that the compiler traces with
+    import fuseconv.ops  # noqa: F401  # the compiler traces our ops by their fake kernels
 
-    for library in libraries:
-        torch.ops.load_library(library)
     exported = torch.export.load(source)
     torch._inductor.aoti_compile_and_package(exported, package_path=package)
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import torch
 
+from fuseconv.capture import Program
 from fuseconv.errors import FileError
 
 Runner = Callable[..., tuple[torch.Tensor, ...]]
@@ -22,12 +23,23 @@ class Context:
     """What a target may need besides the program.
 
     Attributes:
-        libraries: the op libraries that the program's ops live in.
         scratch: an existing folder, outside the bundle, that is removed afterwards.
     """
 
-    libraries: tuple[Path, ...]
     scratch: Path
+
+
+class Target(Protocol):
+    """What every module of this package offers; the package's docstring says it in words."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802, D102
+
+    def unsupported(self, program: Program) -> str | None: ...  # noqa: D102
+
+    def write(self, program: Program, folder: Path, context: Context) -> Path: ...  # noqa: D102
+
+    def load(self, path: Path, device: str) -> Runner: ...  # noqa: D102
 
 
 @contextmanager

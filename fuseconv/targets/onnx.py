@@ -1,4 +1,4 @@
-"""ONNX: standard operators, our ops as functions in the domain com.fuseconv, dynamic dims under the contract's names."""
+"""ONNX: standard operators, our ops as functions in the domain com.fuseconv, dims under the contract's names."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def load(path: Path, device: str) -> Runner:
 
 
 def _tensor(value: Any) -> torch.Tensor:
-    tensor = torch.from_dlpack(value)
+    tensor = torch.utils.dlpack.from_dlpack(value)
     return tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor
 
 
@@ -226,10 +226,11 @@ def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
 
 def _add_functions(model: Any, program: Program) -> None:
     """Gives every node of ours the function body for its way of being called."""
+    from fuseconv.ops import OPS
     from fuseconv.targets import onnx_functions
 
     calls: dict[onnx_functions.Call, int] = {}
-    ops = {op.overload: op for op in onnx_functions.OPS}
+    ops = {op.overload: op for op in OPS}
     by_name = {}
     for node in program.exported.graph.nodes:
         if node.target in ops:

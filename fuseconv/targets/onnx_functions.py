@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 import onnxscript
 import torch
@@ -124,8 +123,8 @@ def _translation(op: Op) -> Callable[..., Any]:
     }
     translate.__name__ = op_type(op)
     translate.__annotations__ = attribute_types
-    translate.__signature__ = inspect.Signature(
-        [  # type: ignore[attr-defined]
+    signature = inspect.Signature(
+        [
             inspect.Parameter(
                 argument.name,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -135,6 +134,7 @@ def _translation(op: Op) -> Callable[..., Any]:
             for argument in op.overload._schema.arguments
         ]
     )
+    setattr(translate, "__signature__", signature)  # noqa: B010  # functions declare no such attribute
     return translate
 
 
@@ -181,10 +181,7 @@ def bodies(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Fu
         export: `(program) -> model`, the ONNX exporter.
     """
     groups = tuple(call.examples() for call in calls)
-    shapes = [
-        [{axis: torch.export.Dim.DYNAMIC for axis, size in enumerate(t.shape) if size != 1} for t in group]
-        for group in groups
-    ]
+    shapes = tuple([_dynamic(tensor) for tensor in group] for group in groups)
     program = torch.export.export(_References(calls), groups, dynamic_shapes={"groups": shapes})
     graph = export(program).graph
     inputs, outputs = iter(graph.inputs), iter(graph.outputs)
@@ -196,18 +193,32 @@ def bodies(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Fu
     return functions
 
 
+def _dynamic(tensor: torch.Tensor) -> dict[int, Any]:
+    """Marks every size but 1 as one that may change, and that the exporter must not make a constant."""
+    return {axis: torch.export.Dim.DYNAMIC for axis, size in enumerate(tensor.shape) if size != 1}
+
+
 def _function(call: Call, overload: str, graph: ir.Graph) -> ir.Function:
     given = iter(list(graph.inputs))
-    values = [
-        ir.Value(name=f"{name}_omitted") if kind is None else next(given)
-        for name, kind in zip(_tensor_names(call.op), call.tensors, strict=True)
-    ]
+    formals = [ir.Value() if kind is None else next(given) for kind in call.tensors]
+    for formal, name in zip(formals, _tensor_names(call.op), strict=True):
+        formal.name = name
+    for node in graph:
+        for value in node.outputs:
+            value.shape = None  # the sizes of the examples
     graph.inputs.clear()
-    graph.inputs.extend(values)
-    return ir.Function(
-        DOMAIN,
-        op_type(call.op),
-        overload,
-        graph=graph,
-        attributes=[ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name, _ in call.attributes],
-    )
+    graph.inputs.extend(formals)
+    _write_constants_as_nodes(graph)
+    attributes = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name, _ in call.attributes]
+    return ir.Function(DOMAIN, op_type(call.op), overload, graph=graph, attributes=attributes)
+
+
+def _write_constants_as_nodes(graph: ir.Graph) -> None:
+    """A function has no initializers."""
+    for name, value in list(graph.initializers.items()):
+        assert value.const_value is not None
+        constant = ir.node("Constant", [], attributes={"value": value.const_value})
+        constant.outputs[0].name = name
+        del graph.initializers[name]
+        ir.convenience.replace_all_uses_with(value, constant.outputs[0])
+        graph.insert_before(graph[0], constant)

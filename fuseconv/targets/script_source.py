@@ -185,7 +185,7 @@ class _Printer:
     def region(self, node: Node, module: GraphModule) -> None:
         """Prints the body of a no_grad region in place: a deployed model computes no gradients anywhere."""
         _, body, *operands = node.args
-        inner: GraphModule = getattr(module, body.target)  # type: ignore[union-attr]
+        inner: GraphModule = getattr(module, str(body.target))  # type: ignore[union-attr]
         for placeholder, operand in zip(inner.graph.find_nodes(op="placeholder"), operands, strict=True):
             self.names[placeholder] = self.value(operand, None)
         self.results[node] = self.body(inner)

@@ -43,7 +43,8 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 def load(path: Path, device: str) -> Runner:
     """Loads what `write` wrote; the op libraries it calls must be loaded before."""
     with _quiet():
-        return torch.jit.load(str(path), map_location=device)  # type: ignore[no-any-return]
+        module: Runner = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
+        return module
 
 
 def compile_script(script: Script) -> torch.jit.ScriptModule:
@@ -72,9 +73,7 @@ def _check_overloads(module: torch.jit.ScriptModule, script: Script) -> None:
     """Source names an op; the compiler picks the overload from the types of the arguments."""
     # The compiler numbers the values of a variable: x.1, x.2.
     chosen = {
-        output.debugName().split(".")[0]: node.schema()
-        for node in module.forward.graph.nodes()
-        for output in node.outputs()
+        output.debugName().split(".")[0]: node.schema() for node in module.graph.nodes() for output in node.outputs()
     }
     for name, overload in script.overloads.items():
         if (found := chosen.get(name, "nothing")) != str(overload._schema):
