@@ -11,14 +11,11 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import logging
 import pickle
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import sympy
 import torch
 from torch.export import ExportedProgram
 
@@ -27,6 +24,7 @@ from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, Upstr
 from fuseconv.inputs import torch_dtype
 from fuseconv.sources.flat import flatten
 from fuseconv.sources.pickles import listed, unsafe_globals
+from fuseconv.sources.quiet import quiet_torch
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
 from fuseconv.sources.serialized import screen_program, tree_types
 from fuseconv.sources.subject import Loaded, Options
@@ -42,7 +40,7 @@ def load(path: Path, options: Options) -> Loaded:
         RefusedError: the archive is damaged or would run code.
         UnsupportedError: it needs something that this machine or a contract has not.
     """
-    screen_archive(path)
+    screen_archive(path, checksums=False)  # `sniff` has compared them
     exported = load_exported(path)
     if options.dtype is not None:
         _convert(exported, torch_dtype(options.dtype))
@@ -60,7 +58,7 @@ def load_exported(path: Path) -> ExportedProgram:
         UpstreamError: torch cannot read it.
     """
     try:
-        with path.open("rb") as file, _quiet():
+        with path.open("rb") as file, quiet_torch():
             return torch.export.load(file)
     except FuseconvError:
         raise
@@ -72,14 +70,18 @@ def load_exported(path: Path) -> ExportedProgram:
         ) from error
 
 
-def screen_archive(path: Path) -> None:
+def screen_archive(path: Path, *, checksums: bool = True) -> None:
     """Refuses an archive of which any part would run code when torch reads it.
+
+    Args:
+        path: the file.
+        checksums: compare every member with its checksum.
 
     Raises:
         RefusedError: the member and the reason.
         UnsupportedError: it holds compiled code, or no program, or more than one.
     """
-    members = screen_zip(path)
+    members = screen_zip(path, checksums=checksums)
     root = member_root(members, path)
     programs = []
     for member in members:
@@ -183,7 +185,7 @@ def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             exported.graph.erase_node(node)
         else:
-            change = {old: dtype for old in floats}
+            change = dict.fromkeys(floats, dtype)
             node.args = tuple(change.get(arg, arg) if isinstance(arg, torch.dtype) else arg for arg in node.args)
             node.kwargs = {
                 key: change.get(arg, arg) if isinstance(arg, torch.dtype) else arg for key, arg in node.kwargs.items()
@@ -199,14 +201,14 @@ def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
 
 def _specs(exported: ExportedProgram, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
     """Reads the contract from the placeholders and the range constraints; symbols become dim0, dim1, in order."""
-    dims: dict[sympy.Symbol, Dim] = {}
+    dims: dict[Any, Dim] = {}
     placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
 
     def size_of(name: str, size: int | torch.SymInt) -> int | Dim:
         if isinstance(size, int):
             return size
         symbol = size.node.expr
-        if not isinstance(symbol, sympy.Symbol):
+        if not symbol.is_Symbol:
             raise UnsupportedError(
                 f"input {name} has the size {symbol}, which is computed from another",
                 where=f"input {name}",
@@ -224,17 +226,3 @@ def _specs(exported: ExportedProgram, names: tuple[str, ...]) -> tuple[TensorSpe
         shape = tuple(size_of(name, size) for size in value.shape)
         specs.append(TensorSpec(name, SHORT_DTYPES[str(value.dtype)], shape))
     return tuple(specs)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps torch's own warnings about a failed read from the terminal: the error that follows says it."""
-    noisy = [logging.getLogger(name) for name in ("torch.export", "torch.export.pt2_archive._package")]
-    levels = [logger.level for logger in noisy]
-    for logger in noisy:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(noisy, levels, strict=True):
-            logger.setLevel(level)

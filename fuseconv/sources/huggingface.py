@@ -120,9 +120,11 @@ def _pretrained(model_class: Any, path: Path, options: Options) -> torch.nn.Modu
         )
     if info["unexpected_keys"]:
         logger.warning("%s: %s does not use %s", path, model_class.__name__, listed(sorted(info["unexpected_keys"])))
-    if hasattr(module.config, "use_cache"):
-        module.config.use_cache = False
     assert isinstance(module, torch.nn.Module)
+    for part in module.modules():  # an encoder and a decoder each have a config of their own
+        config = getattr(part, "config", None)
+        if config is not None and hasattr(config, "use_cache"):
+            config.use_cache = False
     return module
 
 
@@ -157,6 +159,8 @@ def _inputs(module: Any) -> tuple[TensorSpec, ...]:
     specs = recipe(module)
     if module.config.is_encoder_decoder and main != "decoder_input_ids":
         specs = (*specs, _token_ids(module, "decoder_input_ids", _sequence(module, "target")))
+    if main == "input_ids" and hasattr(module.config, "vision_config"):
+        specs = (*specs, *_pixels(module, Dim("images", BATCH.min, BATCH.max)))
     return specs
 
 
@@ -183,8 +187,8 @@ def _text_config(module: Any) -> Any:
 def _sequence(module: Any, name: str) -> Dim:
     """The sequence dim: as long as there are positions, less those that a padding offset takes (RoBERTa)."""
     config = _text_config(module)
-    longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    longest = min(longest or LARGEST_SEQUENCE, LARGEST_SEQUENCE)
+    sizes = (getattr(config, key, None) for key in ("max_position_embeddings", "max_target_positions", "n_positions"))
+    longest = min(size for size in (*sizes, LARGEST_SEQUENCE) if size)
     for part_name, part in module.named_modules():
         if part_name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
             offset = 0 if part.padding_idx is None else part.padding_idx + 1
@@ -192,11 +196,11 @@ def _sequence(module: Any, name: str) -> Dim:
     return Dim(name, 2, longest)
 
 
-def _pixels(module: Any) -> tuple[TensorSpec, ...]:
+def _pixels(module: Any, batch: Dim = BATCH) -> tuple[TensorSpec, ...]:
     config = getattr(module.config, "vision_config", module.config)
     size = getattr(config, "image_size", None) or 224
     height, width = size if isinstance(size, list | tuple) else (size, size)
-    return (TensorSpec("pixel_values", _float(module), (BATCH, config.num_channels, height, width)),)
+    return (TensorSpec("pixel_values", _float(module), (batch, config.num_channels, height, width)),)
 
 
 def _spectrogram(module: Any) -> tuple[TensorSpec, ...]:
@@ -206,10 +210,8 @@ def _spectrogram(module: Any) -> tuple[TensorSpec, ...]:
 
 
 def _waveform(module: Any) -> tuple[TensorSpec, ...]:
-    shortest = 1
-    for kernel, stride in reversed(list(zip(module.config.conv_kernel, module.config.conv_stride, strict=True))):
-        shortest = (shortest - 1) * stride + kernel
-    return (TensorSpec("input_values", _float(module), (BATCH, Dim("samples", 4 * shortest, 30 * 16_000))),)
+    """One second: the feature encoder divides the length so often that its sizes have no simple bound."""
+    return (TensorSpec("input_values", _float(module), (BATCH, 16_000)),)
 
 
 def _float(module: Any) -> str:

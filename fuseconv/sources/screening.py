@@ -14,7 +14,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +28,7 @@ _END64 = struct.Struct("<4sQ2H2L4Q")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _STORED, _DEFLATED = 0, 8
+_PIECE = 1 << 20
 _ENCRYPTED = 0x1
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _DRIVE = re.compile(r"^[A-Za-z]:")
@@ -53,21 +54,37 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of a screened zip: sizes in bytes, `header` the offset of its local header."""
+    """One member of a screened zip.
+
+    Attributes:
+        name: its path in the zip.
+        size: bytes unpacked.
+        packed: bytes in the file.
+        method: 0 stored, 8 deflated.
+        crc: CRC-32 of the unpacked bytes.
+        header: offset of its local header.
+        data: offset of its bytes.
+    """
 
     name: str
     size: int
     packed: int
     method: int
+    crc: int
     header: int
     data: int = 0
 
 
-def screen_zip(path: Path, limits: Limits | None = None) -> tuple[Member, ...]:
+def screen_zip(path: Path, limits: Limits | None = None, *, checksums: bool = True) -> tuple[Member, ...]:
     """Reads the members of a zip whose every name, size and offset is harmless.
 
     Names are relative, without `..`, backslash, drive, control character, symlink or duplicate; members do not overlap;
-    what they unpack to is bounded.
+    what they unpack to is bounded, and has the checksum that the zip says: torch's own reader does not look.
+
+    Args:
+        path: the file.
+        limits: how large it may be.
+        checksums: read every member and compare; without it only the directory and headers are read.
 
     Raises:
         RefusedError: the zip is damaged or hostile.
@@ -83,7 +100,10 @@ def screen_zip(path: Path, limits: Limits | None = None) -> tuple[Member, ...]:
             total = sum(member.size for member in members)
             if total > max(limits.floor, limits.ratio * stop):
                 raise _refused(path, f"unpacks to {total} bytes from {stop}: more than {limits.ratio} to 1")
-            return _locate(file, members, start, path)
+            members = _locate(file, members, start, path)
+            for member in members if checksums else ():
+                _check_bytes(file, member, path)
+            return members
     except OSError as error:
         raise FileError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
 
@@ -94,22 +114,46 @@ def read_member(path: Path, member: Member, limit: int = 256 << 20) -> bytes:
     Raises:
         RefusedError: it is larger than `limit` bytes, or damaged.
     """
-    where = f"{path}: {member.name}"
     if member.size > limit:
-        raise RefusedError(f"the member has {member.size} bytes, at most {limit} are read", where=where)
+        raise RefusedError(f"it has {member.size} bytes; at most {limit} are read", where=f"{path}: {member.name}")
     with path.open("rb") as file:
-        file.seek(member.data)
-        packed = file.read(member.packed)
+        return b"".join(_unpacked(file, member, path))
+
+
+def _check_bytes(file: BinaryIO, member: Member, path: Path) -> None:
+    crc = size = 0
+    for chunk in _unpacked(file, member, path):
+        crc, size = zlib.crc32(chunk, crc), size + len(chunk)
+    if (crc, size) != (member.crc, member.size):
+        raise _refused(path, f"is damaged: {member.name!r} does not have its checksum")
+
+
+def _unpacked(file: BinaryIO, member: Member, path: Path) -> Iterator[bytes]:
+    """Yields the bytes of a member, a mebibyte at a time; one byte too many when it is larger than it says."""
+    file.seek(member.data)
     if member.method == _STORED:
-        return packed
+        yield from _pieces(file, member.packed)
+        return
     unpack = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        data = unpack.decompress(packed, member.size + 1)
-    except zlib.error as error:
-        raise RefusedError("the member is damaged", where=where, fix="save the file again") from error
-    if len(data) != member.size:
-        raise RefusedError(f"the member does not unpack to its {member.size} bytes", where=where)
-    return data
+    room = member.size + 1
+    for packed in _pieces(file, member.packed):
+        piece = packed
+        while room > 0:
+            try:
+                chunk = unpack.decompress(piece, min(room, _PIECE))
+            except zlib.error as error:
+                raise _refused(path, f"is damaged in {member.name!r}") from error
+            yield chunk
+            room -= len(chunk)
+            piece = unpack.unconsumed_tail
+            if not piece and len(chunk) < _PIECE:
+                break
+
+
+def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
+    while size > 0 and (piece := file.read(min(size, _PIECE))):
+        size -= len(piece)
+        yield piece
 
 
 def member_root(members: tuple[Member, ...], path: Path) -> str:
@@ -167,7 +211,7 @@ def _central(directory: bytes, count: int, path: Path) -> Iterator[Member]:
         if at + _CENTRAL.size > len(directory):
             raise _refused(path, "has fewer members than it says")
         fields = _CENTRAL.unpack_from(directory, at)
-        signature, _, _, flags, method, _, _, _, packed, size = fields[:10]
+        signature, _, _, flags, method, _, _, crc, packed, size = fields[:10]
         name_length, extra_length, comment, disk, _, attributes, header = fields[10:]
         at += _CENTRAL.size
         raw = directory[at : at + name_length]
@@ -186,7 +230,7 @@ def _central(directory: bytes, count: int, path: Path) -> Iterator[Member]:
         size, packed, header = _widen(extra, size, packed, header, path)
         if method == _STORED and size != packed:
             raise _refused(path, f"has {name!r}, which says two sizes")
-        yield Member(name, size, packed, method, header)
+        yield Member(name, size, packed, method, crc, header)
     if at != len(directory):
         raise _refused(path, "has more members than it says")
 
@@ -243,7 +287,7 @@ def _locate(file: BinaryIO, members: tuple[Member, ...], start: int, path: Path)
         if member.header < free or data + member.packed > start:
             raise _refused(path, f"has {member.name!r}, which overlaps another member")
         free = data + member.packed
-        placed[member.name] = Member(member.name, member.size, member.packed, method, member.header, data)
+        placed[member.name] = replace(member, data=data)
     return tuple(placed[member.name] for member in members)
 
 

@@ -1,4 +1,4 @@
-"""TorchScript archives: converted to an exported program, which is what all other forms come to. Reading one runs code."""
+"""TorchScript archives: converted to an exported program, as all other forms are. Reading one runs code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load(path: Path, options: Options) -> Loaded:
 
     options.require("torchscript", "a TorchScript archive", str(path))
     try:
-        script = torch.jit.load(path, map_location=options.device).eval()
+        script = torch.jit.load(path, map_location=options.device).eval()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise UpstreamError(
             f"torch cannot read the archive: {error}", where=str(path), fix="save it again with torch.jit.save"
