@@ -75,11 +75,16 @@ class Member:
     data: int = 0
 
 
-def screen_zip(path: Path, limits: Limits | None = None) -> tuple[Member, ...]:
+def screen_zip(path: Path, limits: Limits | None = None, *, checksums: bool = True) -> tuple[Member, ...]:
     """Reads the members of a zip whose every name, size and offset is harmless.
 
     Names are relative, without `..`, backslash, drive, control character, symlink or duplicate; members do not overlap;
     what they unpack to is bounded, and has the checksum that the zip says: torch's own reader does not look.
+
+    Args:
+        path: the file.
+        limits: how large it may be.
+        checksums: read every member and compare; without it only the directory and headers are read.
 
     Raises:
         RefusedError: the zip is damaged or hostile.
@@ -96,7 +101,7 @@ def screen_zip(path: Path, limits: Limits | None = None) -> tuple[Member, ...]:
             if total > max(limits.floor, limits.ratio * stop):
                 raise _refused(path, f"unpacks to {total} bytes from {stop}: more than {limits.ratio} to 1")
             members = _locate(file, members, start, path)
-            for member in members:
+            for member in members if checksums else ():
                 _check_bytes(file, member, path)
             return members
     except OSError as error:
@@ -124,27 +129,31 @@ def _check_bytes(file: BinaryIO, member: Member, path: Path) -> None:
 
 
 def _unpacked(file: BinaryIO, member: Member, path: Path) -> Iterator[bytes]:
-    """Yields the bytes of a member in pieces of at most a mebibyte, and one byte too many when it is larger than said."""
-    unpack = zlib.decompressobj(-zlib.MAX_WBITS)
+    """Yields the bytes of a member, a mebibyte at a time; one byte too many when it is larger than it says."""
     file.seek(member.data)
-    left, room = member.packed, member.size + 1
-    pending = b""
-    while (left or pending) and room > 0:
-        if not pending:
-            pending = file.read(min(left, _PIECE))
-            left -= len(pending)
-            if not pending:
-                raise _refused(path, f"is cut short in {member.name!r}")
-        if member.method == _STORED:
-            chunk, pending = pending, b""
-        else:
+    if member.method == _STORED:
+        yield from _pieces(file, member.packed)
+        return
+    unpack = zlib.decompressobj(-zlib.MAX_WBITS)
+    room = member.size + 1
+    for packed in _pieces(file, member.packed):
+        piece = packed
+        while room > 0:
             try:
-                chunk = unpack.decompress(pending, min(room, _PIECE))
+                chunk = unpack.decompress(piece, min(room, _PIECE))
             except zlib.error as error:
                 raise _refused(path, f"is damaged in {member.name!r}") from error
-            pending = unpack.unconsumed_tail
-        room -= len(chunk)
-        yield chunk
+            yield chunk
+            room -= len(chunk)
+            piece = unpack.unconsumed_tail
+            if not piece and len(chunk) < _PIECE:
+                break
+
+
+def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
+    while size > 0 and (piece := file.read(min(size, _PIECE))):
+        size -= len(piece)
+        yield piece
 
 
 def member_root(members: tuple[Member, ...], path: Path) -> str:

@@ -29,6 +29,8 @@ def sniff(path: Path) -> str:
     """
     if path.is_dir():
         return _sniff_folder(path)
+    if not path.is_file():
+        raise FileError("this is neither a file nor a folder", where=str(path), fix=_ACCEPTED)
     try:
         with path.open("rb") as file:
             head = file.read(_TAR_AT + len(_TAR_MAGIC))
@@ -76,7 +78,7 @@ def pickle_names(path: Path) -> tuple[str, ...]:
     with path.open("rb") as file:
         head = file.read(_TAR_AT + len(_TAR_MAGIC))
     if head.startswith(ZIP_MAGIC):
-        members = screen_zip(path)
+        members = screen_zip(path, checksums=False)
         name = member_root(members, path) + "data.pkl"
         return unsafe_globals(read_member(path, next(member for member in members if member.name == name)))
     return legacy_globals(path) if head.startswith(b"\x80") else ()

@@ -1,0 +1,246 @@
+"""ONNX: standard operators, our ops as functions in the domain com.fuseconv, dims under the contract's names."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.capture import Program
+from fuseconv.contract import Dim
+from fuseconv.errors import FileError, RefusedError, UnsupportedError, UpstreamError
+from fuseconv.targets.artifact import Context, Runner
+
+NAME = "onnx"
+
+OPSET = 20
+"""The first operator set with Gelu."""
+
+_FUNCTION_OVERLOADS_IR = 10
+
+
+def unsupported(program: Program) -> str | None:
+    """Says what is missing to write and prove ONNX: only ONNX Runtime can be."""
+    if find_spec("onnxruntime") is None:
+        return "ONNX Runtime is not installed; install fuseconv[cpu] or fuseconv[gpu]"
+    return None
+
+
+def write(program: Program, folder: Path, context: Context) -> Path:
+    """Writes `onnx/model.onnx`, its weights beside it, and returns the path relative to `folder`.
+
+    Raises:
+        UnsupportedError: an operator has no ONNX form, or ONNX Runtime has no kernel for one in this dtype.
+        UpstreamError: the exporter failed, or made a model that is not valid.
+        FileError: a file cannot be written.
+    """
+    import onnx
+    import onnx_ir as ir
+
+    artifact = Path(NAME, "model.onnx")
+    model = _export(program.exported, [spec.name for spec in program.contract.inputs], list(program.contract.outputs))
+    _name_dims(model, program)
+    _add_functions(model, program)
+    try:
+        (folder / NAME).mkdir(parents=True, exist_ok=True)
+        ir.save(model, folder / artifact, external_data="model.onnx.data")
+    except OSError as error:
+        raise FileError(f"the model cannot be written: {error.strerror}", where=str(folder / artifact)) from error
+    try:
+        onnx.checker.check_model(folder / artifact, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise UpstreamError(f"the exported model is not valid: {error}", where="the target onnx") from error
+    _session(folder / artifact, program.contract.device)
+    return artifact
+
+
+def load(path: Path, device: str) -> Runner:
+    """Loads what `write` wrote into ONNX Runtime; tensors are handed over without a copy.
+
+    Raises:
+        RefusedError: the weights lie outside the model's folder, or are cut short.
+        UnsupportedError: ONNX Runtime is not installed, lacks CUDA, or has no kernel for an operator.
+    """
+    _check_external_data(path)
+    session = _session(path, device)
+    from onnxruntime import OrtValue
+
+    inputs = [value.name for value in session.get_inputs()]
+    outputs = [value.name for value in session.get_outputs()]
+
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        binding = session.io_binding()
+        values = [OrtValue.from_dlpack(tensor.detach().contiguous()) for tensor in tensors]
+        for name, value in zip(inputs, values, strict=True):
+            binding.bind_ortvalue_input(name, value)
+        for name in outputs:
+            binding.bind_output(name, device)
+        if device == "cuda":
+            torch.cuda.current_stream().synchronize()  # ONNX Runtime works on a stream of its own
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return tuple(_tensor(value) for value in binding.get_outputs())
+
+    return run
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    tensor = torch.utils.dlpack.from_dlpack(value)
+    return tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor
+
+
+def _session(path: Path, device: str) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UnsupportedError(
+            "ONNX Runtime is not installed", where="the target onnx", fix="install fuseconv[cpu] or fuseconv[gpu]"
+        ) from error
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if device == "cuda":
+        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+            raise UnsupportedError(
+                "this ONNX Runtime has no CUDA", where="the target onnx", fix="install fuseconv[gpu] in place of [cpu]"
+            )
+        onnxruntime.preload_dlls()
+        # ONNX Runtime multiplies f32 in TF32 unless told not to; PyTorch does not.
+        providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: its warnings are about its own optimiser
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=providers)
+    except NoKernel as error:
+        raise UnsupportedError(
+            f"ONNX Runtime {onnxruntime.__version__} on {device} has no kernel: {error}",
+            where="the target onnx",
+            fix="leave the target onnx out, or convert with --dtype f32",
+        ) from error
+
+
+def _check_external_data(path: Path) -> None:
+    """Refuses weights that ONNX Runtime would read from anywhere but the model's own folder."""
+    import onnx
+
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entry = {item.key: item.value for item in tensor.external_data}
+        data = path.parent / entry["location"]
+        if Path(entry["location"]).name != entry["location"] or data.is_symlink() or not data.is_file():
+            problem = f"the weights of {tensor.name} are not a file in the model's folder: {entry['location']}"
+        elif int(entry.get("offset", 0)) + int(entry.get("length", 0)) > data.stat().st_size:
+            problem = f"the weights of {tensor.name} end past the end of {entry['location']}"
+        else:
+            continue
+        raise RefusedError(problem, where=str(path), fix="convert the model again")
+
+
+def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, outputs: list[str] | None) -> Any:
+    """Calls the exporter and returns an onnx_ir model.
+
+    Raises:
+        UnsupportedError: an operator has no ONNX form.
+        UpstreamError: the exporter failed otherwise.
+    """
+    from fuseconv.targets.onnx_functions import translations
+
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                exported,
+                (),
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=inputs,
+                output_names=outputs,
+                custom_translation_table=translations(),
+                verbose=False,
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        causes = list(_causes(error))
+        reason = str(causes[-1]).strip()
+        if any(type(cause).__name__ == "DispatchError" for cause in causes):
+            raise UnsupportedError(
+                f"ONNX: {reason}", where="the target onnx", fix="leave the target onnx out"
+            ) from error
+        raise UpstreamError(f"the ONNX exporter failed: {reason}", where="the target onnx") from error
+    assert program is not None
+    return program.model
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences the exporter: it reports that torchvision is absent, and copies tree specs in a deprecated way."""
+    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registry.level
+    registry.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
+            yield
+    finally:
+        registry.setLevel(level)
+
+
+def _name_dims(model: Any, program: Program) -> None:
+    """Writes the contract's dim names where the exporter wrote its symbols, also inside expressions."""
+    import onnx_ir as ir
+
+    names: dict[str, str] = {}
+    placeholders = {node.name: node for node in program.exported.graph.find_nodes(op="placeholder")}
+    for spec, name in zip(program.contract.inputs, program.exported.graph_signature.user_inputs, strict=True):
+        for size, symbol in zip(spec.shape, placeholders[name].meta["val"].shape, strict=True):
+            if isinstance(size, Dim) and isinstance(symbol, torch.SymInt):
+                names[str(symbol)] = size.name
+    for value in _values(model.graph):
+        if value.shape is not None:
+            value.shape = ir.Shape(
+                [_renamed(dim.value, names) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape]
+            )
+
+
+def _values(graph: Any) -> Iterator[Any]:
+    yield from graph.inputs
+    for node in graph.all_nodes():
+        yield from node.outputs
+
+
+def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
+    return None if expression is None else re.sub(r"\w+", lambda word: names.get(word[0], word[0]), expression)
+
+
+def _add_functions(model: Any, program: Program) -> None:
+    """Gives every node of ours the function body for its way of being called."""
+    from fuseconv.ops import OPS
+    from fuseconv.targets import onnx_functions
+
+    calls: dict[onnx_functions.Call, int] = {}
+    ops = {op.overload: op for op in OPS}
+    by_name = {}
+    for node in program.exported.graph.nodes:
+        if node.target in ops:
+            call = onnx_functions.Call.of(node, ops[node.target])
+            by_name[node.name] = calls.setdefault(call, len(calls))
+    if not calls:
+        return
+    for node in model.graph.all_nodes():
+        if node.domain == onnx_functions.DOMAIN:
+            node.overload = str(by_name[node.meta["node"].name])
+    for function in onnx_functions.bodies(list(calls), lambda exported: _export(exported, None, None)):
+        model.functions[function.identifier()] = function
+    model.ir_version = max(model.ir_version, _FUNCTION_OVERLOADS_IR)
