@@ -85,7 +85,7 @@ def number_of(constants: Constants, c: Any) -> bool | int | float:
     """The Python number in a constant tensor of one element."""
     tensor = constants.constant(c)
     if tensor is None or tensor.numel() != 1 or tensor.is_complex():
-        raise Refused("a constant of one element", _text(c))
+        raise Refused("a constant of one element", text_of(c))
     number: bool | int | float = tensor.item()
     return number
 
@@ -100,14 +100,14 @@ def is_number(_: Constants, *operands: Any) -> None:
     """Each is a Python number written in the graph."""
     for operand in operands:
         if isinstance(operand, bool) or not isinstance(operand, int | float):
-            raise Refused("a number", _text(operand))
+            raise Refused("a number", text_of(operand))
 
 
 def is_floating(_: Constants, *operands: Any) -> None:
     """Each is a tensor of a real floating dtype."""
     for operand in operands:
         if not _fake(operand).dtype.is_floating_point:
-            raise Refused("a floating dtype", _text(operand))
+            raise Refused("a floating dtype", text_of(operand))
 
 
 def same_dtype(_: Constants, *operands: Any) -> None:
@@ -115,7 +115,7 @@ def same_dtype(_: Constants, *operands: Any) -> None:
     present = [operand for operand in operands if operand is not None]
     for operand in present[1:]:
         if _fake(operand).dtype != _fake(present[0]).dtype:
-            raise Refused(f"the dtype of {_text(present[0])}", _text(operand))
+            raise Refused(f"the dtype of {text_of(present[0])}", text_of(operand))
 
 
 def same_shape(_: Constants, *operands: Any) -> None:
@@ -123,28 +123,28 @@ def same_shape(_: Constants, *operands: Any) -> None:
     first = _fake(operands[0])
     for operand in operands[1:]:
         if not same_sizes(first.shape, _fake(operand).shape):
-            raise Refused(f"the shape of {_text(operands[0])}", _text(operand))
+            raise Refused(f"the shape of {text_of(operands[0])}", text_of(operand))
 
 
 def is_parameter(constants: Constants, *operands: Any) -> None:
     """Each is a parameter, buffer or constant of the model, not a computed value."""
     for operand in operands:
         if constants.constant(operand) is None:
-            raise Refused("a parameter of the model", _text(operand))
+            raise Refused("a parameter of the model", text_of(operand))
 
 
 def is_scalar(constants: Constants, c: Any) -> None:
     """A constant tensor of no dims: a Python number in disguise."""
     tensor = constants.constant(c)
     if tensor is None or tensor.dim() != 0:
-        raise Refused("a constant of no dims", _text(c))
+        raise Refused("a constant of no dims", text_of(c))
 
 
 def is_contiguous(_: Constants, *operands: Any) -> None:
     """Each tensor is provably dense and row-major."""
     for operand in operands:
         if not row_major(_fake(operand)):
-            raise Refused("a contiguous tensor", _text(operand))
+            raise Refused("a contiguous tensor", text_of(operand))
 
 
 def same_value(constants: Constants, x: Any, y: Any) -> None:
@@ -235,12 +235,12 @@ def _fake(operand: Any) -> Any:
     meta = getattr(operand, "meta", None)
     fake = meta.get("val") if isinstance(meta, dict) else None
     if not isinstance(fake, torch.Tensor):
-        raise Refused("a tensor", _text(operand))
+        raise Refused("a tensor", text_of(operand))
     return fake
 
 
-def _text(operand: Any) -> str:
-    """Returns a node as `name: f32[2, 8]`, a literal as Python writes it."""
+def text_of(operand: Any) -> str:
+    """Returns a node as `name: f32[2, 8]`, a literal as Python writes it: for messages."""
     name = getattr(operand, "name", None)
     if name is None:
         return repr(operand)

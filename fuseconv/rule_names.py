@@ -49,7 +49,13 @@ def check_names(
 
 def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced: set[str]) -> tuple[set[str], set[str]]:
     """Returns the captures (and named literals) and the values bound by ops."""
-    places = {name: number for number, line in enumerate(lines) for name in line.targets if name != "_"}
+    places: dict[str, int] = {}
+    for number, line in enumerate(lines):
+        for name in line.targets:
+            if name in places:
+                raise NamesError(pointers[number], f"{name} is bound twice", "give each value its own name")
+            if name != "_":
+                places[name] = number
     captures: set[str] = set()
     values: set[str] = set()
     read: set[str] = set()
@@ -61,8 +67,6 @@ def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced:
             captures.update({name} - places.keys())
             read.add(name)
         for name in line.targets:
-            if name != "_" and (name in captures or name in values or line.targets.count(name) > 1):
-                raise NamesError(pointers[number], f"{name} is bound twice", "give each value its own name")
             (values if isinstance(line.value, Call) else captures).update({name} - {"_"})
         _check_pattern_value(line, pointers[number])
     _check_connected(lines, pointers)
