@@ -1,0 +1,122 @@
+#include <algorithm>
+
+#include "bind/torch.h"
+
+namespace fuseconv::torch_binding {
+namespace {
+
+// A tensor object over memory that outlives the call.
+Tensor borrow(const void* data, Dtype dtype, Device device, std::initializer_list<int64_t> sizes,
+              std::initializer_list<int64_t> strides) {
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_create_tensor_from_blob(const_cast<void*>(data), sizes.size(), sizes.begin(),
+                                                            strides.begin(), 0, shim_dtype(dtype), device.type,
+                                                            device.index, &handle));
+  return Tensor(handle);
+}
+
+// [..., K] as [rows, K]: a view where the leading dims have one stride, else a copy.
+Tensor flatten_rows(In x, Device device, int64_t rows, int64_t columns) {
+  const Loop loop = row_loop(&x, 1);
+  const int64_t column_stride = x.strides[x.rank - 1];
+  if (rows == 1) {
+    return borrow(x.data, x.dtype, device, {1, columns},
+                  {std::max<int64_t>(columns * column_stride, 1), column_stride});
+  }
+  if (loop.rank == 1) {
+    return borrow(x.data, x.dtype, device, {rows, columns}, {loop.strides[0][0], column_stride});
+  }
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_create_tensor_from_blob(const_cast<void*>(x.data), x.rank, x.sizes, x.strides, 0,
+                                                            shim_dtype(x.dtype), device.type, device.index, &handle));
+  return torch::stable::reshape(torch::stable::contiguous(Tensor(handle)), {rows, columns});
+}
+
+}  // namespace
+
+Dtype dtype_of(const Tensor& tensor) {
+  int32_t dtype;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
+  for (Dtype known : {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16}) {
+    if (dtype == shim_dtype(known)) {
+      return known;
+    }
+  }
+  return Dtype::other;
+}
+
+int32_t shim_dtype(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f32:
+      return aoti_torch_dtype_float32();
+    case Dtype::f64:
+      return aoti_torch_dtype_float64();
+    case Dtype::f16:
+      return aoti_torch_dtype_float16();
+    case Dtype::bf16:
+      return aoti_torch_dtype_bfloat16();
+    case Dtype::other:
+      break;
+  }
+  throw std::logic_error("fuseconv: outputs() asked for a result without a dtype");
+}
+
+In view(const Tensor& tensor) {
+  const int64_t rank = tensor.dim();
+  check(rank <= kMaxRank, "fuseconv: a tensor has ", rank, " dims; at most ", kMaxRank, " are supported");
+  return {tensor.const_data_ptr(), dtype_of(tensor), static_cast<int32_t>(rank), tensor.sizes().data(),
+          tensor.strides().data()};
+}
+
+Out writable(const Tensor& tensor) {
+  return {tensor.mutable_data_ptr(), dtype_of(tensor), static_cast<int32_t>(tensor.dim()), tensor.sizes().data(),
+          tensor.strides().data()};
+}
+
+void CommonDevice::add(const Tensor& tensor) {
+  Device device;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &device.type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &device.index));
+  if (!device_) {
+    device_ = device;
+  }
+  check(device.type == device_->type && device.index == device_->index, "fuseconv::", op_,
+        ": all tensors must be on one device");
+}
+
+Tensor allocate(const Spec& spec, Device device) {
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(spec.rank, spec.sizes, spec.strides, shim_dtype(spec.dtype),
+                                                  device.type, device.index, &handle));
+  return Tensor(handle);
+}
+
+void linear(const GemmShims& shims, Device device, In x, In weight, std::optional<In> bias, Out y) {
+  const int64_t columns = x.sizes[x.rank - 1];
+  const int64_t width = weight.sizes[0];
+  const int64_t rows = width == 0 ? 0 : element_count(y) / width;
+  if (rows == 0) {
+    return;
+  }
+  const Tensor x2 = flatten_rows(x, device, rows, columns);
+  const Tensor w2 = borrow(weight.data, weight.dtype, device, {columns, width}, {weight.strides[1], weight.strides[0]});
+  const Tensor y2 = borrow(y.data, y.dtype, device, {rows, width}, {width, 1});
+  if (bias) {
+    const Tensor b = borrow(bias->data, bias->dtype, device, {width}, {bias->strides[0]});
+    TORCH_ERROR_CODE_CHECK(shims.addmm_out(y2.get(), b.get(), x2.get(), w2.get(), 1.0, 1.0));
+  } else {
+    TORCH_ERROR_CODE_CHECK(shims.mm_out(y2.get(), x2.get(), w2.get()));
+  }
+}
+
+bool is_first_copy(const char*& registered, const char* library) {
+  if (registered == nullptr) {
+    registered = FUSECONV_VERSION;
+    return true;
+  }
+  check(std::string_view(registered) == FUSECONV_VERSION, "lib", library, ".so of fuseconv " FUSECONV_VERSION,
+        " cannot be loaded: this process has the ops of fuseconv ", registered, "; load one version a process");
+  return false;
+}
+
+}  // namespace fuseconv::torch_binding

@@ -1,0 +1,158 @@
+// Activations as functors, for host and device: f(x) in the type of x, f32 or f64.
+//
+// In f32 they are built on one exponential of a number that is not positive, which cannot overflow, and have no branch,
+// so that the compiler vectorises any loop around them. NaN gives NaN, and infinities give what the textbook formula
+// gives in IEEE arithmetic: gelu and silu of -inf are -inf * 0, a NaN, in PyTorch too.
+//
+// The polynomials were fitted for this file (least squares reweighted towards the least maximum of the relative error);
+// the bound of the fit stands beside each.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "core/isa.h"
+
+namespace fuseconv {
+
+enum class Activation : int32_t { none, relu, gelu, gelu_tanh, silu, sigmoid, tanh };
+
+// Reads an activation's name in a schema. Throws, listing the names, when there is none such.
+Activation parse_activation(const char* op, std::string_view name);
+
+inline namespace FUSECONV_ISA {
+
+// c[0] + c[1] x + c[2] x^2 + ...
+FUSECONV_INLINE float polynomial(float, float c0) { return c0; }
+template <class... Coefficients>
+FUSECONV_INLINE float polynomial(float x, float c0, Coefficients... c) {
+  return c0 + x * polynomial(x, c...);
+}
+
+// exp(x) for x <= 0; 0 below the logarithm of the smallest normal number.
+FUSECONV_INLINE float exp_of_negative(float x) {
+#if defined(__CUDA_ARCH__)
+  return expf(x);
+#else
+  // x = n ln2 + r with |r| <= ln2 / 2; adding 1.5 * 2^23 rounds to the nearest integer, left in the low bits.
+  const float shifted = x * 1.44269504f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  const float e_r = polynomial(r, 1.0f, 1.0f, 0.4999999341242057f, 0.16666520107135607f, 0.04166839422721736f,
+                               0.008368780474662057f, 0.0013814466273848402f);  // 3.1e-9
+  uint32_t bits;
+  std::memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits << 23) + 0x3f800000u;  // 2^n
+  float scale;
+  std::memcpy(&scale, &bits, sizeof scale);
+  return x < -87.3f ? 0.0f : e_r * scale;
+#endif
+}
+FUSECONV_INLINE double exp_of_negative(double x) { return exp(x); }
+
+// 1 / (1 + exp(-x)), to full relative precision on both sides of 0.
+template <class A>
+FUSECONV_INLINE A logistic(A x) {
+  const A e = exp_of_negative(x < 0 ? x : -x);
+  return (x < 0 ? e : A(1)) / (A(1) + e);
+}
+
+// The normal distribution function, (1 + erf(x / sqrt 2)) / 2.
+FUSECONV_INLINE float normal_cdf(float x) {
+  // The tail beyond z = |x| is exp(-z^2 / 2) times a function of z that a polynomial in t = 1 / (1 + 0.35 z) follows.
+  const float z = x < 0 ? -x : x;
+  const float t = 1.0f / (1.0f + 0.35f * z);
+  const float tail = exp_of_negative(-0.5f * z * z) * t *
+                     polynomial(t, 0.1396215688174269f, 0.1398591018395681f, 0.11985227788081412f, 0.10543363998000999f,
+                                -0.02293897912951906f, 0.1589322291952676f, -0.2555073692151034f, 0.14387370474687586f,
+                                -0.02912619000992525f);  // 3.2e-8
+  return x < 0 ? tail : 1.0f - tail;
+}
+FUSECONV_INLINE double normal_cdf(double x) { return 0.5 * (1.0 + erf(x * 0.70710678118654752440)); }
+
+FUSECONV_INLINE float hyperbolic_tangent(float x) {
+  const float z = x < 0 ? -x : x;
+  const float e = exp_of_negative(-2.0f * z);
+  const float large = (1.0f - e) / (1.0f + e);
+  const float s = x * x;
+  // Near 0 the quotient loses digits to cancellation.
+  const float small = x + x * (s * polynomial(s, -0.333332819411802f, 0.13331442179752703f, -0.05373971376214003f,
+                                              0.020639083413902325f, -0.005704983122211788f));  // 4.4e-9
+  return z < 0.625f ? small : (x < 0 ? -large : large);
+}
+FUSECONV_INLINE double hyperbolic_tangent(double x) { return tanh(x); }
+
+template <class A>
+FUSECONV_INLINE A relu(A x) {
+  return x < 0 ? A(0) : x;
+}
+
+struct Identity {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return x;
+  }
+};
+struct Relu {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return relu(x);
+  }
+};
+struct Gelu {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return x * normal_cdf(x);
+  }
+};
+// 0.5 x (1 + tanh(u)) = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3)
+struct GeluTanh {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return x * logistic(x * (A(1.5957691216057308) + A(0.07135481627260025) * x * x));
+  }
+};
+struct Silu {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return x * logistic(x);
+  }
+};
+struct Sigmoid {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return logistic(x);
+  }
+};
+struct Tanh {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return hyperbolic_tangent(x);
+  }
+};
+
+// Calls `function` with the functor of an activation.
+template <class Function>
+void dispatch(Activation activation, Function function) {
+  switch (activation) {
+    case Activation::none:
+      return function(Identity{});
+    case Activation::relu:
+      return function(Relu{});
+    case Activation::gelu:
+      return function(Gelu{});
+    case Activation::gelu_tanh:
+      return function(GeluTanh{});
+    case Activation::silu:
+      return function(Silu{});
+    case Activation::sigmoid:
+      return function(Sigmoid{});
+    case Activation::tanh:
+      return function(Tanh{});
+  }
+}
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

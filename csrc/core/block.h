@@ -1,0 +1,69 @@
+// Blocks: short dense runs of computed values, small enough that several of them stay in the first-level cache.
+// Compiled once per instruction set.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/dtype.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+
+inline constexpr int64_t kBlock = 1024;
+
+// Returns n computed values of a run of elements `stride` apart: the run itself when it is dense and of that type, else
+// the buffer, filled.
+template <class T>
+const Compute<T>* load_block(const T* x, int64_t stride, int64_t n, Compute<T>* buffer) {
+  if (stride == 1) {
+    if constexpr (std::is_same_v<T, Compute<T>>) {
+      return x;
+    } else {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        buffer[i] = widen(x[i]);
+      }
+    }
+  } else if (stride == 0) {
+    const Compute<T> value = widen(*x);
+    for (int64_t i = 0; i < n; ++i) {
+      buffer[i] = value;
+    }
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      buffer[i] = widen(x[i * stride]);
+    }
+  }
+  return buffer;
+}
+
+// Where to compute n results that go to a run of elements `stride` apart: the run itself, or the buffer.
+template <class T>
+Compute<T>* result_block(T* y, int64_t stride, Compute<T>* buffer) {
+  if constexpr (std::is_same_v<T, Compute<T>>) {
+    return stride == 1 ? y : buffer;
+  } else {
+    return buffer;
+  }
+}
+
+// Rounds and writes what was computed in `result_block`; nothing when it was the run itself.
+template <class T>
+void store_block(const Compute<T>* values, T* y, int64_t stride, int64_t n) {
+  if (stride == 1) {
+    if constexpr (!std::is_same_v<T, Compute<T>>) {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        y[i] = narrow<T>(values[i]);
+      }
+    }
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      y[i * stride] = narrow<T>(values[i]);
+    }
+  }
+}
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

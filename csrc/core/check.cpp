@@ -1,0 +1,45 @@
+#include "core/check.h"
+
+#include <algorithm>
+
+namespace fuseconv {
+
+std::string to_string(In tensor) {
+  std::ostringstream text;
+  text << '[';
+  for (int axis = 0; axis < tensor.rank; ++axis) {
+    text << (axis ? ", " : "") << tensor.sizes[axis];
+  }
+  text << ']';
+  return text.str();
+}
+
+Dtype common_dtype(const char* op, std::initializer_list<Argument> arguments) {
+  const Argument& first = *arguments.begin();
+  for (const Argument& argument : arguments) {
+    check(argument.tensor.dtype != Dtype::other, "fuseconv::", op, ": ", argument.name,
+          " must be float64, float32, float16 or bfloat16");
+    check(argument.tensor.dtype == first.tensor.dtype, "fuseconv::", op, ": ", argument.name, " and ", first.name,
+          " must have the same dtype");
+  }
+  return first.tensor.dtype;
+}
+
+void check_vector(const char* op, Argument vector, Argument tensor) {
+  check_has_dims(op, tensor);
+  const int64_t last = tensor.tensor.sizes[tensor.tensor.rank - 1];
+  check(vector.tensor.rank == 1 && vector.tensor.sizes[0] == last, "fuseconv::", op, ": ", vector.name,
+        " must have the shape [", last, "], the last dim of ", tensor.name, ", but has ", to_string(vector.tensor));
+}
+
+void check_same_sizes(const char* op, Argument a, Argument b) {
+  check(a.tensor.rank == b.tensor.rank && std::equal(a.tensor.sizes, a.tensor.sizes + a.tensor.rank, b.tensor.sizes),
+        "fuseconv::", op, ": ", b.name, " must have the shape of ", a.name, ", ", to_string(a.tensor), ", but has ",
+        to_string(b.tensor));
+}
+
+void check_has_dims(const char* op, Argument tensor) {
+  check(tensor.tensor.rank > 0, "fuseconv::", op, ": ", tensor.name, " must have at least one dim");
+}
+
+}  // namespace fuseconv

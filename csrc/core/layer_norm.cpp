@@ -1,0 +1,177 @@
+#include "core/layer_norm.h"
+
+#include <algorithm>
+#include <new>
+
+#include "core/block.h"
+#include "core/pointwise.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements a thread takes at least
+constexpr int64_t kTile = 256;     // elements summed in the compute type before the partial sum is taken in f64
+
+// Cache-line aligned memory for n values.
+template <class A>
+class Buffer {
+ public:
+  explicit Buffer(int64_t n) : data_(static_cast<A*>(::operator new(n * sizeof(A), std::align_val_t(64)))) {}
+  ~Buffer() { ::operator delete(data_, std::align_val_t(64)); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  A* data() { return data_; }
+
+ private:
+  A* data_;
+};
+
+template <class A>
+double sum(const A* s, int64_t n) {
+  double total = 0;
+  for (int64_t start = 0; start < n; start += kTile) {
+    const int64_t end = std::min(start + kTile, n);
+    A partial = 0;
+#pragma omp simd reduction(+ : partial)
+    for (int64_t i = start; i < end; ++i) {
+      partial += s[i];
+    }
+    total += partial;
+  }
+  return total;
+}
+
+template <class A>
+double sum_of_squared_distances(const A* s, A mean, int64_t n) {
+  double total = 0;
+  for (int64_t start = 0; start < n; start += kTile) {
+    const int64_t end = std::min(start + kTile, n);
+    A partial = 0;
+#pragma omp simd reduction(+ : partial)
+    for (int64_t i = start; i < end; ++i) {
+      partial += (s[i] - mean) * (s[i] - mean);
+    }
+    total += partial;
+  }
+  return total;
+}
+
+template <class T>
+struct Rows {
+  using A = Compute<T>;
+
+  const LayerNorm& norm;
+  const Loop& loop;  // operands: y, x, then residual and sum where they are
+  int operands;
+  int64_t columns;
+  BlockFunction<A> activate;
+
+  void operator()(int64_t begin, int64_t end) const {
+    Buffer<A> row(columns), weight(columns), bias(columns);
+    const A* scale = vector(norm.weight, A(1), weight.data());
+    const A* shift = vector(norm.bias, A(0), bias.data());
+    for (int64_t index = begin; index < end; ++index) {
+      int64_t offsets[kMaxOperands] = {};
+      int64_t rest = index;
+      for (int axis = loop.rank - 1; axis >= 0; --axis) {
+        for (int operand = 0; operand < operands; ++operand) {
+          offsets[operand] += rest % loop.sizes[axis] * loop.strides[operand][axis];
+        }
+        rest /= loop.sizes[axis];
+      }
+      const A* s = load_row(offsets, row.data());
+      const A mean = static_cast<A>(sum(s, columns) / columns);
+      const double variance = sum_of_squared_distances(s, mean, columns) / columns;
+      const A factor = static_cast<A>(1 / std::sqrt(variance + norm.eps));
+      store_row(s, mean, factor, scale, shift, static_cast<T*>(norm.y.data) + offsets[0]);
+    }
+  }
+
+  static int64_t column_stride(In tensor) { return tensor.strides[tensor.rank - 1]; }
+
+  // weight or bias in the compute type, or what stands for an absent one.
+  const A* vector(const std::optional<In>& tensor, A absent, A* buffer) const {
+    if (tensor) {
+      return load_block(static_cast<const T*>(tensor->data), column_stride(*tensor), columns, buffer);
+    }
+    std::fill_n(buffer, columns, absent);
+    return buffer;
+  }
+
+  // s of one row: x where it lies if it can be read so, else the sum's own memory or the buffer, filled.
+  const A* load_row(const int64_t* offsets, A* buffer) const {
+    const T* x = static_cast<const T*>(norm.x.data) + offsets[1];
+    const int64_t x_stride = column_stride(norm.x);
+    if (!norm.residual) {
+      return load_block(x, x_stride, columns, buffer);
+    }
+    const T* residual = static_cast<const T*>(norm.residual->data) + offsets[2];
+    const int64_t residual_stride = column_stride(*norm.residual);
+    T* out = norm.sum ? static_cast<T*>(norm.sum->data) + offsets[3] : nullptr;
+    const int64_t out_stride = norm.sum ? column_stride(*norm.sum) : 0;
+    A* s = norm.sum ? result_block(out, out_stride, buffer) : buffer;
+    alignas(64) A x_block[kBlock], residual_block[kBlock];
+    for (int64_t start = 0; start < columns; start += kBlock) {
+      const int64_t n = std::min(kBlock, columns - start);
+      const A* a = load_block(x + start * x_stride, x_stride, n, x_block);
+      const A* b = load_block(residual + start * residual_stride, residual_stride, n, residual_block);
+      A* target = s + start;
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        target[i] = a[i] + b[i];
+      }
+      if (norm.sum) {
+        store_block(target, out + start * out_stride, out_stride, n);
+      }
+    }
+    return s;
+  }
+
+  void store_row(const A* s, A mean, A factor, const A* scale, const A* shift, T* y) const {
+    const int64_t stride = column_stride(norm.y);
+    alignas(64) A block[kBlock];
+    for (int64_t start = 0; start < columns; start += kBlock) {
+      const int64_t n = std::min(kBlock, columns - start);
+      A* values = result_block(y + start * stride, stride, block);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        values[i] = (s[start + i] - mean) * factor * scale[start + i] + shift[start + i];
+      }
+      if (norm.activation != Activation::none) {
+        const A* in_place = values;
+        activate(nullptr, values, &in_place, n);
+      }
+      store_block(values, y + start * stride, stride, n);
+    }
+  }
+};
+
+}  // namespace
+
+void layer_norm(Host& host, const LayerNorm& norm) {
+  const int64_t columns = norm.x.sizes[norm.x.rank - 1];
+  if (element_count(norm.x) == 0) {
+    return;
+  }
+  In operands[kMaxOperands] = {norm.y, norm.x};
+  int count = 2;
+  if (norm.residual) {
+    operands[count++] = *norm.residual;
+  }
+  if (norm.sum) {
+    operands[count++] = *norm.sum;
+  }
+  const Loop loop = row_loop(operands, count);
+  dispatch(norm.x.dtype, [&]<class T>(T) {
+    BlockFunction<Compute<T>> activate = nullptr;
+    dispatch(norm.activation, [&]<class Act>(Act) { activate = &block<Act, Compute<T>, 1>; });
+    Rows<T> rows{norm, loop, count, columns, activate};
+    host.parallel_for(
+        loop.count(), std::max<int64_t>(1, kGrain / columns),
+        [](int64_t begin, int64_t end, void* context) { (*static_cast<const Rows<T>*>(context))(begin, end); }, &rows);
+  });
+}
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

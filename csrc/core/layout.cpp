@@ -1,0 +1,195 @@
+#include "core/layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace fuseconv {
+namespace {
+
+// The stride of axis `axis` of a result of rank `rank` in `tensor`, right-aligned: 0 where the tensor is broadcast.
+int64_t broadcast_stride(In tensor, int rank, int axis, int64_t size) {
+  const int own = axis - (rank - tensor.rank);
+  return own < 0 || (tensor.sizes[own] == 1 && size != 1) ? 0 : tensor.strides[own];
+}
+
+bool same_sizes(In a, In b) { return a.rank == b.rank && std::equal(a.sizes, a.sizes + a.rank, b.sizes); }
+
+// Whether the elements fill one block of memory, each once, whatever the order of dims.
+bool is_dense(In tensor) {
+  int axes[kMaxRank];
+  int* end = axes;
+  for (int axis = 0; axis < tensor.rank; ++axis) {
+    if (tensor.sizes[axis] != 1) {
+      *end++ = axis;
+    }
+  }
+  std::sort(axes, end, [&](int a, int b) { return tensor.strides[a] < tensor.strides[b]; });
+  int64_t expected = 1;
+  for (const int* axis = axes; axis != end; ++axis) {
+    if (tensor.strides[*axis] != expected) {
+      return false;
+    }
+    expected *= tensor.sizes[*axis];
+  }
+  return true;
+}
+
+// Orders the axes of a result innermost first, by the strides of the first argument that tells two axes apart. The
+// comparison is not transitive where arguments are broadcast, so this is an insertion sort, as in PyTorch's
+// TensorIterator, whose results it must reproduce.
+void order_axes(int* order, const Spec& result, In a, In b) {
+  const auto goes_after = [&](int axis, int other) {
+    for (const In& tensor : {a, b}) {
+      const int64_t stride = broadcast_stride(tensor, result.rank, axis, result.sizes[axis]);
+      const int64_t other_stride = broadcast_stride(tensor, result.rank, other, result.sizes[other]);
+      if (stride == 0 || other_stride == 0) {
+        continue;
+      }
+      if (stride != other_stride) {
+        return stride > other_stride ? 1 : -1;
+      }
+      if (result.sizes[axis] > result.sizes[other]) {
+        return 1;
+      }
+    }
+    return 0;
+  };
+  for (int i = 0; i < result.rank; ++i) {
+    order[i] = result.rank - 1 - i;
+  }
+  for (int i = 1; i < result.rank; ++i) {
+    int moving = i;
+    for (int j = i - 1; j >= 0; --j) {
+      const int comparison = goes_after(order[j], order[moving]);
+      if (comparison < 0) {
+        break;
+      }
+      if (comparison > 0) {
+        std::swap(order[j], order[moving]);
+        moving = j;
+      }
+    }
+  }
+}
+
+// Appends an axis inside those of the loop, merging it into the innermost one where every operand walks both as one.
+void append_axis(Loop& loop, int operands, int64_t size, const int64_t* strides) {
+  if (size == 1) {
+    return;
+  }
+  bool merges = loop.rank > 0;
+  for (int operand = 0; merges && operand < operands; ++operand) {
+    merges = loop.strides[operand][loop.rank - 1] == strides[operand] * size;
+  }
+  const int axis = merges ? loop.rank - 1 : loop.rank++;
+  loop.sizes[axis] = merges ? loop.sizes[axis] * size : size;
+  for (int operand = 0; operand < operands; ++operand) {
+    loop.strides[operand][axis] = strides[operand];
+  }
+}
+
+void finish(Loop& loop, int operands) {
+  if (loop.rank == 0) {
+    loop.rank = 1;
+    loop.sizes[0] = 1;
+    for (int operand = 0; operand < operands; ++operand) {
+      loop.strides[operand][0] = 1;
+    }
+  }
+}
+
+}  // namespace
+
+Spec contiguous(Dtype dtype, int32_t rank, const int64_t* sizes) {
+  Spec spec{dtype, rank, {}, {}};
+  int64_t stride = 1;
+  for (int axis = rank - 1; axis >= 0; --axis) {
+    spec.sizes[axis] = sizes[axis];
+    spec.strides[axis] = stride;
+    stride *= std::max<int64_t>(sizes[axis], 1);
+  }
+  return spec;
+}
+
+bool is_contiguous(In tensor) {
+  int64_t expected = 1;
+  for (int axis = tensor.rank - 1; axis >= 0; --axis) {
+    if (tensor.sizes[axis] == 0) {
+      return true;
+    }
+    if (tensor.sizes[axis] != 1 && tensor.strides[axis] != expected) {
+      return false;
+    }
+    expected *= tensor.sizes[axis];
+  }
+  return true;
+}
+
+int64_t element_count(In tensor) {
+  return std::accumulate(tensor.sizes, tensor.sizes + tensor.rank, int64_t{1}, std::multiplies<>{});
+}
+
+Spec broadcast(const char* op, Argument a, Argument b) {
+  Spec result{a.tensor.dtype, std::max(a.tensor.rank, b.tensor.rank), {}, {}};
+  for (int axis = 0; axis < result.rank; ++axis) {
+    const int own_a = axis - (result.rank - a.tensor.rank);
+    const int own_b = axis - (result.rank - b.tensor.rank);
+    const int64_t size_a = own_a < 0 ? 1 : a.tensor.sizes[own_a];
+    const int64_t size_b = own_b < 0 ? 1 : b.tensor.sizes[own_b];
+    check(size_a == size_b || size_a == 1 || size_b == 1, "fuseconv::", op, ": ", a.name, " of shape ",
+          to_string(a.tensor), " and ", b.name, " of shape ", to_string(b.tensor), " cannot be broadcast together");
+    result.sizes[axis] = size_a == 1 ? size_b : size_a;
+  }
+  if (same_sizes(a.tensor, b.tensor)) {
+    if (is_contiguous(a.tensor) && is_contiguous(b.tensor)) {
+      return contiguous_like(a.tensor);
+    }
+    if (std::equal(a.tensor.strides, a.tensor.strides + a.tensor.rank, b.tensor.strides) && is_dense(a.tensor)) {
+      std::copy_n(a.tensor.strides, a.tensor.rank, result.strides);
+      return result;
+    }
+  }
+  int order[kMaxRank];
+  order_axes(order, result, a.tensor, b.tensor);
+  bool identity = true;
+  int64_t stride = 1;
+  for (int i = 0; i < result.rank; ++i) {
+    identity &= order[i] == result.rank - 1 - i;
+    result.strides[order[i]] = stride;
+    stride *= result.sizes[order[i]];
+  }
+  return identity ? contiguous_like(result) : result;
+}
+
+Loop element_loop(Out result, std::initializer_list<In> inputs) {
+  int axes[kMaxRank];
+  std::iota(axes, axes + result.rank, 0);
+  std::stable_sort(axes, axes + result.rank, [&](int a, int b) { return result.strides[a] > result.strides[b]; });
+  Loop loop{};
+  for (int i = 0; i < result.rank; ++i) {
+    const int64_t size = result.sizes[axes[i]];
+    int64_t strides[kMaxOperands] = {result.strides[axes[i]]};
+    int64_t* next = strides;
+    for (const In& input : inputs) {
+      *++next = broadcast_stride(input, result.rank, axes[i], size);
+    }
+    append_axis(loop, 1 + static_cast<int>(inputs.size()), size, strides);
+  }
+  finish(loop, 1 + static_cast<int>(inputs.size()));
+  return loop;
+}
+
+Loop row_loop(const In* tensors, int count) {
+  Loop loop{};
+  for (int axis = 0; axis + 1 < tensors[0].rank; ++axis) {
+    int64_t strides[kMaxOperands];
+    for (int operand = 0; operand < count; ++operand) {
+      strides[operand] = tensors[operand].strides[axis];
+    }
+    append_axis(loop, count, tensors[0].sizes[axis], strides);
+  }
+  finish(loop, count);
+  return loop;
+}
+
+}  // namespace fuseconv

@@ -1,0 +1,51 @@
+// Shapes and strides: what an op's results look like, and the index space that a kernel walks.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "core/check.h"
+#include "core/tensor_view.h"
+
+namespace fuseconv {
+
+// A result of these sizes, contiguous.
+Spec contiguous(Dtype dtype, int32_t rank, const int64_t* sizes);
+
+// A contiguous result of the sizes of `tensor`.
+inline Spec contiguous_like(In tensor) { return contiguous(tensor.dtype, tensor.rank, tensor.sizes); }
+
+// The result of a pointwise op on two broadcast arguments. Its strides follow the arguments' as PyTorch's do (the order
+// of dims of the first argument that has one), so that a view of the eager op's result is a view of this one too.
+Spec broadcast(const char* op, Argument a, Argument b);
+
+bool is_contiguous(In tensor);
+
+int64_t element_count(In tensor);
+
+inline constexpr int kMaxOperands = 4;
+
+// The index space of a kernel over a result and its broadcast inputs: dims of one element are dropped, the others are
+// ordered by the result's strides, outermost first, and merged where all operands allow it. Operand 0 is the result.
+struct Loop {
+  int32_t rank;  // at least 1
+  int64_t sizes[kMaxRank];
+  int64_t strides[kMaxOperands][kMaxRank];
+
+  int64_t count() const {
+    int64_t total = 1;
+    for (int axis = 0; axis < rank; ++axis) {
+      total *= sizes[axis];
+    }
+    return total;
+  }
+};
+
+// The loop over every element.
+Loop element_loop(Out result, std::initializer_list<In> inputs);
+
+// The loop over the rows (all dims but the last) of tensors of one shape; strides are those of the rows' first
+// elements.
+Loop row_loop(const In* tensors, int count);
+
+}  // namespace fuseconv

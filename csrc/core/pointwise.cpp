@@ -1,0 +1,94 @@
+#include "core/pointwise.h"
+
+#include <algorithm>
+
+#include "core/block.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+namespace {
+
+// Elements a thread takes at least: a piece must outlast the cost of waking it.
+constexpr int64_t kGrain = 16384;
+
+template <class T>
+struct Walk {
+  const Loop& loop;
+  T* y;
+  const void* const* x;
+  int inputs;
+  BlockFunction<Compute<T>> function;
+  const void* formula;
+
+  // Elements [begin, end) of the index space, in order.
+  void operator()(int64_t begin, int64_t end) const {
+    const int inner = loop.rank - 1;
+    int64_t index[kMaxRank];
+    int64_t offsets[kMaxOperands] = {};
+    int64_t rest = begin;
+    for (int axis = inner; axis >= 0; --axis) {
+      index[axis] = rest % loop.sizes[axis];
+      rest /= loop.sizes[axis];
+      for (int operand = 0; operand <= inputs; ++operand) {
+        offsets[operand] += index[axis] * loop.strides[operand][axis];
+      }
+    }
+    while (begin < end) {
+      const int64_t n = std::min(end - begin, loop.sizes[inner] - index[inner]);
+      run(offsets, n);
+      begin += n;
+      index[inner] += n;
+      for (int operand = 0; operand <= inputs; ++operand) {
+        offsets[operand] += n * loop.strides[operand][inner];
+      }
+      for (int axis = inner; axis > 0 && index[axis] == loop.sizes[axis]; --axis) {
+        index[axis] = 0;
+        ++index[axis - 1];
+        for (int operand = 0; operand <= inputs; ++operand) {
+          offsets[operand] += loop.strides[operand][axis - 1] - loop.sizes[axis] * loop.strides[operand][axis];
+        }
+      }
+    }
+  }
+
+  // A run of n elements along the innermost axis.
+  void run(const int64_t* offsets, int64_t n) const {
+    alignas(64) Compute<T> buffers[kMaxOperands][kBlock];
+    const int64_t stride = loop.strides[0][loop.rank - 1];
+    for (int64_t done = 0; done < n; done += kBlock) {
+      const int64_t size = std::min(kBlock, n - done);
+      const Compute<T>* operands[kMaxOperands];
+      for (int i = 0; i < inputs; ++i) {
+        const int64_t input_stride = loop.strides[i + 1][loop.rank - 1];
+        const T* source = static_cast<const T*>(x[i]) + offsets[i + 1] + done * input_stride;
+        operands[i] = load_block(source, input_stride, size, buffers[i + 1]);
+      }
+      T* target = y + offsets[0] + done * stride;
+      Compute<T>* values = result_block(target, stride, buffers[0]);
+      function(formula, values, operands, size);
+      store_block(values, target, stride, size);
+    }
+  }
+};
+
+}  // namespace
+
+template <class T>
+void run_pointwise(Host& host, const Loop& loop, void* y, const void* const* x, int inputs,
+                   BlockFunction<Compute<T>> function, const void* formula) {
+  Walk<T> walk{loop, static_cast<T*>(y), x, inputs, function, formula};
+  host.parallel_for(
+      loop.count(), kGrain,
+      [](int64_t begin, int64_t end, void* context) { (*static_cast<const Walk<T>*>(context))(begin, end); }, &walk);
+}
+
+template void run_pointwise<float>(Host&, const Loop&, void*, const void* const*, int, BlockFunction<float>,
+                                   const void*);
+template void run_pointwise<double>(Host&, const Loop&, void*, const void* const*, int, BlockFunction<double>,
+                                    const void*);
+template void run_pointwise<f16>(Host&, const Loop&, void*, const void* const*, int, BlockFunction<float>, const void*);
+template void run_pointwise<bf16>(Host&, const Loop&, void*, const void* const*, int, BlockFunction<float>,
+                                  const void*);
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

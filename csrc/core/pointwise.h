@@ -1,0 +1,54 @@
+// y = formula(x...) element by element, broadcasting, over tensors of any strides. Compiled once per instruction set.
+//
+// The formula is a functor on computed values. It runs over blocks that fit the first-level cache: an operand that is
+// dense and needs no conversion is used where it lies, another is gathered and widened into a buffer first. So a
+// formula is instantiated for float and double only, and its loop is always dense.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "core/dtype.h"
+#include "core/host.h"
+#include "core/layout.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+
+// Computes a dense block of n results from dense inputs, in the compute type A.
+template <class A>
+using BlockFunction = void (*)(const void* formula, A* y, const A* const* x, int64_t n);
+
+template <class Formula, class A, size_t... I>
+void block(const void* formula, A* y, const A* const* x, int64_t n, std::index_sequence<I...>) {
+  const Formula& f = *static_cast<const Formula*>(formula);
+  // Each iteration reads and writes its own element: in-place use (y == x[i]) is as good as separate arrays.
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = f(x[I][i]...);
+  }
+}
+
+template <class Formula, class A, size_t N>
+void block(const void* formula, A* y, const A* const* x, int64_t n) {
+  block<Formula, A>(formula, y, x, n, std::make_index_sequence<N>{});
+}
+
+// The walk over the index space; defined in pointwise.cpp for the four element types.
+template <class T>
+void run_pointwise(Host& host, const Loop& loop, void* y, const void* const* x, int inputs,
+                   BlockFunction<Compute<T>> function, const void* formula);
+
+template <class Formula, class... Inputs>
+void pointwise(Host& host, const Formula& formula, Out y, Inputs... inputs) {
+  static_assert((std::is_same_v<Inputs, In> && ...) && sizeof...(Inputs) < kMaxOperands);
+  const Loop loop = element_loop(y, {inputs...});
+  const void* data[] = {inputs.data...};
+  dispatch(y.dtype, [&]<class T>(T) {
+    run_pointwise<T>(host, loop, y.data, data, sizeof...(Inputs), &block<Formula, Compute<T>, sizeof...(Inputs)>,
+                     &formula);
+  });
+}
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

@@ -1,0 +1,43 @@
+// Tensors as the kernels see them: plain views, with no framework behind them. Sizes and strides are in elements.
+#pragma once
+
+#include <cstdint>
+
+namespace fuseconv {
+
+// More dims than any layer has; bindings refuse a tensor that has more.
+inline constexpr int kMaxRank = 16;
+
+enum class Dtype : int32_t { f32, f64, f16, bf16, other };
+
+// A tensor that is read. The host owns the data and the two arrays of `rank` numbers for the length of the call.
+struct In {
+  const void* data;
+  Dtype dtype;
+  int32_t rank;
+  const int64_t* sizes;
+  const int64_t* strides;
+};
+
+// A tensor that is written: allocated by the host as `outputs` asked, uninitialised.
+struct Out {
+  void* data;
+  Dtype dtype;
+  int32_t rank;
+  const int64_t* sizes;
+  const int64_t* strides;
+
+  operator In() const { return {data, dtype, rank, sizes, strides}; }
+};
+
+// What an op asks the host to allocate. Also the shape of a tensor that does not exist yet.
+struct Spec {
+  Dtype dtype;
+  int32_t rank;
+  int64_t sizes[kMaxRank];
+  int64_t strides[kMaxRank];
+
+  operator In() const { return {nullptr, dtype, rank, sizes, strides}; }
+};
+
+}  // namespace fuseconv

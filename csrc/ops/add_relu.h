@@ -1,0 +1,33 @@
+// y = relu(a + b), broadcasting
+#pragma once
+
+#include <array>
+
+#include "core/activation.h"
+#include "core/host.h"
+#include "core/layout.h"
+
+namespace fuseconv {
+
+struct AddRelu {
+  static constexpr const char* name = "add_relu";
+  static constexpr const char* schema = "add_relu(Tensor a, Tensor b) -> Tensor";
+
+  static std::array<Spec, 1> outputs(In a, In b) {
+    common_dtype(name, {{"a", a}, {"b", b}});
+    return {broadcast(name, {"a", a}, {"b", b})};
+  }
+
+  template <class Isa>
+  static void cpu(Host& host, In a, In b, Out y);
+  static void cuda(Host& host, In a, In b, Out y);
+
+  struct Formula {
+    template <class A>
+    FUSECONV_INLINE A operator()(A a, A b) const {
+      return relu(a + b);
+    }
+  };
+};
+
+}  // namespace fuseconv

@@ -1,0 +1,17 @@
+// The one list of ops. Bindings fold over it; nothing else names an op.
+#pragma once
+
+#include <tuple>
+
+#include "ops/add_layer_norm.h"
+#include "ops/add_relu.h"
+#include "ops/bias_act.h"
+#include "ops/layer_norm_act.h"
+#include "ops/linear_act.h"
+#include "ops/mul_add.h"
+
+namespace fuseconv {
+
+using AllOps = std::tuple<AddLayerNorm, AddRelu, BiasAct, LayerNormAct, LinearAct, MulAdd>;
+
+}  // namespace fuseconv

@@ -1,0 +1,14 @@
+#include "ops/layer_norm_act.h"
+
+namespace fuseconv {
+
+template <class Isa>
+void LayerNormAct::cpu(Host& host, In x, std::optional<In> weight, std::optional<In> bias, double eps,
+                       std::string_view act, Out y) {
+  layer_norm(host, norm(x, weight, bias, eps, act, y));
+}
+
+template void LayerNormAct::cpu<isa::FUSECONV_ISA>(Host&, In, std::optional<In>, std::optional<In>, double,
+                                                   std::string_view, Out);
+
+}  // namespace fuseconv

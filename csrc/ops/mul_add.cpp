@@ -1,0 +1,14 @@
+#include "ops/mul_add.h"
+
+#include "core/pointwise.h"
+
+namespace fuseconv {
+
+template <class Isa>
+void MulAdd::cpu(Host& host, In a, In b, In c, Out y) {
+  pointwise(host, Formula{}, y, a, b, c);
+}
+
+template void MulAdd::cpu<isa::FUSECONV_ISA>(Host&, In, In, In, Out);
+
+}  // namespace fuseconv

@@ -1,0 +1,66 @@
+"""add_layer_norm: the layer norm of x + residual, and the sum itself."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fuseconv.ops.op import Op, Sample
+from fuseconv.ops.sampling import Draw
+
+
+def reference(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, keep_sum: bool = True
+) -> tuple[Tensor, Tensor]:
+    """s = x + residual; (layer_norm(s) over the last dim, s), or an empty tensor of shape [0] for s."""
+    s = x + residual
+    y = functional.layer_norm(s, s.shape[-1:], weight, bias, eps)
+    return y, s if keep_sum else s.new_empty((0,))
+
+
+def samples(device: str, dtype: torch.dtype) -> list[Sample]:
+    """Calls that the op must serve."""
+    draw = Draw(device, dtype)
+    calls = []
+    for columns in (1, 7, 384, 1024, 3073):
+        x, residual, weight, bias = draw(3, columns), draw(3, columns), draw(columns), draw(columns)
+        calls.append(Sample(f"columns_{columns}", (x, residual, weight, bias, 1e-5)))
+    x, residual, weight, bias = draw(2, 5, 48), draw(2, 5, 48), draw(48), draw(48)
+    rows = draw(3, 48)
+    return [
+        *calls,
+        Sample("no_sum", (x, residual, weight, bias, 1e-5, False)),
+        Sample("no_affine", (x, residual, None, None, 1e-12)),
+        Sample("no_bias", (x, residual, weight, None, 1e-5)),
+        Sample("no_weight", (x, residual, None, bias, 1e-5)),
+        Sample("one_dim", (draw(48), draw(48), weight, bias, 1e-5)),
+        Sample("no_rows", (draw(0, 48), draw(0, 48), weight, bias, 1e-5)),
+        Sample("threads", (draw(301, 48), draw(301, 48), weight, bias, 1e-5)),
+        Sample("far_from_zero", (x + 100, residual, weight, bias, 1e-5)),
+        Sample("constant", (torch.ones_like(x), torch.ones_like(x), weight, bias, 1e-5)),
+        Sample("same_tensor", (rows, rows, weight, bias, 1e-5)),
+        Sample("permuted", (draw.permuted(4, 6, 48), draw.permuted(4, 6, 48), weight, bias, 1e-5)),
+        Sample("one_permuted", (draw(4, 48), draw.permuted(4, 48), weight, bias, 1e-5)),
+        Sample("swapped_dims", (draw(3, 2, 48).transpose(0, 1), draw(2, 3, 48), weight, bias, 1e-5)),
+        Sample("strided", (draw.strided(4, 48), draw.strided(4, 48), draw.strided(48), draw.strided(48), 1e-5)),
+        Sample("padded", (draw.padded(4, 48), draw.padded(4, 48), weight, bias, 1e-5, False)),
+        Sample("unaligned", (draw.unaligned(4, 48), draw.unaligned(4, 48), draw.unaligned(48), None, 1e-5)),
+        Sample("expanded", (draw(1, 48).expand(4, 48), draw(4, 48), weight, bias, 1e-5)),
+    ]
+
+
+def errors(device: str) -> list[Sample]:
+    """Calls that the op must refuse."""
+    draw = Draw(device, torch.float32)
+    x, weight = draw(4, 6), draw(6)
+    return [
+        Sample("residual", (x, draw(6), weight, None, 1e-5), matches=r"residual must have the shape of x, \[4, 6\]"),
+        Sample("weight", (x, x, draw(4), None, 1e-5), matches=r"weight must have the shape \[6\].*but has \[4\]"),
+        Sample("bias", (x, x, weight, draw(4), 1e-5), matches=r"bias must have the shape \[6\].*but has \[4\]"),
+        Sample("scalar", (draw(), draw(), None, None, 1e-5), matches="x must have at least one dim"),
+        Sample("dtypes", (x, x.half(), None, None, 1e-5), matches="residual and x must have the same dtype"),
+    ]
+
+
+add_layer_norm = Op("add_layer_norm", reference, samples, errors)

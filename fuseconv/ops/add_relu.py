@@ -1,0 +1,33 @@
+"""add_relu: relu(a + b), broadcasting."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fuseconv.ops.op import Op, Sample
+from fuseconv.ops.sampling import Draw
+
+
+def reference(a: Tensor, b: Tensor) -> Tensor:
+    """relu(a + b)."""
+    return torch.relu(a + b)
+
+
+def samples(device: str, dtype: torch.dtype) -> list[Sample]:
+    """Calls that the op must serve."""
+    draw = Draw(device, dtype)
+    return [Sample(name, tensors) for name, tensors in draw.broadcast_tuples(2)]
+
+
+def errors(device: str) -> list[Sample]:
+    """Calls that the op must refuse."""
+    draw = Draw(device, torch.float32)
+    return [
+        Sample("sizes", (draw(3), draw(4)), matches=r"a of shape \[3\] and b of shape \[4\] cannot be broadcast"),
+        Sample("dtypes", (draw(3), draw(3).double()), matches="b and a must have the same dtype"),
+        Sample("integers", (draw(3).int(), draw(3).int()), matches="a must be float64, float32, float16 or bfloat16"),
+    ]
+
+
+add_relu = Op("add_relu", reference, samples, errors)

@@ -1,0 +1,49 @@
+"""bias_act: act(x + bias), bias over the last dim."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fuseconv.ops.activation import ACTIVATIONS, activate
+from fuseconv.ops.op import Op, Sample
+from fuseconv.ops.sampling import Draw
+
+
+def reference(x: Tensor, bias: Tensor, act: str) -> Tensor:
+    """act(x + bias); x [..., C], bias [C]."""
+    return activate(x + bias, act)
+
+
+def samples(device: str, dtype: torch.dtype) -> list[Sample]:
+    """Calls that the op must serve."""
+    draw = Draw(device, dtype)
+    return [
+        *(Sample(act, (draw(5, 77, scale=3), draw(77), act)) for act in ACTIVATIONS),
+        Sample("one_dim", (draw(19), draw(19), "relu")),
+        Sample("one_element", (draw(1), draw(1), "silu")),
+        Sample("one_column", (draw(9, 1), draw(1), "gelu")),
+        Sample("no_rows", (draw(0, 8), draw(8), "gelu")),
+        Sample("no_columns", (draw(3, 0), draw(0), "tanh")),
+        Sample("threads", (draw(33, 2051), draw(2051), "gelu_tanh")),
+        Sample("four_dims", (draw(2, 3, 4, 5), draw(5), "sigmoid")),
+        Sample("permuted", (draw.permuted(3, 5, 7), draw(7), "gelu")),
+        Sample("strided", (draw.strided(4, 10), draw.strided(10), "silu")),
+        Sample("unaligned", (draw.unaligned(4, 35), draw.unaligned(35), "gelu")),
+        Sample("expanded", (draw(1, 35).expand(6, 35), draw(1).expand(35), "tanh")),
+    ]
+
+
+def errors(device: str) -> list[Sample]:
+    """Calls that the op must refuse."""
+    draw = Draw(device, torch.float32)
+    return [
+        Sample("size", (draw(2, 7), draw(5), "relu"), matches=r"bias must have the shape \[7\].*but has \[5\]"),
+        Sample("rank", (draw(2, 7), draw(1, 7), "relu"), matches=r"bias must have the shape \[7\].*but has \[1, 7\]"),
+        Sample("scalar", (draw(), draw(1), "relu"), matches="x must have at least one dim"),
+        Sample("act", (draw(2, 7), draw(7), "elu"), matches="unknown activation 'elu'"),
+        Sample("dtypes", (draw(2, 7), draw(7).double(), "relu"), matches="bias and x must have the same dtype"),
+    ]
+
+
+bias_act = Op("bias_act", reference, samples, errors)

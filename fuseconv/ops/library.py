@@ -1,0 +1,53 @@
+"""The compiled op libraries: where they are, and loading them once.
+
+Loading needs torch only, not this package: `torch.ops.load_library` on the same files serves a process that has a
+bundle and no fuseconv. A process may load several copies of one version; the first registers the ops.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from fuseconv.errors import FileError
+
+FOLDER = Path(__file__).parent.parent / "lib"
+"""Where the build leaves the libraries."""
+
+_FILES = {"cpu": ("libfuseconv_cpu.so",), "cuda": ("libfuseconv_cpu.so", "libfuseconv_cuda.so")}
+
+
+def library_paths(device: str) -> list[Path]:
+    """Returns the libraries a bundle for `device` ("cpu" or "cuda") must carry, in the order in which to load them.
+
+    Raises:
+        FileError: one of them is not built.
+    """
+    paths = [FOLDER / name for name in _FILES[device]]
+    for path in paths:
+        if not path.is_file():
+            raise FileError(
+                f"the op library {path.name} is not built",
+                where=str(path),
+                fix="run `make build` (the CUDA library also needs nvcc), or reinstall fuseconv",
+            )
+    return paths
+
+
+def load() -> None:
+    """Loads the CPU library, and the CUDA library where torch has CUDA and the library was built.
+
+    Raises:
+        FileError: the CPU library is not built, or cannot be loaded.
+    """
+    device = "cuda" if torch.version.cuda and (FOLDER / _FILES["cuda"][-1]).is_file() else "cpu"
+    for path in library_paths(device):
+        try:
+            torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+        except (OSError, RuntimeError) as error:
+            raise FileError(
+                f"the op library {path.name} cannot be loaded: {error}",
+                where=str(path),
+                fix="rebuild it for this machine with `make build`",
+            ) from error

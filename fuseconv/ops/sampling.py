@@ -1,0 +1,64 @@
+"""Draws the tensors that the ops' samples are made of: shapes and layouts that kernels get wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+
+class Draw:
+    """Normal random tensors of one device and dtype, the same on every run."""
+
+    def __init__(self, device: str, dtype: torch.dtype, seed: int = 0) -> None:
+        self.device = device
+        self.dtype = dtype
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """Returns a contiguous tensor."""
+        values = torch.randn(shape, generator=self._generator, dtype=torch.float64) * scale
+        return values.to(self.dtype).to(self.device)
+
+    def permuted(self, *shape: int) -> Tensor:
+        """Returns a tensor whose memory order is the reverse of its dims."""
+        return self(*reversed(shape)).permute(*reversed(range(len(shape))))
+
+    def strided(self, *shape: int) -> Tensor:
+        """Returns every second element, along the last dim, of a larger tensor."""
+        return self(*shape[:-1], 2 * shape[-1])[..., ::2]
+
+    def padded(self, *shape: int) -> Tensor:
+        """Returns rows that lie apart in memory, each dense."""
+        return self(*shape[:-1], shape[-1] + 3)[..., : shape[-1]]
+
+    def unaligned(self, *shape: int) -> Tensor:
+        """Returns a dense tensor that starts one element after an aligned address."""
+        count = 1
+        for size in shape:
+            count *= size
+        return self(count + 1)[1:].view(shape)
+
+    def broadcast_tuples(self, arity: int) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+        """Yields named tuples of `arity` tensors that broadcast together, in the layouts of a pointwise op."""
+        dense = [self(2, 3, 37) for _ in range(arity)]
+        yield "dense", tuple(dense)
+        yield "scalars", tuple(self() for _ in range(arity))
+        yield "one_element", tuple(self(1, 1) for _ in range(arity))
+        yield "empty", tuple(self(3, 0, 2) for _ in range(arity))
+        yield "long", tuple(self(5003) for _ in range(arity))
+        yield "threads", tuple(self(17, 4099) for _ in range(arity))
+        yield "last_dim", (self(4, 5, 6), *(self(6) for _ in range(arity - 1)))
+        yield "first_is_smaller", (self(5, 1), *(self(3, 5, 33) for _ in range(arity - 1)))
+        yield "both_broadcast", (self(7, 1), *(self(1, 9) for _ in range(arity - 1)))
+        yield "with_scalar", (self(4, 33), *(self() for _ in range(arity - 1)))
+        yield "channels", (self(2, 8, 5, 5), *(self(8, 1, 1) for _ in range(arity - 1)))
+        yield "permuted", tuple(self.permuted(3, 4, 5) for _ in range(arity))
+        yield "one_permuted", (self(6, 35), *(self.permuted(6, 35) for _ in range(arity - 1)))
+        yield "strided", tuple(self.strided(4, 21) for _ in range(arity))
+        yield "unaligned", tuple(self.unaligned(5, 67) for _ in range(arity))
+        yield "expanded", (self(1, 33).expand(4, 33), *(self(4, 1).expand(4, 33) for _ in range(arity - 1)))
+        yield "channels_last", tuple(self(2, 4, 5, 6).to(memory_format=torch.channels_last) for _ in range(arity))
+        same = self(3, 11)
+        yield "same_tensor", (same,) * arity
