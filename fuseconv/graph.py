@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 
 from fuseconv.contract import DTYPES, SHORT_DTYPES
 from fuseconv.errors import RuleError
+from fuseconv.predicates import Refused
 from fuseconv.steps import Binding
 
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -38,10 +39,35 @@ class Workspace:
         end.meta = dict(next(reversed(exported.graph.nodes)).meta)
         self._constants = _constants(exported)
         self.clean()
+        self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
 
     def constant(self, node: Any) -> torch.Tensor | None:
         """Returns the tensor a parameter, buffer or constant placeholder stands for; None for anything else."""
         return self._constants.get(node.name) if isinstance(node, Node) and node.op == "placeholder" else None
+
+    def node(self, name: str) -> Node:
+        """Returns the node of that name.
+
+        Raises:
+            Refused: there is none (any more, or yet).
+        """
+        node: Node | None = self._nodes.get(name)
+        if node is None or node._erased:
+            made_of = max((known for known in self._nodes if name.endswith(f"_{known}")), key=len, default=None)
+            made = f" (an earlier step makes it in the place of {made_of})" if made_of else ""
+            raise Refused(f"a node {name}{made}", "no node of that name")
+        return node
+
+    def create(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Node:
+        """Creates a call at the graph's insertion point."""
+        node = self.graph.create_node("call_function", op, args, kwargs, name)
+        self._nodes[node.name] = node
+        return node
+
+    def erase(self, node: Node) -> None:
+        """Removes a node that nothing reads."""
+        self.graph.erase_node(node)
+        del self._nodes[node.name]
 
     def clean(self) -> None:
         """Removes the nodes that compute nothing that is used."""

@@ -96,7 +96,7 @@ def judge(index: Index, pattern: Pattern, state: State) -> Site:
         user for number, node in nodes.items() if pattern.lines[number].unpacks for user in node.users
     )
     results = {name: values[name] for name in rule.results if name in values}
-    _check_users(matched, frozenset(results.values()))
+    check_users(matched, frozenset(results.values()))
     operands = frozenset(node for value in captures.values() for node in nodes_in(value))
     if inside := sorted(operands & matched):
         raise Refused("operands from outside the match", inside[0].name)
@@ -132,8 +132,12 @@ def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results
     return point
 
 
-def _check_users(matched: frozenset[Node], results: frozenset[Node]) -> None:
-    """Values inside the match vanish with it, so nobody else may read them."""
+def check_users(matched: frozenset[Node], results: frozenset[Node]) -> None:
+    """Checks that nobody else reads the values inside a match, which vanish with it.
+
+    Raises:
+        Refused: somebody does.
+    """
     for node in sorted(matched - results):
         for user in node.users:
             if user not in matched:

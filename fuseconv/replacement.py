@@ -6,8 +6,8 @@ need a guard the program does not have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from fuseconv.contract import DTYPES
 from fuseconv.graph import find_op, map_nodes, nodes_in
 from fuseconv.predicates import FUNCTIONS, Constants, Refused, row_major, same_sizes, text_of
 from fuseconv.rule_text import Apply, Call, Items, Line, Literal, Name, Term
+from fuseconv.sizes import NeedsGuard, all_sizes
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], constants: C
     fakes: dict[str, Any] = {}
     instructions: list[Instruction] = []
     same: dict[str, Node] = {}
-    with _without_new_guards(captures):
+    with _fake_mode(captures):
         for line in lines:
             if isinstance(line.value, Call):
                 instruction = _instruction(line, line.value, values, fakes, constants)
@@ -137,6 +138,8 @@ def _instruction(
     fake_kwargs = {name: _fake(value, fakes) for name, value in kwargs.items()}
     try:
         fake = op(*fake_args, **fake_kwargs)
+    except NeedsGuard as problem:
+        raise Refused(f"sizes that {call.op} takes, all of them", str(problem)) from None
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError) as problem:
         reason = str(problem).strip().split("\n")[0] or type(problem).__name__
         raise Refused(f"arguments that {call.op} takes", reason) from None
@@ -151,29 +154,8 @@ def _fake(value: Any, fakes: Mapping[str, Any]) -> Any:
     return map_nodes(value, lambda node: node.meta.get("val"))
 
 
-@contextmanager
-def _without_new_guards(captures: Mapping[str, Any]) -> Iterator[None]:
-    """Runs ops in the fake mode of the captures; refuses what would add a guard on their sizes.
-
-    torch before 2.12 has no mode that raises at the guard; there it is found afterwards and taken back.
-    """
+def _fake_mode(captures: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Returns the fake mode of the captures, made to decide nothing about sizes by example."""
     fakes = (node.meta.get("val") for value in captures.values() for node in nodes_in(value))
     mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
-    if mode is None:
-        yield
-        return
-    with ExitStack() as stack:
-        stack.enter_context(mode)
-        stack.enter_context(torch.no_grad())
-        environment = mode.shape_env
-        if environment is None:
-            yield
-            return
-        if hasattr(environment, "error_on_new_guards"):
-            stack.enter_context(environment.error_on_new_guards())
-        before = len(environment.guards)
-        yield
-        if len(environment.guards) > before:
-            found = str(environment.guards[before].expr)
-            del environment.guards[before:]
-            raise Refused("a replacement that holds for every size", f"one that needs {found}")
+    return nullcontext() if mode is None else all_sizes(mode)

@@ -67,6 +67,8 @@ class State(NamedTuple):
 
 
 class Goal(NamedTuple):
+    """An argument to compare: what it must be, what it is, its name, and the rank its axes are counted in."""
+
     term: Expected
     actual: Any
     label: str
@@ -173,6 +175,7 @@ class Search:
         return captured if isinstance(captured, Node) else None
 
     def literal(self, term: Expected, actual: Any, rank: int | None) -> bool:
+        """Whether an argument is the literal a line writes, names or leaves out."""
         if isinstance(term, Name):
             named = self.pattern.literals[term.id]
             return isinstance(named, Literal | Items) and self.literal(named, actual, rank)
@@ -187,18 +190,25 @@ class Search:
         return 0
 
     def spend(self) -> None:
+        """Counts one comparison.
+
+        Raises:
+            RuleError: it is one too many.
+        """
         self.spent += 1
         if self.spent > BUDGET:
             what = f"the pattern takes more than {BUDGET} comparisons at {self.anchor.name}"
             raise refuse(self.pattern.rule, "/match", what, "name more of the arguments, or split the rule")
 
     def fail(self, state: State, expected: str, found: str, node: Any = None) -> None:
+        """Notes a place where the pattern stops, if none was deeper."""
         if len(state.nodes) > self.nearest.found:
             at = node if isinstance(node, Node) else None
-            last = state.nodes[next(reversed(state.nodes))]
+            last = list(state.nodes.values())[-1]
             self.nearest = self.near(len(state.nodes), expected, found, at if at is not None else last)
 
     def near(self, found: int, expected: str, what: str, node: Node) -> NearMiss:
+        """Returns the miss of this anchor, to be blamed on `node`."""
         reason = f"expected {expected}, found {what}"
         where = source_line(node) or source_line(self.anchor)
         miss = Miss(self.pattern.rule.name, self.anchor.name, reason, expected, what, where)
