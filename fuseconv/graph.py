@@ -1,0 +1,204 @@
+"""The working graph of planning and rewriting: a copy of a program's graph, its constants, and how it is read.
+
+The copy shares weights and fake values with the program; only nodes and edges are its own.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind
+from torch.fx import Graph, Node
+
+from fuseconv.contract import DTYPES, SHORT_DTYPES
+from fuseconv.errors import RuleError
+from fuseconv.predicates import Refused
+from fuseconv.steps import Binding
+
+_CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+class Workspace:
+    """A program's graph, copied to be rewritten.
+
+    Attributes:
+        graph: the copy; node names are those of the program.
+        root: the program's graph module: holds the submodules of control flow.
+    """
+
+    def __init__(self, exported: torch.export.ExportedProgram) -> None:
+        self.graph = Graph()
+        self.root = exported.graph_module
+        copies: dict[Node, Node] = {}
+        output = self.graph.graph_copy(exported.graph, copies)
+        end = self.graph.output(output)
+        end.meta = dict(next(reversed(exported.graph.nodes)).meta)
+        self._constants = _constants(exported)
+        self.clean()
+        self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
+
+    def constant(self, node: Any) -> torch.Tensor | None:
+        """Returns the tensor a parameter, buffer or constant placeholder stands for; None for anything else."""
+        return self._constants.get(node.name) if isinstance(node, Node) and node.op == "placeholder" else None
+
+    def node(self, name: str) -> Node:
+        """Returns the node of that name.
+
+        Raises:
+            Refused: there is none (any more, or yet).
+        """
+        node: Node | None = self._nodes.get(name)
+        if node is None or node._erased:
+            made_of = max((known for known in self._nodes if name.endswith(f"_{known}")), key=len, default=None)
+            made = f" (an earlier step makes it in the place of {made_of})" if made_of else ""
+            raise Refused(f"a node {name}{made}", "no node of that name")
+        return node
+
+    def create(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Node:
+        """Creates a call at the graph's insertion point."""
+        node = self.graph.create_node("call_function", op, args, kwargs, name)
+        self._nodes[node.name] = node
+        return node
+
+    def erase(self, node: Node) -> None:
+        """Removes a node that nothing reads."""
+        self.graph.erase_node(node)
+        del self._nodes[node.name]
+
+    def clean(self) -> None:
+        """Removes the nodes that compute nothing that is used."""
+        self.graph.eliminate_dead_code()
+
+
+def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    signature = exported.graph_signature
+    mutated = set(signature.buffers_to_mutate.values())
+    tables: tuple[Mapping[str, Any], ...] = (exported.state_dict, exported.constants)
+    constants = {}
+    for spec in signature.input_specs:
+        if spec.kind in _CONSTANT_KINDS and spec.target not in mutated:
+            tensor = next((table[spec.target] for table in tables if spec.target in table), None)
+            if isinstance(tensor, torch.Tensor):
+                constants[spec.arg.name] = tensor
+    return constants
+
+
+def is_call(node: Any) -> bool:
+    """Whether a node calls an op of torch.ops."""
+    return isinstance(node, Node) and node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+
+
+def is_getitem(node: Any) -> bool:
+    """Whether a node takes one result of an op that has several."""
+    return isinstance(node, Node) and node.op == "call_function" and node.target is operator.getitem
+
+
+def op_name(target: Any) -> str:
+    """Returns an op as rules write it: `aten.gelu.default`."""
+    return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+
+
+def find_op(name: str) -> torch._ops.OpOverload | None:
+    """Returns the op a rule names, or None when no loaded library has it."""
+    namespace, packet, overload = name.split(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
+    return found if isinstance(found, torch._ops.OpOverload) else None
+
+
+def arguments(node: Node) -> dict[str, Any]:
+    """Returns every argument of an op call by its schema name, defaults filled in."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    values = {}
+    for at, argument in enumerate(node.target._schema.arguments):
+        if not argument.kwarg_only and at < len(node.args):
+            values[argument.name] = node.args[at]
+        elif argument.name in node.kwargs:
+            values[argument.name] = node.kwargs[argument.name]
+        else:
+            values[argument.name] = argument.default_value
+    return values
+
+
+def nodes_in(value: Any) -> Iterator[Node]:
+    """Yields the nodes in an argument, lists included."""
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from nodes_in(item)
+
+
+def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
+    """Returns the argument with every node in it changed."""
+    if isinstance(value, Node):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return [map_nodes(item, change) for item in value]
+    return value
+
+
+def source_line(node: Node) -> str:
+    """Returns the model's innermost source line for a node, `file:line in function`, or an empty text."""
+    frames = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if '"' in line]
+    frames = [line for line in frames if line.startswith("File ") and line.count(",") >= 2]
+    if not frames:
+        return ""
+    file, line, function = frames[-1].removeprefix("File ").rsplit(",", 2)
+    return file.strip('"') + ":" + line.removeprefix(" line ") + function
+
+
+def to_binding(value: Any) -> Binding:
+    """Returns an argument of a node as JSON.
+
+    Raises:
+        TypeError: the argument is of a kind that plan.json cannot hold.
+    """
+    if isinstance(value, Node):
+        return {"node": value.name}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"number": str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    if isinstance(value, list | tuple):
+        return {"items": [to_binding(item) for item in value]}
+    if isinstance(value, torch.dtype):
+        return {"dtype": SHORT_DTYPES.get(str(value), str(value).removeprefix("torch."))}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    if isinstance(value, torch.layout):
+        return {"layout": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.memory_format):
+        return {"memory_format": str(value).removeprefix("torch.")}
+    raise TypeError(f"a plan cannot hold {value!r}")
+
+
+def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:
+    """Returns the argument that `to_binding` wrote.
+
+    Raises:
+        RuleError: the binding is of no known kind.
+    """
+    match binding:
+        case {"node": str() as name}:
+            return nodes(name)
+        case {"value": None | bool() | int() | float() | str() as value}:
+            return value
+        case {"items": list() as items}:
+            return [from_binding(item, nodes) for item in items]
+        case {"number": "inf" | "-inf" | "nan" as number}:
+            return float(number)
+        case {"dtype": str() as name} if isinstance(
+            dtype := getattr(torch, DTYPES.get(name, name).removeprefix("torch."), None), torch.dtype
+        ):
+            return dtype
+        case {"device": "cpu" | "cuda" | "meta" as name}:
+            return torch.device(name)
+        case {"layout": str() as name} if isinstance(found := getattr(torch, name, None), torch.layout):
+            return found
+        case {"memory_format": str() as name} if isinstance(found := getattr(torch, name, None), torch.memory_format):
+            return found
+    raise RuleError(f"{binding} is no binding", where="bindings of a plan", fix='write {"node": NAME} or {"value": V}')

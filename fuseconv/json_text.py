@@ -1,0 +1,213 @@
+"""JSON read strictly, with the place of every value: what a hand-written file needs and the standard reader loses.
+
+RFC 8259 and no more: no byte order mark, no duplicate key, no NaN or Infinity; bounded in size and depth, so that a
+hostile file costs a moment and an error, never memory or a stack overflow. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from json.decoder import scanstring  # type: ignore[attr-defined]  # the typeshed stubs omit it
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fuseconv.errors import FuseconvError
+
+MAX_BYTES = 1 << 20
+"""The largest file read, in bytes: a plan of 100,000 nodes is read by the plain reader, a rule file is far smaller."""
+
+MAX_DEPTH = 32
+"""The deepest nesting of arrays and objects; a rule file needs six."""
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,30})(?P<fraction>\.\d{1,30})?(?P<exponent>[eE][+-]?\d{1,4})?(?![\w.])")
+_CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
+
+
+@dataclass(frozen=True)
+class Document:
+    """A JSON file: its value, and where each part of it stands.
+
+    Attributes:
+        path: the file, as the user named it.
+        value: plain Python values.
+        offsets: JSON pointer to the offset of its value in `text`.
+        text: the file's characters.
+        error: the class of error that a wrong file of this kind raises.
+    """
+
+    path: str
+    value: Any
+    offsets: Mapping[str, int]
+    text: str
+    error: type[FuseconvError]
+
+    def where(self, pointer: str, column: int = 0) -> str:
+        """Returns `file:line:column (pointer)`; a pointer that is not there stands at its nearest parent.
+
+        Args:
+            pointer: an RFC 6901 pointer, `/rules/3/match/1`; empty for the whole document.
+            column: characters into the value, for a place inside a string.
+        """
+        known = pointer
+        while known not in self.offsets:
+            known = known.rpartition("/")[0]
+        offset = self.offsets[known]
+        if known == pointer and column and self.text[offset] == '"':
+            offset += 1 + column
+        return _place(self.path, self.text, offset, pointer)
+
+
+def pointer_of(*keys: str | int) -> str:
+    """Returns the RFC 6901 pointer made of these keys."""
+    return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
+
+
+def read_json(path: Path, error: type[FuseconvError]) -> Document:
+    """Reads one JSON file.
+
+    Raises:
+        FuseconvError: of the class `error`, naming file, line, column and pointer, when the file cannot be read, is
+            larger than `MAX_BYTES`, is not UTF-8, or is not strict JSON.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as problem:
+        raise error(
+            f"cannot read {path.name}: {problem.strerror}", where=str(path), fix="give an existing, readable file"
+        ) from problem
+    if len(data) > MAX_BYTES:
+        raise error(
+            f"the file is larger than {MAX_BYTES} bytes", where=str(path), fix="split it and `include` the parts"
+        )
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        line = data[: problem.start].count(b"\n") + 1
+        raise error(
+            f"byte {problem.start} is not UTF-8", where=f"{path}:{line}:1 (/)", fix="save the file as UTF-8"
+        ) from problem
+    return parse_json(text, str(path), error)
+
+
+def parse_json(text: str, path: str, error: type[FuseconvError]) -> Document:
+    """Reads JSON from a string; see `read_json`."""
+    reader = _Reader(text, path, error)
+    return Document(path, reader.document(), reader.offsets, text, error)
+
+
+def _place(path: str, text: str, offset: int, pointer: str) -> str:
+    line = text.count("\n", 0, offset) + 1
+    column = offset - text.rfind("\n", 0, offset)
+    return f"{path}:{line}:{column} ({pointer or '/'})"
+
+
+class _Reader:
+    """A recursive descent over one text; the recursion is bounded by `MAX_DEPTH`."""
+
+    def __init__(self, text: str, path: str, error: type[FuseconvError]) -> None:
+        self.text = text
+        self.path = path
+        self.error = error
+        self.offset = 0
+        self.offsets: dict[str, int] = {}
+
+    def document(self) -> Any:
+        if self.text.startswith("\ufeff"):
+            self.refuse("the file starts with a byte order mark", "save it as UTF-8 without BOM", "")
+        value = self.value("", 0)
+        self.skip()
+        if self.offset != len(self.text):
+            self.refuse("there is text after the JSON value", "keep one JSON object in the file", "")
+        return value
+
+    def value(self, pointer: str, depth: int) -> Any:
+        self.skip()
+        self.offsets[pointer] = self.offset
+        if depth > MAX_DEPTH:
+            self.refuse(f"nested deeper than {MAX_DEPTH}", "a rule file needs six levels", pointer)
+        head = self.text[self.offset : self.offset + 1]
+        if head == "{":
+            return self.members(pointer, depth)
+        if head == "[":
+            return self.items(pointer, depth)
+        if head == '"':
+            return self.string(pointer)
+        for name, constant in _CONSTANTS.items():
+            if self.text.startswith(name, self.offset):
+                self.offset += len(name)
+                return constant
+        return self.number(pointer)
+
+    def members(self, pointer: str, depth: int) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        while self.more("}", first=not members, pointer=pointer):
+            start = self.offset
+            key = self.string(pointer)
+            inner = pointer + pointer_of(key)
+            if key in members:
+                self.offset = start
+                self.refuse(f"the key {json.dumps(key)} is there twice", "keep one of them", inner)
+            self.skip()
+            if not self.text.startswith(":", self.offset):
+                self.refuse("a ':' is missing after the key", 'write "key": value', inner)
+            self.offset += 1
+            members[key] = self.value(inner, depth + 1)
+        return members
+
+    def items(self, pointer: str, depth: int) -> list[Any]:
+        items: list[Any] = []
+        while self.more("]", first=not items, pointer=pointer):
+            items.append(self.value(f"{pointer}/{len(items)}", depth + 1))
+        return items
+
+    def more(self, end: str, *, first: bool, pointer: str) -> bool:
+        """Steps over the opening bracket or a comma; false, past the closing bracket, when the container ends."""
+        if first:
+            self.offset += 1
+        self.skip()
+        if self.text.startswith(end, self.offset):
+            self.offset += 1
+            return False
+        if not first:
+            if not self.text.startswith(",", self.offset):
+                self.refuse(f"a ',' or '{end}' is missing", "close the bracket, or separate the values", pointer)
+            self.offset += 1
+            self.skip()
+        return True
+
+    def string(self, pointer: str) -> str:
+        if not self.text.startswith('"', self.offset):
+            self.refuse("a string in double quotes is missing", 'write "..."', pointer)
+        try:
+            value, self.offset = scanstring(self.text, self.offset + 1, True)
+        except json.JSONDecodeError as problem:
+            self.offset = problem.pos
+            self.refuse(problem.msg.removesuffix(" at").lower(), "write a JSON string", pointer)
+        return str(value)
+
+    def number(self, pointer: str) -> int | float:
+        match = _NUMBER.match(self.text, self.offset)
+        if match is None:
+            found = self.text[self.offset : self.offset + 12].split("\n")[0] or "the end of the file"
+            self.refuse(f"not JSON: {found!r}", "write an object, array, string, number, true, false or null", pointer)
+        self.offset = match.end()
+        if match["fraction"] is None and match["exponent"] is None:
+            return int(match[0])
+        number = float(match[0])
+        if not math.isfinite(number):
+            self.refuse(f"the number {match[0]} is too large", "write a finite number", pointer)
+        return number
+
+    def skip(self) -> None:
+        match = _SPACE.match(self.text, self.offset)
+        assert match is not None
+        self.offset = match.end()
+
+    def refuse(self, what: str, fix: str, pointer: str) -> NoReturn:
+        raise self.error(what, where=_place(self.path, self.text, self.offset, pointer), fix=fix)

@@ -1,0 +1,175 @@
+"""Sites of a rule in a graph, and, for each place that is nearly one, the first reason why not.
+
+Every way a pattern fits is judged: values used elsewhere, writes in place, `where`, and what the replacement gives on
+fake tensors. Matching changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from fuseconv.contract import SHORT_DTYPES
+from fuseconv.graph import nodes_in
+from fuseconv.pattern import Pattern
+from fuseconv.predicates import Refused, compare, text_of
+from fuseconv.replacement import check_same, instantiate, resolve
+from fuseconv.rule import Rule
+from fuseconv.rule_text import Apply, Name
+from fuseconv.search import Index, NearMiss, Search, State, result_of
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where a rule applies.
+
+    Attributes:
+        rule: the rule.
+        nodes: the matched nodes, in the order they run; those that pick one of several results included.
+        captures: name to node, literal, or list of them.
+        results: pattern name to the node it replaces.
+        saved: passes over memory it saves: ops matched less ops put in their place.
+    """
+
+    rule: Rule
+    nodes: tuple[Node, ...]
+    captures: Mapping[str, Any]
+    results: Mapping[str, Node]
+    saved: int
+
+
+def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[NearMiss]]:
+    """Finds the sites of one rule.
+
+    Args:
+        index: the graph.
+        patterns: the rule's alternatives.
+
+    Returns:
+        The sites, at most one for each anchor, and for each anchor without one the nearest miss.
+
+    Raises:
+        RuleError: the pattern takes more than `BUDGET` comparisons at one node.
+    """
+    sites: dict[Node, Site] = {}
+    misses: dict[Node, NearMiss] = {}
+    for pattern in patterns:
+        for anchor in index.calls.get(pattern.lines[-1].op, ()):
+            if anchor in sites:
+                continue
+            search = Search(index, pattern, anchor)
+            refused: NearMiss | None = None
+            for state in search.ways():
+                try:
+                    sites[anchor] = judge(index, pattern, state)
+                    break
+                except Refused as problem:
+                    refused = refused or search.near(len(pattern.lines), problem.expected, problem.found, anchor)
+            near = refused or search.nearest
+            if anchor not in misses or near.found > misses[anchor].found:
+                misses[anchor] = near
+    return list(sites.values()), [near for anchor, near in misses.items() if anchor not in sites]
+
+
+def judge(index: Index, pattern: Pattern, state: State) -> Site:
+    """Decides whether a way a pattern fits may be replaced.
+
+    Args:
+        index: the graph.
+        pattern: the alternative that fits.
+        state: how it fits.
+
+    Raises:
+        Refused: it may not, and why.
+    """
+    rule, constants, nodes, captures = pattern.rule, index.workspace, state.nodes, state.captures
+    values = {}
+    for name, (number, position) in pattern.places.items():
+        node = result_of(nodes[number], position) if pattern.lines[number].unpacks else nodes[number]
+        if node is not None:
+            values[name] = node
+    matched = frozenset(nodes.values()) | frozenset(
+        user for number, node in nodes.items() if pattern.lines[number].unpacks for user in node.users
+    )
+    results = {name: values[name] for name in rule.results if name in values}
+    check_users(matched, frozenset(results.values()))
+    operands = frozenset(node for value in captures.values() for node in nodes_in(value))
+    if inside := sorted(operands & matched):
+        raise Refused("operands from outside the match", inside[0].name)
+    expected, found = index.aliases.refusal(matched, operands, frozenset(results.values()))
+    if expected:
+        raise Refused(expected, found)
+    known = dict(captures)
+    for name, term in pattern.literals.items():
+        known[name] = resolve(term, known, constants)
+    _check_where(rule, {**values, **known}, index)
+    replacement = instantiate(rule.replacement, known, constants)
+    for name, node in results.items():
+        check_same(replacement.fakes[name], node)
+    for name, node in replacement.same.items():
+        if node.op == "placeholder" and name in results and any(user.op == "output" for user in results[name].users):
+            raise Refused("an output that is computed", f"{node.name}, which is an input")
+    insertion_point(matched, operands, frozenset(results.values()))
+    saved = len(nodes) - len(replacement.instructions)
+    return Site(rule, tuple(sorted(matched)), known, results, saved)
+
+
+def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> Node:
+    """Returns the node before which the replacement goes: the last matched one, or the first to read a result.
+
+    Raises:
+        Refused: a result is read before an operand is there.
+    """
+    readers = [user for node in results for user in node.users if user not in matched]
+    point = min([max(matched), *readers])
+    late = [node for node in operands if node.op != "placeholder" and not node < point]
+    if late:
+        raise Refused(f"operands before {point.name}, which reads a result", f"{late[0].name} after it")
+    return point
+
+
+def check_users(matched: frozenset[Node], results: frozenset[Node]) -> None:
+    """Checks that nobody else reads the values inside a match, which vanish with it.
+
+    Raises:
+        Refused: somebody does.
+    """
+    for node in sorted(matched - results):
+        for user in node.users:
+            if user not in matched:
+                reader = "an output of the program" if user.op == "output" else f"also read by {user.name}"
+                raise Refused(f"{node.name} to be read inside the match only", f"it is {reader}")
+
+
+def _check_where(rule: Rule, values: Mapping[str, Any], index: Index) -> None:
+    for text, condition in zip(rule.where, rule.conditions, strict=True):
+        try:
+            left = resolve(condition.left, values, index.workspace)
+            right = None if condition.right is None else resolve(condition.right, values, index.workspace)
+        except KeyError as missing:
+            raise Refused(text, f"no value {missing} in this match") from None
+        except Refused as problem:
+            raise Refused(f"{text}: {problem.expected}", problem.found) from None
+        if condition.comparison is not None:
+            symbols = [_symbol(item) for item in right] if isinstance(right, list) else _symbol(right)
+            if not compare(left, condition.comparison, symbols):
+                operand = values.get(next(iter(_operands(condition.left)), ""), left)
+                raise Refused(text, text_of(operand))
+
+
+def _operands(term: Apply | Name) -> Iterator[str]:
+    if isinstance(term, Name):
+        yield term.id
+    else:
+        yield from (inner.id for inner in term.args if isinstance(inner, Name))
+
+
+def _symbol(value: Any) -> Any:
+    """A dtype in `where` is compared by its short name."""
+    if isinstance(value, torch.dtype):
+        return SHORT_DTYPES[str(value)]
+    return value

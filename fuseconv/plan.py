@@ -1,0 +1,192 @@
+"""Programs and rules to a plan: stage by stage, each to a fixpoint, overlaps settled in the open.
+
+A round finds every site of every rule of the stage, keeps those that save most, and executes them on a working copy;
+rounds go on until one finds nothing. What is left is the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch.fx import Node
+
+from fuseconv.capture import Program
+from fuseconv.errors import RuleError
+from fuseconv.graph import Workspace, map_nodes, op_name, source_line, to_binding
+from fuseconv.loops import check_loops
+from fuseconv.match import Site, match
+from fuseconv.pattern import Pattern, compile_rule
+from fuseconv.predicates import Refused
+from fuseconv.rewrite import apply
+from fuseconv.rule import STAGES, Rule
+from fuseconv.rule_text import names_of
+from fuseconv.search import Index, NearMiss
+from fuseconv.steps import Miss, Plan, Step, read_plan
+
+__all__ = ["Miss", "Plan", "Step", "plan", "read_plan"]
+
+MAX_ROUNDS = 100
+"""The most rounds of one stage: rules that still apply after so many feed each other."""
+
+APPLICATIONS_PER_NODE = 20
+"""The most applications of rules in one stage, for each node of the program."""
+
+
+def plan(
+    program: Program, rules: Sequence[Rule], *, device: str, targets: Collection[str], allow: Collection[str] = ()
+) -> Plan:
+    """Finds what to rewrite.
+
+    Args:
+        program: the captured program; it is not changed.
+        rules: the rules, in the order that breaks ties.
+        device: `cpu` or `cuda`; rules for other devices are left out.
+        targets: the targets the result is written to; a rule limited to some must allow all of them.
+        allow: names of rules that change numbers and are wanted all the same.
+
+    Returns:
+        The steps, in the order to execute them, and the near misses, by rule.
+
+    Raises:
+        RuleError: a rule does not fit the ops of this process, or rules feed each other.
+    """
+    used = [rule for rule in rules if _is_for(rule, device, targets, allow)]
+    patterns = {rule.name: compile_rule(rule) for rule in used}
+    check_loops(patterns.values())
+    workspace = Workspace(program.exported)
+    steps: list[Step] = []
+    misses: dict[tuple[str, str], Miss] = {}
+    for stage in STAGES:
+        of_stage = [(rule, patterns[rule.name]) for rule in used if rule.stage == stage]
+        for step, miss in _settle(workspace, stage, of_stage):
+            if step is not None:
+                steps.append(step)
+            if miss is not None:
+                misses.setdefault((miss.rule, miss.node), miss)
+    order = {rule.name: at for at, rule in enumerate(used)}
+    return Plan(tuple(steps), tuple(sorted(misses.values(), key=lambda miss: order[miss.rule])))
+
+
+def _is_for(rule: Rule, device: str, targets: Collection[str], allow: Collection[str]) -> bool:
+    return (
+        (rule.devices is None or device in rule.devices)
+        and (rule.targets is None or set(targets) <= set(rule.targets))
+        and (rule.allow is None or rule.allow in allow)
+    )
+
+
+def _settle(
+    workspace: Workspace, stage: str, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]
+) -> Iterator[tuple[Step | None, Miss | None]]:
+    """Runs one stage to its fixpoint, yielding steps as they are executed, and the misses that remain."""
+    budget = APPLICATIONS_PER_NODE * (len(workspace.graph.nodes) + 10)
+    near: list[NearMiss] = []
+    for _ in range(MAX_ROUNDS):
+        workspace.clean()
+        sites, near = _find(workspace, rules)
+        chosen, losers = _without_overlaps(sites)
+        done: list[Step] = []
+        for step in _execute(workspace, stage, chosen):
+            done.append(step)
+            yield step, None
+        for loser in losers:
+            yield None, loser
+        budget -= len(done)
+        if budget < 0:
+            raise _feeding(stage, done)
+        if not done:
+            break
+    else:
+        raise _feeding(stage, done)
+    for miss in near:
+        if _is_near(miss):
+            yield None, miss.miss
+
+
+def _find(
+    workspace: Workspace, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]
+) -> tuple[list[tuple[int, Site]], list[NearMiss]]:
+    index = Index(workspace)
+    sites: list[tuple[int, Site]] = []
+    near: list[NearMiss] = []
+    for order, (_, patterns) in enumerate(rules):
+        found, missed = match(index, patterns)
+        sites.extend((order, site) for site in found)
+        near.extend(missed)
+    return sites, near
+
+
+def _without_overlaps(sites: Iterable[tuple[int, Site]]) -> tuple[list[Site], list[Miss]]:
+    """Keeps, of sites that share a node, the one that saves most; ties go by rule, then by node, the earlier first."""
+    taken: dict[Node, Site] = {}
+    chosen: list[Site] = []
+    losers: list[Miss] = []
+    for _, site in sorted(sites, key=lambda item: (-item[1].saved, item[0], item[1].nodes[-1])):
+        winner = next((taken[node] for node in site.nodes if node in taken), None)
+        if winner is None:
+            chosen.append(site)
+            taken.update(dict.fromkeys(site.nodes, site))
+        elif winner.rule is not site.rule and not set(site.nodes) <= set(winner.nodes):
+            losers.append(_overlap(site, winner))
+    return sorted(chosen, key=lambda site: site.nodes[-1]), losers
+
+
+def _overlap(site: Site, winner: Site) -> Miss:
+    shared = next(node.name for node in site.nodes if node in winner.nodes)
+    other = f"a site of rule {winner.rule.name} at {winner.nodes[-1].name}"
+    expected = f"{shared} for itself"
+    return Miss(
+        site.rule.name,
+        site.nodes[-1].name,
+        f"overlaps with {other}, which saves {winner.saved} passes over memory against {site.saved}",
+        expected,
+        other,
+        source_line(site.nodes[-1]),
+    )
+
+
+def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterator[Step]:
+    """Executes sites of one round; a site that an earlier one has moved out of place waits for the next round."""
+    replaced: dict[Node, Node] = {}
+
+    def now(node: Node) -> Node:
+        while node in replaced:
+            node = replaced[node]
+        return node
+
+    for site in sites:
+        step = _step(stage, site, {name: map_nodes(value, now) for name, value in site.captures.items()})
+        try:
+            changes = apply(workspace, step)
+        except Refused:
+            continue
+        replaced.update(changes)
+        yield step
+
+
+def _step(stage: str, site: Site, captures: Mapping[str, Any]) -> Step:
+    used = {name for line in site.rule.replacement for name in names_of(line.value)}
+    return Step(
+        rule=site.rule.name,
+        stage=stage,
+        nodes=tuple(node.name for node in site.nodes),
+        ops=tuple(op_name(node.target) for node in site.nodes),
+        bindings={name: to_binding(value) for name, value in sorted(captures.items()) if name in used},
+        results={name: node.name for name, node in site.results.items()},
+        replace=tuple(site.rule.replace),
+    )
+
+
+def _is_near(miss: NearMiss) -> bool:
+    """A miss is worth a line when at least two ops, and half of the pattern, were there."""
+    return miss.found >= 2 and 2 * miss.found >= miss.lines
+
+
+def _feeding(stage: str, done: Sequence[Step]) -> RuleError:
+    names = sorted({step.rule for step in done})
+    return RuleError(
+        f"stage {stage} does not settle: {', '.join(names)} keep applying",
+        where=f"node {done[-1].nodes[-1]}",
+        fix="remove one of the rules, or narrow it with `where` so that it does not match what the others make",
+    )

@@ -1,0 +1,251 @@
+"""The closed set of functions a rule may call: predicates in `where`, values in `where` and `replace`.
+
+Every one is proved or refused: on symbolic sizes it holds only when it holds for every size in the declared ranges,
+and asking never adds a guard. A rule cannot define more; a new one is a function here, with its doc line.
+
+An operand is what the rule's name is bound to in a graph: a node, a Python literal, or a list of them. torch is
+imported inside the functions: a rule file is read without it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from fuseconv.contract import SHORT_DTYPES
+
+
+class Constants(Protocol):
+    """What a predicate may ask of the program, beside the nodes themselves."""
+
+    def constant(self, node: Any) -> Any:
+        """Returns the tensor a parameter, buffer or constant placeholder stands for; None for any other node."""
+
+
+class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
+    """A predicate does not hold, or a value cannot be told; `expected` and `found` go into the Miss."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(f"expected {expected}, found {found}")
+        self.expected = expected
+        self.found = found
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function: `test` raises `Refused` or returns nothing; `value` returns something to compare or to pass on.
+
+    Attributes:
+        usage: how it is written, as `dtype(x)`.
+        kind: see above.
+        least: the fewest operands.
+        most: the most operands; None when there may be any number.
+        doc: what it proves, one line.
+        tensors: whether every operand must be a tensor; such a function never holds for a literal.
+    """
+
+    usage: str
+    kind: Literal["test", "value"]
+    least: int
+    most: int | None
+    doc: str
+    tensors: bool
+    run: Callable[..., Any]
+
+
+def dtype(_: Constants, x: Any) -> str:
+    """The short dtype name of a tensor: `dtype(x) in f16 bf16 f32`."""
+    return SHORT_DTYPES.get(str(_fake(x).dtype), str(_fake(x).dtype))
+
+
+def rank(_: Constants, x: Any) -> int:
+    """The number of dims of a tensor."""
+    return int(_fake(x).dim())
+
+
+def size(_: Constants, x: Any, axis: int) -> Any:
+    """The size of a tensor along an axis, which may be symbolic."""
+    fake = _fake(x)
+    if not -fake.dim() <= axis < fake.dim():
+        raise Refused(f"an axis {axis}", f"rank {fake.dim()}")
+    return fake.shape[axis]
+
+
+def gelu_of(_: Constants, approximate: Any) -> str:
+    """The activation name of aten.gelu's `approximate`: `gelu` for 'none', `gelu_tanh` for 'tanh'."""
+    names = {"none": "gelu", "tanh": "gelu_tanh"}
+    if approximate not in names:
+        raise Refused("approximate 'none' or 'tanh'", repr(approximate))
+    return names[approximate]
+
+
+def number_of(constants: Constants, c: Any) -> bool | int | float:
+    """The Python number in a constant tensor of one element."""
+    tensor = constants.constant(c)
+    if tensor is None or tensor.numel() != 1 or tensor.is_complex():
+        raise Refused("a constant of one element", text_of(c))
+    number: bool | int | float = tensor.item()
+    return number
+
+
+def is_tensor(_: Constants, *operands: Any) -> None:
+    """Each is a tensor, not a number, a list or None."""
+    for operand in operands:
+        _fake(operand)
+
+
+def is_number(_: Constants, *operands: Any) -> None:
+    """Each is a Python number written in the graph."""
+    for operand in operands:
+        if isinstance(operand, bool) or not isinstance(operand, int | float):
+            raise Refused("a number", text_of(operand))
+
+
+def is_floating(_: Constants, *operands: Any) -> None:
+    """Each is a tensor of a real floating dtype."""
+    for operand in operands:
+        if not _fake(operand).dtype.is_floating_point:
+            raise Refused("a floating dtype", text_of(operand))
+
+
+def same_dtype(_: Constants, *operands: Any) -> None:
+    """All tensors have one dtype; None, an argument left out, is passed over."""
+    present = [operand for operand in operands if operand is not None]
+    for operand in present[1:]:
+        if _fake(operand).dtype != _fake(present[0]).dtype:
+            raise Refused(f"the dtype of {text_of(present[0])}", text_of(operand))
+
+
+def same_shape(_: Constants, *operands: Any) -> None:
+    """All tensors provably have one shape."""
+    first = _fake(operands[0])
+    for operand in operands[1:]:
+        if not same_sizes(first.shape, _fake(operand).shape):
+            raise Refused(f"the shape of {text_of(operands[0])}", text_of(operand))
+
+
+def is_parameter(constants: Constants, *operands: Any) -> None:
+    """Each is a parameter, buffer or constant of the model, not a computed value."""
+    for operand in operands:
+        if constants.constant(operand) is None:
+            raise Refused("a parameter of the model", text_of(operand))
+
+
+def is_scalar(constants: Constants, c: Any) -> None:
+    """A constant tensor of no dims: a Python number in disguise."""
+    tensor = constants.constant(c)
+    if tensor is None or tensor.dim() != 0:
+        raise Refused("a constant of no dims", text_of(c))
+
+
+def is_contiguous(_: Constants, *operands: Any) -> None:
+    """Each tensor is provably dense and row-major."""
+    for operand in operands:
+        if not row_major(_fake(operand)):
+            raise Refused("a contiguous tensor", text_of(operand))
+
+
+def same_value(constants: Constants, x: Any, y: Any) -> None:
+    """The two tensors agree in dtype, device and shape, so that a conversion changed nothing."""
+    same_dtype(constants, x, y)
+    same_shape(constants, x, y)
+    if _fake(x).device != _fake(y).device:
+        raise Refused(f"the device {_fake(x).device}", str(_fake(y).device))
+
+
+def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable[..., Any]]) -> dict[str, Function]:
+    table = {}
+    for function in functions:
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+        least = 1 if variadic else len(parameters)
+        kind: Literal["test", "value"] = "value" if function in values else "test"
+        tensors = function not in (gelu_of, is_number, same_dtype)
+        doc = inspect.getdoc(function) or ""
+        operands = ", ".join([parameter.name for parameter in parameters if parameter.name != "operands"])
+        usage = f"{function.__name__}({'x, ...' if variadic else operands})"
+        table[function.__name__] = Function(usage, kind, least, None if variadic else least, doc, tensors, function)
+    return table
+
+
+_VALUES = (dtype, gelu_of, number_of, rank, size)
+_TESTS = (
+    is_contiguous,
+    is_floating,
+    is_number,
+    is_parameter,
+    is_scalar,
+    is_tensor,
+    same_dtype,
+    same_shape,
+    same_value,
+)
+
+FUNCTIONS: Mapping[str, Function] = _register(_VALUES + _TESTS, _VALUES)
+"""Every function a rule may call, by name."""
+
+
+def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Whether two shapes are equal for every value of their symbolic sizes."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return len(left) == len(right) and all(
+        statically_known_true(one == other) for one, other in zip(left, right, strict=True)
+    )
+
+
+def row_major(fake: Any) -> bool:
+    """Whether a tensor's strides are provably those of a dense row-major layout; size-1 axes may have any stride."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    expected: Any = 1
+    for length, stride in zip(reversed(fake.shape), reversed(fake.stride()), strict=True):
+        if not (statically_known_true(length == 1) or statically_known_true(stride == expected)):
+            return False
+        expected = expected * length
+    return True
+
+
+def compare(left: Any, comparison: str, right: Any) -> bool:
+    """Whether `left comparison right` is proved; sizes may be symbolic, `in` takes a list."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    if comparison == "in":
+        return any(compare(left, "==", member) for member in right)
+    numbers = not isinstance(left, str) and not isinstance(right, str) and left is not None and right is not None
+    if comparison not in ("==", "!=") and not numbers:
+        return False
+    outcome = {
+        "==": lambda: left == right,
+        "!=": lambda: left != right,
+        "<": lambda: left < right,
+        "<=": lambda: left <= right,
+        ">": lambda: left > right,
+        ">=": lambda: left >= right,
+    }[comparison]()
+    return bool(statically_known_true(outcome))
+
+
+def _fake(operand: Any) -> Any:
+    """Returns the fake tensor a node computes: its dtype, device and (symbolic) shape."""
+    import torch
+
+    meta = getattr(operand, "meta", None)
+    fake = meta.get("val") if isinstance(meta, dict) else None
+    if not isinstance(fake, torch.Tensor):
+        raise Refused("a tensor", text_of(operand))
+    return fake
+
+
+def text_of(operand: Any) -> str:
+    """Returns a node as `name: f32[2, 8]`, a literal as Python writes it: for messages."""
+    name = getattr(operand, "name", None)
+    if name is None:
+        return repr(operand)
+    fake = operand.meta.get("val")
+    if getattr(fake, "dtype", None) is None:
+        return f"{name}"
+    sizes = ", ".join(str(length) for length in fake.shape)
+    return f"{name}: {SHORT_DTYPES.get(str(fake.dtype), str(fake.dtype))}[{sizes}]"

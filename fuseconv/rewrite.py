@@ -1,0 +1,182 @@
+"""Executes a plan, step by step; matches nothing.
+
+A step is complete in itself: names of nodes, values of captures, the SSA lines. What it says is checked against the
+program before anything is changed, so a plan edited by hand either fits or is refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ExportGraphSignature, InputKind, TensorArgument
+from torch.fx import Node
+
+from fuseconv.capture import Program
+from fuseconv.errors import RuleError
+from fuseconv.graph import Workspace, from_binding, nodes_in, op_name
+from fuseconv.match import check_users, insertion_point
+from fuseconv.predicates import Refused
+from fuseconv.replacement import Instruction, Made, check_same, instantiate
+from fuseconv.rule_text import RuleTextError, parse_line
+from fuseconv.steps import Plan, Step
+
+_CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack")
+
+
+def rewrite(program: Program, plan: Plan) -> Program:
+    """Executes every step of a plan, in order.
+
+    Parameters that nothing reads any more are left out of the result. Each new node has `meta["custom"]["fuseconv"]`:
+    the rules that made it and the nodes they replaced; it is saved with the program.
+
+    Raises:
+        RuleError: a step does not fit: a node is not there, calls another op, has other operands, or what replaces it
+            differs in dtype or shape.
+    """
+    workspace = Workspace(program.exported)
+    for number, step in enumerate(plan.steps):
+        where = f"step {number} of the plan, rule {step.rule} (/steps/{number})"
+        try:
+            apply(workspace, step)
+        except Refused as problem:
+            raise RuleError(f"the step does not fit: {problem}", where=where, fix=_REMAKE) from None
+        except (RuleTextError, KeyError) as problem:
+            raise RuleError(f"the step's lines do not fit its bindings: {problem}", where=where, fix=_REMAKE) from None
+    workspace.clean()
+    return replace(program, exported=_exported(program.exported, workspace))
+
+
+_REMAKE = "remove the step as well, or make the plan again with `fuseconv match`"
+
+
+def apply(workspace: Workspace, step: Step) -> dict[Node, Node]:
+    """Executes one step.
+
+    Returns:
+        Each replaced node and the node in its place.
+
+    Raises:
+        Refused: the step does not fit the graph; then nothing is changed.
+    """
+    matched = frozenset(_matched(workspace, name, op) for name, op in zip(step.nodes, step.ops, strict=True))
+    captures = {name: from_binding(binding, workspace.node) for name, binding in step.bindings.items()}
+    results = {name: workspace.node(node) for name, node in step.results.items()}
+    operands = frozenset(node for value in captures.values() for node in nodes_in(value))
+    _check_edges(matched, operands, frozenset(results.values()))
+    point = insertion_point(matched, operands, frozenset(results.values()))
+    replacement = instantiate([parse_line(text) for text in step.replace], captures, workspace)
+    for name, node in results.items():
+        if name not in replacement.fakes:
+            raise Refused(f"a line of `replace` that binds {name}", "none")
+        check_same(replacement.fakes[name], node)
+    made: dict[str, Node] = dict(replacement.same)
+    origin = max(results.values(), default=point)
+    for instruction in replacement.instructions:
+        with workspace.graph.inserting_before(point):
+            made.update(_create(workspace, instruction, made, results, origin, step))
+    replaced = {}
+    for name, node in results.items():
+        node.replace_all_uses_with(made[name])
+        replaced[node] = made[name]
+    for node in sorted(matched, reverse=True):
+        workspace.erase(node)
+    return replaced
+
+
+def _matched(workspace: Workspace, name: str, op: str) -> Node:
+    node = workspace.node(name)
+    if (found := op_name(node.target)) != op:
+        raise Refused(f"{name} to call {op}", found)
+    return node
+
+
+def _check_edges(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> None:
+    read = {node for matched_node in matched for node in matched_node.all_input_nodes}
+    if strangers := sorted(operands - read):
+        raise Refused("bindings that the matched nodes read", strangers[0].name)
+    if inside := sorted(operands & matched):
+        raise Refused("operands from outside the match", inside[0].name)
+    if outside := sorted(results - matched):
+        raise Refused("results among the matched nodes", outside[0].name)
+    check_users(matched, results)
+
+
+def _create(
+    workspace: Workspace,
+    instruction: Instruction,
+    made: Mapping[str, Node],
+    results: Mapping[str, Node],
+    origin: Node,
+    step: Step,
+) -> dict[str, Node]:
+    """Creates the node of an op, and one for each named result when it has several."""
+    named = [name for name in instruction.targets if name in results]
+    source = results[named[0]] if named else origin
+    word = instruction.op._schema.name.split("::")[1]
+    suffix = "" if named else f"_{instruction.targets[0]}"
+    args, kwargs = _with_nodes((instruction.args, dict(instruction.kwargs)), made)
+    node = workspace.create(instruction.op, args, kwargs, f"{word}_{source.name}{suffix}")
+    node.meta = _meta(source, instruction.fake, step)
+    if not instruction.unpacks:
+        return {instruction.targets[0]: node}
+    picked = {}
+    for position, name in enumerate(instruction.targets):
+        if name != "_":
+            at = results.get(name, source)
+            label = f"getitem_{at.name}" + ("" if name in results else f"_{name}")
+            item = workspace.create(operator.getitem, (node, position), {}, label)
+            item.meta = _meta(at, instruction.fake[position], step)
+            picked[name] = item
+    return picked
+
+
+def _with_nodes(arguments: Any, made: Mapping[str, Node]) -> Any:
+    if isinstance(arguments, Made):
+        return made[arguments.name]
+    if isinstance(arguments, dict):
+        return {name: _with_nodes(value, made) for name, value in arguments.items()}
+    if isinstance(arguments, list | tuple):
+        return type(arguments)(_with_nodes(value, made) for value in arguments)
+    return arguments
+
+
+def _meta(origin: Node, fake: Any, step: Step) -> dict[str, Any]:
+    """Returns the meta of a node made in the place of `origin`: its source line, its value, its provenance."""
+    custom = dict(origin.meta.get("custom") or {})
+    custom["fuseconv"] = [*custom.get("fuseconv", ()), {"rule": step.rule, "nodes": list(step.nodes)}]
+    kept = {key: origin.meta[key] for key in _KEPT_META if key in origin.meta}
+    return {**kept, "val": fake, "custom": custom}
+
+
+def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> torch.export.ExportedProgram:
+    graph, signature = workspace.graph, exported.graph_signature
+    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    kept = []
+    for spec in signature.input_specs:
+        if spec.kind in _CONSTANTS and not placeholders[spec.arg.name].users:
+            graph.erase_node(placeholders[spec.arg.name])
+        else:
+            kept.append(spec)
+    (returned,) = next(reversed(graph.nodes)).args
+    outputs = [
+        replace(spec, arg=TensorArgument(node.name)) if isinstance(spec.arg, TensorArgument) else spec
+        for spec, node in zip(signature.output_specs, returned, strict=True)
+    ]
+    used = {spec.target for spec in kept}
+    dropped = {spec.target for spec in signature.input_specs if spec.kind in _CONSTANTS} - used
+    return torch.export.ExportedProgram(
+        root=exported.graph_module,
+        graph=graph,
+        graph_signature=ExportGraphSignature(kept, outputs),
+        state_dict={name: tensor for name, tensor in exported.state_dict.items() if name not in dropped},
+        range_constraints=exported.range_constraints,
+        module_call_graph=exported.module_call_graph,
+        example_inputs=exported.example_inputs,
+        constants={name: value for name, value in exported.constants.items() if name not in dropped},
+        verifiers=exported.verifiers,
+    )

@@ -1,0 +1,248 @@
+"""The text of a rule: SSA lines and conditions, parsed by `ast` into plain terms and never evaluated.
+
+    h = aten.linear.default(x, w, b)                                an op of any torch.ops namespace
+    y, s = fuseconv.add_layer_norm.default(x, r, w, b, eps)         several results
+    _ = aten._assert_tensor_metadata.default(x, ...)                `_` is anything, `...` is every further argument
+    y = fuseconv.linear_act.default(h, w, b, act=gelu_of(mode))     a function of predicates.py
+    act = 'relu'                                                    a name for a literal
+    dtype(x) in f16 bf16 f32                                        a condition of `where`
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fuseconv.contract import DTYPES
+
+MAX_LENGTH = 400
+"""The longest line, in characters: `ast` is not made for hostile nesting."""
+
+COMPARISONS = ("==", "!=", "<=", ">=", "<", ">", "in")
+_COMPARISON = re.compile(r"^(?P<left>.+?)\s*(?P<comparison>==|!=|<=|>=|<|>|\bin\b)\s*(?P<right>.+)$")
+_LINE = "write NAME = NAMESPACE.OP.OVERLOAD(ARGUMENTS), as in y = aten.gelu.default(h, approximate=mode)"
+_TERM = "an argument is a name, a number, a 'string', None, True, False, a dtype as f32, or a [list] of them"
+
+
+class RuleTextError(ValueError):
+    """A line or condition is not in the grammar; `column` counts characters from its start."""
+
+    def __init__(self, what: str, column: int = 0, fix: str = _LINE) -> None:
+        super().__init__(what)
+        self.what = what
+        self.column = column
+        self.fix = fix
+
+
+@dataclass(frozen=True)
+class Name:
+    """A value bound by a line, or a capture; `_` is anything."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A Python literal, or a dtype under its short name."""
+
+    value: bool | int | float | str | None
+    is_dtype: bool = False
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of terms."""
+
+    items: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A function of predicates.py applied to terms."""
+
+    function: str
+    args: tuple[Term, ...]
+    column: int = 0
+
+
+Term: TypeAlias = Name | Literal | Items | Apply
+
+
+@dataclass(frozen=True)
+class Call:
+    """An op applied to terms; `rest` says that arguments not given match anything."""
+
+    op: str
+    args: tuple[Term, ...]
+    kwargs: tuple[tuple[str, Term], ...]
+    rest: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """`targets = value`; more than one target, or a trailing comma, unpacks the results of an op."""
+
+    targets: tuple[str, ...]
+    unpacks: bool
+    value: Call | Term
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`left`, or `left comparison right`."""
+
+    left: Apply | Name
+    comparison: str | None
+    right: Term | None
+
+
+def parse_line(text: str) -> Line:
+    """Parses one SSA line.
+
+    Raises:
+        RuleTextError: the text is anything else.
+    """
+    statements = _parse(text)
+    if len(statements) != 1 or not isinstance(statements[0], ast.Assign) or len(statements[0].targets) != 1:
+        raise RuleTextError("not one assignment")
+    assign = statements[0]
+    target = assign.targets[0]
+    names = target.elts if isinstance(target, ast.Tuple) else [target]
+    return Line(tuple(_identifier(name) for name in names), isinstance(target, ast.Tuple), _value(assign.value))
+
+
+def parse_condition(text: str) -> Condition:
+    """Parses one condition of `where`.
+
+    Raises:
+        RuleTextError: the text is anything else.
+    """
+    fix = "write PREDICATE(NAME), or PREDICATE(NAME) == VALUE, or PREDICATE(NAME) in VALUE VALUE ..."
+    match = _COMPARISON.match(text)
+    left = _term(_expression(match["left"] if match else text))
+    if not isinstance(left, Apply | Name) or (match is None and isinstance(left, Name)):
+        raise RuleTextError("not a predicate", 0, fix)
+    if match is None:
+        return Condition(left, None, None)
+    if match["comparison"] == "in":
+        members = tuple(_term(_expression(word)) for word in match["right"].split())
+        if any(not isinstance(member, Literal) for member in members):
+            raise RuleTextError("`in` takes literals, separated by spaces", match.start("right"), fix)
+        return Condition(left, "in", Items(members))
+    return Condition(left, match["comparison"], _term(_expression(match["right"])))
+
+
+def names_of(term: Call | Term) -> Iterator[str]:
+    """Yields the names a value reads, `_` left out, in order, with repeats."""
+    if isinstance(term, Name):
+        if term.id != "_":
+            yield term.id
+        return
+    for inner in _parts(term):
+        yield from names_of(inner)
+
+
+def applications_of(term: Call | Term) -> Iterator[Apply]:
+    """Yields the functions a value applies, outermost first."""
+    if isinstance(term, Apply):
+        yield term
+    for inner in _parts(term):
+        yield from applications_of(inner)
+
+
+def _parts(term: Call | Term) -> tuple[Term, ...]:
+    if isinstance(term, Call):
+        return term.args + tuple(value for _, value in term.kwargs)
+    if isinstance(term, Items):
+        return term.items
+    return term.args if isinstance(term, Apply) else ()
+
+
+def _parse(text: str) -> list[ast.stmt]:
+    if len(text) > MAX_LENGTH:
+        raise RuleTextError(f"longer than {MAX_LENGTH} characters", 0, "write one op a line")
+    if bad := re.search(r"[^ -~]|\\", text):
+        raise RuleTextError(f"the character {bad[0]!r} has no meaning here", bad.start(), "write plain ASCII, one line")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a SyntaxWarning about text that is refused a moment later
+            return ast.parse(text).body
+    except SyntaxError as problem:
+        raise RuleTextError(f"not readable: {problem.msg}", max((problem.offset or 1) - 1, 0)) from None
+    except (ValueError, RecursionError, MemoryError):
+        raise RuleTextError("not readable: too large or too deep") from None
+
+
+def _expression(text: str) -> ast.expr:
+    statements = _parse(text.strip())
+    if len(statements) != 1 or not isinstance(statements[0], ast.Expr):
+        raise RuleTextError("not one expression", 0, _TERM)
+    return statements[0].value
+
+
+def _identifier(node: ast.expr) -> str:
+    if not isinstance(node, ast.Name):
+        raise RuleTextError("the left side is not a name", node.col_offset)
+    if node.id in DTYPES or node.id == "inf":
+        raise RuleTextError(f"{node.id} is a literal and cannot be a name", node.col_offset, "choose another name")
+    return node.id
+
+
+def _value(node: ast.expr) -> Call | Term:
+    if not isinstance(node, ast.Call) or isinstance(node.func, ast.Name):
+        return _term(node)
+    rest = bool(node.args) and isinstance(node.args[-1], ast.Constant) and node.args[-1].value is Ellipsis
+    args = tuple(_term(argument) for argument in (node.args[:-1] if rest else node.args))
+    kwargs = tuple((_keyword(keyword), _term(keyword.value)) for keyword in node.keywords)
+    given = [name for name, _ in kwargs]
+    if twice := next((name for name in given if given.count(name) > 1), None):
+        raise RuleTextError(f"the argument {twice} is given twice", node.col_offset, "give it once")
+    return Call(_op(node.func), args, kwargs, rest)
+
+
+def _op(node: ast.expr) -> str:
+    parts: list[str] = []
+    inner = node
+    while isinstance(inner, ast.Attribute):
+        parts.append(inner.attr)
+        inner = inner.value
+    if not isinstance(inner, ast.Name) or len(parts) != 2:
+        raise RuleTextError("an op has three parts, NAMESPACE.OP.OVERLOAD", node.col_offset)
+    return ".".join([inner.id, *reversed(parts)])
+
+
+def _keyword(keyword: ast.keyword) -> str:
+    if keyword.arg is None:
+        raise _not_a_term(keyword.value, "`**` has no meaning here")
+    return keyword.arg
+
+
+def _term(node: ast.expr) -> Term:
+    match node:
+        case ast.Name(id="inf"):
+            return Literal(float("inf"))
+        case ast.Name(id=name):
+            return Literal(name, is_dtype=True) if name in DTYPES else Name(name)
+        case ast.Constant(value=None | bool() | int() | float() | str() as value):
+            return Literal(value)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            literal = _term(inner)
+            if not isinstance(literal, Literal) or isinstance(literal.value, bool | str | None):
+                raise _not_a_term(node, "only a number can be negated")
+            return Literal(-literal.value)
+        case ast.List(elts=items):
+            return Items(tuple(_term(item) for item in items))
+        case ast.Call(func=ast.Name(id=function), args=args, keywords=[]):
+            return Apply(function, tuple(_term(argument) for argument in args), node.col_offset)
+        case _:
+            raise _not_a_term(node, f"`{ast.unparse(node)}` is not an argument")
+
+
+def _not_a_term(node: ast.expr, what: str) -> RuleTextError:
+    return RuleTextError(what, node.col_offset, _TERM)

@@ -1,0 +1,274 @@
+"""The search for a pattern at one node: every way it fits, and, when none does, the deepest place where it stops.
+
+The last line of a pattern is its anchor. The search walks back along the operands and, where a line hangs on a value
+already found, forwards along its users. Operands of commutative ops are tried both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from fuseconv.aliases import Aliases
+from fuseconv.contract import DTYPES
+from fuseconv.graph import Workspace, arguments, is_call, is_getitem, op_name, source_line
+from fuseconv.pattern import COMMUTATIVE, Default, Expected, OpLine, Pattern
+from fuseconv.predicates import text_of
+from fuseconv.rule import refuse
+from fuseconv.rule_text import Items, Literal, Name
+from fuseconv.steps import Miss
+
+BUDGET = 20_000
+"""The most comparisons one anchor may take; a pattern that needs more would hang on a large graph."""
+
+TOLERANCE = 1e-3
+"""How far a float of a graph may be from a float of a rule, relative: 0.7071 is 1/sqrt(2). A rule's float that is a
+multiple of 1/64, as 0.5, and every integer, is meant exactly."""
+
+_RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
+"""Ops whose `dim` does not count the dims of their first operand."""
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A miss, and how many ops of the pattern were found, of how many."""
+
+    miss: Miss
+    found: int
+    lines: int
+
+
+class Index:
+    """A graph as the matcher reads it; good until the graph changes."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.calls: dict[Any, list[Node]] = {}
+        for node in workspace.graph.nodes:
+            if is_call(node):
+                self.calls.setdefault(node.target, []).append(node)
+
+    @cached_property
+    def aliases(self) -> Aliases:
+        """What the graph writes in place."""
+        return Aliases(self.workspace.graph, self.workspace.root)
+
+
+class State(NamedTuple):
+    """What is found so far: line of the pattern to node, capture to node, literal or list of them."""
+
+    nodes: Mapping[int, Node]
+    captures: Mapping[str, Any]
+
+
+class Goal(NamedTuple):
+    """An argument to compare: what it must be, what it is, its name, and the rank its axes are counted in."""
+
+    term: Expected
+    actual: Any
+    label: str
+    rank: int | None
+
+
+class Search:
+    """The search for one pattern at one anchor."""
+
+    def __init__(self, index: Index, pattern: Pattern, anchor: Node) -> None:
+        self.index = index
+        self.pattern = pattern
+        self.anchor = anchor
+        self.spent = 0
+        self.nearest = self.near(0, f"{pattern.lines[-1].op}", op_name(anchor.target), anchor)
+
+    def ways(self) -> Iterator[State]:
+        """Yields every way the pattern fits at the anchor."""
+        yield from self.line(len(self.pattern.lines) - 1, self.anchor, (), State({}, {}))
+
+    def solve(self, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
+        """Yields every state in which all goals hold and every line of the pattern is found."""
+        self.spend()
+        if not goals:
+            yield from self.open_line(state)
+            return
+        (term, actual, label, rank), rest = goals[0], goals[1:]
+        if isinstance(term, Name) and term.id in self.pattern.places:
+            number, position = self.pattern.places[term.id]
+            node = _source(actual, position) if self.pattern.lines[number].unpacks else actual
+            if node is None:
+                self.fail(state, f"{label} to be a result of {self.pattern.lines[number].op}", text_of(actual))
+                return
+            yield from self.line(number, node, rest, state)
+        elif isinstance(term, Name) and term.id not in self.pattern.literals:
+            if term.id == "_" or term.id not in state.captures:
+                captures = state.captures if term.id == "_" else {**state.captures, term.id: actual}
+                yield from self.solve(rest, State(state.nodes, captures))
+            elif _same(state.captures[term.id], actual):
+                yield from self.solve(rest, state)
+            else:
+                self.fail(state, f"{label} to be {term.id}, {text_of(state.captures[term.id])}", text_of(actual))
+        elif isinstance(term, Items):
+            if isinstance(actual, list | tuple) and len(actual) == len(term.items):
+                inner = [Goal(item, value, label, rank) for item, value in zip(term.items, actual, strict=True)]
+                yield from self.solve((*inner, *rest), state)
+            else:
+                self.fail(state, f"{label} to be a list of {len(term.items)}", text_of(actual))
+        elif self.literal(term, actual, rank):
+            yield from self.solve(rest, state)
+        else:
+            self.fail(state, f"{label} to be {_shown(term)}", text_of(actual))
+
+    def line(self, number: int, node: Any, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
+        """Yields the states in which a line is that node, and the goals hold."""
+        line = self.pattern.lines[number]
+        if number in state.nodes:
+            if state.nodes[number] is node:
+                yield from self.solve(goals, state)
+            else:
+                self.fail(state, f"{line.targets[0]} to be {state.nodes[number].name}", text_of(node))
+            return
+        if not is_call(node) or node.target is not line.op:
+            found = op_name(node.target) if isinstance(node, Node) and node.op == "call_function" else text_of(node)
+            self.fail(state, str(line.op), found, node)
+            return
+        if any(node is other for other in state.nodes.values()):
+            self.fail(state, f"another {line.op}", text_of(node), node)
+            return
+        state = State({**state.nodes, number: node}, state.captures)
+        for terms in _orders(line, actuals := arguments(node)):
+            rank = _rank(actuals) if str(line.op) not in _RANK_FREE else None
+            new = [
+                Goal(term, actuals[name], f"{name} of {line.op}", rank if name.startswith("dim") else None)
+                for name, term in terms.items()
+            ]
+            yield from self.solve((*sorted(new, key=self.hardness), *goals), state)
+
+    def open_line(self, state: State) -> Iterator[State]:
+        """Goes on with a line that hangs on a value already found: its users are tried."""
+        numbers = [number for number in range(len(self.pattern.lines)) if number not in state.nodes]
+        if not numbers:
+            yield state
+            return
+        for number in reversed(numbers):
+            line = self.pattern.lines[number]
+            for term in line.terms.values():
+                if (value := self.value(term, state)) is not None:
+                    for user in value.users:
+                        if user.target is line.op:
+                            yield from self.line(number, user, (), state)
+                    self.fail(state, f"{value.name} to be read by {line.op}", "no such op")
+                    return
+
+    def value(self, term: Expected, state: State) -> Node | None:
+        """Returns the node a name is bound to already."""
+        if not isinstance(term, Name):
+            return None
+        if term.id in self.pattern.places:
+            number, position = self.pattern.places[term.id]
+            line, node = self.pattern.lines[number], state.nodes.get(number)
+            return result_of(node, position) if line.unpacks and node is not None else node
+        captured = state.captures.get(term.id)
+        return captured if isinstance(captured, Node) else None
+
+    def literal(self, term: Expected, actual: Any, rank: int | None) -> bool:
+        """Whether an argument is the literal a line writes, names or leaves out."""
+        if isinstance(term, Name):
+            named = self.pattern.literals[term.id]
+            return isinstance(named, Literal | Items) and self.literal(named, actual, rank)
+        if isinstance(term, Default):
+            return _same(term.value, actual)
+        return isinstance(term, Literal) and _same_literal(term, actual, rank)
+
+    def hardness(self, goal: Goal) -> int:
+        """Literals are compared first, then ops, then captures are bound."""
+        if isinstance(goal.term, Name) and goal.term.id not in self.pattern.literals:
+            return 1 if goal.term.id in self.pattern.places else 2
+        return 0
+
+    def spend(self) -> None:
+        """Counts one comparison.
+
+        Raises:
+            RuleError: it is one too many.
+        """
+        self.spent += 1
+        if self.spent > BUDGET:
+            what = f"the pattern takes more than {BUDGET} comparisons at {self.anchor.name}"
+            raise refuse(self.pattern.rule, "/match", what, "name more of the arguments, or split the rule")
+
+    def fail(self, state: State, expected: str, found: str, node: Any = None) -> None:
+        """Notes a place where the pattern stops, if none was deeper."""
+        if len(state.nodes) > self.nearest.found:
+            at = node if isinstance(node, Node) else None
+            last = list(state.nodes.values())[-1]
+            self.nearest = self.near(len(state.nodes), expected, found, at if at is not None else last)
+
+    def near(self, found: int, expected: str, what: str, node: Node) -> NearMiss:
+        """Returns the miss of this anchor, to be blamed on `node`."""
+        reason = f"expected {expected}, found {what}"
+        where = source_line(node) or source_line(self.anchor)
+        miss = Miss(self.pattern.rule.name, self.anchor.name, reason, expected, what, where)
+        return NearMiss(miss, found, len(self.pattern.lines))
+
+
+def _orders(line: OpLine, actuals: Mapping[str, Any]) -> Iterator[Mapping[str, Expected]]:
+    yield line.terms
+    if str(line.op) in COMMUTATIVE and _same(actuals.get("alpha", 1), 1):
+        first, second = list(actuals)[:2]
+        if first in line.terms and second in line.terms and line.terms[first] != line.terms[second]:
+            yield {**line.terms, first: line.terms[second], second: line.terms[first]}
+
+
+def _rank(actuals: Mapping[str, Any]) -> int | None:
+    for value in actuals.values():
+        fake = value.meta.get("val") if isinstance(value, Node) else None
+        if isinstance(fake, torch.Tensor):
+            return fake.dim()
+    return None
+
+
+def _source(actual: Any, position: int) -> Node | None:
+    """The op of which `actual` is the result at `position`."""
+    if not is_getitem(actual) or actual.args[1] != position:
+        return None
+    source = actual.args[0]
+    return source if isinstance(source, Node) else None
+
+
+def result_of(node: Node, position: int) -> Node | None:
+    """Returns the node that picks one result of an op that has several, if there is one."""
+    return next((user for user in node.users if is_getitem(user) and user.args[1] == position), None)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two arguments are the same node, or equal literals of one kind; 2 is 2.0 and is not True."""
+    if isinstance(one, Node) or isinstance(other, Node):
+        return one is other
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _same_literal(literal: Literal, actual: Any, rank: int | None) -> bool:
+    expected = literal.value
+    if literal.is_dtype:
+        return isinstance(actual, torch.dtype) and str(actual) == DTYPES[str(expected)]
+    if expected is None or isinstance(expected, bool | str) or isinstance(actual, bool):
+        return type(actual) is type(expected) and bool(actual == expected)
+    if not isinstance(actual, int | float):
+        return False
+    if rank and isinstance(expected, int) and isinstance(actual, int):
+        return expected % rank == actual % rank
+    if isinstance(expected, int) or (expected * 64).is_integer() or expected in (float("inf"), float("-inf")):
+        return actual == expected
+    return abs(actual - expected) <= TOLERANCE * abs(expected)
+
+
+def _shown(term: Expected) -> str:
+    if isinstance(term, Default):
+        return repr(term.value)
+    return repr(term.value) if isinstance(term, Literal) and not term.is_dtype else str(getattr(term, "value", term))
