@@ -14,7 +14,7 @@ import torch
 
 from fuseconv.bundle import Environment, Manifest, open_bundle
 from fuseconv.contract import Contract
-from fuseconv.errors import RefusedError, UnsupportedError, UsageError
+from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError, UsageError
 from fuseconv.targets import TARGETS, Runner
 
 PREFERENCE = ("aoti", "export", "torchscript", "onnx")
@@ -52,10 +52,18 @@ class Model:
 
         Raises:
             ContractError: the call does not honour the contract.
+            UpstreamError: the artifact failed, for want of memory for one.
         """
         inputs = self.contract.bind(args, kwargs)
-        with torch.no_grad():
-            return self._pack(self._runner(*inputs))
+        try:
+            with torch.no_grad():
+                return self._pack(self._runner(*inputs))
+        except Exception as error:
+            raise UpstreamError(
+                f"the target {self.target} failed: {error}",
+                where=f"a call with {', '.join(f'{list(tensor.shape)}' for tensor in inputs)}",
+                fix="try another target, or smaller inputs if the memory was short",
+            ) from error
 
 
 def load(bundle: str | Path, target: str | None = None, device: str | None = None) -> Model:

@@ -95,9 +95,9 @@ def compare(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -
         truth: what it gives in float64 (complex128); of any dtype where `original` is of no floating dtype.
     """
     if actual.dtype != original.dtype:
-        return _incomparable(f"dtype {actual.dtype}, the original has {original.dtype}")
+        return incomparable(f"dtype {actual.dtype}, the original has {original.dtype}")
     if actual.shape != original.shape:
-        return _incomparable(f"shape {list(actual.shape)}, the original has {list(original.shape)}")
+        return incomparable(f"shape {list(actual.shape)}, the original has {list(original.shape)}")
     actual, original, truth = actual.detach().cpu(), original.detach().cpu(), truth.detach().cpu()
     if original.dtype not in TOLERANCES:
         return _compare_exactly(actual, original)
@@ -106,7 +106,8 @@ def compare(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -
     return _compare_floats(actual, original, truth.to(torch.float64))
 
 
-def _incomparable(reason: str) -> Row:
+def incomparable(reason: str) -> Row:
+    """Returns the row of an output that cannot be compared at all."""
     return Row(False, math.nan, math.nan, math.nan, math.nan, reason)
 
 

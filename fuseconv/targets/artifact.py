@@ -12,6 +12,7 @@ from typing import IO, Protocol
 import torch
 
 from fuseconv.capture import Program
+from fuseconv.contract import Dim
 from fuseconv.errors import FileError
 
 Runner = Callable[..., tuple[torch.Tensor, ...]]
@@ -40,6 +41,17 @@ class Target(Protocol):
     def write(self, program: Program, folder: Path, context: Context) -> Path: ...  # noqa: D102
 
     def load(self, path: Path, device: str) -> Runner: ...  # noqa: D102
+
+
+def dim_symbols(program: Program) -> dict[str, torch.SymInt]:
+    """Returns, for each of the contract's dims, the symbol by which the graph knows it."""
+    placeholders = {node.name: node for node in program.exported.graph.find_nodes(op="placeholder")}
+    return {
+        size.name: symbol
+        for spec, name in zip(program.contract.inputs, program.exported.graph_signature.user_inputs, strict=True)
+        for size, symbol in zip(spec.shape, placeholders[str(name)].meta["val"].shape, strict=True)
+        if isinstance(size, Dim) and isinstance(symbol, torch.SymInt)
+    }
 
 
 @contextmanager
@@ -77,6 +89,13 @@ class _Sink(io.RawIOBase):
             except OSError as error:
                 self._error = error
         return len(data)
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Rewinds, as a saver does when all is written."""
+        return self._file.seek(offset, whence)
 
     def check(self) -> None:
         if self._error is not None:

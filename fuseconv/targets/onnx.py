@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from fuseconv.capture import Program
-from fuseconv.contract import Dim
 from fuseconv.errors import FileError, RefusedError, UnsupportedError, UpstreamError
-from fuseconv.targets.artifact import Context, Runner
+from fuseconv.targets.artifact import Context, Runner, dim_symbols
 
 NAME = "onnx"
 
@@ -27,9 +26,11 @@ _FUNCTION_OVERLOADS_IR = 10
 
 
 def unsupported(program: Program) -> str | None:
-    """Says what is missing to write and prove ONNX: only ONNX Runtime can be."""
+    """Says what is missing to write and prove ONNX: ONNX Runtime, or complex numbers at the model's border."""
     if find_spec("onnxruntime") is None:
         return "ONNX Runtime is not installed; install fuseconv[cpu] or fuseconv[gpu]"
+    if complex_inputs := [spec.name for spec in program.contract.inputs if spec.dtype in ("c64", "c128")]:
+        return f"ONNX Runtime has no complex numbers; the input {complex_inputs[0]} is complex"
     return None
 
 
@@ -70,16 +71,16 @@ def load(path: Path, device: str) -> Runner:
     """
     _check_external_data(path)
     session = _session(path, device)
-    from onnxruntime import OrtValue
-
+    elements = _element_types()
     inputs = [value.name for value in session.get_inputs()]
     outputs = [value.name for value in session.get_outputs()]
 
     def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         binding = session.io_binding()
-        values = [OrtValue.from_dlpack(tensor.detach().contiguous()) for tensor in tensors]
-        for name, value in zip(inputs, values, strict=True):
-            binding.bind_ortvalue_input(name, value)
+        dense = [tensor.contiguous() for tensor in tensors]
+        for name, tensor in zip(inputs, dense, strict=True):
+            place = (device, tensor.device.index or 0)
+            binding.bind_input(name, *place, elements[tensor.dtype], list(tensor.shape), tensor.data_ptr())
         for name in outputs:
             binding.bind_output(name, device)
         if device == "cuda":
@@ -89,6 +90,23 @@ def load(path: Path, device: str) -> Runner:
         return tuple(_tensor(value) for value in binding.get_outputs())
 
     return run
+
+
+def _element_types() -> dict[torch.dtype, int]:
+    from onnx import TensorProto
+
+    return {
+        torch.float64: TensorProto.DOUBLE,
+        torch.float32: TensorProto.FLOAT,
+        torch.float16: TensorProto.FLOAT16,
+        torch.bfloat16: TensorProto.BFLOAT16,
+        torch.int64: TensorProto.INT64,
+        torch.int32: TensorProto.INT32,
+        torch.int16: TensorProto.INT16,
+        torch.int8: TensorProto.INT8,
+        torch.uint8: TensorProto.UINT8,
+        torch.bool: TensorProto.BOOL,
+    }
 
 
 def _tensor(value: Any) -> torch.Tensor:
@@ -201,12 +219,7 @@ def _name_dims(model: Any, program: Program) -> None:
     """Writes the contract's dim names where the exporter wrote its symbols, also inside expressions."""
     import onnx_ir as ir
 
-    names: dict[str, str] = {}
-    placeholders = {node.name: node for node in program.exported.graph.find_nodes(op="placeholder")}
-    for spec, name in zip(program.contract.inputs, program.exported.graph_signature.user_inputs, strict=True):
-        for size, symbol in zip(spec.shape, placeholders[name].meta["val"].shape, strict=True):
-            if isinstance(size, Dim) and isinstance(symbol, torch.SymInt):
-                names[str(symbol)] = size.name
+    names = {str(symbol): name for name, symbol in dim_symbols(program).items()}
     for value in _values(model.graph):
         if value.shape is not None:
             value.shape = ir.Shape(
