@@ -1,9 +1,9 @@
 """The command line: Click groups that load a command's module only when it is called, and one place where it ends.
 
 Results go to stdout, progress and logs to stderr. With `--json` stdout is one object:
-`{"schema", "ok", "command", "result", "error"}`. Every command returns an `Outcome`; every error becomes three lines and an
-exit status: 0 ok, 1 parity or rule check failed, 2 usage, 3 refused, 4 unsupported, 5 an upstream tool failed, 6 I/O,
-7 a bug in fuseconv, 130 interrupted.
+`{"schema", "ok", "command", "result", "error"}`. Every command returns an `Outcome`; every error becomes three lines
+and an exit status: 0 ok, 1 parity or rule check failed, 2 usage, 3 refused, 4 unsupported, 5 an upstream tool failed,
+6 I/O, 7 a bug in fuseconv, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LazyGroup(click.Group):
         """Lists the commands in the order of their table, which is the order one meets them in."""
         return list(self.lazy)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
         """Imports the module of the command, or makes a suggestion."""
         if cmd_name not in self.lazy:
             return None

@@ -40,7 +40,7 @@ class Embedded:
 
 
 def model_folder() -> Path:
-    """Returns the Hugging Face folder inside the package; the package itself is not imported, it asks for more than its data.
+    """Returns the Hugging Face folder inside the package, without importing it: it would ask for more than its data.
 
     Raises:
         UsageError: the package is not installed.
@@ -61,7 +61,9 @@ def tokenize(folder: Path, sentences: Sequence[str], device: str) -> dict[str, t
     tokenizer.no_truncation()
     encoded = tokenizer.encode_batch(list(sentences))
     columns = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-    return {name: torch.tensor([getattr(one, column) for one in encoded], device=device) for name, column in columns.items()}
+    return {
+        name: torch.tensor([getattr(one, column) for one in encoded], device=device) for name, column in columns.items()
+    }
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -82,7 +84,10 @@ def embed(bundle: Path, targets: Sequence[str], device: str = "cpu") -> tuple[Em
     """Loads each target of the bundle, embeds the sentences, and compares speed and embeddings with the original's."""
     folder = model_folder()
     inputs = tokenize(folder, SENTENCES, device)
-    models: Mapping[str, Any] = {"eager": original(folder, device), **{name: load(bundle, target=name) for name in targets}}
+    models: Mapping[str, Any] = {
+        "eager": original(folder, device),
+        **{name: load(bundle, target=name) for name in targets},
+    }
     with torch.inference_mode():
         embeddings = {name: _embed(model, inputs) for name, model in models.items()}
         times = timing.interleaved({name: _call(model, inputs) for name, model in models.items()})

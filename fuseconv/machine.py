@@ -9,12 +9,15 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from fuseconv import ops
+from fuseconv.bundle import open_bundle
 from fuseconv.errors import FuseconvError
+from fuseconv.runtime import load_target
 
 TORCH_OLDEST = (2, 10)
 
@@ -47,6 +50,28 @@ def findings() -> Iterator[Finding]:
     yield _package("transformers", "Hugging Face folders", "pip install 'fuseconv[huggingface]'")
 
 
+def bundle_findings(path: Path) -> Iterator[Finding]:
+    """Yields whether the bundle is whole, and for each of its targets whether it loads here.
+
+    Raises:
+        UsageError: there is no such bundle.
+        RefusedError: it is damaged; nothing of it was loaded.
+    """
+    manifest = open_bundle(path)
+    yield Finding("files", True, f"{len(manifest.files)}, all as the manifest says")
+    parity = (
+        "fails; the bundle was kept with --allow-mismatch" if manifest.mismatch else f"{len(manifest.parity)} rows pass"
+    )
+    yield Finding("parity where made", not manifest.mismatch, parity, "convert again")
+    for target in sorted(manifest.targets):
+        try:
+            load_target(path.absolute(), manifest, target)
+        except FuseconvError as error:
+            yield Finding(target, False, error.what, error.fix)
+        else:
+            yield Finding(target, True, "loads")
+
+
 def _torch() -> Finding:
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     oldest = ".".join(map(str, TORCH_OLDEST))
@@ -75,7 +100,8 @@ def _compiler() -> Finding:
     name = "C++ compiler"
     if compiler is None:
         return Finding(name, False, "none", "AOTInductor needs one to convert: apt-get install g++")
-    done = subprocess.run([*compiler.split(), "--version"], capture_output=True, text=True, check=False)
+    command = [*compiler.split(), "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the user's own CXX
     first = done.stdout.splitlines()[0] if done.stdout else f"{compiler} prints no version"
     return Finding(name, done.returncode == 0, first, "set CXX to a working compiler")
 

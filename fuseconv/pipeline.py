@@ -9,13 +9,13 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import fuseconv
 from fuseconv import parity, rule_file, sources, targets
-from fuseconv.bundle import SUFFIX, Manifest, RuleUse, Source, check_replaceable, seal
+from fuseconv.bundle import SUFFIX, Manifest, RuleUse, Source, check_replaceable, open_bundle, seal
 from fuseconv.capture import Program, capture
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
 from fuseconv.ops import library_paths
@@ -144,6 +144,69 @@ def rules_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "rules"
 
 
+def match(
+    model: str | Path,
+    *,
+    rules: str | Path | None = None,
+    target: Sequence[str] = (),
+    options: Options | None = None,
+    plan: str | Path | None = None,
+    allow: Collection[str] = (),
+    progress: Progress = _silent,
+) -> Plan:
+    """Returns the plan that `convert` with the same arguments would execute, having tried that it can be.
+
+    Raises:
+        FuseconvError: reading, capturing, matching or executing failed.
+    """
+    names, known = _target_names(target), load_rules(rules)
+    _, program = read_program(model, options, progress)
+    return _fuse(program, known, names, plan, allow, progress)[0]
+
+
+def verify(
+    bundle: str | Path,
+    *,
+    against: str | Path | None = None,
+    options: Options | None = None,
+    progress: Progress = _silent,
+) -> Report:
+    """Proves a bundle's parity on this machine.
+
+    Args:
+        bundle: the folder.
+        against: the original model; by default its outputs are read from the bundle.
+        options: how to read `against`; `inputs_file` is then what is tried.
+        progress: told of every step.
+
+    Raises:
+        UsageError: `against` is another model, or inputs came without it.
+        FuseconvError: reading the original failed, or the bundle is damaged or cannot run here.
+    """
+    manifest = open_bundle(Path(bundle))
+    options = options or Options()
+    if against is None:
+        if options.inputs_file is not None:
+            raise UsageError(
+                "only the original model can say what other inputs must give",
+                where="--inputs",
+                fix="add --against MODEL",
+            )
+        with progress("verify"):
+            return parity.verify(bundle)
+    options = replace(options, inputs=options.inputs or manifest.contract.inputs, device=manifest.contract.device)
+    subject, program = read_program(against, options, progress)
+    if subject.sha256 != manifest.source.sha256:
+        raise UsageError(
+            f"{against} is not what the bundle was made of: its sha256 is {subject.sha256}",
+            where="--against",
+            fix=f"name the model with sha256 {manifest.source.sha256}",
+        )
+    inputs = program.examples if options.inputs_file is not None else None
+    with progress("verify"):
+        return parity.verify(bundle, against=program, inputs=inputs)
+
+
 def convert(
     model: str | Path,
     *,
@@ -177,19 +240,14 @@ def convert(
     folder = Path(output) if output is not None else default_output(Path(model))
     known = load_rules(rules)
     subject, program = read_program(model, options, progress)
-    with progress("match"):
-        chosen = read_plan(Path(plan)) if plan else make_plan(
-            program, known, device=program.contract.device, targets=names, allow=allow
-        )
-    with progress("rewrite"):
-        fused = rewrite(program, chosen)
+    chosen, fused = _fuse(program, known, names, plan, allow, progress)
     with staged(folder, check_replaceable) as staging:
         with progress("reference"):
             references = parity.refer(program, parity.cases(program))
             parity.write_reference(staging / parity.REFERENCE, references, program.contract)
         (staging / PLAN).write_text(chosen.to_json(), encoding="utf-8")
         libraries = _copy_libraries(staging, program.contract.device)
-        written, skipped = _write_targets(fused, staging, names, libraries, progress)
+        written, skipped = _write_targets(fused, staging, names, progress)
         manifest = _manifest(subject, program, chosen, known, written, libraries)
         seal(staging, manifest)
         with progress("verify"):
@@ -201,13 +259,28 @@ def convert(
     return Conversion(folder, chosen, written, skipped, report)
 
 
+def _fuse(
+    program: Program,
+    known: Sequence[Rule],
+    names: Sequence[str],
+    plan: str | Path | None,
+    allow: Collection[str],
+    progress: Progress,
+) -> tuple[Plan, Program]:
+    with progress("match"):
+        device = program.contract.device
+        chosen = read_plan(Path(plan)) if plan else make_plan(program, known, device=device, targets=names, allow=allow)
+    with progress("rewrite"):
+        return chosen, rewrite(program, chosen)
+
+
 def mismatch(report: Report, where: str) -> ParityError:
     """Returns the error for a report with a failing row: the first one, and how many there are."""
-    failing = [row for row in report.rows if not row.ok]
+    failing = [row for row in report.rows if not row.row.ok]
     first = failing[0]
     return ParityError(
         f"{len(failing)} of {len(report.rows)} rows fail; first: target {first.target}, case {first.case}, "
-        f"output {first.output}: {first.reason}",
+        f"output {first.output}: {first.row.reason}",
         where=where,
         fix="find the rule with `fuseconv explain`, leave it out, or keep the bundle, marked, with --allow-mismatch",
     )
@@ -241,7 +314,7 @@ def _copy_libraries(staging: Path, device: str) -> tuple[Path, ...]:
 
 
 def _write_targets(
-    fused: Program, staging: Path, names: Sequence[str], libraries: tuple[Path, ...], progress: Progress
+    fused: Program, staging: Path, names: Sequence[str], progress: Progress
 ) -> tuple[tuple[Written, ...], dict[str, str]]:
     written, skipped = [], {}
     for name in names:
@@ -251,7 +324,7 @@ def _write_targets(
             try:
                 if reason := target.unsupported(fused):
                     raise UnsupportedError(reason)
-                artifact = target.write(fused, staging, targets.Context(libraries, Path(scratch)))
+                artifact = target.write(fused, staging, targets.Context(Path(scratch)))
             except UnsupportedError as error:
                 skipped[name] = error.what
                 continue
@@ -305,8 +378,9 @@ def unsupported(conversion: Conversion) -> FuseconvError | None:
     if not conversion.skipped:
         return None
     reasons = "; ".join(f"{name}: {reason}" for name, reason in conversion.skipped.items())
+    names = " ".join(f"--target {one.target}" for one in conversion.written)
     return UnsupportedError(
         f"not every target was written: {reasons}",
         where=str(conversion.bundle),
-        fix=f"the others are in the bundle; name them with --target {' --target '.join(w.target for w in conversion.written)}",
+        fix=f"the others are in the bundle; ask for those alone with {names}",
     )

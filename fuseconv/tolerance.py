@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from fuseconv.contract import SHORT_DTYPES
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -56,6 +58,11 @@ forgives one that is plain wrong, at a tile's edge for example; this does not.""
 FLOOR = 1.0
 """Errors below `FLOOR` * eps * rms(truth) always pass: two roundings of the result itself. The original's error can be
 zero by luck, where all its values are representable, and no kernel can be asked for twice nothing."""
+
+
+def table() -> dict[str, dict[str, float]]:
+    """Returns the table as plain JSON values, by short dtype name, for the manifest."""
+    return {SHORT_DTYPES[str(dtype)]: asdict(tolerance) for dtype, tolerance in TOLERANCES.items()}
 
 
 @dataclass(frozen=True)

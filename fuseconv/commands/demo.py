@@ -23,8 +23,6 @@ def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:
     converted = pipeline.convert(demo.model_folder(), rules=rules, target=target, output=output, progress=shown)
     with shown("embed"):
         embedded = demo.embed(output, [written.target for written in converted.written])
-    rows = [
-        {"target": one.target, "milliseconds": one.milliseconds, "cosine": one.cosine} for one in embedded
-    ]
+    rows = [{"target": one.target, "milliseconds": one.milliseconds, "cosine": one.cosine} for one in embedded]
     result = {**converted.to_json(), "embedded": rows}
     return Outcome(result, lambda console: report.print_demo(console, converted, embedded))

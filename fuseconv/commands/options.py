@@ -16,17 +16,25 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MODEL_OPTIONS = (
-    click.option("--input", "inputs", multiple=True, metavar="SPEC", help="An input: 'ids=i64[batch:1..64,seq:2..512]'."),
-    click.option("--inputs", "inputs_file", type=Path, metavar="FILE", help="Example inputs: .safetensors, .npz or .pt."),
+    click.option(
+        "--input", "inputs", multiple=True, metavar="SPEC", help="An input: 'ids=i64[batch:1..64,seq:2..512]'."
+    ),
+    click.option(
+        "--inputs", "inputs_file", type=Path, metavar="FILE", help="Example inputs: .safetensors, .npz or .pt."
+    ),
     click.option("--input-range", "ranges", multiple=True, metavar="RANGE", help="Values to draw: 'ids=0..30521'."),
     click.option("--model", "factory", metavar="PKG:FACTORY", help="What builds the module a state dict fills."),
-    click.option("--trust", multiple=True, metavar="KIND", help="Let a source run code: pickle, torchscript, native, code."),
+    click.option(
+        "--trust", multiple=True, metavar="KIND", help="Let a source run code: pickle, torchscript, native, code."
+    ),
     click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu or cuda."),
     click.option("--dtype", metavar="DTYPE", help="Convert the model to f64, f32, f16 or bf16 first."),
 )
 
 RULES_OPTIONS = (
-    click.option("--rules", type=Path, metavar="FILE", help="A rule file or folder. [default: the package's default.json]"),
+    click.option(
+        "--rules", type=Path, metavar="FILE", help="A rule file or folder. [default: the package's default.json]"
+    ),
 )
 
 

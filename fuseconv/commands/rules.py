@@ -52,7 +52,9 @@ def _named(name: str, found: tuple[Rule, ...]) -> Rule:
     if name not in by_name:
         near = get_close_matches(name, by_name, n=1)
         raise RuleError(
-            f"there is no rule {name}", where="the rules read", fix=f"did you mean {near[0]}?" if near else "see `rules list`"
+            f"there is no rule {name}",
+            where="the rules read",
+            fix=f"did you mean {near[0]}?" if near else "see `rules list`",
         )
     return by_name[name]
 
@@ -65,4 +67,6 @@ def check(file: Path | None) -> Outcome:
     from fuseconv import pipeline, report
 
     rows, error = pipeline.check_rules(file)
-    return Outcome({"checks": [row.to_json() for row in rows]}, lambda console: report.print_checks(console, rows), error)
+    return Outcome(
+        {"checks": [row.to_json() for row in rows]}, lambda console: report.print_checks(console, rows), error
+    )

@@ -13,7 +13,9 @@ from fuseconv.commands.outcome import Outcome
 @click.command()
 @click.argument("bundle", type=Path)
 @click.option("--inputs", "inputs_file", type=Path, required=True, metavar="FILE", help=".safetensors, .npz or .pt.")
-@click.option("-o", "--output", type=Path, required=True, metavar="FILE", help="Where to write the outputs: .safetensors.")
+@click.option(
+    "-o", "--output", type=Path, required=True, metavar="FILE", help="Where to write the outputs: .safetensors."
+)
 @click.option("--target", metavar="NAME", help="torchscript, export, aoti or onnx. [default: the best there is]")
 @json_option
 def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Outcome:
