@@ -94,6 +94,7 @@ class Loaded:
         examples: tensors for those specs, or ().
         call: the keywords of those inputs, or () for positional.
         parameters: the names that `forward` takes; asked of its Python signature when empty.
+        by_keyword: inputs must bear the names of parameters: `forward` has many, most of them optional.
     """
 
     module: torch.nn.Module
@@ -101,6 +102,7 @@ class Loaded:
     examples: tuple[torch.Tensor, ...] = ()
     call: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
+    by_keyword: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,17 +176,15 @@ def keywords(loaded: Loaded, specs: tuple[TensorSpec, ...], path: Path) -> tuple
     """
     names = [spec.name for spec in specs]
     known = parameters(loaded)
-    if set(names) <= set(known):
-        call = () if names == known[: len(names)] and not loaded.call else tuple(names)
-        left = [name for name in known if name not in names]
-    else:
-        call, left = (), known[len(names) :]
-    required = [name for name in left if name in parameters(loaded, required=True)]
-    if required or (len(names) > len(known) and "args" not in known):
+    named = set(names) <= set(known)
+    call = tuple(names) if named and (loaded.by_keyword or names != known[: len(names)]) else ()
+    left = [name for name in known if name not in names] if named else known[len(names) :]
+    lacking = [name for name in left if name in parameters(loaded, required=True)]
+    if lacking or (not named and (loaded.by_keyword or len(names) > len(known))):
         raise UsageError(
             f"the model's forward takes ({', '.join(known)}), the inputs are ({', '.join(names)})",
             where=str(path),
-            fix=f"add --input for {', '.join(required)}" if required else "give one --input for each tensor it takes",
+            fix=f"add --input for {', '.join(lacking)}" if lacking else "give one --input for each tensor it takes",
         )
     return call
 
