@@ -338,6 +338,21 @@ class AlwaysDrops(nn.Module):
         return torch.nn.functional.dropout(x, 0.5, training=True)
 
 
+class NoFake(nn.Module):
+    def forward(self, x):
+        return torch.ops.fuseconv_tests.no_fake(x)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_fake():
+    """An operator that runs, and of which torch does not know what shape it gives."""
+    library = torch.library.Library("fuseconv_tests", "DEF")
+    library.define("no_fake(Tensor x) -> Tensor")
+    library.impl("no_fake", torch.clone, "CPU")
+    yield
+    library._destroy()
+
+
 class Nothing(nn.Module):
     def forward(self, x):
         return None
@@ -389,6 +404,14 @@ REFUSED = {
     "running statistics": (BatchStatistics(), [X], UnsupportedError, "changes mean", "batch_norm", "eval mode"),
     "random numbers": (Noise(), [X], UnsupportedError, "aten.rand_like", "torch.rand_like", "eval mode"),
     "dropout that stays on": (AlwaysDrops(), [X], UnsupportedError, "aten.dropout", "dropout", "eval mode"),
+    "an operator without a fake": (
+        NoFake(),
+        [X],
+        UnsupportedError,
+        "fuseconv_tests.no_fake",
+        "torch.ops.fuseconv_tests.no_fake(x)",
+        "torch operations",
+    ),
     "no output": (Nothing(), [X], UnsupportedError, "returns no tensor", "Nothing", "tensors"),
     "a number for an output": (Number(), [X], UnsupportedError, "output_1 is not a tensor", "output_1", "only tensors"),
 }
@@ -439,7 +462,7 @@ def test_pretrained_model(pretrained):
 
 
 def test_saved_programs_need_no_transformers(pretrained, tmp_path):
-    """A program captured from a transformers model is read, by torch and by fuseconv, where there is no transformers."""
+    """A program captured from a transformers model is read where there is no transformers."""
     _, program = pretrained
     torch.export.save(program.exported, tmp_path / "model.pt2")
     script = (

@@ -246,11 +246,30 @@ def test_inputs_must_fit_forward(saved, inputs, said):
     assert said in str(caught.value)
 
 
-def test_unknown_trust_and_dtype():
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_no_cuda_device(saved):
+    with pytest.raises(UpstreamError, match="no CUDA device") as caught:
+        read(saved[Perceptron, "pt2"], options=Options(device="cuda"))
+    assert caught.value.exit_status == 5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("form", SAVERS)
+def test_cuda(saved, form):
+    subject = read(saved[Convolution, form], options=options_for(Convolution, form, device="cuda"))
+    assert subject.contract.device == "cuda"
+    assert {tensor.device.type for tensor in (*subject.examples, *subject.module.parameters(), *run(subject))} == {
+        "cuda"
+    }
+
+
+def test_unknown_trust_dtype_and_device():
     with pytest.raises(UsageError, match="--trust"):
         Options(trust=frozenset({"everything"}))
     with pytest.raises(UsageError, match="--dtype"):
         Options(dtype="f8")
+    with pytest.raises(UsageError, match="--device"):
+        Options(device="tpu")
 
 
 # Hostile and damaged files

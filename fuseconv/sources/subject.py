@@ -17,6 +17,7 @@ from fuseconv.errors import FileError, RefusedError, UsageError
 from fuseconv.inputs import apply_ranges, contract_of, draw, example_sizes, from_file, torch_dtype
 
 TRUST = ("pickle", "torchscript", "native", "code")
+DEVICES = ("cpu", "cuda")
 FLOATS = ("f64", "f32", "f16", "bf16")
 logger = logging.getLogger("fuseconv")
 
@@ -48,6 +49,8 @@ class Options:
             raise UsageError(f"unknown trust {', '.join(unknown)}", where="--trust", fix=f"use {', '.join(TRUST)}")
         if self.dtype is not None and self.dtype not in FLOATS:
             raise UsageError(f"unknown dtype {self.dtype}", where="--dtype", fix=f"use one of {', '.join(FLOATS)}")
+        if self.device not in DEVICES:
+            raise UsageError(f"unknown device {self.device}", where="--device", fix=f"use one of {', '.join(DEVICES)}")
 
     def require(self, trust: str, what: str, where: str, names: str = "") -> None:
         """Refuses what would run code unless the caller trusts it.
@@ -123,8 +126,10 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
     module = loaded.module
     if any(part.training for part in module.modules()):
         logger.info("%s: the model was in training mode; it is converted in eval mode", path)
-    for part in module.modules():
-        part.training = False
+    try:
+        module.eval()
+    except NotImplementedError:  # an exported program has no modes: `capture` refuses one that was exported in training
+        logger.debug("%s: has no eval mode", path)
     module = module.requires_grad_(requires_grad=False)
     if options.dtype is not None:
         module = module.to(torch_dtype(options.dtype))
