@@ -99,7 +99,17 @@ def flatten(
         constants=exported.constants,
         verifiers=exported.verifiers,
     )
+    # They name the caller's containers, which are gone. What they say of sizes, the range constraints say too, when
+    # the dims were given explicitly, as `capture` does.
+    flat._guards_code = []
     return Flat(flat, wanted, _unique([name for _, name in outputs]))
+
+
+def is_plain(exported: ExportedProgram) -> bool:
+    """Says whether a program takes positional tensors and nothing else."""
+    users = [spec.arg for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    flat = pytree.tree_structure((tuple(range(len(users))), {}))
+    return exported.call_spec.in_spec == flat and all(isinstance(argument, TensorArgument) for argument in users)
 
 
 def _order(exported: ExportedProgram, users: list[InputSpec], call: Sequence[str]) -> list[str]:

@@ -18,16 +18,22 @@ from typing import Any
 from fuseconv.errors import RefusedError
 
 _TARGET = re.compile(
-    r"^(torch\.ops\.[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}"
-    r"|_operator\.[a-z_]+|math\.[a-z_0-9]+"
-    r"|torch\.(sym_[a-z_]+|_sym_[a-z_]+|_check|_check_is_size))$"
+    r"^(torch\.ops\.higher_order\.[a-z]\w*"
+    r"|torch\.ops\.(aten|fuseconv|prims|quantized|quantized_decomposed|torchao|torchvision)\.(?!from_file\b|save\b)"
+    r"[A-Za-z_]\w*\.[A-Za-z]\w*"
+    r"|_operator\.(abs|add|and_|eq|floordiv|ge|getitem|gt|invert|le|lshift|lt|mod|mul|ne|neg|not_|or_|pos|pow|rshift|sub"
+    r"|truediv|xor)"
+    r"|math\.(acos|asin|atan|ceil|cos|cosh|exp|floor|log|log2|sin|sinh|sqrt|tan|tanh|trunc)"
+    r"|torch\.(_check|_check_is_size|_?sym_[a-z_]+))\Z"
 )
+"""What a node may call. `aten.from_file` and `aten.save` open files; ops of other libraries may do anything."""
+
 _NAME = re.compile(r"^[\w.$:/ -]*\Z")
 _NUMBER = re.compile(r"^-?[\d.]+(e[+-]?\d{1,3})?\Z")
 _FREE_TEXT = frozenset({"metadata", "as_string", "as_strings", "torch_version", "stack_trace"})
 _SYMBOLIC_CALLS = frozenset(
     {
-        *("Rational", "Add", "Mul", "Max", "Min", "Abs", "Mod", "Eq", "Ne", "Lt", "Le"),
+        *("Integer", "Float", "Rational", "Add", "Mul", "Max", "Min", "Abs", "Mod", "Eq", "Ne", "Lt", "Le"),
         *("Gt", "Ge", "And", "Or", "Not", "floor", "ceiling", "Piecewise", "ExprCondPair", "FloorDiv", "CleanDiv"),
         *("ModularIndexing", "Where", "PythonMod", "CeilDiv", "CeilToInt", "FloorToInt", "IntTrueDiv", "FloatTrueDiv"),
         *("TruncToInt", "TruncToFloat", "RoundToInt", "RoundDecimal", "ToFloat", "Identity"),
@@ -166,12 +172,12 @@ def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[s
 
 def _is_small_power(base: ast.AST, exponent: ast.AST) -> bool:
     """A power of a power, or a large one, takes more memory than there is."""
-    if isinstance(exponent, ast.UnaryOp):
-        exponent = exponent.operand
     nested = any(
         isinstance(node, ast.Pow) or (isinstance(node, ast.Name) and "Pow" in node.id) for node in ast.walk(base)
     )
     match exponent:
+        case ast.UnaryOp(operand=operand) | ast.Call(func=ast.Name(id="Integer"), args=[operand], keywords=[]):
+            return _is_small_power(base, operand)
         case ast.Constant(value=int() | float() as value):
             return abs(value) <= _LARGEST_EXPONENT and not nested
         case _:

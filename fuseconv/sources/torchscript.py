@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -34,7 +35,9 @@ def load(path: Path, options: Options) -> Loaded:
     arguments = script.forward.schema.arguments[1:]
     settled = settle(Loaded(script, parameters=tuple(argument.name for argument in arguments)), path, options)
     try:
-        exported = TS2EPConverter(script, settled.examples, {}).convert()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Manually populate", UserWarning)  # a buffer that only training uses
+            exported = TS2EPConverter(script, settled.examples, {}).convert()
     except Exception as error:
         raise UnsupportedError(
             f"the TorchScript module has no equivalent exported program: {error}",
