@@ -81,7 +81,9 @@ def write_bundle(original: Program, fused: Program, output: Path, targets: Seque
             rules=[RuleUse(name="linear-gelu", sha256="1" * 64, count=1)],
             libraries=[f"lib/{library.name}" for library in ops.library_paths(fused.contract.device)],
             environment=environment(fused.contract.device),
-            tolerances={str(dtype).removeprefix("torch."): dataclasses.asdict(row) for dtype, row in TOLERANCES.items()},
+            tolerances={
+                str(dtype).removeprefix("torch."): dataclasses.asdict(row) for dtype, row in TOLERANCES.items()
+            },
             parity=[],
             mismatch=False,
         )

@@ -226,13 +226,12 @@ class _Printer:
 
     def arithmetic(self, node: Node) -> str:
         """Prints the arithmetic of sizes."""
-        operands = [self.value(argument, None) for argument in node.args]
-        if node.target in _INFIX and len(operands) == 2:
-            text = f"({operands[0]} {_INFIX[node.target]} {operands[1]})"
-        elif node.target in _CALLS:
-            text = _CALLS[node.target].format(*operands)
-        else:
+        if node.target not in _INFIX and node.target not in _CALLS:
             raise _unsupported(node, f"{getattr(node.target, '__name__', node.target)}")
+        operands = [self.value(argument, None) for argument in node.args]
+        if node.target in _CALLS:
+            return _CALLS[node.target].format(*operands)
+        text = f"({operands[0]} {_INFIX[node.target]} {operands[1]})"
         is_integer = isinstance(node.meta.get("val"), int | torch.SymInt)
         return f"int({text})" if is_integer and node.target is operator.pow else text
 
