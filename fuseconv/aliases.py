@@ -13,6 +13,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from fuseconv.graph import arguments, is_call, is_getitem, nodes_in
+from fuseconv.sizes import GuardError, all_sizes
 
 
 class Aliases:
@@ -144,8 +145,12 @@ def _returned(node: Node) -> Iterator[Node]:
     if mode is None:
         yield from operands
         return
-    with mode, torch.no_grad():
-        result = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
+    try:
+        with all_sizes(mode):
+            result = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
+    except GuardError:
+        yield from operands
+        return
     storages = {tensor.untyped_storage()._cdata for tensor in torch.utils._pytree.tree_leaves(result) if _is(tensor)}
     yield from (operand for operand in operands if values[operand].untyped_storage()._cdata in storages)
 

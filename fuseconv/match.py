@@ -68,7 +68,7 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[N
                     sites[anchor] = judge(index, pattern, state)
                     break
                 except Refused as problem:
-                    refused = refused or search.near(len(pattern.lines), problem.expected, problem.found, anchor)
+                    refused = refused or search.refusal(problem)
             near = refused or search.nearest
             if anchor not in misses or near.found > misses[anchor].found:
                 misses[anchor] = near

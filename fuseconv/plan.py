@@ -100,7 +100,7 @@ def _settle(
     else:
         raise _feeding(stage, done)
     for miss in near:
-        if _is_near(miss):
+        if _is_near(miss, stage):
             yield None, miss.miss
 
 
@@ -136,10 +136,11 @@ def _overlap(site: Site, winner: Site) -> Miss:
     shared = next(node.name for node in site.nodes if node in winner.nodes)
     other = f"a site of rule {winner.rule.name} at {winner.nodes[-1].name}"
     expected = f"{shared} for itself"
+    better = f"saves {winner.saved} ops against {site.saved}" if winner.saved > site.saved else "comes first"
     return Miss(
         site.rule.name,
         site.nodes[-1].name,
-        f"overlaps with {other}, which saves {winner.saved} passes over memory against {site.saved}",
+        f"overlaps with {other}, which {better}",
         expected,
         other,
         source_line(site.nodes[-1]),
@@ -178,9 +179,12 @@ def _step(stage: str, site: Site, captures: Mapping[str, Any]) -> Step:
     )
 
 
-def _is_near(miss: NearMiss) -> bool:
-    """A miss is worth a line when at least two ops, and half of the pattern, were there."""
-    return miss.found >= 2 and 2 * miss.found >= miss.lines
+def _is_near(miss: NearMiss, stage: str) -> bool:
+    """Whether a miss is worth a line: at least two ops, and half of the pattern, were there.
+
+    A canonical rule is one spelling of many; its misses count only where all of it was there and was refused.
+    """
+    return miss.found >= 2 and 2 * miss.found >= miss.lines and (miss.refused or stage != "canonical")
 
 
 def _feeding(stage: str, done: Sequence[Step]) -> RuleError:

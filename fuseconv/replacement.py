@@ -7,19 +7,19 @@ need a guard the program does not have.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Node
 
 from fuseconv.contract import DTYPES
 from fuseconv.graph import find_op, map_nodes, nodes_in
 from fuseconv.predicates import FUNCTIONS, Constants, Refused, row_major, same_sizes, text_of
 from fuseconv.rule_text import Apply, Call, Items, Line, Literal, Name, Term
-from fuseconv.sizes import NeedsGuard, all_sizes
+from fuseconv.sizes import GuardError, all_sizes
 
 
 @dataclass(frozen=True)
@@ -73,21 +73,21 @@ def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], constants: C
     fakes: dict[str, Any] = {}
     instructions: list[Instruction] = []
     same: dict[str, Node] = {}
-    with _fake_mode(captures):
-        for line in lines:
-            if isinstance(line.value, Call):
-                instruction = _instruction(line, line.value, values, fakes, constants)
-                instructions.append(instruction)
-                results = instruction.fake if line.unpacks else [instruction.fake]
-                named = dict(zip(line.targets, results, strict=False))
-                fakes.update({name: fake for name, fake in named.items() if name != "_"})
-                values.update({name: Made(name) for name in named if name != "_"})
-            else:
-                value = resolve(line.value, values, constants)
-                if not isinstance(value, Node):
-                    raise Refused("a tensor", text_of(value))
-                same[line.targets[0]], fakes[line.targets[0]] = value, value.meta.get("val")
-                values[line.targets[0]] = value
+    mode = _fake_mode(captures)
+    for line in lines:
+        if isinstance(line.value, Call):
+            instruction = _instruction(line, line.value, values, fakes, constants, mode)
+            instructions.append(instruction)
+            results = instruction.fake if line.unpacks else [instruction.fake]
+            named = dict(zip(line.targets, results, strict=False))
+            fakes.update({name: fake for name, fake in named.items() if name != "_"})
+            values.update({name: Made(name) for name in named if name != "_"})
+        else:
+            value = resolve(line.value, values, constants)
+            if not isinstance(value, Node):
+                raise Refused("a tensor", text_of(value))
+            same[line.targets[0]], fakes[line.targets[0]] = value, value.meta.get("val")
+            values[line.targets[0]] = value
     return Replacement(tuple(instructions), same, fakes)
 
 
@@ -127,7 +127,12 @@ def resolve(term: Term, values: Mapping[str, Any], constants: Constants) -> Any:
 
 
 def _instruction(
-    line: Line, call: Call, values: Mapping[str, Any], fakes: Mapping[str, Any], constants: Constants
+    line: Line,
+    call: Call,
+    values: Mapping[str, Any],
+    fakes: Mapping[str, Any],
+    constants: Constants,
+    mode: FakeTensorMode | None,
 ) -> Instruction:
     op = find_op(call.op)
     if op is None:
@@ -137,8 +142,9 @@ def _instruction(
     fake_args = [_fake(value, fakes) for value in args]
     fake_kwargs = {name: _fake(value, fakes) for name, value in kwargs.items()}
     try:
-        fake = op(*fake_args, **fake_kwargs)
-    except NeedsGuard as problem:
+        with nullcontext() if mode is None else all_sizes(mode):
+            fake = op(*fake_args, **fake_kwargs)
+    except GuardError as problem:
         raise Refused(f"sizes that {call.op} takes, all of them", str(problem)) from None
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError) as problem:
         reason = str(problem).strip().split("\n")[0] or type(problem).__name__
@@ -154,8 +160,6 @@ def _fake(value: Any, fakes: Mapping[str, Any]) -> Any:
     return map_nodes(value, lambda node: node.meta.get("val"))
 
 
-def _fake_mode(captures: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """Returns the fake mode of the captures, made to decide nothing about sizes by example."""
+def _fake_mode(captures: Mapping[str, Any]) -> FakeTensorMode | None:
     fakes = (node.meta.get("val") for value in captures.values() for node in nodes_in(value))
-    mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
-    return nullcontext() if mode is None else all_sizes(mode)
+    return next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)

@@ -18,7 +18,7 @@ from fuseconv.aliases import Aliases
 from fuseconv.contract import DTYPES
 from fuseconv.graph import Workspace, arguments, is_call, is_getitem, op_name, source_line
 from fuseconv.pattern import COMMUTATIVE, Default, Expected, OpLine, Pattern
-from fuseconv.predicates import text_of
+from fuseconv.predicates import Refused, text_of
 from fuseconv.rule import refuse
 from fuseconv.rule_text import Items, Literal, Name
 from fuseconv.steps import Miss
@@ -36,11 +36,12 @@ _RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A miss, and how many ops of the pattern were found, of how many."""
+    """A miss, how many ops of the pattern were found, of how many, and whether all fitted and it was refused."""
 
     miss: Miss
     found: int
     lines: int
+    refused: bool
 
 
 class Index:
@@ -207,12 +208,16 @@ class Search:
             last = list(state.nodes.values())[-1]
             self.nearest = self.near(len(state.nodes), expected, found, at if at is not None else last)
 
-    def near(self, found: int, expected: str, what: str, node: Node) -> NearMiss:
+    def refusal(self, problem: Refused) -> NearMiss:
+        """Returns the miss of a way that fits and may not be replaced."""
+        return self.near(len(self.pattern.lines), problem.expected, problem.found, self.anchor, refused=True)
+
+    def near(self, found: int, expected: str, what: str, node: Node, *, refused: bool = False) -> NearMiss:
         """Returns the miss of this anchor, to be blamed on `node`."""
         reason = f"expected {expected}, found {what}"
         where = source_line(node) or source_line(self.anchor)
         miss = Miss(self.pattern.rule.name, self.anchor.name, reason, expected, what, where)
-        return NearMiss(miss, found, len(self.pattern.lines))
+        return NearMiss(miss, found, len(self.pattern.lines), refused)
 
 
 def _orders(line: OpLine, actuals: Mapping[str, Any]) -> Iterator[Mapping[str, Expected]]:

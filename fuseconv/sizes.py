@@ -19,7 +19,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 
-class NeedsGuard(RuntimeError):
+class GuardError(RuntimeError):
     """An op asked about sizes what is not the same for all of them."""
 
 
@@ -28,7 +28,7 @@ def all_sizes(mode: FakeTensorMode) -> Iterator[None]:
     """Runs the block in a fake mode whose ShapeEnv decides nothing by example.
 
     Raises:
-        NeedsGuard: out of the block's ops, where one would need a guard.
+        GuardError: out of the block's ops, where one would need a guard.
     """
     environment = mode.shape_env
     if environment is None:
@@ -41,7 +41,7 @@ def all_sizes(mode: FakeTensorMode) -> Iterator[None]:
         if decided is None and fallback_value is not None:
             return sympy.true if fallback_value else sympy.false
         if decided is None:
-            raise NeedsGuard(f"a condition on sizes, {expression}")
+            raise GuardError(f"a condition on sizes, {expression}")
         return decided
 
     def check(expression: Any, *_: Any, **__: Any) -> bool:
