@@ -95,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     end = _Ending(arguments)
     try:
         returned = cli.main(args=arguments, prog_name="fuseconv", standalone_mode=False)
+        return end.finish(returned) if isinstance(returned, Outcome) else int(returned or 0)
     except FuseconvError as error:
         return end.fail(error, error.exit_status)
     except click.ClickException as error:
@@ -107,7 +108,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the one place where a bug becomes an exit status
         what = f"a bug in fuseconv: {type(error).__name__}: {error}"
         return end.fail(FuseconvError(what, fix=HANDLER_FIX), FuseconvError.exit_status)
-    return end.finish(returned) if isinstance(returned, Outcome) else int(returned or 0)
 
 
 def _as_usage(error: click.ClickException) -> UsageError:

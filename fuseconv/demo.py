@@ -67,8 +67,8 @@ def tokenize(folder: Path, sentences: Sequence[str], device: str) -> dict[str, t
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Averages token vectors f32[batch, seq, width] over the mask i64[batch, seq] and scales each to length 1."""
-    weights = mask.unsqueeze(-1).to(hidden.dtype)
+    """Averages token vectors f32[batch, seq, width] over the mask i64[batch, seq]; returns f64, each of length 1."""
+    hidden, weights = hidden.double(), mask.unsqueeze(-1).double()  # so that a cosine shows the model's error alone
     mean = (hidden * weights).sum(1) / weights.sum(1)
     return torch.nn.functional.normalize(mean, dim=-1)
 
@@ -76,7 +76,9 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def original(folder: Path, device: str) -> Any:
     """Loads the original model with transformers."""
     from transformers import AutoModel
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     return AutoModel.from_pretrained(folder, local_files_only=True).eval().to(device)
 
 
@@ -104,4 +106,4 @@ def _call(model: Model, inputs: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _cosine(embedding: torch.Tensor, reference: torch.Tensor) -> float:
-    return float((embedding.double() * reference.double()).sum(-1).min())
+    return float((embedding * reference).sum(-1).min())

@@ -24,12 +24,21 @@ TORCH_OLDEST = (2, 10)
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at: whether it is well, what was found, and what to do if it is needed and missing."""
+    """One thing looked at.
+
+    Attributes:
+        name: what was looked for.
+        ok: whether it is there and well.
+        found: what was found, in a few words.
+        fix: what to do if it is not well.
+        needed: whether fuseconv does nothing at all without it; the rest is needed for some targets or sources.
+    """
 
     name: str
     ok: bool
     found: str
     fix: str = ""
+    needed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Returns the finding as plain JSON values."""
@@ -75,14 +84,14 @@ def bundle_findings(path: Path) -> Iterator[Finding]:
 def _torch() -> Finding:
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     oldest = ".".join(map(str, TORCH_OLDEST))
-    return Finding("torch", version >= TORCH_OLDEST, torch.__version__, f"install torch {oldest} or newer")
+    return Finding("torch", version >= TORCH_OLDEST, torch.__version__, f"install torch {oldest} or newer", needed=True)
 
 
 def _library(name: str, device: str, fix: str) -> Finding:
     try:
         paths = ops.library_paths(device)
     except FuseconvError as error:
-        return Finding(name, False, error.what, error.fix or fix)
+        return Finding(name, False, error.what, error.fix or fix, needed=True)
     return Finding(name, True, ", ".join(path.name for path in paths))
 
 

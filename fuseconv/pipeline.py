@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fuseconv
-from fuseconv import parity, rule_file, sources, targets
+from fuseconv import parity, rule_check, rule_file, sources, targets
 from fuseconv.bundle import SUFFIX, Manifest, RuleUse, Source, check_replaceable, open_bundle, seal
 from fuseconv.capture import Program, capture
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
@@ -23,6 +23,7 @@ from fuseconv.parity import Report
 from fuseconv.plan import plan as make_plan
 from fuseconv.rewrite import rewrite
 from fuseconv.rule import Rule
+from fuseconv.rule_check import CheckRow
 from fuseconv.runtime import environment
 from fuseconv.sources import Options, Subject
 from fuseconv.staging import staged
@@ -135,6 +136,15 @@ def load_rules(path: str | Path | None = None) -> tuple[Rule, ...]:
     if not path.exists() and path.parts[:1] == ("rules",) and (own.parent / path).exists():
         path = own.parent / path
     return rule_file.load_rules(path)
+
+
+def check_rules(path: str | Path | None = None) -> list[CheckRow]:
+    """Checks a rule file without a model: its form, its ops, loops, and its examples against eager PyTorch.
+
+    Raises:
+        RuleError: a rule is not well formed.
+    """
+    return rule_check.check_rules(load_rules(path))
 
 
 def rules_folder() -> Path:

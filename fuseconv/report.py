@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,15 +18,21 @@ if TYPE_CHECKING:
     from fuseconv.parity import Report
     from fuseconv.pipeline import Conversion
     from fuseconv.rule import Rule
-    from fuseconv.rule_check import Check
+    from fuseconv.rule_check import CheckRow
     from fuseconv.steps import Miss, Plan
 
 
-def _table(*columns: str, numbers: Sequence[str] = (), title: str | None = None) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    return table
+class _Table(Table):
+    """A table without lines whose cells are printed as they are: square brackets are shapes here, not markup."""
+
+    def __init__(self, *columns: str, numbers: Collection[str] = ()) -> None:
+        super().__init__(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        for column in columns:
+            self.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+
+    def add(self, *cells: str | Text) -> None:
+        """Adds a row."""
+        self.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
 
 def print_fusions(console: Console, plan: Plan) -> None:
@@ -38,9 +45,9 @@ def print_fusions(console: Console, plan: Plan) -> None:
         count = counts.setdefault((step.stage, step.rule), [0, 0])
         count[0] += 1
         count[1] += len(step.nodes)
-    table = _table("stage", "rule", "sites", "nodes", numbers=("sites", "nodes"))
+    table = _Table("stage", "rule", "sites", "nodes", numbers=("sites", "nodes"))
     for (stage, rule), (sites, nodes) in counts.items():
-        table.add_row(stage, rule, str(sites), str(nodes))
+        table.add(stage, rule, str(sites), str(nodes))
     console.print(table)
 
 
@@ -73,17 +80,17 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
     """Prints what was written: fusions, then one line a target."""
     print_fusions(console, conversion.plan)
     console.print()
-    table = _table(
+    table = _Table(
         "target", "artifact", "size", "seconds", "parity", "max error", numbers=("size", "seconds", "max error")
     )
     worst = worst_rows(conversion.report)
     for written in conversion.written:
         ok, max_abs = worst[written.target]
-        table.add_row(
+        table.add(
             written.target, written.path, size_text(written.size), f"{written.seconds:.1f}", mark(ok), f"{max_abs:.1e}"
         )
     for target, reason in conversion.skipped.items():
-        table.add_row(target, "not written", "", "", "", "")
+        table.add(target, "not written", "", "", "", "")
         console.print(f"{target}: {reason}", highlight=False, markup=False)
     console.print(table)
     console.print(f"\nbundle: {conversion.bundle}", highlight=False)
@@ -101,11 +108,11 @@ def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
 def print_parity(console: Console, report: Report) -> None:
     """Prints every row of a report."""
     columns = ("target", "case", "output", "parity", "max abs", "max rel", "rmse vs f64", "original's")
-    table = _table(*columns, numbers=columns[4:])
+    table = _Table(*columns, numbers=columns[4:])
     for row in report.rows:
         one = row.row
         errors = (one.max_abs, one.max_rel, one.rmse_vs_fp64, one.rmse_original_vs_fp64)
-        table.add_row(row.target, row.case, row.output, mark(one.ok), *(f"{error:.1e}" for error in errors))
+        table.add(row.target, row.case, row.output, mark(one.ok), *(f"{error:.1e}" for error in errors))
     console.print(table)
     for row in report.rows:
         if not row.row.ok:
@@ -114,9 +121,9 @@ def print_parity(console: Console, report: Report) -> None:
 
 def print_rules(console: Console, rules: Sequence[Rule]) -> None:
     """Prints each rule's name, stage and sentence."""
-    table = _table("rule", "stage", "finds")
+    table = _Table("rule", "stage", "finds")
     for rule in rules:
-        table.add_row(rule.name, rule.stage, rule.doc)
+        table.add(rule.name, rule.stage, rule.doc)
     console.print(table)
 
 
@@ -134,15 +141,12 @@ def print_rule(console: Console, rule: Rule) -> None:
             console.print(f"    {text}", highlight=False, markup=False)
 
 
-def print_checks(console: Console, checks: Sequence[Check]) -> None:
-    """Prints one line a rule checked, and the counter-example of each that fails."""
-    table = _table("", "rule", "hits", "misses", numbers=("hits", "misses"))
+def print_checks(console: Console, checks: Sequence[CheckRow]) -> None:
+    """Prints one line an example: what the rule was to do with it, and what it did."""
+    table = _Table("", "rule", "example", "result")
     for check in checks:
-        table.add_row(mark(check.ok), check.rule, str(check.hits), str(check.misses))
+        table.add(mark(check.ok), check.rule, check.check, check.detail)
     console.print(table)
-    for check in checks:
-        if not check.ok:
-            console.print(f"{check.rule}: {check.problem}", highlight=False, markup=False)
 
 
 def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embedded]) -> None:
@@ -150,11 +154,11 @@ def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embe
     worst, sizes = worst_rows(conversion.report), {one.target: one.size for one in conversion.written}
     eager = next(one for one in embedded if one.target == "eager")
     numbers = ("size", "max error", "ms a batch", "speed", "cosine")
-    table = _table("target", "size", "parity", "max error", "ms a batch", "speed", "cosine", numbers=numbers)
+    table = _Table("target", "size", "parity", "max error", "ms a batch", "speed", "cosine", numbers=numbers)
     for one in embedded:
         speed = f"{eager.milliseconds / one.milliseconds:.2f}x"
-        cells = ("", "", "") if one is eager else _judged(worst[one.target], sizes[one.target])
-        table.add_row(one.target, *cells, f"{one.milliseconds:.1f}", speed, f"{one.cosine:.9f}")
+        cells: tuple[str | Text, ...] = ("", "", "") if one is eager else _judged(worst[one.target], sizes[one.target])
+        table.add(one.target, *cells, f"{one.milliseconds:.1f}", speed, f"{one.cosine:.9f}")
     console.print(table)
     console.print("\nspeed and cosine: against the original model in eager PyTorch, one batch of five sentences\n")
     print_fusions(console, conversion.plan)
@@ -165,31 +169,32 @@ def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embe
     console.print("    hidden, pooled = model(input_ids, attention_mask, token_type_ids)", highlight=False)
 
 
-def _judged(worst: tuple[bool, float], size: int) -> tuple[str, str, str]:
+def _judged(worst: tuple[bool, float], size: int) -> tuple[str, Text, str]:
     ok, max_abs = worst
     return size_text(size), mark(ok), f"{max_abs:.1e}"
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
     """Prints what a machine or a bundle has, and the remedy for what it lacks."""
-    table = _table("", "what", "found", "fix")
+    table = _Table("", "what", "found", "fix")
     for finding in findings:
-        table.add_row(mark(finding.ok), finding.name, finding.found, "" if finding.ok else finding.fix)
+        state = mark(finding.ok) if finding.ok or finding.needed else Text("none", style="yellow")
+        table.add(state, finding.name, finding.found, "" if finding.ok else finding.fix)
     console.print(table)
 
 
 def print_pairs(console: Console, pairs: Mapping[str, object]) -> None:
     """Prints names and values in two columns."""
-    table = _table("", "")
+    table = _Table("", "")
     table.show_header = False
     for name, value in pairs.items():
-        table.add_row(name, str(value))
+        table.add(name, str(value))
     console.print(table)
 
 
-def mark(ok: bool) -> str:
+def mark(ok: bool) -> Text:
     """Returns `ok` or `FAIL`, coloured."""
-    return "[green]ok[/]" if ok else "[red]FAIL[/]"
+    return Text("ok", style="green") if ok else Text("FAIL", style="bold red")
 
 
 def size_text(size: int) -> str:

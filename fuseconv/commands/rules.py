@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import click
 
 from fuseconv.commands.options import json_option, rules_option
 from fuseconv.commands.outcome import Outcome
-from fuseconv.errors import RuleError
+from fuseconv.errors import ParityError, RuleError
 
 if TYPE_CHECKING:
     from fuseconv.rule import Rule
@@ -66,7 +67,10 @@ def check(file: Path | None) -> Outcome:
     """Check a rule FILE without a model: its form, its ops, loops, and its examples against eager PyTorch."""
     from fuseconv import pipeline, report
 
-    rows, error = pipeline.check_rules(file)
-    return Outcome(
-        {"checks": [row.to_json() for row in rows]}, lambda console: report.print_checks(console, rows), error
-    )
+    rows = pipeline.check_rules(file)
+    failing = [row for row in rows if not row.ok]
+    error = None
+    if failing:
+        what = f"{len(failing)} of {len(rows)} examples fail; first: rule {failing[0].rule}, {failing[0].check}"
+        error = ParityError(what, where=str(file or "the default rules"), fix="see the table above")
+    return Outcome({"checks": [asdict(row) for row in rows]}, lambda console: report.print_checks(console, rows), error)
