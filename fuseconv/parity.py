@@ -28,8 +28,8 @@ MAX_INPUT_ELEMENTS = 2**20
 """Of one case drawn at large sizes: seven images of 224 x 224. Time grows with it."""
 
 MAX_OUTPUT_ELEMENTS = 2**20
-"""Of one case drawn at large sizes: 12 MB of reference in f32 and f64, which the bundle carries. A base-size encoder gives
-that for 1365 tokens, and takes 10 s for them in f64 on two cores."""
+"""Of one case drawn at large sizes: 12 MB of reference in f32 and f64, which the bundle carries. A base-size encoder
+gives that for 1365 tokens, and takes 10 s for them in f64 on two cores."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Outcome:
     Attributes:
         result: plain JSON values.
         render: prints the same for people, on stdout.
-        error: what failed when the command could still report, a parity table with a failing row; None when all is well.
+        error: what failed when the command could still report, a parity table with a failing row; None if all is well.
     """
 
     result: Mapping[str, Any]

@@ -27,7 +27,7 @@ def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Ou
     from fuseconv.runtime import load
 
     model = load(bundle, target=target)
-    tensors = from_file(inputs_file, model.contract.inputs)
+    tensors = from_file(inputs_file, model.contract)
     results = model(*(tensors[spec.name].to(model.device) for spec in model.contract.inputs))
     outputs = (results,) if len(model.contract.outputs) == 1 else tuple(results)
     named = {name: value.cpu().contiguous() for name, value in zip(model.contract.outputs, outputs, strict=True)}
