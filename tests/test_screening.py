@@ -394,6 +394,7 @@ ATTACKS = {
     "expression is deep": edit_expression("(" * 5000 + "s0" + ")" * 5000),
     "expression is long": edit_expression("s0+" * 50_000 + "s0"),
     "expression starts in a statement": edit_expression("s0\nimport os"),
+    "range is of an expression that calls": lambda program: program["range_constraints"].update({EVIL: {}}),
     "guard calls": edit_guard(EVIL),
     "guard walks attributes": edit_guard("L['x'].__class__"),
     "guard closes the call": edit_guard("True) or print('evil'"),

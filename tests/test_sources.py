@@ -29,6 +29,7 @@ from saved_models import (
     made,
 )
 
+from fuseconv.capture import capture
 from fuseconv.contract import Dim, parse_inputs
 from fuseconv.errors import (
     ContractError,
@@ -188,6 +189,49 @@ def test_an_archive_that_keeps_containers(tmp_path):
     total, first = run(subject)
     torch.testing.assert_close(total, subject.examples[0] + subject.examples[1] * subject.examples[2])
     torch.testing.assert_close(first, subject.examples[0])
+
+
+class Shapes(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.arange(4.0)
+
+    def forward(self, x, y):
+        return x.sum(0) * self.table + torch.tensor([1.0, 2.0, 3.0, 4.0]), y * 2
+
+
+Free = torch.export.Dim.DYNAMIC
+ARCHIVED_DIMS = {
+    "static": ([(3, 4), (2,)], ({}, {}), "x=f32[3,4]", "y=f32[2]"),
+    "without bounds": ([(3, 4), (2,)], ({0: Free}, {}), "x=f32[dim0:2..2147483647,4]", "y=f32[2]"),
+    "two dims": ([(3, 4), (2,)], ({0: Free}, {0: Free}), "x=f32[dim0:2..2147483647,4]", "y=f32[dim1:2..2147483647]"),
+    "one dim twice": (
+        [(3, 4), (3,)],
+        ({0: torch.export.Dim("n", min=1, max=9)}, {0: torch.export.Dim("n", min=1, max=9)}),
+        "x=f32[dim0:1..9,4]",
+        "y=f32[dim0:1..9]",
+    ),
+    "none": ([(3, 4), (2,)], ({0: torch.export.Dim("n", min=0, max=9)}, {}), "x=f32[dim0:1..9,4]", "y=f32[2]"),
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVED_DIMS)
+def test_dims_of_an_archive(tmp_path, name):
+    shapes, dims, *expected = ARCHIVED_DIMS[name]
+    exported = torch.export.export(Shapes(), tuple(torch.ones(shape) for shape in shapes), dynamic_shapes=dims)
+    torch.export.save(exported, tmp_path / "a.pt2")
+    subject = read(tmp_path / "a.pt2")
+    assert [str(spec) for spec in subject.contract.inputs] == expected
+    program = capture(subject)
+    torch.testing.assert_close(list(program.exported.module()(*subject.examples)), run(subject), rtol=0, atol=0)
+
+
+def test_derived_dims_of_an_archive_are_refused(tmp_path):
+    n = torch.export.Dim("n", min=2, max=9)
+    exported = torch.export.export(Shapes(), (torch.ones(3, 4), torch.ones(6)), dynamic_shapes=({0: n}, {0: 2 * n}))
+    torch.export.save(exported, tmp_path / "a.pt2")
+    with pytest.raises(UnsupportedError, match="computed from another"):
+        read(tmp_path / "a.pt2")
 
 
 FACTORIES = [

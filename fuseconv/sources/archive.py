@@ -23,7 +23,7 @@ from torch.export.graph_signature import InputKind
 from fuseconv.contract import SHORT_DTYPES, Dim, TensorSpec
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.inputs import torch_dtype
-from fuseconv.sources.flat import flatten, is_plain
+from fuseconv.sources.flat import drop_detach, flatten, is_plain
 from fuseconv.sources.pickles import listed, unsafe_globals
 from fuseconv.sources.quiet import quiet_torch
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
@@ -43,6 +43,7 @@ def load(path: Path, options: Options) -> Loaded:
     """
     screen_archive(path, checksums=False)  # `sniff` has compared them
     exported = load_exported(path)
+    drop_detach(exported)
     if options.dtype is not None:
         _convert(exported, torch_dtype(options.dtype))
     leaves = torch.utils._pytree.tree_leaves(exported.example_inputs or ())

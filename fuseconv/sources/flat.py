@@ -55,6 +55,7 @@ def flatten(
     Raises:
         UnsupportedError: an input or output is neither a tensor nor a constant.
     """
+    drop_detach(exported)
     graph = exported.graph_module.graph
     signature = exported.graph_signature
     placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
@@ -103,6 +104,17 @@ def flatten(
     # the dims were given explicitly, as `capture` does.
     flat._guards_code = []
     return Flat(flat, wanted, _unique([name for _, name in outputs]))
+
+
+def drop_detach(exported: ExportedProgram) -> None:
+    """Drops `detach_`, in place: it means nothing without gradients, and a program with one cannot be exported again.
+
+    torch.export writes it for every tensor that a model's forward makes of literals.
+    """
+    for node in exported.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
+        node.replace_all_uses_with(node.all_input_nodes[0])
+        exported.graph.erase_node(node)
+    exported.graph_module.recompile()
 
 
 def is_plain(exported: ExportedProgram) -> bool:

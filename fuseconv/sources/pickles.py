@@ -19,6 +19,8 @@ TENSOR_GLOBALS = frozenset(
         "_codecs.encode",
         "collections.OrderedDict",
         "torch.Size",
+        "torch.Tensor",
+        "torch._tensor._rebuild_from_type_v2",
         "torch._utils._rebuild_parameter",
         "torch._utils._rebuild_tensor",
         "torch._utils._rebuild_tensor_v2",

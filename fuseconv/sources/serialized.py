@@ -76,10 +76,10 @@ def tree_types(data: bytes) -> frozenset[str]:
 
 
 def _walk(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yields every scalar with the key it stands under; a mapping's keys come under `*`; free text is left out."""
+    """Yields every scalar with the key it stands under; a mapping's keys come as `key of` it; free text is left out."""
     if isinstance(value, dict):
         for name, item in value.items():
-            yield "*", name
+            yield f"key of {key}".strip(), name
             if name not in _FREE_TEXT:
                 yield from _walk(item, name)
     elif isinstance(value, list):
@@ -95,7 +95,7 @@ def _screen(key: str, value: Any, where: str) -> None:
     check: Callable[[str], bool] = _CHECKS.get(key, _is_name)
     if not check(value):
         raise RefusedError(
-            f"the graph would run code: its {'name' if key == '*' else key} is {value[:120]!r}",
+            f"the graph would run code: its {key} is {value[:120]!r}",
             where=where,
             fix="take the file from its maker again",
         )
@@ -214,6 +214,7 @@ def _is_context(context: Any) -> bool:
 
 
 _CHECKS: dict[str, Callable[[str], bool]] = {
+    "key of range_constraints": _is_symbolic,
     "target": _is_target,
     "as_operator": _is_target,
     "expr_str": _is_symbolic,

@@ -124,12 +124,14 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
         UsageError: there are no inputs, or they do not fit the module.
     """
     module = loaded.module
-    if any(part.training for part in module.modules()):
-        logger.info("%s: the model was in training mode; it is converted in eval mode", path)
+    training = any(part.training for part in module.modules())
     try:
         module.eval()
-    except NotImplementedError:  # an exported program has no modes: `capture` refuses one that was exported in training
-        logger.debug("%s: has no eval mode", path)
+        if training:
+            logger.info("%s: the model was in training mode; it is converted in eval mode", path)
+    except NotImplementedError:  # an exported program has flags but no modes; `capture` looks at its ops
+        for part in module.modules():
+            part.training = False
     module = module.requires_grad_(requires_grad=False)
     if options.dtype is not None:
         module = module.to(torch_dtype(options.dtype))

@@ -9,6 +9,7 @@ import torch
 
 from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.inputs import torch_dtype
+from fuseconv.sources.flat import drop_detach
 from fuseconv.sources.subject import Loaded, Options, settle
 
 
@@ -44,5 +45,6 @@ def load(path: Path, options: Options) -> Loaded:
             where=str(path),
             fix="convert the Python model it was made from: save its state dict and give --model",
         ) from error
+    drop_detach(exported)
     names = tuple(spec.name for spec in settled.inputs)
     return Loaded(exported.module(), settled.inputs, settled.examples, (), names)
