@@ -53,7 +53,8 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
                 _put_in_place(staging, output)
         finally:
             # What is left at the staging name: nothing, the folder just replaced, or an unfinished one.
-            shutil.rmtree(staging, ignore_errors=True)
+            with _locked(output.parent):
+                shutil.rmtree(staging, ignore_errors=True)
             os.close(lock)
     except OSError as error:
         raise FileError(
