@@ -15,7 +15,6 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
 from fuseconv.contract import DTYPES, SHORT_DTYPES
-from fuseconv.errors import RuleError
 from fuseconv.predicates import Refused
 from fuseconv.steps import Binding
 
@@ -180,7 +179,7 @@ def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:
     """Returns the argument that `to_binding` wrote.
 
     Raises:
-        RuleError: the binding is of no known kind.
+        Refused: the binding is of no known kind, or names a node that is not there.
     """
     match binding:
         case {"node": str() as name}:
@@ -201,4 +200,4 @@ def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:
             return found
         case {"memory_format": str() as name} if isinstance(found := getattr(torch, name, None), torch.memory_format):
             return found
-    raise RuleError(f"{binding} is no binding", where="bindings of a plan", fix='write {"node": NAME} or {"value": V}')
+    raise Refused('a binding as {"node": NAME} or {"value": VALUE}', str(binding))

@@ -107,7 +107,7 @@ def judge(index: Index, pattern: Pattern, state: State) -> Site:
     for name, term in pattern.literals.items():
         known[name] = resolve(term, known, constants)
     _check_where(rule, {**values, **known}, index)
-    replacement = instantiate(rule.replacement, known, constants)
+    replacement = instantiate(rule.replacement, known, constants, index.seen)
     for name, node in results.items():
         check_same(replacement.fakes[name], node)
     for name, node in replacement.same.items():

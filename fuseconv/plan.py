@@ -18,6 +18,7 @@ from fuseconv.loops import check_loops
 from fuseconv.match import Site, match
 from fuseconv.pattern import Pattern, compile_rule
 from fuseconv.predicates import Refused
+from fuseconv.replacement import Results
 from fuseconv.rewrite import apply
 from fuseconv.rule import STAGES, Rule
 from fuseconv.rule_text import names_of
@@ -82,9 +83,10 @@ def _settle(
     """Runs one stage to its fixpoint, yielding steps as they are executed, and the misses that remain."""
     budget = APPLICATIONS_PER_NODE * (len(workspace.graph.nodes) + 10)
     near: list[NearMiss] = []
+    seen: Results = {}
     for _ in range(MAX_ROUNDS):
         workspace.clean()
-        sites, near = _find(workspace, rules)
+        sites, near = _find(Index(workspace, seen), rules)
         chosen, losers = _without_overlaps(sites)
         done: list[Step] = []
         for step in _execute(workspace, stage, chosen):
@@ -105,9 +107,8 @@ def _settle(
 
 
 def _find(
-    workspace: Workspace, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]
+    index: Index, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]
 ) -> tuple[list[tuple[int, Site]], list[NearMiss]]:
-    index = Index(workspace)
     sites: list[tuple[int, Site]] = []
     near: list[NearMiss] = []
     for order, (_, patterns) in enumerate(rules):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -20,6 +20,9 @@ from fuseconv.graph import find_op, map_nodes, nodes_in
 from fuseconv.predicates import FUNCTIONS, Constants, Refused, row_major, same_sizes, text_of
 from fuseconv.rule_text import Apply, Call, Items, Line, Literal, Name, Term
 from fuseconv.sizes import GuardError, all_sizes
+
+Results: TypeAlias = dict[Any, Any]
+"""Results of ops on fake tensors, by what they depend on."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,17 @@ class Replacement:
     fakes: Mapping[str, Any]
 
 
-def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], constants: Constants) -> Replacement:
+def instantiate(
+    lines: Sequence[Line], captures: Mapping[str, Any], constants: Constants, seen: Results | None = None
+) -> Replacement:
     """Puts the values of a site into the lines of `replace`, and runs the ops on fake tensors.
 
     Args:
         lines: the parsed lines.
         captures: name to node, literal, or list of them.
         constants: the program's constants, for `number_of`.
+        seen: results of earlier calls, used and added to: for judging many sites; then a fake tensor stands for
+            several values, and none may become a node's.
 
     Raises:
         Refused: an op does not take these values, needs a new guard, or a function has no value for them.
@@ -76,7 +83,7 @@ def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], constants: C
     mode = _fake_mode(captures)
     for line in lines:
         if isinstance(line.value, Call):
-            instruction = _instruction(line, line.value, values, fakes, constants, mode)
+            instruction = _instruction(line, _resolved(line.value, values, constants), fakes, mode, seen)
             instructions.append(instruction)
             results = instruction.fake if line.unpacks else [instruction.fake]
             named = dict(zip(line.targets, results, strict=False))
@@ -126,30 +133,47 @@ def resolve(term: Term, values: Mapping[str, Any], constants: Constants) -> Any:
     return FUNCTIONS[term.function].run(constants, *(resolve(item, values, constants) for item in term.args))
 
 
-def _instruction(
-    line: Line,
-    call: Call,
-    values: Mapping[str, Any],
-    fakes: Mapping[str, Any],
-    constants: Constants,
-    mode: FakeTensorMode | None,
-) -> Instruction:
+def _resolved(
+    call: Call, values: Mapping[str, Any], constants: Constants
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     op = find_op(call.op)
     if op is None:
         raise Refused(f"the op {call.op}", "no loaded library that has it")
     args = tuple(resolve(term, values, constants) for term in call.args)
-    kwargs = {name: resolve(term, values, constants) for name, term in call.kwargs}
-    fake_args = [_fake(value, fakes) for value in args]
+    return op, args, {name: resolve(term, values, constants) for name, term in call.kwargs}
+
+
+def _instruction(
+    line: Line, resolved: tuple[Any, ...], fakes: Mapping[str, Any], mode: FakeTensorMode | None, seen: Results | None
+) -> Instruction:
+    op, args, kwargs = resolved
+    fake_args = tuple(_fake(value, fakes) for value in args)
     fake_kwargs = {name: _fake(value, fakes) for name, value in kwargs.items()}
+    key = (op, _key(fake_args), _key(list(fake_kwargs.items()))) if seen is not None else ()
+    if seen is not None and key in seen:
+        return Instruction(line.targets, line.unpacks, op, args, kwargs, seen[key])
     try:
         with nullcontext() if mode is None else all_sizes(mode):
             fake = op(*fake_args, **fake_kwargs)
     except GuardError as problem:
-        raise Refused(f"sizes that {call.op} takes, all of them", str(problem)) from None
+        raise Refused(f"sizes that {op} takes, all of them", str(problem)) from None
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError) as problem:
         reason = str(problem).strip().split("\n")[0] or type(problem).__name__
-        raise Refused(f"arguments that {call.op} takes", reason) from None
+        raise Refused(f"arguments that {op} takes", reason) from None
+    if seen is not None:
+        seen[key] = fake
     return Instruction(line.targets, line.unpacks, op, args, kwargs, fake)
+
+
+def _key(value: Any) -> Any:
+    """Returns what an op's result on fake values depends on, hashable; symbolic sizes by their expressions."""
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, value.device, value.layout, _key(tuple(value.shape)), _key(tuple(value.stride())))
+    if isinstance(value, list | tuple):
+        return tuple(_key(item) for item in value)
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value.node.expr
+    return (type(value), value)
 
 
 def _fake(value: Any, fakes: Mapping[str, Any]) -> Any:

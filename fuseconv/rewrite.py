@@ -21,6 +21,7 @@ from fuseconv.graph import Workspace, from_binding, nodes_in, op_name
 from fuseconv.match import check_users, insertion_point
 from fuseconv.predicates import Refused
 from fuseconv.replacement import Instruction, Made, check_same, instantiate
+from fuseconv.rule_names import check_replacement
 from fuseconv.rule_text import RuleTextError, parse_line
 from fuseconv.steps import Plan, Step
 
@@ -45,8 +46,8 @@ def rewrite(program: Program, plan: Plan) -> Program:
             apply(workspace, step)
         except Refused as problem:
             raise RuleError(f"the step does not fit: {problem}", where=where, fix=_REMAKE) from None
-        except (RuleTextError, KeyError) as problem:
-            raise RuleError(f"the step's lines do not fit its bindings: {problem}", where=where, fix=_REMAKE) from None
+        except RuleTextError as problem:
+            raise RuleError(f"the step's `replace` is wrong: {problem}", where=where, fix=problem.fix) from None
     workspace.clean()
     return replace(program, exported=_exported(program.exported, workspace))
 
@@ -62,14 +63,19 @@ def apply(workspace: Workspace, step: Step) -> dict[Node, Node]:
 
     Raises:
         Refused: the step does not fit the graph; then nothing is changed.
+        RuleTextError: its lines are wrong.
     """
+    lines = [parse_line(text) for text in step.replace]
+    check_replacement(lines, set(step.bindings), set(step.results))
+    if not step.nodes or len(step.nodes) != len(step.ops):
+        raise Refused("an op for each of its nodes", f"{len(step.ops)} ops for {len(step.nodes)} nodes")
     matched = frozenset(_matched(workspace, name, op) for name, op in zip(step.nodes, step.ops, strict=True))
     captures = {name: from_binding(binding, workspace.node) for name, binding in step.bindings.items()}
     results = {name: workspace.node(node) for name, node in step.results.items()}
     operands = frozenset(node for value in captures.values() for node in nodes_in(value))
     _check_edges(matched, operands, frozenset(results.values()))
     point = insertion_point(matched, operands, frozenset(results.values()))
-    replacement = instantiate([parse_line(text) for text in step.replace], captures, workspace)
+    replacement = instantiate(lines, captures, workspace)
     for name, node in results.items():
         if name not in replacement.fakes:
             raise Refused(f"a line of `replace` that binds {name}", "none")

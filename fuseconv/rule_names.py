@@ -42,7 +42,7 @@ def check_names(
     ]
     captures = set.intersection(*(names for names, _ in bound))
     values = set.intersection(*(names for _, names in bound))
-    _check_replacement(replacement, captures, values)
+    check_replacement(replacement, captures, values)
     for at, condition in enumerate(conditions):
         _check_condition(condition, captures | values, f"/where/{at}")
 
@@ -107,7 +107,12 @@ def _check_connected(lines: Sequence[Line], pointers: Sequence[str]) -> None:
         raise NamesError(pointers[number], "the line shares no value with the others", fix)
 
 
-def _check_replacement(lines: Sequence[Line], captures: set[str], values: set[str]) -> None:
+def check_replacement(lines: Sequence[Line], captures: set[str], values: set[str]) -> None:
+    """Checks the lines of `replace`, given the names the match leaves and the values it computes.
+
+    Raises:
+        NamesError: see `check_names`.
+    """
     known = set(captures)
     made: dict[str, str] = {}
     used: set[str] = set()

@@ -17,6 +17,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from fuseconv.contract import DTYPES
@@ -102,6 +103,7 @@ class Condition:
     right: Term | None
 
 
+@lru_cache(4096)
 def parse_line(text: str) -> Line:
     """Parses one SSA line.
 

@@ -19,6 +19,7 @@ from fuseconv.contract import DTYPES
 from fuseconv.graph import Workspace, arguments, is_call, is_getitem, op_name, source_line
 from fuseconv.pattern import COMMUTATIVE, Default, Expected, OpLine, Pattern
 from fuseconv.predicates import Refused, text_of
+from fuseconv.replacement import Results
 from fuseconv.rule import refuse
 from fuseconv.rule_text import Items, Literal, Name
 from fuseconv.steps import Miss
@@ -45,10 +46,17 @@ class NearMiss:
 
 
 class Index:
-    """A graph as the matcher reads it; good until the graph changes."""
+    """A graph as the matcher reads it; good until the graph changes.
 
-    def __init__(self, workspace: Workspace) -> None:
+    Attributes:
+        workspace: the graph.
+        seen: what replacements give, on fake tensors; good for every graph of the same program.
+        calls: the nodes that call an op, by op.
+    """
+
+    def __init__(self, workspace: Workspace, seen: Results | None = None) -> None:
         self.workspace = workspace
+        self.seen: Results = {} if seen is None else seen
         self.calls: dict[Any, list[Node]] = {}
         for node in workspace.graph.nodes:
             if is_call(node):
