@@ -246,12 +246,11 @@ def convert(
         ParityError: an artifact does not compute what the original computes; nothing is left behind.
         FuseconvError: reading, capturing, matching, writing or the disk failed.
     """
-    names = _target_names(target)
+    names, known = _target_names(target), load_rules(rules)
     folder = Path(output) if output is not None else default_output(Path(model))
-    known = load_rules(rules)
-    subject, program = read_program(model, options, progress)
-    chosen, fused = _fuse(program, known, names, plan, allow, progress)
     with staged(folder, check_replaceable) as staging:
+        subject, program = read_program(model, options, progress)
+        chosen, fused = _fuse(program, known, names, plan, allow, progress)
         with progress("reference"):
             references = parity.refer(program, parity.cases(program))
             parity.write_reference(staging / parity.REFERENCE, references, program.contract)

@@ -39,6 +39,7 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
     """
     output = output.absolute()
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         with _locked(output.parent):
             _remove_leftovers(output)
             _check_existing(output, check)
