@@ -28,6 +28,7 @@ from saved_models import (
     edit_zip,
     made,
 )
+from torch.export.pt2_archive import constants as archive_constants
 
 from fuseconv.capture import capture
 from fuseconv.contract import Dim, parse_inputs
@@ -443,7 +444,12 @@ def test_hostile_archives_do_not_run(saved, tmp_path, name):
     assert not proof.exists()
 
 
-@pytest.mark.parametrize("name", ["sample inputs", "pickled weight", "opaque object", "symbolic size"])
+LIVE = ["sample inputs", "pickled weight", "symbolic size"]
+if hasattr(archive_constants, "OPAQUE_OBJ_FILENAME_PREFIX"):  # torch 2.11 has no opaque objects yet
+    LIVE.append("opaque object")
+
+
+@pytest.mark.parametrize("name", LIVE)
 def test_the_attacks_on_archives_are_live(saved, tmp_path, name):
     """torch.export.load, without the screening, runs each of them."""
     path, proof = tmp_path / "model.pt2", tmp_path / "ran"

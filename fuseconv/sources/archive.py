@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,8 @@ def load_exported(path: Path) -> ExportedProgram:
         UpstreamError: torch cannot read it.
     """
     try:
-        with path.open("rb") as file, quiet_torch():
+        with path.open("rb") as file, quiet_torch(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given buffer is not writable")  # of torch's own, up to 2.12
             return torch.export.load(file)
     except FuseconvError:
         raise
