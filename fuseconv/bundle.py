@@ -198,18 +198,18 @@ def check_replaceable(path: Path) -> None:
 
 
 def _compare(folder: Path, expected: dict[str, File], found: dict[str, File]) -> None:
-    for name in sorted(expected.keys() | found.keys()):
+    for name, file in expected.items():
         if name not in found:
             problem = "is missing"
-        elif name not in expected:
-            problem = "is not in the manifest"
-        elif found[name].size != expected[name].size:
-            problem = f"has {found[name].size} bytes, the manifest says {expected[name].size}"
-        elif found[name] != expected[name]:
+        elif found[name].size != file.size:
+            problem = f"has {found[name].size} bytes, the manifest says {file.size}"
+        elif found[name] != file:
             problem = "does not have the sha256 in the manifest"
         else:
             continue
         raise RefusedError(f"{name} {problem}", where=str(folder / name), fix=_AGAIN)
+    for name in found.keys() - expected.keys():
+        raise RefusedError(f"{name} is not in the manifest", where=str(folder / name), fix=_AGAIN)
 
 
 def _measure(folder: Path) -> dict[str, File]:
@@ -223,19 +223,20 @@ def _measure(folder: Path) -> dict[str, File]:
 
 
 def _measure_file(path: Path) -> File:
+    if path.is_dir():
+        return File(sha256="", size=0)
     with path.open("rb") as file:
         return File(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size=file.tell())
 
 
 def _walk(folder: Path) -> Iterator[Path]:
+    """Yields every file, and every folder with nothing in it."""
     entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     for entry in entries:
         path = Path(entry.path)
         if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
             raise RefusedError(f"{entry.name} is not a plain file or folder", where=str(path), fix=_AGAIN)
-        if entry.is_file():
-            yield path
-        elif any(path.iterdir()):
+        if entry.is_dir() and any(path.iterdir()):
             yield from _walk(path)
         else:
-            raise RefusedError(f"the folder {entry.name} is empty", where=str(path), fix=_AGAIN)
+            yield path
