@@ -165,7 +165,7 @@ struct Rows {
 
 }  // namespace
 
-void layer_norm(Host& host, const LayerNorm& norm) {
+void layer_norm(CpuHost& host, const LayerNorm& norm) {
   const int64_t columns = norm.x.sizes[norm.x.rank - 1];
   if (element_count(norm.x) == 0) {
     return;

@@ -39,7 +39,7 @@ inline void check_layer_norm(const char* op, In x, const std::optional<In>& weig
 
 inline namespace FUSECONV_ISA {
 
-void layer_norm(Host& host, const LayerNorm& norm);
+void layer_norm(CpuHost& host, const LayerNorm& norm);
 
 }  // namespace FUSECONV_ISA
 }  // namespace fuseconv
