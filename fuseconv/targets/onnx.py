@@ -23,6 +23,7 @@ OPSET = 22
 """The first operator set in which every operator takes bfloat16; Gelu came with 20."""
 
 _FUNCTION_OVERLOADS_IR = 10
+_OTHER_DTYPE = "leave the target onnx out, or convert with --dtype f32"
 
 
 def unsupported(program: Program) -> str | None:
@@ -57,6 +58,10 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     try:
         onnx.checker.check_model(folder / artifact, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        if "unsupported type" in str(error):
+            raise UnsupportedError(
+                f"ONNX, operator set {OPSET}: {error}", where="the target onnx", fix=_OTHER_DTYPE
+            ) from error
         raise UpstreamError(f"the exported model is not valid: {error}", where="the target onnx") from error
     _session(folder / artifact, program.contract.device)
     return artifact
@@ -121,7 +126,7 @@ def _session(path: Path, device: str) -> Any:
         raise UnsupportedError(
             "ONNX Runtime is not installed", where="the target onnx", fix="install fuseconv[cpu] or fuseconv[gpu]"
         ) from error
-    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+    from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
     providers: list[Any] = ["CPUExecutionProvider"]
     if device == "cuda":
@@ -136,12 +141,14 @@ def _session(path: Path, device: str) -> Any:
     options.log_severity_level = 3  # errors: its warnings are about its own optimiser
     try:
         return onnxruntime.InferenceSession(path, options, providers=providers)
-    except NoKernel as error:
+    except errors.NotImplemented as error:
         raise UnsupportedError(
             f"ONNX Runtime {onnxruntime.__version__} on {device} has no kernel: {error}",
             where="the target onnx",
-            fix="leave the target onnx out, or convert with --dtype f32",
+            fix=_OTHER_DTYPE,
         ) from error
+    except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf, errors.RuntimeException) as error:
+        raise UpstreamError(f"ONNX Runtime does not load the model: {error}", where=str(path)) from error
 
 
 def _check_external_data(path: Path) -> None:
