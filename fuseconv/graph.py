@@ -14,6 +14,7 @@ import torch
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
+import fuseconv.ops  # noqa: F401  # registers the ops that rules put in place
 from fuseconv.contract import DTYPES, SHORT_DTYPES
 from fuseconv.predicates import Refused
 from fuseconv.steps import Binding
@@ -27,6 +28,7 @@ class Workspace:
     Attributes:
         graph: the copy; node names are those of the program.
         root: the program's graph module: holds the submodules of control flow.
+        ranges: symbolic size to the range declared for it.
     """
 
     def __init__(self, exported: torch.export.ExportedProgram) -> None:
@@ -36,26 +38,47 @@ class Workspace:
         output = self.graph.graph_copy(exported.graph, copies)
         end = self.graph.output(output)
         end.meta = dict(next(reversed(exported.graph.nodes)).meta)
+        for node, copy in copies.items():
+            copy.name = node.name  # a copy is renamed where a name hides a Python builtin, as `input`
+        self.ranges: Mapping[Any, Any] = exported.range_constraints
         self._constants = _constants(exported)
         self.clean()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
+        self._replaced: dict[Node, Node] = {}
+        self._origins: dict[Node, str] = {}
 
     def constant(self, node: Any) -> torch.Tensor | None:
         """Returns the tensor a parameter, buffer or constant placeholder stands for; None for anything else."""
         return self._constants.get(node.name) if isinstance(node, Node) and node.op == "placeholder" else None
 
     def node(self, name: str) -> Node:
-        """Returns the node of that name.
+        """Returns the node of that name in the program, or what stands in its place now.
 
         Raises:
             Refused: there is none (any more, or yet).
         """
         node: Node | None = self._nodes.get(name)
-        if node is None or node._erased:
+        if node is None:
             made_of = max((known for known in self._nodes if name.endswith(f"_{known}")), key=len, default=None)
-            made = f" (an earlier step makes it in the place of {made_of})" if made_of else ""
+            made = f" (an earlier step makes it from {made_of})" if made_of else ""
             raise Refused(f"a node {name}{made}", "no node of that name")
+        node = self.current(node)
+        if node._erased:
+            raise Refused(f"a node {name}", "that an earlier step removes it")
         return node
+
+    def current(self, node: Node) -> Node:
+        """Returns what stands in the place of a node now: itself, unless it was replaced."""
+        while node in self._replaced:
+            node = self._replaced[node]
+        return node
+
+    def name(self, node: Node) -> str:
+        """Returns the name by which `node` finds a node, whatever steps were executed before: the program's own name.
+
+        A node made in the place of another answers to the other's name; one made on the way has but its own.
+        """
+        return self._origins.get(node, node.name)
 
     def create(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Node:
         """Creates a call at the graph's insertion point."""
@@ -63,10 +86,12 @@ class Workspace:
         self._nodes[node.name] = node
         return node
 
-    def erase(self, node: Node) -> None:
-        """Removes a node that nothing reads."""
-        self.graph.erase_node(node)
-        del self._nodes[node.name]
+    def replace(self, node: Node, new: Node, *, made: bool) -> None:
+        """Lets `new` be read in the place of a node; `made` says that it was created for it."""
+        node.replace_all_uses_with(new)
+        self._replaced[node] = new
+        if made:
+            self._origins[new] = self.name(node)
 
     def clean(self) -> None:
         """Removes the nodes that compute nothing that is used."""
@@ -150,20 +175,20 @@ def source_line(node: Node) -> str:
     return file.strip('"') + ":" + line.removeprefix(" line ") + function
 
 
-def to_binding(value: Any) -> Binding:
-    """Returns an argument of a node as JSON.
+def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
+    """Returns an argument of a node as JSON; `name` says how a node is called.
 
     Raises:
         TypeError: the argument is of a kind that plan.json cannot hold.
     """
     if isinstance(value, Node):
-        return {"node": value.name}
+        return {"node": name(value)}
     if isinstance(value, float) and not math.isfinite(value):
         return {"number": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}
     if isinstance(value, list | tuple):
-        return {"items": [to_binding(item) for item in value]}
+        return {"items": [to_binding(item, name) for item in value]}
     if isinstance(value, torch.dtype):
         return {"dtype": SHORT_DTYPES.get(str(value), str(value).removeprefix("torch."))}
     if isinstance(value, torch.device):

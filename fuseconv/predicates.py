@@ -10,6 +10,7 @@ imported inside the functions: a rule file is read without it.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -208,24 +209,38 @@ def row_major(fake: Any) -> bool:
     return True
 
 
-def compare(left: Any, comparison: str, right: Any) -> bool:
-    """Whether `left comparison right` is proved; sizes may be symbolic, `in` takes a list."""
+def compare(left: Any, comparison: str, right: Any, ranges: Mapping[Any, Any]) -> bool:
+    """Whether `left comparison right` is proved.
+
+    Args:
+        left: a number, text or symbolic size.
+        comparison: one of rule_text.COMPARISONS.
+        right: the same; a list of them for `in`.
+        ranges: symbolic size to the range declared for it. The sizes themselves are taken to be 2 at least, as
+            torch.export does while it captures, and so are not asked about order.
+    """
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     if comparison == "in":
-        return any(compare(left, "==", member) for member in right)
-    numbers = not isinstance(left, str) and not isinstance(right, str) and left is not None and right is not None
-    if comparison not in ("==", "!=") and not numbers:
+        return any(compare(left, "==", member, ranges) for member in right)
+    if comparison == "==":
+        return bool(statically_known_true(left == right))
+    if comparison == "!=":
+        return _holds(left != right, ranges)
+    if any(isinstance(side, str | None) for side in (left, right)):
         return False
-    outcome = {
-        "==": lambda: left == right,
-        "!=": lambda: left != right,
-        "<": lambda: left < right,
-        "<=": lambda: left <= right,
-        ">": lambda: left > right,
-        ">=": lambda: left >= right,
-    }[comparison]()
-    return bool(statically_known_true(outcome))
+    orders = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+    return _holds(orders[comparison](left, right), ranges)
+
+
+def _holds(outcome: Any, ranges: Mapping[Any, Any]) -> bool:
+    import torch
+    from torch.utils._sympy.value_ranges import bound_sympy
+
+    if not isinstance(outcome, torch.SymBool):
+        return bool(outcome)
+    bounds = bound_sympy(outcome.node.expr, dict(ranges))
+    return bool(bounds.is_singleton() and bounds.lower)
 
 
 def _fake(operand: Any) -> Any:
