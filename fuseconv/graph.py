@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
@@ -29,6 +30,7 @@ class Workspace:
         graph: the copy; node names are those of the program.
         root: the program's graph module: holds the submodules of control flow.
         ranges: symbolic size to the range declared for it.
+        mode: the fake mode of the program's values; None for a program that holds no tensor.
     """
 
     def __init__(self, exported: torch.export.ExportedProgram) -> None:
@@ -41,6 +43,8 @@ class Workspace:
         for node, copy in copies.items():
             copy.name = node.name  # a copy is renamed where a name hides a Python builtin, as `input`
         self.ranges: Mapping[Any, Any] = exported.range_constraints
+        fakes = (node.meta.get("val") for node in self.graph.nodes)
+        self.mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
         self._constants = _constants(exported)
         self.clean()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
@@ -179,7 +183,7 @@ def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
     """Returns an argument of a node as JSON; `name` says how a node is called.
 
     Raises:
-        TypeError: the argument is of a kind that plan.json cannot hold.
+        Refused: the argument is of a kind that plan.json cannot hold.
     """
     if isinstance(value, Node):
         return {"node": name(value)}
@@ -197,7 +201,7 @@ def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
         return {"layout": str(value).removeprefix("torch.")}
     if isinstance(value, torch.memory_format):
         return {"memory_format": str(value).removeprefix("torch.")}
-    raise TypeError(f"a plan cannot hold {value!r}")
+    raise Refused("an argument that a plan can hold", repr(value))
 
 
 def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:

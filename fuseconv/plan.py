@@ -154,8 +154,8 @@ def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterato
     """Executes sites of one round; a site that an earlier one has moved out of place waits for the next round."""
     for site in sites:
         captures = {name: map_nodes(value, workspace.current) for name, value in site.captures.items()}
-        step = _step(workspace, stage, site, captures)
         try:
+            step = _step(workspace, stage, site, captures)
             apply(workspace, step)
         except Refused:
             continue

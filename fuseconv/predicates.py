@@ -111,12 +111,14 @@ def is_floating(_: Constants, *operands: Any) -> None:
             raise Refused("a floating dtype", text_of(operand))
 
 
-def same_dtype(_: Constants, *operands: Any) -> None:
-    """All tensors have one dtype; None, an argument left out, is passed over."""
+def same_kind(_: Constants, *operands: Any) -> None:
+    """All tensors have one dtype and one device; None, an argument left out, is passed over."""
     present = [operand for operand in operands if operand is not None]
     for operand in present[1:]:
         if _fake(operand).dtype != _fake(present[0]).dtype:
             raise Refused(f"the dtype of {text_of(present[0])}", text_of(operand))
+        if _fake(operand).device != _fake(present[0]).device:
+            raise Refused(f"the device {_fake(present[0]).device}", f"{operand.name} on {_fake(operand).device}")
 
 
 def same_shape(_: Constants, *operands: Any) -> None:
@@ -150,10 +152,8 @@ def is_contiguous(_: Constants, *operands: Any) -> None:
 
 def same_value(constants: Constants, x: Any, y: Any) -> None:
     """The two tensors agree in dtype, device and shape, so that a conversion changed nothing."""
-    same_dtype(constants, x, y)
+    same_kind(constants, x, y)
     same_shape(constants, x, y)
-    if _fake(x).device != _fake(y).device:
-        raise Refused(f"the device {_fake(x).device}", str(_fake(y).device))
 
 
 def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable[..., Any]]) -> dict[str, Function]:
@@ -163,7 +163,7 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
         variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
         least = 1 if variadic else len(parameters)
         kind: Literal["test", "value"] = "value" if function in values else "test"
-        tensors = function not in (gelu_of, is_number, same_dtype)
+        tensors = function not in (gelu_of, is_number, same_kind)
         doc = inspect.getdoc(function) or ""
         operands = ", ".join([parameter.name for parameter in parameters if parameter.name != "operands"])
         usage = f"{function.__name__}({'x, ...' if variadic else operands})"
@@ -179,7 +179,7 @@ _TESTS = (
     is_parameter,
     is_scalar,
     is_tensor,
-    same_dtype,
+    same_kind,
     same_shape,
     same_value,
 )

@@ -73,7 +73,7 @@ def test_a_wrong_rule_fails_its_own_example(replace, detail):
 
 
 def test_a_miss_for_another_reason_fails():
-    miss = {"reason": "same_dtype(a, b)", "program": [*HIT[:-1], "z = aten.neg.default(s)", "return y, z"]}
+    miss = {"reason": "same_kind(a, b)", "program": [*HIT[:-1], "z = aten.neg.default(s)", "return y, z"]}
     (row,) = check_rules([rule(examples={"miss": [miss]})])
     assert not row.ok
     assert "also read by" in row.detail
