@@ -1,18 +1,130 @@
-"""The captured program."""
+"""`Subject` to `Program`: torch.export, not decomposed, positional tensors in, a tuple of tensors out.
+
+The graph keeps aten.linear, gelu, layer_norm and scaled_dot_product_attention: rules match at that level. In-place ops
+on a model's own temporaries stay as they are; see `purity` for those on inputs and buffers.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
-from fuseconv.contract import Contract
+from fuseconv.contract import Contract, Dim, TensorSpec
+from fuseconv.errors import UnsupportedError
+from fuseconv.export_errors import explain
+from fuseconv.inputs import draw, example_sizes
+from fuseconv.purity import purify
+from fuseconv.sources import Subject
+from fuseconv.sources.flat import flatten
+from fuseconv.sources.quiet import quiet_torch
 
 
 @dataclass(frozen=True)
 class Program:
-    """An exported program in the flat calling convention: (tensor, ...) -> (tensor, ...)."""
+    """A captured model.
 
-    exported: torch.export.ExportedProgram
+    Attributes:
+        exported: flat calling convention: (tensor, ...) to (tensor, ...); placeholders are named as the contract says.
+        contract: inputs and outputs; an integer input that indexes an embedding has its range.
+        examples: one tensor per input.
+    """
+
+    exported: ExportedProgram
     contract: Contract
     examples: tuple[torch.Tensor, ...]
+
+
+def capture(subject: Subject) -> Program:
+    """Captures a subject as a graph, with its dynamic dims.
+
+    Raises:
+        UnsupportedError: the model cannot be exported with this contract; the error names the model's source line.
+        UsageError: the model does not accept the inputs of the contract.
+    """
+    contract = subject.contract
+    tensors = draw(contract, example_sizes(contract), seed=0)
+    try:
+        exported = export(subject, tensors)
+    except Exception as error:
+        raise explain(error, subject, tensors, export) from error
+    flat = flatten(exported, [spec.name for spec in contract.inputs], subject.call, subject.examples)
+    if not flat.outputs:
+        raise UnsupportedError("the model returns no tensor", where=type(subject.module).__name__, fix="return tensors")
+    purify(flat.exported)
+    specs = tuple(_with_range(spec, flat.exported) for spec in contract.inputs)
+    contract = Contract(specs, flat.outputs, contract.device)
+    examples = _redrawn(subject, contract)
+    flat.exported.example_inputs = (examples, {})
+    return Program(flat.exported, contract, examples)
+
+
+def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
+    """Calls `torch.export.export` with the dims of the subject's contract, under `no_grad`: the model only infers."""
+    shapes = [_dynamic(spec) for spec in subject.contract.inputs]
+    args: tuple[torch.Tensor, ...] = () if subject.call else tuple(tensors)
+    kwargs = dict(zip(subject.call, tensors, strict=True)) if subject.call else {}
+    dynamic: Any = dict(zip(subject.call, shapes, strict=True)) if subject.call else _positional(subject.module, shapes)
+    with torch.no_grad(), quiet_torch():
+        return torch.export.export(subject.module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+
+
+def _dynamic(spec: TensorSpec) -> dict[int, Any]:
+    """A range of one size is a static dim."""
+    return {
+        axis: torch.export.Dim(size.name, min=size.min, max=size.max)
+        for axis, size in enumerate(spec.shape)
+        if isinstance(size, Dim) and size.min < size.max
+    }
+
+
+def _positional(module: torch.nn.Module, shapes: list[dict[int, Any]]) -> Any:
+    """A `forward(*args)` takes its dynamic dims as one tuple for the one parameter that it has."""
+    import inspect
+
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    plain = sum(kind != inspect.Parameter.VAR_POSITIONAL for kind in kinds[: len(shapes)])
+    starred = inspect.Parameter.VAR_POSITIONAL in kinds and plain < len(shapes)
+    return (*shapes[:plain], tuple(shapes[plain:])) if starred else tuple(shapes)
+
+
+def _with_range(spec: TensorSpec, exported: ExportedProgram) -> TensorSpec:
+    """Bounds an integer input by the rows of the embeddings that it indexes, unless a range was given."""
+    if spec.low is not None or spec.high is not None or spec.dtype not in ("i64", "i32"):
+        return spec
+    node = next(node for node in exported.graph.nodes if node.op == "placeholder" and node.name == spec.name)
+    rows = [user.all_input_nodes[0].meta["val"].shape[0] for user in _embeddings(node)]
+    return replace(spec, low=0, high=int(min(rows)) - 1) if rows else spec
+
+
+_KEEPS_VALUES = frozenset(
+    {
+        *("aten::alias", "aten::clone", "aten::contiguous", "aten::expand", "aten::flatten", "aten::permute"),
+        *("aten::reshape", "aten::select", "aten::slice", "aten::squeeze", "aten::t", "aten::to", "aten::transpose"),
+        *("aten::unsqueeze", "aten::view"),
+    }
+)
+
+
+def _embeddings(index: torch.fx.Node) -> list[torch.fx.Node]:
+    """Lists the embeddings that take their rows from this node, or from a rearrangement of it."""
+    found = []
+    for user in index.users:
+        operator = getattr(user.target, "_schema", None)
+        name = operator.name if operator is not None else ""
+        if name == "aten::embedding" and user.args[1] is index:
+            found.append(user)
+        elif name in _KEEPS_VALUES:
+            found.extend(_embeddings(user))
+    return found
+
+
+def _redrawn(subject: Subject, contract: Contract) -> tuple[torch.Tensor, ...]:
+    """Draws the examples again within ranges that the graph revealed, if they were drawn and not given."""
+    sizes = example_sizes(subject.contract)
+    drawn = draw(subject.contract, sizes, seed=0)
+    same = all(torch.equal(ours, theirs) for ours, theirs in zip(drawn, subject.examples, strict=True))
+    return draw(contract, sizes, seed=0) if same else subject.examples

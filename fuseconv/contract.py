@@ -7,6 +7,8 @@ only for `.dtype`, `.shape` and `.device`.
 
 from __future__ import annotations
 
+import functools
+import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,8 +34,12 @@ DTYPES: Mapping[str, str] = {
 
 SHORT_DTYPES: Mapping[str, str] = {long: short for short, long in DTYPES.items()}
 
-_INPUT = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<dims>[^\]]*)\]$")
-_DIM = re.compile(r"^(?P<name>[A-Za-z_]\w*)(?::(?P<min>\d+)\.\.(?P<max>\d+))?$")
+_INPUT = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<dims>[^\]]*)\]$", re.ASCII)
+_DIM = re.compile(r"^(?P<name>[A-Za-z_]\w*)(?::(?P<min>\d{1,15})\.\.(?P<max>\d{1,15}))?$", re.ASCII)
+_SIZE = re.compile(r"^[0-9]{1,15}$")
+_RESERVED = frozenset({*keyword.kwlist, *("self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree")})
+"""Names that the source code generated for a graph uses itself."""
+
 _GRAMMAR = "write NAME=DTYPE[DIM,...], DIM a number or NAME:MIN..MAX: --input 'ids=i64[batch:1..64,seq:2..512]'"
 
 
@@ -94,46 +100,59 @@ class Contract:
         """Returns every symbolic dim by name."""
         return {dim.name: dim for spec in self.inputs for dim in spec.dims()}
 
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the inputs, in order."""
+        return tuple(spec.name for spec in self.inputs)
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Checks a call and returns its tensors in positional order.
+
+        Made on every call of a converted model, so it does little: about a microsecond for each input.
 
         Raises:
             ContractError: arity, name, dtype, rank, size, range, a tied dim or the device is wrong.
         """
-        tensors = self._ordered(args, kwargs)
+        tensors = tuple(args) if not kwargs and len(args) == len(self.inputs) else self._ordered(args, kwargs)
         sizes: dict[str, tuple[int, str]] = {}
         for spec, tensor in zip(self.inputs, tensors, strict=True):
             self._check(spec, tensor, sizes)
         return tensors
 
     def _ordered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        names = [spec.name for spec in self.inputs]
-        if len(args) + len(kwargs) == len(names) and set(kwargs) == set(names[len(args) :]):
-            return (*args, *(kwargs[name] for name in names[len(args) :]))
+        left = self.names[len(args) :]
+        if len(kwargs) == len(left) and all(name in kwargs for name in left) and len(args) <= len(self.names):
+            return (*args, *(kwargs[name] for name in left))
         given = [f"{len(args)} positional"] * bool(args) + sorted(kwargs)
         raise ContractError(
-            f"the model takes {len(names)} inputs ({', '.join(names)}), the call gives {', '.join(given) or 'none'}",
+            f"the model takes {len(self.names)} inputs ({', '.join(self.names)}), "
+            f"the call gives {', '.join(given) or 'none'}",
             where="the call's arguments",
             fix=f"pass {', '.join(str(spec) for spec in self.inputs)}",
         )
 
     def _check(self, spec: TensorSpec, tensor: Any, sizes: dict[str, tuple[int, str]]) -> None:
-        if (found := SHORT_DTYPES.get(str(getattr(tensor, "dtype", None)), type(tensor).__name__)) != spec.dtype:
-            raise _violation(spec, f"has dtype {found}, the contract says {spec.dtype}")
-        if (device := tensor.device.type) != self.device:
-            raise _violation(spec, f"is on {device}, the contract says {self.device}")
-        shape = tuple(tensor.shape)
+        if (found := _short_dtype(getattr(tensor, "dtype", None))) != spec.dtype:
+            given = type(tensor).__name__ if found == "None" else found
+            raise _violation(spec, f"has dtype {given}, the contract says {spec.dtype}")
+        device = getattr(tensor, "device", None)
+        if (place := getattr(device, "type", device)) != self.device:
+            raise _violation(spec, f"is on {place}, the contract says {self.device}")
+        shape = tensor.shape
         if len(shape) != len(spec.shape):
             raise _violation(spec, f"has {len(shape)} dims {list(shape)}, the contract says {len(spec.shape)}")
-        for axis, (size, expected) in enumerate(zip(shape, spec.shape, strict=True)):
+        for axis, expected in enumerate(spec.shape):
+            size = shape[axis]
             if isinstance(expected, int):
                 if size != expected:
                     raise _violation(spec, f"has size {size} at axis {axis}, the contract says {expected}")
                 continue
-            if not expected.min <= size <= expected.max:
-                raise _violation(spec, f"has size {size} at axis {axis}, outside {expected}")
-            first = sizes.setdefault(expected.name, (size, spec.name))
-            if first[0] != size:
+            first = sizes.get(expected.name)
+            if first is None:
+                if not expected.min <= size <= expected.max:
+                    raise _violation(spec, f"has size {size} at axis {axis}, outside {expected}")
+                sizes[expected.name] = (size, spec.name)
+            elif first[0] != size:
                 raise _violation(spec, f"has {expected.name}={size} at axis {axis}, but {first[1]} has {first[0]}")
 
     def to_json(self) -> dict[str, Any]:
@@ -169,6 +188,12 @@ class Contract:
         return Contract(inputs, tuple(value["outputs"]), value["device"])
 
 
+@functools.cache
+def _short_dtype(dtype: object) -> str:
+    """Short names by dtype object: printing a dtype takes longer than all the rest of a check."""
+    return SHORT_DTYPES.get(str(dtype), str(dtype))
+
+
 def _size_to_json(size: int | Dim) -> int | dict[str, int | str]:
     return size if isinstance(size, int) else {"name": size.name, "min": size.min, "max": size.max}
 
@@ -199,6 +224,8 @@ def _parse_input(text: str, dims: dict[str, Dim]) -> tuple[str, str, list[int | 
     match = _INPUT.match(text.replace(" ", ""))
     if match is None:
         raise UsageError("the input specification is not readable", where=where, fix=_GRAMMAR)
+    if match["name"] in _RESERVED:
+        raise UsageError(f"an input cannot be named {match['name']}", where=where, fix="use another name")
     if match["dtype"] not in DTYPES:
         raise UsageError(f"unknown dtype {match['dtype']}", where=where, fix=f"use one of {', '.join(DTYPES)}")
     shape = [_parse_dim(part, dims, where) for part in match["dims"].split(",")] if match["dims"] else []
@@ -206,10 +233,10 @@ def _parse_input(text: str, dims: dict[str, Dim]) -> tuple[str, str, list[int | 
 
 
 def _parse_dim(text: str, dims: dict[str, Dim], where: str) -> int | str:
-    if text.isdecimal():
+    if _SIZE.match(text):
         return int(text)
     match = _DIM.match(text)
-    if match is None:
+    if match is None or match["name"] in _RESERVED:
         raise UsageError(f"the dim {text!r} is not readable", where=where, fix=_GRAMMAR)
     if match["min"] is not None:
         dim = Dim(match["name"], int(match["min"]), int(match["max"]))

@@ -91,7 +91,7 @@ class Rule(BaseModel):
         """The alternatives of `match`, parsed."""
         return tuple(
             tuple(_parsed(parse_line, text, self.pointer_of_line(at, line)) for line, text in enumerate(lines))
-            for at, lines in enumerate(self._texts())
+            for at, lines in enumerate(self.texts)
         )
 
     @cached_property
@@ -130,7 +130,9 @@ class Rule(BaseModel):
         rule._where = where
         return rule
 
-    def _texts(self) -> Iterator[Sequence[str]]:
+    @property
+    def texts(self) -> Iterator[Sequence[str]]:
+        """The alternatives of `match`, as they are written."""
         if isinstance(self.match[0], str):
             yield [text for text in self.match if isinstance(text, str)]
         else:

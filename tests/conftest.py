@@ -1,14 +1,48 @@
-"""Options and artifacts shared by the tests."""
+"""Fixtures that several files share: each expensive artifact is built once a session."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
 
 import pytest
+import small_bundle
+from small_bundle import Block
 
+from fuseconv.capture import Program
+from fuseconv.rule import Rule
 from fuseconv.rule_file import load_rules
+from fuseconv.targets import TARGETS
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write tests/golden/*.txt anew")
 
 
 @pytest.fixture(scope="session")
-def default_rules():
+def default_rules() -> tuple[Rule, ...]:
     return load_rules("rules/default.json")
+
+
+@pytest.fixture(scope="session")
+def original() -> Program:
+    return small_bundle.program(Block(fused=False))
+
+
+@pytest.fixture(scope="session")
+def fused() -> Program:
+    return small_bundle.program(Block(fused=True))
+
+
+@pytest.fixture(scope="session")
+def bundle(original: Program, fused: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of all four targets; tests only read it."""
+    output = tmp_path_factory.mktemp("bundle") / "block.fuseconv"
+    small_bundle.write_bundle(original, fused, output, list(TARGETS), scratch=tmp_path_factory.mktemp("scratch"))
+    return output
+
+
+@pytest.fixture
+def bundle_copy(bundle: Path, tmp_path: Path) -> Path:
+    """A bundle to damage."""
+    return Path(shutil.copytree(bundle, tmp_path / "copy.fuseconv"))

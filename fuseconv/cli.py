@@ -1,0 +1,156 @@
+"""The command line: Click groups that load a command's module only when it is called, and one place where it ends.
+
+Results go to stdout, progress and logs to stderr. With `--json` stdout is one object:
+`{"schema", "ok", "command", "result", "error"}`. Every command returns an `Outcome`; every error becomes three lines
+and an exit status: 0 ok, 1 parity or rule check failed, 2 usage, 3 refused, 4 unsupported, 5 an upstream tool failed,
+6 I/O, 7 a bug in fuseconv, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from fuseconv import __version__
+from fuseconv.commands.outcome import Outcome
+from fuseconv.errors import FileError, FuseconvError, UsageError
+
+SCHEMA = 1
+INTERRUPTED = 130
+HANDLER_FIX = "report it with the output of `fuseconv --debug ...` and of `fuseconv doctor`"
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are named with their help here and imported from `fuseconv.commands` when called."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], package: str = "fuseconv.commands", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+        self.package = package
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Lists the commands in the order of their table, which is the order one meets them in."""
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        """Imports the module of the command, or makes a suggestion."""
+        if cmd_name not in self.lazy:
+            return None
+        command = getattr(importlib.import_module(f"{self.package}.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Fails with the nearest name when the command is unknown."""
+        from difflib import get_close_matches
+
+        if args and args[0] not in self.lazy and not args[0].startswith("-"):
+            near = get_close_matches(args[0], self.lazy, n=1)
+            fix = f"did you mean `{ctx.command_path} {near[0]}`?" if near else f"see `{ctx.command_path} --help`"
+            raise UsageError(f"no command {args[0]!r}", where=ctx.command_path, fix=fix)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Writes the table without importing a single command."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.lazy.items()))
+
+
+COMMANDS = {
+    "convert": "Fuse a model, write it for four targets, prove parity.",
+    "verify": "Prove a bundle's parity again, on this machine.",
+    "explain": "Say per rule what matched, what nearly did, and why not.",
+    "match": "Write the plan of a conversion, to read or to edit.",
+    "inspect": "Show what a model file or a bundle holds.",
+    "run": "Run a bundle on inputs from a file.",
+    "rules": "List, show and check rule files.",
+    "doctor": "Say what this machine, or a bundle on it, can do.",
+    "demo": "Convert a real pretrained sentence-embedding model.",
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fuseconv")
+@click.option("--debug", is_flag=True, help="Show tracebacks, and the warnings of the tools underneath.")
+def cli(debug: bool) -> None:
+    """Turn a PyTorch model into a fused, deployable bundle, and prove that it computes the same thing."""
+    if not debug:
+        import warnings
+
+        # Deprecations inside torch and onnx are for us, not for the user of the tool; --debug shows them.
+        warnings.filterwarnings("ignore")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit status; nothing escapes as a traceback without --debug."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    end = _Ending(arguments)
+    try:
+        returned = cli.main(args=arguments, prog_name="fuseconv", standalone_mode=False)
+        return end.finish(returned) if isinstance(returned, Outcome) else int(returned or 0)
+    except FuseconvError as error:
+        return end.fail(error, error.exit_status)
+    except click.ClickException as error:
+        return end.fail(_as_usage(error), UsageError.exit_status)
+    except (click.Abort, KeyboardInterrupt):
+        return end.fail(FuseconvError("interrupted", fix="run the command again"), INTERRUPTED)
+    except OSError as error:
+        where = str(error.filename or "")
+        return end.fail(FileError(error.strerror or str(error), where=where, fix="check path, rights and space"), 6)
+    except Exception as error:  # noqa: BLE001 - the one place where a bug becomes an exit status
+        what = f"a bug in fuseconv: {type(error).__name__}: {error}"
+        return end.fail(FuseconvError(what, fix=HANDLER_FIX), FuseconvError.exit_status)
+
+
+def _as_usage(error: click.ClickException) -> UsageError:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "fuseconv"
+    return UsageError(error.format_message(), where=path, fix=f"see `{path} --help`")
+
+
+class _Ending:
+    """Prints how a command ended, as text or as the one JSON object."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.as_json = "--json" in arguments
+        self.debug = "--debug" in arguments
+        self.command = next((word for word in arguments if not word.startswith("-")), "")
+
+    def finish(self, outcome: Outcome) -> int:
+        if self.as_json:
+            self._print_json(outcome.error is None, outcome.result, outcome.error)
+        else:
+            from rich.console import Console
+
+            outcome.render(Console(soft_wrap=True))
+            if outcome.error is not None:
+                click.echo(f"error: {outcome.error}", err=True)
+        return outcome.error.exit_status if outcome.error is not None else 0
+
+    def fail(self, error: FuseconvError, exit_status: int) -> int:
+        if self.debug:
+            traceback.print_exc()
+        if self.as_json:
+            self._print_json(False, {}, error)
+        else:
+            click.echo(f"error: {error}", err=True)
+        return exit_status
+
+    def _print_json(self, ok: bool, result: Mapping[str, Any], error: FuseconvError | None) -> None:
+        described = None
+        if error is not None:
+            described = {"code": error.code, "message": error.what, "where": error.where, "hint": error.fix}
+        record = {"schema": SCHEMA, "ok": ok, "command": self.command, "result": result, "error": described}
+        click.echo(json.dumps(record, indent=2, allow_nan=False))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One file a command; `fuseconv.cli` imports it when it is called."""

@@ -1,0 +1,28 @@
+"""`fuseconv demo`: the pretrained model, converted, proved, loaded back and used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fuseconv.commands.options import json_option, rules_option
+from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.progress import shown
+
+
+@click.command()
+@rules_option
+@click.option("-o", "--output", type=Path, default=Path("demo.fuseconv"), show_default=True, metavar="FOLDER")
+@click.option("--target", multiple=True, metavar="NAME", help="torchscript, export, aoti or onnx. [default: all four]")
+@json_option
+def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:
+    """Convert all-MiniLM-L6-v2, a real sentence-embedding model of 22 million parameters, and use what comes out."""
+    from fuseconv import demo, pipeline, report
+
+    converted = pipeline.convert(demo.model_folder(), rules=rules, target=target, output=output, progress=shown)
+    with shown("embed"):
+        embedded = demo.embed(output, [written.target for written in converted.written])
+    rows = [{"target": one.target, "milliseconds": one.milliseconds, "cosine": one.cosine} for one in embedded]
+    result = {**converted.to_json(), "embedded": rows}
+    return Outcome(result, lambda console: report.print_demo(console, converted, embedded))

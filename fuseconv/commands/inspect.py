@@ -1,0 +1,68 @@
+"""`fuseconv inspect`: what a model file or a bundle holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fuseconv.bundle import MANIFEST, Manifest, open_bundle
+from fuseconv.commands.options import json_option, model_options, reading
+from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.progress import shown
+
+
+@click.command()
+@click.argument("path", type=Path)
+@model_options
+@json_option
+def inspect(path: Path, **source: Any) -> Outcome:
+    """Show what a model file or a bundle holds: form, contract, sizes; for a bundle its targets, rules and parity."""
+    if (path / MANIFEST).is_file():
+        return _bundle(open_bundle(path))
+    return _model(path, reading(**source))
+
+
+def _bundle(manifest: Manifest) -> Outcome:
+    from fuseconv import report
+
+    pairs = {
+        "inputs": ", ".join(map(str, manifest.contract.inputs)),
+        "outputs": ", ".join(manifest.contract.outputs),
+        "device": manifest.contract.device,
+        "dtype": manifest.dtype,
+        "targets": ", ".join(sorted(manifest.targets)),
+        "rules": ", ".join(f"{rule.name} x{rule.count}" for rule in manifest.rules),
+        "parity": "fails (kept with --allow-mismatch)" if manifest.mismatch else f"ok, {len(manifest.parity)} rows",
+        "size": report.size_text(sum(file.size for file in manifest.files.values())),
+        "made with": f"fuseconv {manifest.fuseconv}, torch {manifest.environment.torch}",
+        "source": f"{manifest.source.form}, sha256 {manifest.source.sha256}",
+    }
+    return Outcome(manifest.model_dump(mode="json"), lambda console: report.print_pairs(console, pairs))
+
+
+def _model(path: Path, options: Any) -> Outcome:
+    from fuseconv import pipeline, report
+
+    subject, program = pipeline.read_program(path, options, shown)
+    tensors = program.exported.state_dict.values()
+    calls = [node for node in program.exported.graph.nodes if node.op == "call_function"]
+    result = {
+        "form": subject.source,
+        "sha256": subject.sha256,
+        "contract": program.contract.to_json(),
+        "parameters": sum(tensor.numel() for tensor in tensors),
+        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        "nodes": len(calls),
+    }
+    pairs = {
+        "form": subject.source,
+        "inputs": ", ".join(map(str, program.contract.inputs)),
+        "outputs": ", ".join(program.contract.outputs),
+        "parameters": f"{result['parameters']:,}",
+        "size": report.size_text(result["bytes"]),
+        "nodes": result["nodes"],
+        "sha256": subject.sha256,
+    }
+    return Outcome(result, lambda console: report.print_pairs(console, pairs))

@@ -1,0 +1,30 @@
+"""`fuseconv match`: the plan of a conversion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fuseconv.commands.options import json_option, model_options, reading, rules_option
+from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.progress import shown
+
+
+@click.command()
+@click.argument("model", type=Path)
+@rules_option
+@click.option("-o", "--output", type=Path, default=Path("plan.json"), show_default=True, metavar="FILE")
+@model_options
+@json_option
+def match(model: Path, rules: Path | None, output: Path, **source: Any) -> Outcome:
+    """Write the plan of converting MODEL, to read or to edit; `fuseconv convert --plan` executes it."""
+    options = reading(**source)
+
+    from fuseconv import pipeline, report
+
+    found = pipeline.match(model, rules=rules, options=options, progress=shown)
+    output.write_text(found.to_json(), encoding="utf-8")
+    result = {"plan": str(output), **pipeline.plan_to_json(found)}
+    return Outcome(result, lambda console: report.print_plan(console, found, output))

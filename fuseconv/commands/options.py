@@ -1,0 +1,84 @@
+"""Options that several commands share, and how they become `sources.Options`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fuseconv.contract import parse_inputs
+
+if TYPE_CHECKING:
+    from fuseconv.sources import Options
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MODEL_OPTIONS = (
+    click.option(
+        "--input", "inputs", multiple=True, metavar="SPEC", help="An input: 'ids=i64[batch:1..64,seq:2..512]'."
+    ),
+    click.option(
+        "--inputs", "inputs_file", type=Path, metavar="FILE", help="Example inputs: .safetensors, .npz or .pt."
+    ),
+    click.option("--input-range", "ranges", multiple=True, metavar="RANGE", help="Values to draw: 'ids=0..30521'."),
+    click.option("--model", "factory", metavar="PKG:FACTORY", help="What builds the module a state dict fills."),
+    click.option(
+        "--trust", multiple=True, metavar="KIND", help="Let a source run code: pickle, torchscript, native, code."
+    ),
+    click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu or cuda."),
+    click.option("--dtype", metavar="DTYPE", help="Convert the model to f64, f32, f16 or bf16 first."),
+)
+
+RULES_OPTIONS = (
+    click.option(
+        "--rules", type=Path, metavar="FILE", help="A rule file or folder. [default: the package's default.json]"
+    ),
+)
+
+
+def add_options(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
+    """Returns a decorator that adds the options in the order given."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+model_options = add_options(MODEL_OPTIONS)
+rules_option = add_options(RULES_OPTIONS)
+json_option = click.option("--json", "as_json", is_flag=True, expose_value=False, help="Print one JSON object.")
+
+
+def reading(
+    inputs: tuple[str, ...],
+    inputs_file: Path | None,
+    ranges: tuple[str, ...],
+    factory: str | None,
+    trust: tuple[str, ...],
+    device: str,
+    dtype: str | None,
+) -> Options:
+    """Turns the model options into what `sources.read` takes.
+
+    Raises:
+        UsageError: a specification is malformed.
+    """
+    specs = parse_inputs(inputs)
+
+    from fuseconv.inputs import parse_ranges
+    from fuseconv.sources import Options
+
+    return Options(
+        model=factory,
+        inputs=specs,
+        inputs_file=inputs_file,
+        input_ranges=parse_ranges(ranges),
+        trust=frozenset(trust),
+        device=device,
+        dtype=dtype,
+    )

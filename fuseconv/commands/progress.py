@@ -1,0 +1,19 @@
+"""Progress on stderr: one line a step, with its time; a spinner while it runs when stderr is a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+
+@contextmanager
+def shown(step: str) -> Iterator[None]:
+    """Shows a step while it runs, and how long it took when it is done."""
+    console = Console(stderr=True)
+    start = time.monotonic()
+    with console.status(f"{step} ..."):
+        yield
+    console.print(f"[dim]{step:<18}{time.monotonic() - start:6.1f} s[/]", highlight=False)

@@ -1,0 +1,76 @@
+"""`fuseconv rules`: list, show and check rule files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fuseconv.commands.options import json_option, rules_option
+from fuseconv.commands.outcome import Outcome
+from fuseconv.errors import ParityError, RuleError
+
+if TYPE_CHECKING:
+    from fuseconv.rule import Rule
+
+
+@click.group()
+def rules() -> None:
+    """List, show and check rule files."""
+
+
+@rules.command(name="list")
+@rules_option
+@json_option
+def list_rules(rules: Path | None) -> Outcome:
+    """List every rule with its stage and its sentence."""
+    from fuseconv import pipeline, report
+
+    found = pipeline.load_rules(rules)
+    result = {"rules": [{"name": rule.name, "stage": rule.stage, "doc": rule.doc} for rule in found]}
+    return Outcome(result, lambda console: report.print_rules(console, found))
+
+
+@rules.command()
+@click.argument("name")
+@rules_option
+@json_option
+def show(name: str, rules: Path | None) -> Outcome:
+    """Show one rule: what it finds, under which conditions, and what it puts in place."""
+    from fuseconv import pipeline, report
+
+    rule = _named(name, pipeline.load_rules(rules))
+    result = rule.model_dump(mode="json", exclude_none=True)
+    return Outcome(result, lambda console: report.print_rule(console, rule))
+
+
+def _named(name: str, found: tuple[Rule, ...]) -> Rule:
+    from difflib import get_close_matches
+
+    by_name = {rule.name: rule for rule in found}
+    if name not in by_name:
+        near = get_close_matches(name, by_name, n=1)
+        raise RuleError(
+            f"there is no rule {name}",
+            where="the rules read",
+            fix=f"did you mean {near[0]}?" if near else "see `rules list`",
+        )
+    return by_name[name]
+
+
+@rules.command()
+@click.argument("file", type=Path, required=False)
+@json_option
+def check(file: Path | None) -> Outcome:
+    """Check a rule FILE without a model: its form, its ops, loops, and its examples against eager PyTorch."""
+    from fuseconv import pipeline, report
+
+    rows = pipeline.check_rules(file)
+    failing = [row for row in rows if not row.ok]
+    error = None
+    if failing:
+        what = f"{len(failing)} of {len(rows)} examples fail; first: rule {failing[0].rule}, {failing[0].check}"
+        error = ParityError(what, where=str(file or "the default rules"), fix="see the table above")
+    return Outcome({"checks": [asdict(row) for row in rows]}, lambda console: report.print_checks(console, rows), error)

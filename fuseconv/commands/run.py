@@ -1,0 +1,38 @@
+"""`fuseconv run`: a bundle on inputs from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fuseconv.commands.options import json_option
+from fuseconv.commands.outcome import Outcome
+
+
+@click.command()
+@click.argument("bundle", type=Path)
+@click.option("--inputs", "inputs_file", type=Path, required=True, metavar="FILE", help=".safetensors, .npz or .pt.")
+@click.option(
+    "-o", "--output", type=Path, required=True, metavar="FILE", help="Where to write the outputs: .safetensors."
+)
+@click.option("--target", metavar="NAME", help="torchscript, export, aoti or onnx. [default: the best there is]")
+@json_option
+def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Outcome:
+    """Run BUNDLE once on the tensors in a file, and write its outputs to another."""
+    from safetensors.torch import save
+
+    from fuseconv import report
+    from fuseconv.inputs import from_file
+    from fuseconv.runtime import load
+
+    model = load(bundle, target=target)
+    tensors = from_file(inputs_file, model.contract)
+    results = model(*(tensors[spec.name].to(model.device) for spec in model.contract.inputs))
+    outputs = (results,) if len(model.contract.outputs) == 1 else tuple(results)
+    named = {name: value.cpu().contiguous() for name, value in zip(model.contract.outputs, outputs, strict=True)}
+    output.write_bytes(save(named))
+    shapes = {name: list(value.shape) for name, value in named.items()}
+    result = {"target": model.target, "outputs": shapes, "path": str(output)}
+    pairs = {**{name: f"{value.dtype} {list(value.shape)}" for name, value in named.items()}, "written": output}
+    return Outcome(result, lambda console: report.print_pairs(console, pairs))

@@ -1,0 +1,190 @@
+"""Says why a model could not be exported: the dim or op, the line of the model, and what to try."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from fuseconv.contract import Contract
+from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
+from fuseconv.sources import Subject
+
+_NOT_THE_MODEL = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).parent),
+    sysconfig.get_path("stdlib") + "/",
+    "<",
+)
+_MODEL_IN_STDLIB = "site-packages"
+_SYMBOL = re.compile(r"create_symbol (s\d+) = \d+ for L\['(\w+)'\](?:\[(\d+)\])?\.size\(\)\[(\d+)\]")
+_SUGGESTION = re.compile(r"^\s*(\w+) = (.+?)\s*$", re.MULTILINE)
+_BOUND = re.compile(r"(min|max)=(\d+)")
+
+Export = Callable[[Subject, Sequence[torch.Tensor]], Any]
+
+
+def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> FuseconvError:
+    """Turns what `torch.export.export` raised into an error with a remedy.
+
+    The model is run once more: eagerly, to tell inputs that it does not accept from ops that cannot be exported; or
+    through `export`, to find the line that specialised a dim.
+    """
+    if isinstance(error, FuseconvError):
+        return error
+    text = str(error)
+    if "Constraints violated" in text or "constraints violated" in text.lower():
+        return _constraint(text, subject, tensors, export)
+    where = _model_line(traceback.extract_tb(error.__traceback__)) or type(subject.module).__name__
+    if "data-dependent" in text:
+        return UnsupportedError(
+            f"the model's control flow depends on the values of a tensor: {_first_line(text)}",
+            where=where,
+            fix="choose with torch.where or torch.cond, or decide from shapes and settings, which are known beforehand",
+        )
+    refusal = _eager(subject, tensors)
+    if refusal is not None:
+        shapes = ", ".join(
+            f"{spec.name}{list(t.shape)}" for spec, t in zip(subject.contract.inputs, tensors, strict=True)
+        )
+        return UsageError(
+            f"the model does not accept {shapes}: {type(refusal).__name__}: {_first_line(str(refusal))}",
+            where=_model_line(traceback.extract_tb(refusal.__traceback__)) or where,
+            fix="correct --input (sizes, dtypes, ranges) or --input-range",
+        )
+    return UnsupportedError(
+        f"the model cannot be exported: {type(error).__name__}: {_first_line(text)}",
+        where=where,
+        fix="replace that line by torch operations on tensors; torch.export.draft_export lists every such place",
+    )
+
+
+def _eager(subject: Subject, tensors: Sequence[torch.Tensor]) -> Exception | None:
+    """Runs the model; returns what it raised."""
+    copies = [tensor.clone() for tensor in tensors]
+    try:
+        with torch.no_grad():
+            if subject.call:
+                subject.module(**dict(zip(subject.call, copies, strict=True)))
+            else:
+                subject.module(*copies)
+    except Exception as error:  # noqa: BLE001 - whatever the model raises is the answer
+        return error
+    return None
+
+
+class _Trail(logging.Handler):
+    """Notes, while a model is exported, which line of it made each guard on a size."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.symbols: dict[str, tuple[str, int, int]] = {}
+        self.guards: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if match := _SYMBOL.match(message):
+            self.symbols[match[1]] = (match[2], int(match[3] or 0), int(match[4]))
+        elif "[guard added]" in message and "suppressed" not in message:
+            guard = message.removeprefix("eval ").partition(" [guard added]")[0]
+            self.guards.append((guard, _model_line(_stack(sys._getframe())) or ""))
+
+
+def _stack(frame: FrameType | None) -> list[traceback.FrameSummary]:
+    frames = []
+    while frame is not None:
+        frames.append(traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> UnsupportedError:
+    """A dim is not as free as the contract says: it is constant, bounded, a multiple, or equal to another."""
+    contract = subject.contract
+    _, _, fixes = text.partition("Suggested fixes:")
+    suggestions = dict(_SUGGESTION.findall(fixes.partition("\n\n")[0]))
+    dims = contract.dims()
+    name = next((name for name in suggestions if name in dims), None)
+    if name is None:
+        bullet = next((line.strip(" -") for line in text.splitlines() if line.startswith("  - ")), _first_line(text))
+        named = next((name for name in dims if re.search(rf"\b{name}\b", bullet)), "")
+        return UnsupportedError(
+            f"the model restricts its dims in a way that has no simple form: {bullet}",
+            where=_guard_line(named, subject, tensors, export) or type(subject.module).__name__,
+            fix="give a number in place of the dim in --input",
+        )
+    wanted, dim = suggestions[name], dims[name]
+    where = _guard_line(name, subject, tensors, export) or type(subject.module).__name__
+    if wanted.isdecimal():
+        what = f"the model works only with {name} = {wanted}: it specialises the dim to the size it was captured with"
+        fix = f"if that is meant, give a number in place of {dim}; else change that line to take the size from x.shape"
+    elif wanted in dims:
+        what, fix = f"the dims {name} and {wanted} must be equal", f"write {wanted} in place of {name} in --input"
+    elif wanted.startswith("Dim("):
+        bounds = {key: int(value) for key, value in _BOUND.findall(wanted)}
+        low, high = max(dim.min, bounds.get("min", dim.min)), min(dim.max, bounds.get("max", dim.max))
+        what, fix = f"the model works only with {name} within {low}..{high}", f"write {name}:{low}..{high} in --input"
+    else:
+        what = f"the model works only with {name} = {wanted.replace('_' + name, 'k')}, k a whole number"
+        fix = f"give a number of that form in place of {dim} in --input"
+    return UnsupportedError(what, where=where, fix=fix)
+
+
+def _guard_line(name: str, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> str | None:
+    """Exports again, listening, and returns the line of the first guard on a dim; equalities of one symbol first."""
+    trail = _Trail()
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = logger.level
+    logger.addHandler(trail)
+    logger.setLevel(logging.INFO)
+    try:
+        export(subject, tensors)
+    except Exception as error:  # noqa: BLE001 - it is known to fail; only its trail is of interest
+        logging.getLogger("fuseconv").debug("second export: %s", error)
+    finally:
+        logger.removeHandler(trail)
+        logger.setLevel(level)
+    symbols = {symbol for symbol, place in trail.symbols.items() if _dim_at(place, subject) == name}
+    lines = [line for guard, line in trail.guards if line and symbols.intersection(re.findall(r"s\d+", guard))]
+    return lines[0] if lines else None
+
+
+def _dim_at(place: tuple[str, int, int], subject: Subject) -> str | None:
+    """Names the dim at a place that torch calls L['parameter'].size()[axis]."""
+    parameter, position, axis = place
+    names: Iterable[str] = subject.call or inspect.signature(subject.module.forward).parameters
+    names = list(names)
+    if parameter not in names:
+        return None
+    spec = _spec(subject.contract, names.index(parameter) + position)
+    size = spec.shape[axis] if spec is not None and axis < len(spec.shape) else None
+    return getattr(size, "name", None)
+
+
+def _spec(contract: Contract, index: int) -> Any:
+    return contract.inputs[index] if index < len(contract.inputs) else None
+
+
+def _model_line(frames: Iterable[traceback.FrameSummary]) -> str | None:
+    """Returns the innermost line that belongs to the model, and neither to torch, to Python nor to fuseconv."""
+    for frame in reversed(list(frames)):
+        ours = not frame.filename.startswith(_NOT_THE_MODEL) or (
+            _MODEL_IN_STDLIB in frame.filename and not frame.filename.startswith(_NOT_THE_MODEL[:2])
+        )
+        if ours and frame.name != "<module>":
+            code = f": {frame.line}" if frame.line else ""
+            return f"{frame.filename}:{frame.lineno} in {frame.name}{code}"
+    return None
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")

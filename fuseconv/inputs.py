@@ -1,0 +1,259 @@
+"""Tensors for a contract: from a file, drawn at random, or at the extremes.
+
+Every draw is a function of the contract, the sizes and the seed: the same call gives the same tensors.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fuseconv.contract import DTYPES, SHORT_DTYPES, Contract, Dim, TensorSpec
+from fuseconv.errors import FileError, RefusedError, UsageError
+
+Kind = Literal["random", "zeros and large"]
+
+LARGEST = 1024
+"""The largest size tried for a dim. Attention is quadratic: 12 heads of 1024 x 1024 in f64 take 100 MB."""
+
+LARGE = 16.0
+"""What "large" means for floats, in standard deviations: far in the tails of every activation, exact in all dtypes."""
+
+_EXAMPLE_SIZES = (3, 5, 7, 11, 13, 17, 19, 23)
+_RANGE = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<low>[^.].*?)\.\.(?P<high>.+)$")
+
+
+def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Parses repeated `--input-range` values, `ids=0..30521`, both ends included.
+
+    Raises:
+        UsageError: a text is not of the form, or its range is empty.
+    """
+    ranges: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        where = f"--input-range {text!r}"
+        match = _RANGE.match(text.replace(" ", ""))
+        try:
+            bounds = (float(match["low"]), float(match["high"])) if match else None
+        except ValueError:
+            bounds = None
+        if match is None or bounds is None or not all(map(np.isfinite, bounds)):
+            raise UsageError("the range is not readable", where=where, fix="write NAME=LOW..HIGH: ids=0..30521")
+        if bounds[0] > bounds[1]:
+            raise UsageError(
+                "the range is empty", where=where, fix=f"write {match['name']}={bounds[1]:g}..{bounds[0]:g}"
+            )
+        if ranges.setdefault(match["name"], bounds) != bounds:
+            raise UsageError(f"input {match['name']} has two ranges", where=where, fix="give one")
+    return ranges
+
+
+def apply_ranges(specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float, float]]) -> tuple[TensorSpec, ...]:
+    """Returns the specs with the values to draw bounded as asked.
+
+    Raises:
+        UsageError: a range names no input.
+    """
+    names = [spec.name for spec in specs]
+    if unknown := [name for name in ranges if name not in names]:
+        raise UsageError(
+            f"there is no input {', '.join(unknown)}", where="--input-range", fix=f"name one of {', '.join(names)}"
+        )
+    return tuple(
+        replace(spec, low=ranges[spec.name][0], high=ranges[spec.name][1]) if spec.name in ranges else spec
+        for spec in specs
+    )
+
+
+def contract_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
+    """Returns the static specs that exactly these tensors fit."""
+    return tuple(
+        TensorSpec(name, SHORT_DTYPES[str(tensor.dtype)], tuple(tensor.shape)) for name, tensor in tensors.items()
+    )
+
+
+def torch_dtype(short: str) -> torch.dtype:
+    """Returns the torch dtype of a short name: `f32` is `torch.float32`."""
+    dtype = getattr(torch, DTYPES[short].removeprefix("torch."))
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.Tensor]:
+    """Reads named tensors from a .safetensors, .npz or .pt file, known by its content; none of them can run code.
+
+    A .pt file holds a dict of tensors, or a sequence of them for a contract's inputs in order.
+
+    Args:
+        path: the file.
+        contract: when given, what the tensors must be; they are returned in its order and dtypes.
+
+    Raises:
+        FileError: the file cannot be read.
+        RefusedError: the file is damaged or holds something other than tensors.
+        UsageError: the tensors are not those of the contract.
+        ContractError: a tensor does not fit the contract.
+    """
+    tensors = _read(path, None if contract is None else [spec.name for spec in contract.inputs])
+    if bad := [name for name, tensor in tensors.items() if str(tensor.dtype) not in SHORT_DTYPES]:
+        raise UsageError(f"{bad[0]} has dtype {tensors[bad[0]].dtype}", where=str(path), fix=f"use {', '.join(DTYPES)}")
+    if contract is None:
+        return tensors
+    names = [spec.name for spec in contract.inputs]
+    if set(tensors) != set(names):
+        raise UsageError(
+            f"the file has {', '.join(tensors) or 'no tensors'}, the model takes {', '.join(names)}",
+            where=str(path),
+            fix="save one tensor per input, under the input's name",
+        )
+    ordered = {name: tensors[name].to(contract.device) for name in names}
+    contract.bind(tuple(ordered.values()), {})
+    return ordered
+
+
+def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load as load_safetensors
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"the inputs cannot be read: {error.strerror}", where=str(path)) from error
+    try:
+        if data.startswith(b"PK") and any(
+            name.endswith(".npy") for name in zipfile.ZipFile(io.BytesIO(data)).namelist()
+        ):
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
+        if data.startswith((b"PK", b"\x80")):
+            return _named(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True), path, names)
+        return dict(load_safetensors(data))
+    except (SafetensorError, ValueError, TypeError, RuntimeError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise _not_tensors(path, str(error)) from error
+    except Exception as error:
+        if type(error).__name__ != "UnpicklingError":
+            raise
+        raise _not_tensors(path, "it needs more than plain tensors") from error
+
+
+def _not_tensors(path: Path, reason: str) -> RefusedError:
+    return RefusedError(
+        f"the inputs file is not plain tensors: {reason.splitlines()[0] if reason else 'it is damaged'}",
+        where=str(path),
+        fix="save a dict of tensors with safetensors.torch.save_file, numpy.savez or torch.save",
+    )
+
+
+def _named(value: object, path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        value = (value,)
+    if isinstance(value, list | tuple):
+        keys = names if names is not None else [f"input_{index}" for index in range(len(value))]
+        if len(keys) != len(value):
+            raise UsageError(f"the file has {len(value)} tensors for {len(keys)} inputs", where=str(path))
+        value = dict(zip(keys, value, strict=True))
+    if isinstance(value, Mapping) and all(isinstance(tensor, torch.Tensor) for tensor in value.values()):
+        return {str(name): tensor for name, tensor in value.items()}
+    raise _not_tensors(path, f"it holds a {type(value).__name__}")
+
+
+def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind = "random") -> tuple[torch.Tensor, ...]:
+    """Draws one tensor per input.
+
+    Floats are standard normal, or within [low, high] when both are given. Integers are uniform within [low, high],
+    0 or 1 when no range is given. A two-dimensional integer input named `*mask*` within 0..1 has its ones first, at
+    least one a row, as a tokenizer pads. `zeros and large` gives every second row zeros (an integer's low) and the
+    others large values (an integer's high), so that a batch mixes both.
+
+    Args:
+        contract: names, dtypes, shapes and ranges.
+        sizes: the size of every symbolic dim.
+        seed: of the generator; drawn on the CPU, so that every device gets the same numbers.
+        kind: `random` or `zeros and large`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(_draw(spec, spec.sizes(sizes), generator, kind).to(contract.device) for spec in contract.inputs)
+
+
+def _draw(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, kind: Kind) -> torch.Tensor:
+    dtype = torch_dtype(spec.dtype)
+    low, high = 0.0 if spec.low is None else spec.low, 1.0 if spec.high is None else spec.high
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.complex128 if dtype.is_complex else torch.float64
+        values = torch.randn(shape, generator=generator, dtype=wide)
+        if spec.low is not None and spec.high is not None:
+            values = low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+        if kind == "zeros and large":
+            large = values * LARGE if spec.high is None else torch.full_like(values, high)
+            values = _alternate(torch.zeros_like(values).clamp(spec.low, spec.high) if spec.low else values * 0, large)
+        return values.to(dtype)
+    if _is_mask(spec) and len(shape) == 2 and shape[1] > 0:
+        lengths = torch.randint(1, shape[1] + 1, (shape[0], 1), generator=generator)
+        lengths = (
+            lengths if kind == "random" else _alternate(torch.ones_like(lengths), torch.full_like(lengths, shape[1]))
+        )
+        return (torch.arange(shape[1]) < lengths).to(dtype)
+    first, last = int(low), int(high)
+    if kind == "random":
+        return torch.randint(first, last + 1, shape, generator=generator).to(dtype)
+    return _alternate(torch.full(shape, first), torch.full(shape, last)).to(dtype)
+
+
+def _alternate(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
+    """Takes even rows from one tensor and odd rows from the other; a scalar from the second."""
+    if even.dim() == 0:
+        return odd
+    rows = torch.arange(even.shape[0]).reshape(-1, *[1] * (even.dim() - 1))
+    return torch.where(rows % 2 == 0, even, odd)
+
+
+def _is_mask(spec: TensorSpec) -> bool:
+    return "mask" in spec.name and (spec.low or 0) == 0 and spec.high in (None, 1)
+
+
+def example_sizes(contract: Contract) -> dict[str, int]:
+    """Chooses the sizes to capture with: never 0 or 1, which the exporter would specialise, and no two alike.
+
+    Sizes stay within each dim's range, small, and different from the contract's static sizes, so that no equality
+    holds by accident.
+    """
+    static = {size for spec in contract.inputs for size in spec.shape if isinstance(size, int)}
+    sizes: dict[str, int] = {}
+    for dim in contract.dims().values():
+        taken = static.union(sizes.values())
+        wanted = [*_EXAMPLE_SIZES, *range(dim.min, min(dim.max, dim.min + 64) + 1)]
+        fits = [size for size in wanted if max(dim.min, 2) <= size <= dim.max]
+        sizes[dim.name] = next((size for size in fits if size not in taken), fits[0] if fits else dim.max)
+    return sizes
+
+
+def sizes_to_try(contract: Contract, *, seed: int, largest: int = LARGEST) -> dict[str, dict[str, int]]:
+    """Names the sizes at which a converted model is checked: the smallest, each dim at its largest, and random ones.
+
+    All dims at their largest together can be out of all proportion (64 rows of 512 tokens with 30,000 logits each
+    take 8 GB in f64), so each dim is at its largest while the others stay near their smallest, and no size exceeds
+    `largest` unless the range begins above it. With no symbolic dim there is one case, `static`.
+    """
+    dims = contract.dims().values()
+    if not dims:
+        return {"static": {}}
+    small = example_sizes(contract)
+    tops = {dim.name: max(dim.min, min(dim.max, largest)) for dim in dims}
+    cases = {"smallest": {dim.name: dim.min for dim in dims}}
+    for dim in dims:
+        cases[f"largest {dim.name}"] = {**small, dim.name: tops[dim.name]}
+    generator = torch.Generator().manual_seed(seed)
+    cases["random"] = {dim.name: _between(dim, min(tops[dim.name], dim.min + 64), generator) for dim in dims}
+    return cases
+
+
+def _between(dim: Dim, top: int, generator: torch.Generator) -> int:
+    return int(torch.randint(dim.min, max(top, dim.min) + 1, (), generator=generator))

@@ -1,0 +1,279 @@
+"""Parity: every target of a bundle against the original model and against the float64 truth, on several inputs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fuseconv.bundle import Manifest, open_bundle
+from fuseconv.capture import Program
+from fuseconv.contract import Contract
+from fuseconv.errors import ContractError, FileError, RefusedError, UpstreamError, UsageError
+from fuseconv.inputs import draw, example_sizes, sizes_to_try
+from fuseconv.runtime import Model, load_target
+from fuseconv.targets.artifact import dim_symbols
+from fuseconv.tolerance import Row, compare, incomparable
+from fuseconv.truth import run_in_float64
+
+REFERENCE = "reference.safetensors"
+
+MAX_INPUT_ELEMENTS = 2**20
+"""Of one case drawn at large sizes: seven images of 224 x 224. Time grows with it."""
+
+MAX_OUTPUT_ELEMENTS = 2**20
+"""Of one case drawn at large sizes: 12 MB of reference in f32 and f64, which the bundle carries. A base-size encoder
+gives that for 1365 tokens, and takes 10 s for them in f64 on two cores."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call to try.
+
+    Attributes:
+        name: `given`, `smallest`, `largest seq`, ...
+        inputs: one tensor per contract input.
+    """
+
+    name: str
+    inputs: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a case must give: the original model's outputs, and the same in float64."""
+
+    case: Case
+    original: tuple[torch.Tensor, ...]
+    truth: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class OutputRow:
+    """One output of one target in one case."""
+
+    target: str
+    case: str
+    output: str
+    row: Row
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        return {"target": self.target, "case": self.case, "output": self.output, **self.row.to_json()}
+
+
+@dataclass(frozen=True)
+class Report:
+    """All rows of a verification."""
+
+    rows: tuple[OutputRow, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every row passes."""
+        return all(row.row.ok for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON values: `ok`, the worst figures of each target, and the rows."""
+        targets = dict.fromkeys(row.target for row in self.rows)
+        return {
+            "ok": self.ok,
+            "targets": {target: self._worst(target) for target in targets},
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+    def _worst(self, target: str) -> dict[str, Any]:
+        rows = [row.row for row in self.rows if row.target == target]
+        figures = {name: max((getattr(row, name) for row in rows), key=_nan_is_largest) for name in _FIGURES}
+        reason = next((row.reason for row in rows if row.reason), "")
+        return Row(ok=all(row.ok for row in rows), **figures, reason=reason).to_json()
+
+
+_FIGURES = ("max_abs", "max_rel", "rmse_vs_fp64", "rmse_original_vs_fp64")
+
+
+def _nan_is_largest(figure: float) -> float:
+    return math.inf if math.isnan(figure) else figure
+
+
+def cases(program: Program, *, seed: int = 0) -> list[Case]:
+    """Chooses the calls to try: the given one, others at every kind of size, and a batch of zeros and large values.
+
+    Large sizes are halved until a case has at most `MAX_INPUT_ELEMENTS` and `MAX_OUTPUT_ELEMENTS`.
+    """
+    contract = program.contract
+    chosen = [Case("given", program.examples)]
+    for name, sizes in sizes_to_try(contract, seed=seed).items():
+        chosen.append(Case(name, draw(contract, _affordable(program, sizes), seed=seed)))
+    chosen.append(Case("zeros and large", draw(contract, example_sizes(contract), seed=seed, kind="zeros and large")))
+    return chosen
+
+
+def _affordable(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Halves the dim that is farthest above its minimum until the case is small enough or every dim is at its own."""
+    dims, affordable = program.contract.dims(), dict(sizes)
+    while _is_large(program, affordable):
+        name = max(affordable, key=lambda name: affordable[name] / max(dims[name].min, 1), default=None)
+        if name is None or affordable[name] <= dims[name].min:
+            break
+        affordable[name] = max(affordable[name] // 2, dims[name].min)
+    return affordable
+
+
+def _is_large(program: Program, sizes: Mapping[str, int]) -> bool:
+    inputs = sum(math.prod(spec.sizes(sizes)) for spec in program.contract.inputs)
+    values = {symbol.node.expr: sizes[name] for name, symbol in dim_symbols(program).items()}
+    (results,) = program.exported.graph.output_node().args
+    outputs = sum(_elements(result.meta["val"].shape, values) for result in results)
+    return inputs > MAX_INPUT_ELEMENTS or outputs > MAX_OUTPUT_ELEMENTS
+
+
+def _elements(shape: Sequence[int | torch.SymInt], values: Mapping[Any, int]) -> int:
+    """Counts the elements of a shape; a size that only the data can tell counts as one."""
+    expressions = [size.node.expr.subs(values) for size in shape if isinstance(size, torch.SymInt)]
+    sizes = [int(size) for size in expressions if size.is_number]
+    return math.prod(sizes) * math.prod(size for size in shape if isinstance(size, int))
+
+
+def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
+    """Runs the original program, in its own dtype and in float64."""
+    module = program.exported.module(check_guards=False)
+    references = []
+    for case in chosen:
+        with torch.no_grad():
+            original = tuple(pytree.tree_leaves(module(*case.inputs)))
+        references.append(Reference(case, original, run_in_float64(program, case.inputs)))
+    return references
+
+
+def write_reference(path: Path, references: Sequence[Reference], contract: Contract) -> None:
+    """Writes references as one safetensors file.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
+    from safetensors.torch import save
+
+    tensors: dict[str, torch.Tensor] = {}
+    for index, reference in enumerate(references):
+        for kind, names, values in (
+            ("input", [spec.name for spec in contract.inputs], reference.case.inputs),
+            ("original", contract.outputs, reference.original),
+            ("truth", contract.outputs, reference.truth),
+        ):
+            tensors |= {
+                f"{index}/{kind}/{name}": value.detach().cpu() for name, value in zip(names, values, strict=True)
+            }
+    complex_names = [key for key, tensor in tensors.items() if tensor.is_complex()]
+    for key in complex_names:  # not every complex dtype is one of the format's
+        tensors[key] = torch.view_as_real(tensors[key].resolve_conj())
+    owned = {key: tensor.clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}
+    metadata = {
+        "cases": json.dumps([reference.case.name for reference in references]),
+        "complex": json.dumps(complex_names),
+    }
+    try:
+        path.write_bytes(save(owned, metadata))
+    except OSError as error:
+        raise FileError(f"the reference cannot be written: {error.strerror}", where=str(path)) from error
+
+
+def read_reference(path: Path, contract: Contract) -> list[Reference]:
+    """Reads what `write_reference` wrote, onto the contract's device.
+
+    Raises:
+        RefusedError: the file does not fit the contract.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt", device=contract.device) as file:
+            metadata = file.metadata()
+            complex_names = set(json.loads(metadata["complex"]))
+
+            def read(kind: str, index: int, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+                keys = [f"{index}/{kind}/{name}" for name in names]
+                tensors = {key: file.get_tensor(key) for key in keys}
+                return tuple(
+                    torch.view_as_complex(tensors[key]) if key in complex_names else tensors[key] for key in keys
+                )
+
+            inputs = [spec.name for spec in contract.inputs]
+            return [
+                Reference(
+                    Case(name, read("input", index, inputs)),
+                    read("original", index, contract.outputs),
+                    read("truth", index, contract.outputs),
+                )
+                for index, name in enumerate(json.loads(metadata["cases"]))
+            ]
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise RefusedError(f"the reference does not fit the contract: {error}", where=str(path)) from error
+
+
+def verify(
+    bundle: str | Path, *, against: Program | None = None, inputs: tuple[torch.Tensor, ...] | None = None
+) -> Report:
+    """Runs every target of a bundle and judges each output.
+
+    Args:
+        bundle: the folder.
+        against: the original program; by default its outputs are read from the bundle.
+        inputs: one tensor per contract input, tried instead of the usual cases; needs `against`.
+
+    Raises:
+        UsageError: there is no such bundle, `against` is another model, or `inputs` came without it.
+        RefusedError: the bundle is damaged.
+        UnsupportedError: a target cannot run here.
+    """
+    folder = Path(bundle).absolute()
+    manifest = open_bundle(folder)
+    references = _references(folder, manifest, against, inputs)
+    rows: list[OutputRow] = []
+    for target in sorted(manifest.targets):
+        model = load_target(folder, manifest, target)
+        for reference in references:
+            rows += _judge(model, reference)
+    return Report(tuple(rows))
+
+
+def _references(
+    folder: Path, manifest: Manifest, against: Program | None, inputs: tuple[torch.Tensor, ...] | None
+) -> list[Reference]:
+    contract = manifest.contract
+    if against is None:
+        if inputs is not None:
+            raise UsageError(
+                "only the original model can say what other inputs must give",
+                where="--inputs",
+                fix="add --against MODEL",
+            )
+        return read_reference(folder / REFERENCE, contract)
+    if _signature(against.contract) != _signature(contract):
+        raise UsageError(
+            f"the model's contract is {_signature(against.contract)}, the bundle's is {_signature(contract)}",
+            where="--against",
+            fix="name the model that the bundle was made of, with the same --input",
+        )
+    return refer(against, cases(against) if inputs is None else [Case("given", contract.bind(inputs, {}))])
+
+
+def _signature(contract: Contract) -> str:
+    return f"{', '.join(map(str, contract.inputs))} -> {', '.join(contract.outputs)} on {contract.device}"
+
+
+def _judge(model: Model, reference: Reference) -> list[OutputRow]:
+    names = model.contract.outputs
+    try:
+        result = model(*reference.case.inputs)
+        outputs = (result,) if len(names) == 1 else tuple(result)
+        judged = [compare(*triple) for triple in zip(outputs, reference.original, reference.truth, strict=True)]
+    except (UpstreamError, ContractError) as error:
+        judged = [incomparable(error.what)] * len(names)
+    return [OutputRow(model.target, reference.case.name, name, row) for name, row in zip(names, judged, strict=True)]

@@ -1,0 +1,395 @@
+"""The pipeline, to be read aloud: read, capture, plan, rewrite, write, verify.
+
+Nothing happens here but the sequence; every step is one function of its own file.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import fuseconv
+from fuseconv import parity, rule_check, rule_file, sources, targets
+from fuseconv.bundle import SUFFIX, Manifest, RuleUse, Source, check_replaceable, open_bundle, seal
+from fuseconv.capture import Program, capture
+from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
+from fuseconv.ops import library_paths
+from fuseconv.parity import Report
+from fuseconv.plan import plan as make_plan
+from fuseconv.rewrite import rewrite
+from fuseconv.rule import Rule
+from fuseconv.rule_check import CheckRow
+from fuseconv.runtime import environment
+from fuseconv.sources import Options, Subject
+from fuseconv.staging import staged
+from fuseconv.steps import Plan, read_plan
+from fuseconv.tolerance import table
+
+Progress = Callable[[str], AbstractContextManager[None]]
+"""Called with the name of a step; the step runs inside the context."""
+
+PLAN = "plan.json"
+LIBRARIES = "lib"
+
+
+@dataclass(frozen=True)
+class Written:
+    """One artifact.
+
+    Attributes:
+        target: its target.
+        path: relative to the bundle.
+        seconds: what writing it took.
+        size: of everything the target wrote, in bytes.
+    """
+
+    target: str
+    path: str
+    seconds: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a conversion made.
+
+    Attributes:
+        bundle: the folder.
+        plan: what was rewritten and what was not.
+        written: one artifact a target.
+        skipped: targets that cannot express the model, with the reason.
+        report: parity of every target, case and output.
+    """
+
+    bundle: Path
+    plan: Plan
+    written: tuple[Written, ...]
+    skipped: Mapping[str, str]
+    report: Report
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        judged = self.report.to_json()["targets"]
+        done = {
+            one.target: {"path": one.path, "seconds": one.seconds, "size": one.size, "parity": judged[one.target]}
+            for one in self.written
+        }
+        return {
+            "bundle": str(self.bundle),
+            **plan_to_json(self.plan),
+            "targets": {**done, **{name: {"path": None, "reason": reason} for name, reason in self.skipped.items()}},
+        }
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """Returns the fusions applied and the near misses as plain JSON values."""
+    return {
+        "fusions": [
+            {
+                "rule": step.rule,
+                "op": ", ".join(line.partition("=")[2].partition("(")[0].strip() for line in step.replace),
+                "nodes": list(step.nodes),
+                "status": "applied",
+                "reason": "",
+            }
+            for step in plan.steps
+        ],
+        "near_misses": [{"rule": miss.rule, "node": miss.node, "reason": miss.reason} for miss in plan.misses],
+    }
+
+
+def _silent(step: str) -> AbstractContextManager[None]:  # noqa: ARG001 - Progress's signature
+    return nullcontext()
+
+
+def read_program(
+    model: str | Path, options: Options | None = None, progress: Progress = _silent
+) -> tuple[Subject, Program]:
+    """Reads a model and captures it as a graph.
+
+    Raises:
+        FuseconvError: as `sources.read` and `capture.capture` do.
+    """
+    with progress("read"):
+        subject = sources.read(model, options=options)
+    with progress("capture"):
+        return subject, capture(subject)
+
+
+def load_rules(path: str | Path | None = None) -> tuple[Rule, ...]:
+    """Reads a rule file or folder; without one, the default set that comes with fuseconv.
+
+    A path that is not there is looked up among fuseconv's own: `rules/default.json` means the same from every folder.
+
+    Raises:
+        RuleError: a file is missing or not a rule file.
+    """
+    own = rules_folder()
+    if path is None:
+        return rule_file.load_rules(own / "default.json")
+    path = Path(path)
+    if not path.exists() and path.parts[:1] == ("rules",) and (own.parent / path).exists():
+        path = own.parent / path
+    return rule_file.load_rules(path)
+
+
+def check_rules(path: str | Path | None = None) -> list[CheckRow]:
+    """Checks a rule file without a model: its form, its ops, loops, and its examples against eager PyTorch.
+
+    Raises:
+        RuleError: a rule is not well formed.
+    """
+    return rule_check.check_rules(load_rules(path))
+
+
+def rules_folder() -> Path:
+    """Returns the folder of the rules that come with fuseconv: inside the package, or beside it in a source tree."""
+    package = Path(fuseconv.__file__).parent
+    inside = package / "rules"
+    return inside if inside.is_dir() else package.parent / "rules"
+
+
+def match(
+    model: str | Path,
+    *,
+    rules: str | Path | None = None,
+    target: Sequence[str] = (),
+    options: Options | None = None,
+    plan: str | Path | None = None,
+    allow: Collection[str] = (),
+    progress: Progress = _silent,
+) -> Plan:
+    """Returns the plan that `convert` with the same arguments would execute, having tried that it can be.
+
+    Raises:
+        FuseconvError: reading, capturing, matching or executing failed.
+    """
+    names, known = _target_names(target), load_rules(rules)
+    _, program = read_program(model, options, progress)
+    return _fuse(program, known, names, plan, allow, progress)[0]
+
+
+def verify(
+    bundle: str | Path,
+    *,
+    against: str | Path | None = None,
+    options: Options | None = None,
+    progress: Progress = _silent,
+) -> Report:
+    """Proves a bundle's parity on this machine.
+
+    Args:
+        bundle: the folder.
+        against: the original model; by default its outputs are read from the bundle.
+        options: how to read `against`; `inputs_file` is then what is tried.
+        progress: told of every step.
+
+    Raises:
+        UsageError: `against` is another model, or inputs came without it.
+        FuseconvError: reading the original failed, or the bundle is damaged or cannot run here.
+    """
+    manifest = open_bundle(Path(bundle))
+    options = options or Options()
+    if against is None:
+        if options.inputs_file is not None:
+            raise UsageError(
+                "only the original model can say what other inputs must give",
+                where="--inputs",
+                fix="add --against MODEL",
+            )
+        with progress("verify"):
+            return parity.verify(bundle)
+    options = replace(options, inputs=options.inputs or manifest.contract.inputs, device=manifest.contract.device)
+    subject, program = read_program(against, options, progress)
+    if subject.sha256 != manifest.source.sha256:
+        raise UsageError(
+            f"{against} is not what the bundle was made of: its sha256 is {subject.sha256}",
+            where="--against",
+            fix=f"name the model with sha256 {manifest.source.sha256}",
+        )
+    inputs = program.examples if options.inputs_file is not None else None
+    with progress("verify"):
+        return parity.verify(bundle, against=program, inputs=inputs)
+
+
+def convert(
+    model: str | Path,
+    *,
+    rules: str | Path | None = None,
+    target: Sequence[str] = (),
+    output: str | Path | None = None,
+    options: Options | None = None,
+    plan: str | Path | None = None,
+    allow: Collection[str] = (),
+    allow_mismatch: bool = False,
+    progress: Progress = _silent,
+) -> Conversion:
+    """Converts a model into a bundle, and proves it before it is put in its place.
+
+    Args:
+        model: the source: a file or a Hugging Face folder.
+        rules: a rule file or folder; by default the set that comes with fuseconv.
+        target: names of targets; by default all of them.
+        output: the bundle's folder; by default the model's name with `.fuseconv`, beside it.
+        options: how to read the source, and its inputs.
+        plan: a plan.json to execute instead of matching rules.
+        allow: names of rules that change numbers and are wanted all the same.
+        allow_mismatch: keep, and mark, a bundle that fails parity.
+        progress: told of every step.
+
+    Raises:
+        ParityError: an artifact does not compute what the original computes; nothing is left behind.
+        FuseconvError: reading, capturing, matching, writing or the disk failed.
+    """
+    names, known = _target_names(target), load_rules(rules)
+    folder = Path(output) if output is not None else default_output(Path(model))
+    with staged(folder, check_replaceable) as staging:
+        subject, program = read_program(model, options, progress)
+        chosen, fused = _fuse(program, known, names, plan, allow, progress)
+        with progress("reference"):
+            references = parity.refer(program, parity.cases(program))
+            parity.write_reference(staging / parity.REFERENCE, references, program.contract)
+        (staging / PLAN).write_text(chosen.to_json(), encoding="utf-8")
+        libraries = _copy_libraries(staging, program.contract.device)
+        written, skipped = _write_targets(fused, staging, names, progress)
+        manifest = _manifest(subject, program, chosen, known, written, libraries)
+        seal(staging, manifest)
+        with progress("verify"):
+            report = parity.verify(staging)
+        if not report.ok and not allow_mismatch:
+            raise mismatch(report, str(folder))
+        rows = report.to_json()["rows"]
+        seal(staging, manifest.model_copy(update={"parity": rows, "mismatch": not report.ok}))
+    return Conversion(folder, chosen, written, skipped, report)
+
+
+def _fuse(
+    program: Program,
+    known: Sequence[Rule],
+    names: Sequence[str],
+    plan: str | Path | None,
+    allow: Collection[str],
+    progress: Progress,
+) -> tuple[Plan, Program]:
+    with progress("match"):
+        device = program.contract.device
+        chosen = read_plan(Path(plan)) if plan else make_plan(program, known, device=device, targets=names, allow=allow)
+    with progress("rewrite"):
+        return chosen, rewrite(program, chosen)
+
+
+def mismatch(report: Report, where: str) -> ParityError:
+    """Returns the error for a report with a failing row: the first one, and how many there are."""
+    failing = [row for row in report.rows if not row.row.ok]
+    first = failing[0]
+    return ParityError(
+        f"{len(failing)} of {len(report.rows)} rows fail; first: target {first.target}, case {first.case}, "
+        f"output {first.output}: {first.row.reason}",
+        where=where,
+        fix="find the rule with `fuseconv explain`, leave it out, or keep the bundle, marked, with --allow-mismatch",
+    )
+
+
+def default_output(model: Path) -> Path:
+    """Returns the folder a bundle is written to when none is named: beside the model."""
+    model = model.absolute()
+    return model.with_name((model.name if model.is_dir() else model.stem) + SUFFIX)
+
+
+def _target_names(wanted: Sequence[str]) -> tuple[str, ...]:
+    for name in wanted:
+        if name not in targets.TARGETS:
+            raise UsageError(
+                f"there is no target {name}", where="--target", fix=f"use one of {', '.join(targets.TARGETS)}"
+            )
+    return tuple(dict.fromkeys(wanted)) or tuple(targets.TARGETS)
+
+
+def _copy_libraries(staging: Path, device: str) -> tuple[Path, ...]:
+    folder = staging / LIBRARIES
+    folder.mkdir()
+    copies = []
+    for path in library_paths(device):
+        copy = folder / path.name
+        copy.write_bytes(path.read_bytes())
+        copy.chmod(0o755)
+        copies.append(copy)
+    return tuple(copies)
+
+
+def _write_targets(
+    fused: Program, staging: Path, names: Sequence[str], progress: Progress
+) -> tuple[tuple[Written, ...], dict[str, str]]:
+    written, skipped = [], {}
+    for name in names:
+        target = targets.TARGETS[name]
+        with progress(f"write {name}"), tempfile.TemporaryDirectory() as scratch:
+            start = time.monotonic()
+            try:
+                if reason := target.unsupported(fused):
+                    raise UnsupportedError(reason)
+                artifact = target.write(fused, staging, targets.Context(Path(scratch)))
+            except UnsupportedError as error:
+                skipped[name] = error.what
+                continue
+            seconds = time.monotonic() - start
+        size = sum(path.stat().st_size for path in (staging / artifact).parent.rglob("*") if path.is_file())
+        written.append(Written(name, artifact.as_posix(), round(seconds, 3), size))
+    if not written:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise UnsupportedError(f"no target can express the model: {reasons}", where="--target")
+    return tuple(written), skipped
+
+
+def _manifest(
+    subject: Subject,
+    program: Program,
+    chosen: Plan,
+    known: Sequence[Rule],
+    written: Sequence[Written],
+    libraries: Sequence[Path],
+) -> Manifest:
+    hashes = {rule.name: rule.sha256 for rule in known}
+    return Manifest(
+        fuseconv=fuseconv.__version__,
+        source=Source(form=subject.source, sha256=subject.sha256),
+        contract=program.contract,
+        dtype=_dtype(program),
+        targets={one.target: one.path for one in written},
+        rules=[RuleUse(name=name, sha256=hashes.get(name, ""), count=count) for name, count in chosen.counts().items()],
+        libraries=[f"{LIBRARIES}/{path.name}" for path in libraries],
+        environment=environment(program.contract.device),
+        tolerances=table(),
+        parity=[],
+        mismatch=False,
+    )
+
+
+def _dtype(program: Program) -> str:
+    """The floating dtype that most weights have, by elements; `f32` for a model without any."""
+    from fuseconv.contract import SHORT_DTYPES
+
+    counts: dict[str, int] = {}
+    for tensor in program.exported.state_dict.values():
+        if tensor.is_floating_point():
+            name = SHORT_DTYPES[str(tensor.dtype)]
+            counts[name] = counts.get(name, 0) + tensor.numel()
+    return max(counts, key=lambda name: counts[name], default="f32")
+
+
+def unsupported(conversion: Conversion) -> FuseconvError | None:
+    """Returns the error that says which targets were left out, if any; the others stand."""
+    if not conversion.skipped:
+        return None
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in conversion.skipped.items())
+    names = " ".join(f"--target {one.target}" for one in conversion.written)
+    return UnsupportedError(
+        f"not every target was written: {reasons}",
+        where=str(conversion.bundle),
+        fix=f"the others are in the bundle; ask for those alone with {names}",
+    )

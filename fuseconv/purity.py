@@ -1,0 +1,120 @@
+"""A converted model is a function of its inputs: what it writes to, and what it draws at random.
+
+torch.export keeps in-place ops in the graph. One that writes to a temporary is right as it stands. One that writes to
+an input is right once it writes to a copy: every later use reads the copy, the outputs are the same, and the caller's
+tensor is left alone. One that writes to a buffer or parameter makes each call depend on the calls before it, which no
+target can keep; that is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from fuseconv.errors import UnsupportedError
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
+
+_MAY_RETURN_ITS_INPUT = frozenset({"aten::dropout", "aten::alpha_dropout", "aten::feature_dropout", "aten::pad"})
+"""Ops that return their input itself, though their schema does not say so."""
+
+
+def purify(exported: ExportedProgram) -> None:
+    """Makes the program write to no input, in place.
+
+    Raises:
+        UnsupportedError: it writes to a buffer or parameter, or draws random numbers; the error names the op and line.
+    """
+    graph = exported.graph
+    inputs = exported.graph_signature
+    states = {spec.arg.name: spec.target for spec in inputs.input_specs if spec.kind != InputKind.USER_INPUT}
+    for node in list(graph.nodes):
+        _check_random(node)
+        for written in _written(node):
+            for owner in _owners(written):
+                if owner.name in states:
+                    raise UnsupportedError(
+                        f"{node.target} changes {states[owner.name]}, so that each call depends on those before it",
+                        where=source_line(node),
+                        fix="convert in eval mode, or return the new state as an output and take it as an input",
+                    )
+    for owner in {owner for node in graph.nodes for written in _written(node) for owner in _owners(written)}:
+        _copy_first(graph, owner)
+    exported.graph_module.recompile()
+
+
+def source_line(node: torch.fx.Node) -> str:
+    """Returns the line of the model that made a node: `file:line in function: code`; else the node's name."""
+    frames = _FRAME.findall(str(node.meta.get("stack_trace") or ""))
+    return "{}:{} in {}: {}".format(*frames[-1]) if frames else node.name
+
+
+def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Yields the arguments that a node writes to."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return
+    schema = node.target._schema
+    for argument in schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from _nodes(_argument(node, argument.name))
+    if schema.name == "aten::batch_norm" and _argument(node, "training"):
+        yield from _nodes(_argument(node, "running_mean"))
+        yield from _nodes(_argument(node, "running_var"))
+
+
+def _owners(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Yields the placeholders whose memory a node's value may share."""
+    if node.op == "placeholder":
+        yield node
+    elif isinstance(node.target, torch._ops.OpOverload):
+        schema = node.target._schema
+        shares = schema.name in _MAY_RETURN_ITS_INPUT
+        for position, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None or (shares and position == 0):
+                for part in _nodes(_argument(node, argument.name)):
+                    yield from _owners(part)
+    else:  # operator.getitem of a list of views
+        for part in node.all_input_nodes:
+            yield from _owners(part)
+
+
+def _nodes(value: object) -> Iterator[torch.fx.Node]:
+    """Yields the nodes in an argument: a tensor, a list of them, or neither."""
+    for part in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(part, torch.fx.Node):
+            yield part
+
+
+def _copy_first(graph: torch.fx.Graph, owner: torch.fx.Node) -> None:
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first):
+        copy = graph.call_function(torch.ops.aten.clone.default, (owner,))
+    copy.meta = {"val": owner.meta["val"]}
+    owner.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+
+
+def _check_random(node: torch.fx.Node) -> None:
+    """Refuses an op that draws random numbers, unless its arguments say that it draws none."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return
+    if _argument(node, "train") is False or any(_argument(node, name) == 0 for name in ("p", "dropout_p")):
+        return
+    raise UnsupportedError(
+        f"{target} draws random numbers, so that no two runs agree",
+        where=source_line(node),
+        fix="convert in eval mode, or take the random numbers as an input",
+    )
+
+
+def _argument(node: torch.fx.Node, name: str) -> object:
+    """Returns an argument by its name in the schema, with its default; None when there is none."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    for position, argument in enumerate(node.target._schema.arguments):
+        if argument.name == name:
+            return node.args[position] if position < len(node.args) else node.kwargs.get(name, argument.default_value)
+    return None

@@ -1,0 +1,207 @@
+"""Rows to text: the only file that knows how tables look. Values for --json come from the nouns themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from fuseconv.demo import Embedded
+    from fuseconv.machine import Finding
+    from fuseconv.parity import Report
+    from fuseconv.pipeline import Conversion
+    from fuseconv.rule import Rule
+    from fuseconv.rule_check import CheckRow
+    from fuseconv.steps import Miss, Plan
+
+
+class _Table(Table):
+    """A table without lines whose cells are printed as they are: square brackets are shapes here, not markup."""
+
+    def __init__(self, *columns: str, numbers: Collection[str] = ()) -> None:
+        super().__init__(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        for column in columns:
+            self.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+
+    def add(self, *cells: str | Text) -> None:
+        """Adds a row."""
+        self.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+
+
+def print_fusions(console: Console, plan: Plan) -> None:
+    """Prints how often each rule is applied, by stage."""
+    if not plan.steps:
+        console.print("no rule applies")
+        return
+    counts: dict[tuple[str, str], list[int]] = {}
+    for step in plan.steps:
+        count = counts.setdefault((step.stage, step.rule), [0, 0])
+        count[0] += 1
+        count[1] += len(step.nodes)
+    table = _Table("stage", "rule", "sites", "nodes", numbers=("sites", "nodes"))
+    for (stage, rule), (sites, nodes) in counts.items():
+        table.add(stage, rule, str(sites), str(nodes))
+    console.print(table)
+
+
+def print_misses(console: Console, misses: Sequence[Miss], *, most: int = 20) -> None:
+    """Prints the near misses: the first node that differed, what was expected and found, the model's source line."""
+    for miss in misses[:most]:
+        console.print(f"[bold]{miss.rule}[/] at {miss.node}: {miss.reason}", highlight=False)
+        for name, value in (("expected", miss.expected), ("found", miss.found), ("model", miss.where)):
+            if value:
+                console.print(f"    {name}: {value}", highlight=False, markup=False)
+    if len(misses) > most:
+        console.print(f"... and {len(misses) - most} more (--json has all)")
+
+
+def print_plan(console: Console, plan: Plan, path: Path) -> None:
+    """Prints the fusions of a plan, and where it was written."""
+    print_fusions(console, plan)
+    console.print(f"\n{len(plan.steps)} steps in {path}", highlight=False)
+
+
+def print_explanation(console: Console, plan: Plan) -> None:
+    """Prints the fusions of a plan, then what nearly matched."""
+    print_fusions(console, plan)
+    if plan.misses:
+        console.print(f"\n{len(plan.misses)} near misses", style="bold")
+        print_misses(console, plan.misses)
+
+
+def print_conversion(console: Console, conversion: Conversion) -> None:
+    """Prints what was written: fusions, then one line a target."""
+    print_fusions(console, conversion.plan)
+    console.print()
+    table = _Table(
+        "target", "artifact", "size", "seconds", "parity", "max error", numbers=("size", "seconds", "max error")
+    )
+    worst = worst_rows(conversion.report)
+    for written in conversion.written:
+        ok, max_abs = worst[written.target]
+        table.add(
+            written.target, written.path, size_text(written.size), f"{written.seconds:.1f}", mark(ok), f"{max_abs:.1e}"
+        )
+    for target, reason in conversion.skipped.items():
+        table.add(target, "not written", "", "", "", "")
+        console.print(f"{target}: {reason}", highlight=False, markup=False)
+    console.print(table)
+    console.print(f"\nbundle: {conversion.bundle}", highlight=False)
+
+
+def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
+    """Returns for each target whether all of its rows pass, and its largest absolute difference from the original."""
+    worst: dict[str, tuple[bool, float]] = {}
+    for row in report.rows:
+        ok, max_abs = worst.get(row.target, (True, 0.0))
+        worst[row.target] = (ok and row.row.ok, max(max_abs, row.row.max_abs))
+    return worst
+
+
+def print_parity(console: Console, report: Report) -> None:
+    """Prints every row of a report."""
+    columns = ("target", "case", "output", "parity", "max abs", "max rel", "rmse vs f64", "original's")
+    table = _Table(*columns, numbers=columns[4:])
+    for row in report.rows:
+        one = row.row
+        errors = (one.max_abs, one.max_rel, one.rmse_vs_fp64, one.rmse_original_vs_fp64)
+        table.add(row.target, row.case, row.output, mark(one.ok), *(f"{error:.1e}" for error in errors))
+    console.print(table)
+    for row in report.rows:
+        if not row.row.ok:
+            console.print(f"{row.target}, {row.case}, {row.output}: {row.row.reason}", highlight=False, markup=False)
+
+
+def print_rules(console: Console, rules: Sequence[Rule]) -> None:
+    """Prints each rule's name, stage and sentence."""
+    table = _Table("rule", "stage", "finds")
+    for rule in rules:
+        table.add(rule.name, rule.stage, rule.doc)
+    console.print(table)
+
+
+def print_rule(console: Console, rule: Rule) -> None:
+    """Prints one rule as its file says it: alternatives, conditions, replacement."""
+    console.print(f"[bold]{rule.name}[/]  ({rule.stage})\n{rule.doc}\n", highlight=False)
+    for number, lines in enumerate(rule.texts):
+        console.print("match" if number == 0 else "or", style="bold")
+        for line in lines:
+            console.print(f"    {line}", highlight=False, markup=False)
+    for title, texts in (("where", rule.where), ("replace", rule.replace)):
+        if texts:
+            console.print(title, style="bold")
+        for text in texts:
+            console.print(f"    {text}", highlight=False, markup=False)
+
+
+def print_checks(console: Console, checks: Sequence[CheckRow]) -> None:
+    """Prints one line an example: what the rule was to do with it, and what it did."""
+    table = _Table("", "rule", "example", "result")
+    for check in checks:
+        table.add(mark(check.ok), check.rule, check.check, check.detail)
+    console.print(table)
+
+
+def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embedded]) -> None:
+    """Prints the demonstration's one table, the fusions, and how to go on."""
+    worst, sizes = worst_rows(conversion.report), {one.target: one.size for one in conversion.written}
+    eager = next(one for one in embedded if one.target == "eager")
+    numbers = ("size", "max error", "ms a batch", "speed", "cosine")
+    table = _Table("target", "size", "parity", "max error", "ms a batch", "speed", "cosine", numbers=numbers)
+    for one in embedded:
+        speed = f"{eager.milliseconds / one.milliseconds:.2f}x"
+        cells: tuple[str | Text, ...] = ("", "", "") if one is eager else _judged(worst[one.target], sizes[one.target])
+        table.add(one.target, *cells, f"{one.milliseconds:.1f}", speed, f"{one.cosine:.9f}")
+    console.print(table)
+    console.print("\nspeed and cosine: against the original model in eager PyTorch, one batch of five sentences\n")
+    print_fusions(console, conversion.plan)
+    for target, reason in conversion.skipped.items():
+        console.print(f"{target} was not written: {reason}", highlight=False, markup=False)
+    console.print(f"\nThe bundle is in [bold]{conversion.bundle}[/]. Load it anywhere that has torch and fuseconv:\n")
+    console.print(f"    import fuseconv\n    model = fuseconv.load({str(conversion.bundle)!r})", highlight=False)
+    console.print("    hidden, pooled = model(input_ids, attention_mask, token_type_ids)", highlight=False)
+
+
+def _judged(worst: tuple[bool, float], size: int) -> tuple[str, Text, str]:
+    ok, max_abs = worst
+    return size_text(size), mark(ok), f"{max_abs:.1e}"
+
+
+def print_findings(console: Console, findings: Iterable[Finding]) -> None:
+    """Prints what a machine or a bundle has, and the remedy for what it lacks."""
+    table = _Table("", "what", "found", "fix")
+    for finding in findings:
+        state = mark(finding.ok) if finding.ok or finding.needed else Text("none", style="yellow")
+        table.add(state, finding.name, finding.found, "" if finding.ok else finding.fix)
+    console.print(table)
+
+
+def print_pairs(console: Console, pairs: Mapping[str, object]) -> None:
+    """Prints names and values in two columns."""
+    table = _Table("", "")
+    table.show_header = False
+    for name, value in pairs.items():
+        table.add(name, str(value))
+    console.print(table)
+
+
+def mark(ok: bool) -> Text:
+    """Returns `ok` or `FAIL`, coloured."""
+    return Text("ok", style="green") if ok else Text("FAIL", style="bold red")
+
+
+def size_text(size: int) -> str:
+    """Returns a size in bytes as people read it: 87.4 MB."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"

@@ -1,0 +1,203 @@
+"""Loading a bundle: what is damaged, foreign or against the contract is refused before it can compute anything."""
+
+from __future__ import annotations
+
+import platform
+import stat
+from collections import namedtuple
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.bundle import Environment, Manifest, open_bundle
+from fuseconv.contract import Contract
+from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError, UsageError
+from fuseconv.targets import TARGETS, Runner
+
+PREFERENCE = ("aoti", "export", "torchscript", "onnx")
+"""The target taken when none is named: the first of these that the bundle has."""
+
+_ISA = ("DEFAULT", "NO AVX", "AVX2", "AVX512")
+"""torch's names of CPU instruction sets on x86, each containing those before it."""
+
+
+class Model:
+    """A loaded artifact, called like the module that it was converted from.
+
+    Attributes:
+        contract: what a call takes and gives; every call is checked against it.
+        target: the name of the target.
+        device: `cpu` or `cuda`.
+    """
+
+    def __init__(self, contract: Contract, target: str, runner: Runner) -> None:
+        self.contract = contract
+        self.target = target
+        self.device = contract.device
+        self._runner = runner
+        # A field may have any name that the model's outputs have; `rename` numbers those that Python cannot take.
+        outputs = namedtuple("Outputs", contract.outputs, rename=True)  # type: ignore[misc]  # noqa: PYI024
+        self._pack: Callable[[tuple[torch.Tensor, ...]], Any] = (
+            outputs._make if len(contract.outputs) != 1 else lambda tensors: tensors[0]
+        )
+
+    def __call__(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
+        """Computes the outputs, without gradients.
+
+        Returns:
+            The one output, or a named tuple of several.
+
+        Raises:
+            ContractError: the call does not honour the contract.
+            UpstreamError: the artifact failed, for want of memory for one.
+        """
+        inputs = self.contract.bind(args, kwargs)
+        try:
+            with torch.no_grad():
+                return self._pack(self._runner(*inputs))
+        except Exception as error:
+            raise UpstreamError(
+                f"the target {self.target} failed: {error}",
+                where=f"a call with {', '.join(f'{list(tensor.shape)}' for tensor in inputs)}",
+                fix="try another target, or smaller inputs if the memory was short",
+            ) from error
+
+
+def load(bundle: str | Path, target: str | None = None, device: str | None = None) -> Model:
+    """Loads a bundle.
+
+    A bundle is a program: loading it runs code of whoever made it. Its hashes find damage, not malice.
+
+    Args:
+        bundle: the folder.
+        target: `aoti`, `export`, `torchscript` or `onnx`; by default the first of these that the bundle has.
+        device: when given, the device that the bundle must be for.
+
+    Raises:
+        UsageError: there is no such bundle, or it has no such target.
+        RefusedError: the bundle is damaged, or a library in it is writable by everybody.
+        UnsupportedError: the artifact was made for another device, processor or a newer version than what is here.
+    """
+    folder = Path(bundle).absolute()
+    manifest = open_bundle(folder)
+    return load_target(folder, manifest, choose_target(manifest, target, folder), device)
+
+
+def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
+    """Returns the target wanted, or the best that the bundle has.
+
+    Raises:
+        UsageError: the bundle does not have it.
+    """
+    for name in PREFERENCE if wanted is None else (wanted,):
+        if name in manifest.targets:
+            return name
+    raise UsageError(
+        f"the bundle has no target {wanted or ''}".rstrip(),
+        where=str(folder),
+        fix=f"use one of {', '.join(sorted(manifest.targets))}",
+    )
+
+
+def load_target(folder: Path, manifest: Manifest, target: str, device: str | None = None) -> Model:
+    """Loads one target of a bundle that `open_bundle` has checked; errors as in `load`."""
+    contract = manifest.contract
+    if device is not None and torch.device(device).type != contract.device:
+        raise UnsupportedError(
+            f"the bundle is for {contract.device}, not for {device}",
+            where=str(folder),
+            fix=f"convert again with --device {torch.device(device).type}",
+        )
+    _check_environment(manifest.environment, environment(contract.device), target, folder)
+    for library in manifest.libraries:
+        _load_library(folder / library)
+    return Model(contract, target, TARGETS[target].load(folder / manifest.targets[target], contract.device))
+
+
+def environment(device: str) -> Environment:
+    """Describes this machine.
+
+    Raises:
+        UnsupportedError: `device` is `cuda` and there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError(
+            "there is no CUDA device here", where=f"torch {torch.__version__}", fix="use --device cpu"
+        )
+    capability = ".".join(map(str, torch.cuda.get_device_capability())) if device == "cuda" else None
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        machine=platform.machine(),
+        cpu=torch.backends.cpu.get_cpu_capability(),
+        torch=torch.__version__,
+        onnx=version("onnx"),
+        onnxruntime=_version_of_any("onnxruntime", "onnxruntime-gpu"),
+        cuda=torch.version.cuda if device == "cuda" else None,
+        gpu=capability,
+    )
+
+
+def _version_of_any(*names: str) -> str | None:
+    for name in names:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _check_environment(made: Environment, here: Environment, target: str, folder: Path) -> None:
+    """Refuses what cannot run here, before anything of it is loaded."""
+    problems = []
+    if made.machine != here.machine:
+        problems.append(f"a {made.machine} machine, this is {here.machine}")
+    if made.gpu != here.gpu:
+        problems.append(f"GPU architecture {made.gpu}, this is {here.gpu}")
+    if target == "onnx":
+        if _release(made.onnxruntime) > _release(here.onnxruntime):
+            problems.append(f"ONNX Runtime {made.onnxruntime}, this is {here.onnxruntime}")
+    elif _release(made.torch) > _release(here.torch):
+        problems.append(f"torch {made.torch}, this is {here.torch}")
+    if target == "aoti" and not _includes(here.cpu, made.cpu):
+        problems.append(f"a CPU with {made.cpu}, this has {here.cpu}")
+    if problems:
+        raise UnsupportedError(
+            f"the target {target} was made for {'; '.join(problems)}", where=str(folder), fix="convert the model here"
+        )
+
+
+def _release(text: str | None) -> tuple[int, ...]:
+    """Major and minor; formats and ABIs change with those."""
+    return tuple(int(part) for part in (text or "0.0").split("+")[0].split(".")[:2])
+
+
+def _includes(here: str, made: str) -> bool:
+    if here in _ISA and made in _ISA:
+        return _ISA.index(made) <= _ISA.index(here)
+    return here == made
+
+
+def _load_library(path: Path) -> None:
+    """Loads an op library by its absolute path; its hash was checked with the bundle's.
+
+    Raises:
+        RefusedError: everybody may write it, or its folder.
+        UnsupportedError: it does not load here, or another version of it is loaded already.
+    """
+    for part in (path, path.parent, path.parent.parent):
+        if part.stat().st_mode & stat.S_IWOTH and not part.stat().st_mode & stat.S_ISVTX:
+            raise RefusedError(
+                f"everybody may write {part.name}, from which code is loaded", where=str(part), fix=f"chmod o-w {part}"
+            )
+    try:
+        torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+    except (OSError, RuntimeError) as error:
+        raise UnsupportedError(
+            f"the op library does not load: {error}",
+            where=str(path),
+            fix="use the fuseconv that wrote the bundle, or convert the model again",
+        ) from error

@@ -1,0 +1,60 @@
+"""Reads a model from disk, whatever its form: `read(path)` gives a `Subject`.
+
+The form is known by the file's content, never by its name. What would run code when read needs `Options.trust`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from fuseconv.errors import FileError, UpstreamError
+from fuseconv.sources import archive, huggingface, pickled, state_dict, torchscript
+from fuseconv.sources.sniffing import sniff
+from fuseconv.sources.subject import Loaded, Options, Subject, prepare
+
+__all__ = ["FORMS", "Options", "Subject", "read", "sniff"]
+
+FORMS: Mapping[str, Callable[[Path, Options], Loaded]] = {
+    "huggingface": huggingface.load,
+    "pickle": pickled.load,
+    "pt2": archive.load,
+    "state-dict": state_dict.load,
+    "torchscript": torchscript.load,
+}
+
+
+def read(path: str | Path, *, options: Options | None = None) -> Subject:
+    """Reads a model.
+
+    Args:
+        path: a .pt2 archive, a TorchScript archive, a pickled module, a state dict, or a Hugging Face folder.
+        options: how to read it.
+
+    Raises:
+        FileError: there is no such file, or it cannot be read.
+        RefusedError: it is damaged, hostile, or would run code that is not trusted.
+        UnsupportedError: it is sound, but of a kind that is not converted.
+        UpstreamError: torch or transformers cannot read it, or there is no such device.
+        UsageError: an option is missing or does not fit the model.
+    """
+    path = Path(path)
+    options = options or Options()
+    if not path.exists():
+        raise FileError("there is no such file or folder", where=str(path), fix="check the path")
+    if os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
+        logging.getLogger("fuseconv").warning(
+            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set; it is ignored: what runs code needs --trust"
+        )
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise UpstreamError(
+            f"torch {torch.__version__} finds no CUDA device",
+            where="--device cuda",
+            fix="convert with --device cpu, or install a CUDA build of torch and look at nvidia-smi",
+        )
+    form = sniff(path)
+    return prepare(FORMS[form](path, options), form, path, options)

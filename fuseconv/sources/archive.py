@@ -1,0 +1,243 @@
+"""torch.export archives (.pt2): data, once every member is screened.
+
+`torch.export.load` runs code from an archive in six ways: pickled weights and objects, sample inputs that are unpickled
+again without restriction when the restricted way fails, symbolic shapes that sympy evaluates, guards that are
+compiled, node targets that name any function below `torch`, and compiled code in the same file. Each is refused here,
+or in `serialized`, before it is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import pickle
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from fuseconv.contract import SHORT_DTYPES, Dim, TensorSpec
+from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError
+from fuseconv.inputs import torch_dtype
+from fuseconv.sources.flat import drop_detach, flatten, is_plain
+from fuseconv.sources.pickles import listed, unsafe_globals
+from fuseconv.sources.quiet import quiet_torch
+from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
+from fuseconv.sources.serialized import screen_program, tree_types
+from fuseconv.sources.subject import Loaded, Options
+
+LARGEST_DIM = 2**31 - 1
+"""The upper end of a dim that the archive leaves open."""
+
+
+def load(path: Path, options: Options) -> Loaded:
+    """Reads the exported program of an archive.
+
+    Raises:
+        RefusedError: the archive is damaged or would run code.
+        UnsupportedError: it needs something that this machine or a contract has not.
+    """
+    screen_archive(path, checksums=False)  # `sniff` has compared them
+    exported = load_exported(path)
+    drop_detach(exported)
+    if options.dtype is not None:
+        _convert(exported, torch_dtype(options.dtype))
+    leaves = torch.utils._pytree.tree_leaves(exported.example_inputs or ())
+    examples = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    if is_plain(exported):
+        names = tuple(
+            spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT
+        )
+    elif exported._guards_code:
+        raise UnsupportedError(
+            f"the archive takes containers and restricts their sizes: {exported._guards_code[0]}",
+            where=str(path),
+            fix="export the model so that it takes plain tensors",
+        )
+    else:
+        flat = flatten(exported)
+        exported, names = flat.exported, flat.inputs
+    return Loaded(exported.module(), _specs(exported, names), examples, (), names)
+
+
+def load_exported(path: Path) -> ExportedProgram:
+    """Calls `torch.export.load` on an archive that was screened.
+
+    Raises:
+        UpstreamError: torch cannot read it.
+    """
+    try:
+        with path.open("rb") as file, quiet_torch(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given buffer is not writable")  # of torch's own, up to 2.12
+            return torch.export.load(file)
+    except FuseconvError:
+        raise
+    except Exception as error:
+        raise UpstreamError(
+            f"torch {torch.__version__} cannot read the archive: {error}",
+            where=str(path),
+            fix="save it again with torch.export.save of this torch, or register the operators it names first",
+        ) from error
+
+
+def screen_archive(path: Path, *, checksums: bool = True) -> None:
+    """Refuses an archive of which any part would run code when torch reads it.
+
+    Args:
+        path: the file.
+        checksums: compare every member with its checksum.
+
+    Raises:
+        RefusedError: the member and the reason.
+        UnsupportedError: it holds compiled code, or no program, or more than one.
+    """
+    members = screen_zip(path, checksums=checksums)
+    root = member_root(members, path)
+    programs = []
+    for member in members:
+        name = member.name.removeprefix(root)
+        if name.startswith("data/aotinductor/"):
+            raise RefusedError(
+                "the archive holds compiled code",
+                where=f"{path}: {member.name}",
+                fix="convert the exported program that it was compiled from",
+            )
+        if name.startswith("models/"):
+            programs.append(member)
+        elif name.startswith("data/sample_inputs/"):
+            _screen_pickle(path, member)
+        elif name.startswith(("data/constants/custom_obj", "data/constants/opaque_obj")):
+            raise _refused(path, member, "is a pickled object")
+        elif name.startswith(("data/weights/", "data/constants/")) and name.endswith(".pt"):
+            _screen_pickle(path, member)
+        elif name.startswith(("data/weights/", "data/constants/")) and name.endswith(".json"):
+            _screen_payloads(path, member)
+    if len(programs) != 1 or not programs[0].name.endswith("models/model.json"):
+        raise UnsupportedError(
+            f"the archive holds {len(programs)} programs; one named `model` is read",
+            where=str(path),
+            fix="save one program with torch.export.save",
+        )
+    program = read_member(path, programs[0])
+    screen_program(program, f"{path}: {programs[0].name}")
+    _import_tree_types(tree_types(program), path)
+
+
+def _import_tree_types(names: frozenset[str], path: Path) -> None:
+    """Imports the transformers modules whose containers the program takes or returns, so that torch knows them.
+
+    Raises:
+        UnsupportedError: this transformers, or none, has them.
+    """
+    for name in sorted(names):
+        try:
+            importlib.import_module(name.rpartition(".")[0])
+        except ImportError as error:
+            raise UnsupportedError(
+                f"the program takes or returns a {name}, which cannot be imported: {error}",
+                where=str(path),
+                fix="pip install 'fuseconv[huggingface]', or export the model so that it returns plain tensors",
+            ) from error
+
+
+def _screen_pickle(path: Path, member: Member) -> None:
+    """Screens a tensor file within the archive: its pickle by opcode, then by reading it as nothing but tensors."""
+    data = read_member(path, member)
+    where = f"{path}: {member.name}"
+    if not data:
+        return
+    names = _nested_globals(data, where)
+    if names:
+        raise _refused(path, member, f"is a pickle that names {listed(names)}")
+    try:
+        torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _refused(path, member, "is a pickle of something other than plain tensors") from error
+
+
+def _nested_globals(data: bytes, where: str) -> tuple[str, ...]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as nested:
+            pickles = [name for name in nested.namelist() if name.endswith(".pkl")]
+            if len(pickles) != 1 or nested.getinfo(pickles[0]).file_size > len(data):
+                raise RefusedError("the member is not a file of tensors", where=where)
+            return unsafe_globals(nested.read(pickles[0]), where)
+    except zipfile.BadZipFile as error:
+        raise RefusedError("the member is not a file of tensors", where=where) from error
+
+
+def _screen_payloads(path: Path, member: Member) -> None:
+    """Refuses a weights table that asks for unpickling, or for a file outside its folder."""
+    try:
+        config = json.loads(read_member(path, member))["config"]
+        payloads = [(payload["path_name"], payload["use_pickle"]) for payload in config.values()]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _refused(path, member, "is not a table of weights") from error
+    for name, pickled in payloads:
+        if pickled is not False:
+            raise _refused(path, member, f"says that {name} is pickled")
+        if not isinstance(name, str) or not name.startswith(("weight_", "tensor_")) or "/" in name:
+            raise _refused(path, member, f"names the file {str(name)[:80]!r}")
+
+
+def _refused(path: Path, member: Member, what: str) -> RefusedError:
+    return RefusedError(
+        f"the archive is not plain data: a member {what}",
+        where=f"{path}: {member.name}",
+        fix="save it again with torch.export.save, with plain tensors as weights and example inputs",
+    )
+
+
+def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
+    """Changes the floating dtype of weights and of every dtype written in the graph."""
+    floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    for node in list(exported.graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            exported.graph.erase_node(node)
+        else:
+            change = dict.fromkeys(floats, dtype)
+            node.args = tuple(change.get(arg, arg) if isinstance(arg, torch.dtype) else arg for arg in node.args)
+            node.kwargs = {
+                key: change.get(arg, arg) if isinstance(arg, torch.dtype) else arg for key, arg in node.kwargs.items()
+            }
+    for tensors in (exported.state_dict, exported.constants):
+        for name, tensor in tensors.items():
+            if isinstance(tensor, torch.nn.Parameter) and tensor.is_floating_point():
+                tensors[name] = torch.nn.Parameter(tensor.to(dtype), requires_grad=False)
+            elif isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                tensors[name] = tensor.to(dtype)
+    exported.graph_module.recompile()
+
+
+def _specs(exported: ExportedProgram, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
+    """Reads the contract from the placeholders and the range constraints; symbols become dim0, dim1, in order."""
+    dims: dict[Any, Dim] = {}
+    placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+
+    def size_of(name: str, size: int | torch.SymInt) -> int | Dim:
+        if isinstance(size, int):
+            return size
+        symbol = size.node.expr
+        if not symbol.is_Symbol:
+            raise UnsupportedError(
+                f"input {name} has the size {symbol}, which is computed from another",
+                where=f"input {name}",
+                fix="export it with independent dims, or static ones",
+            )
+        if symbol not in dims:
+            values = exported.range_constraints[symbol]
+            upper = int(values.upper) if values.upper.is_Integer else LARGEST_DIM
+            dims[symbol] = Dim(f"dim{len(dims)}", max(1, int(values.lower)), upper)
+        return dims[symbol]
+
+    specs = []
+    for name in names:
+        value = placeholders[name].meta["val"]
+        shape = tuple(size_of(name, size) for size in value.shape)
+        specs.append(TensorSpec(name, SHORT_DTYPES[str(value.dtype)], shape))
+    return tuple(specs)

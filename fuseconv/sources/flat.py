@@ -1,0 +1,200 @@
+"""The flat calling convention: an exported program that takes tensors and returns a tuple of tensors.
+
+The exporter keeps the caller's containers (keyword arguments, dataclasses, caches) in the program's tree specs, and a
+program whose specs name a library's class cannot be loaded without that library. The graph itself is flat already, so
+only its frame changes: inputs that are constants and outputs that are None go, the specs become plain tuples.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.utils import _pytree as pytree
+
+from fuseconv.errors import UnsupportedError
+
+
+@dataclass(frozen=True)
+class Flat:
+    """An exported program in the flat calling convention, with the names of its inputs and outputs."""
+
+    exported: ExportedProgram
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def flatten(
+    exported: ExportedProgram,
+    names: Sequence[str] | None = None,
+    call: Sequence[str] = (),
+    examples: tuple[torch.Tensor, ...] | None = None,
+) -> Flat:
+    """Returns the same program in the flat calling convention; the given one must not be used again.
+
+    Args:
+        exported: a program whose inputs and outputs are tensors, in any containers.
+        names: what to call the inputs, in the order wanted; by default what the program calls them.
+        call: the keyword by which the program takes each of `names`, or () for their positions.
+        examples: one tensor per input, kept in the program.
+
+    Raises:
+        UnsupportedError: an input or output is neither a tensor nor a constant.
+    """
+    drop_detach(exported)
+    graph = exported.graph_module.graph
+    signature = exported.graph_signature
+    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    users = [spec for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    tensors = [spec for spec in users if not isinstance(spec.arg, ConstantArgument)]
+    if bad := [spec.arg.name for spec in tensors if not isinstance(spec.arg, TensorArgument)]:
+        raise UnsupportedError(
+            f"the input {bad[0]} is not a tensor", where=bad[0], fix="make it a constant of the model"
+        )
+    order = _order(exported, users, call) if call else [spec.arg.name for spec in tensors]
+    for spec in users:
+        if isinstance(spec.arg, ConstantArgument):
+            graph.erase_node(placeholders[spec.arg.name])
+    wanted = tuple(names) if names is not None else tuple(order)
+    kept = [spec for spec in signature.input_specs if spec.kind != InputKind.USER_INPUT]
+    states = [(placeholders[spec.arg.name], spec) for spec in kept]
+    _rename(graph, [placeholders[name] for name in order], wanted)
+    outputs = _outputs(exported)
+    graph_output = graph.output_node()
+    nodes = _own_nodes(graph, graph_output, [index for index, _ in outputs])
+    graph_output.args = (tuple(nodes),)
+    flat_signature = ExportGraphSignature(
+        [
+            *(InputSpec(spec.kind, TensorArgument(node.name), spec.target, spec.persistent) for node, spec in states),
+            *(InputSpec(InputKind.USER_INPUT, TensorArgument(name), None) for name in wanted),
+        ],
+        [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in nodes],
+    )
+    graph.lint()
+    exported.graph_module.recompile()
+    arguments = pytree.tree_structure((tuple(range(len(wanted))), {}))
+    results = pytree.tree_structure(tuple(range(len(nodes))))
+    call_signature = ModuleCallSignature([], [], arguments, results, list(wanted))
+    flat = ExportedProgram(
+        root=exported.graph_module,
+        graph=graph,
+        graph_signature=flat_signature,
+        state_dict=exported.state_dict,
+        range_constraints=exported.range_constraints,
+        module_call_graph=[ModuleCallEntry("", call_signature)],
+        example_inputs=None if examples is None else (examples, {}),
+        constants=exported.constants,
+        verifiers=exported.verifiers,
+    )
+    # They name the caller's containers, which are gone. What they say of sizes, the range constraints say too, when
+    # the dims were given explicitly, as `capture` does.
+    flat._guards_code = []
+    return Flat(flat, wanted, _unique([name for _, name in outputs]))
+
+
+def drop_detach(exported: ExportedProgram) -> None:
+    """Drops `detach_`, in place: it means nothing without gradients, and a program with one cannot be exported again.
+
+    torch.export writes it for every tensor that a model's forward makes of literals.
+    """
+    for node in exported.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
+        node.replace_all_uses_with(node.all_input_nodes[0])
+        exported.graph.erase_node(node)
+    exported.graph_module.recompile()
+
+
+def is_plain(exported: ExportedProgram) -> bool:
+    """Says whether a program takes positional tensors and nothing else."""
+    users = [spec.arg for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    flat = pytree.tree_structure((tuple(range(len(users))), {}))
+    return exported.call_spec.in_spec == flat and all(isinstance(argument, TensorArgument) for argument in users)
+
+
+def _order(exported: ExportedProgram, users: list[InputSpec], call: Sequence[str]) -> list[str]:
+    """Returns the placeholders' names in the order of the keywords."""
+    _, keywords = pytree.tree_unflatten([spec.arg.name for spec in users], exported.call_spec.in_spec)
+    return [str(keywords[keyword]) for keyword in call]
+
+
+def _rename(graph: torch.fx.Graph, inputs: list[torch.fx.Node], names: tuple[str, ...]) -> None:
+    """Gives the input placeholders these names, and puts them in this order, after the parameters."""
+    ours = set(inputs)
+    for node in graph.nodes:
+        if node.name in names and node not in ours:
+            node._rename(f"{node.name}_inner")
+            if node.op == "placeholder":
+                node.target = node.name
+    for position, node in enumerate(inputs):
+        node.name = f"fuseconv_input_{position}"
+    last = next(node for node in graph.nodes if node.op != "placeholder")
+    for node, name in zip(inputs, names, strict=True):
+        node.name = node.target = name
+        last.prepend(node)
+
+
+def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
+    """Lists the tensor outputs: position in the graph's output, and a readable name."""
+    specs = exported.graph_signature.output_specs
+    if bad := [spec for spec in specs if spec.kind != OutputKind.USER_OUTPUT]:
+        raise UnsupportedError(
+            f"the exported program writes to {bad[0].target} ({bad[0].kind.name.lower()})",
+            where=str(bad[0].target),
+            fix="export the model in eval mode, without updating its state",
+        )
+    positions = pytree.tree_unflatten(list(range(len(specs))), exported.call_spec.out_spec)
+    found = []
+    for path, index in pytree.tree_flatten_with_path(positions)[0]:
+        argument = specs[index].arg
+        if isinstance(argument, TensorArgument):
+            found.append((index, _name(path, index)))
+        elif not (isinstance(argument, ConstantArgument) and argument.value is None):
+            raise UnsupportedError(
+                f"output {_name(path, index)} is not a tensor ({type(argument).__name__})",
+                where=_name(path, index),
+                fix="return only tensors from forward",
+            )
+    return found
+
+
+def _name(path: tuple[Any, ...], index: int) -> str:
+    """Makes a name from the keys that lead to an output: `past_key_values_0`; `output_1` when there is no word."""
+    words = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
+    name = re.sub(r"\W+", "_", "_".join(words)).strip("_")
+    return name if re.match(r"[A-Za-z]", name) else f"output_{name or index}"
+
+
+def _unique(names: list[str]) -> tuple[str, ...]:
+    return tuple(
+        name if names.index(name) == at else f"{name}_{names[:at].count(name)}" for at, name in enumerate(names)
+    )
+
+
+def _own_nodes(graph: torch.fx.Graph, output: torch.fx.Node, positions: list[int]) -> list[torch.fx.Node]:
+    """Gives each output a node of its own: a copy where it is an input, a parameter, or another output too."""
+    results = output.args[0]
+    assert isinstance(results, tuple | list)
+    nodes: list[torch.fx.Node] = []
+    for position in positions:
+        node = results[position]
+        assert isinstance(node, torch.fx.Node)
+        if node.op == "placeholder" or node in nodes:
+            with graph.inserting_before(output):
+                copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+            copy.meta = {"val": node.meta["val"], "stack_trace": node.meta.get("stack_trace")}
+            node = copy
+        nodes.append(node)
+    return nodes

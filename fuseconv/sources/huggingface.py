@@ -1,0 +1,228 @@
+"""Hugging Face folders: config.json and safetensors. Weights are data; the classes are transformers' own.
+
+Nothing is fetched. Code in the folder runs only with `--trust code`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.contract import SHORT_DTYPES, Dim, TensorSpec
+from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError, UsageError
+from fuseconv.sources.pickles import listed
+from fuseconv.sources.subject import Loaded, Options
+
+BATCH = Dim("batch", 1, 64)
+LARGEST_SEQUENCE = 2048
+"""The longest sequence that a contract made here allows; a model with more positions needs `--input`."""
+
+logger = logging.getLogger("fuseconv")
+
+
+def load(path: Path, options: Options) -> Loaded:
+    """Builds the model that config.json names, fills it from the safetensors, and makes inputs from the config.
+
+    Raises:
+        RefusedError: the folder needs code of its own, is damaged, or lacks weights.
+        UnsupportedError: transformers is missing or does not know the model.
+    """
+    config = _config(path)
+    model_class = _model_class(config, path, options)
+    attention = str(config.get("attn_implementation", config.get("_attn_implementation", "")))
+    if "/" in attention:
+        options.require("code", "attention code from elsewhere", f"{path}/config.json", attention)
+    if "quantization_config" in config:
+        raise UnsupportedError(
+            "the weights are quantized", where=f"{path}/config.json", fix="convert the model before quantization"
+        )
+    if not any(path.glob("*.safetensors")):
+        raise RefusedError(
+            "the folder has no .safetensors file", where=str(path), fix="save it with model.save_pretrained(folder)"
+        )
+    module = _pretrained(model_class, path, options)
+    specs = _inputs(module) if not options.inputs and options.inputs_file is None else ()
+    return Loaded(module, specs, call=tuple(spec.name for spec in specs), by_keyword=True)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    where = str(path / "config.json")
+    try:
+        config = json.loads((path / "config.json").read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(
+            f"it is not JSON: {error}", where=where, fix="take the folder from its maker again"
+        ) from error
+    if not isinstance(config, dict):
+        raise RefusedError("it is not a JSON object", where=where, fix="take the folder from its maker again")
+    return config
+
+
+def _is_known(config: dict[str, Any]) -> bool:
+    from transformers import CONFIG_MAPPING
+
+    return config.get("model_type") in CONFIG_MAPPING
+
+
+def _model_class(config: dict[str, Any], path: Path, options: Options) -> Any:
+    """Returns transformers' class for the first of `architectures`; AutoModel when the folder brings its own class."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise UnsupportedError(
+            "a Hugging Face folder needs transformers", where=str(path), fix="pip install 'fuseconv[huggingface]'"
+        ) from error
+    architectures = config.get("architectures") or []
+    name = architectures[0] if isinstance(architectures, list) and architectures else None
+    found = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
+    if inspect.isclass(found) and issubclass(found, transformers.PreTrainedModel):
+        return found
+    if "auto_map" in config:
+        options.require("code", "the folder's own model class", str(path), str(name))
+        return transformers.AutoModel
+    if name is None and _is_known(config):
+        return transformers.AutoModel
+    raise UnsupportedError(
+        f"transformers {transformers.__version__} has no model class {name or config.get('model_type')}",
+        where=f"{path}/config.json",
+        fix="install the transformers that the model was saved with, or name a class it has in `architectures`",
+    )
+
+
+def _pretrained(model_class: Any, path: Path, options: Options) -> torch.nn.Module:
+    import transformers
+    from safetensors import SafetensorError
+
+    arguments: dict[str, Any] = {"trust_remote_code": True} if "code" in options.trust else {}
+    try:
+        with _quiet(transformers.utils.logging):
+            module, info = model_class.from_pretrained(
+                path, local_files_only=True, use_safetensors=True, output_loading_info=True, dtype="auto", **arguments
+            )
+    except SafetensorError as error:
+        raise RefusedError(f"the weights are damaged: {error}", where=str(path), fix="save the folder again") from error
+    except Exception as error:
+        raise UpstreamError(
+            f"transformers {transformers.__version__} cannot load the folder: {type(error).__name__}: {error}",
+            where=str(path),
+            fix="save it again with model.save_pretrained(folder), with safetensors",
+        ) from error
+    if lacking := [*info["missing_keys"], *(str(key) for key in info["mismatched_keys"])]:
+        raise RefusedError(
+            f"weights are missing or of another shape, and would be random: {listed(sorted(lacking))}",
+            where=str(path),
+            fix="save the folder again from the very class that `architectures` names",
+        )
+    if info["unexpected_keys"]:
+        logger.warning("%s: %s does not use %s", path, model_class.__name__, listed(sorted(info["unexpected_keys"])))
+    assert isinstance(module, torch.nn.Module)
+    for part in module.modules():  # an encoder and a decoder each have a config of their own
+        config = getattr(part, "config", None)
+        if config is not None and hasattr(config, "use_cache"):
+            config.use_cache = False
+    return module
+
+
+@contextmanager
+def _quiet(log: Any) -> Iterator[None]:
+    """Keeps the loading bar and report off the terminal: what they say is checked here."""
+    level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bar:
+            log.enable_progress_bar()
+
+
+def _inputs(module: Any) -> tuple[TensorSpec, ...]:
+    """Makes the contract from the model's main input, its forward's parameters and its config.
+
+    Raises:
+        UsageError: no recipe is known for the main input.
+    """
+    main = module.main_input_name
+    recipe = _RECIPES.get(main)
+    if recipe is None:
+        raise UsageError(
+            f"no inputs are known for a model whose main input is {main}",
+            where=type(module).__name__,
+            fix=f"give each with --input: its forward takes {', '.join(inspect.signature(module.forward).parameters)}",
+        )
+    specs = recipe(module)
+    if module.config.is_encoder_decoder and main != "decoder_input_ids":
+        specs = (*specs, _token_ids(module, "decoder_input_ids", _sequence(module, "target")))
+    if main == "input_ids" and hasattr(module.config, "vision_config"):
+        specs = (*specs, *_pixels(module, Dim("images", BATCH.min, BATCH.max)))
+    return specs
+
+
+def _text(module: Any) -> tuple[TensorSpec, ...]:
+    sequence = _sequence(module, "seq")
+    accepted = inspect.signature(module.forward).parameters
+    specs = [_token_ids(module, "input_ids", sequence)]
+    if "attention_mask" in accepted:
+        specs.append(TensorSpec("attention_mask", "i64", (BATCH, sequence), 0, 1))
+    kinds = getattr(_text_config(module), "type_vocab_size", 0) or 0
+    if "token_type_ids" in accepted and kinds > 1:
+        specs.append(TensorSpec("token_type_ids", "i64", (BATCH, sequence), 0, kinds - 1))
+    return tuple(specs)
+
+
+def _token_ids(module: Any, name: str, sequence: Dim) -> TensorSpec:
+    return TensorSpec(name, "i64", (BATCH, sequence), 0, _text_config(module).vocab_size - 1)
+
+
+def _text_config(module: Any) -> Any:
+    return module.config.get_text_config()
+
+
+def _sequence(module: Any, name: str) -> Dim:
+    """The sequence dim: as long as there are positions, less those that a padding offset takes (RoBERTa)."""
+    config = _text_config(module)
+    sizes = (getattr(config, key, None) for key in ("max_position_embeddings", "max_target_positions", "n_positions"))
+    longest = min(size for size in (*sizes, LARGEST_SEQUENCE) if size)
+    for part_name, part in module.named_modules():
+        if part_name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
+            offset = 0 if part.padding_idx is None else part.padding_idx + 1
+            longest = min(longest, part.num_embeddings - offset)
+    return Dim(name, 2, longest)
+
+
+def _pixels(module: Any, batch: Dim = BATCH) -> tuple[TensorSpec, ...]:
+    config = getattr(module.config, "vision_config", module.config)
+    size = getattr(config, "image_size", None) or 224
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return (TensorSpec("pixel_values", _float(module), (batch, config.num_channels, height, width)),)
+
+
+def _spectrogram(module: Any) -> tuple[TensorSpec, ...]:
+    config = module.config
+    shape = (BATCH, config.num_mel_bins, 2 * config.max_source_positions)
+    return (TensorSpec("input_features", _float(module), shape),)
+
+
+def _waveform(module: Any) -> tuple[TensorSpec, ...]:
+    """One second: the feature encoder divides the length so often that its sizes have no simple bound."""
+    return (TensorSpec("input_values", _float(module), (BATCH, 16_000)),)
+
+
+def _float(module: Any) -> str:
+    return SHORT_DTYPES[str(module.dtype)]
+
+
+_RECIPES: dict[str, Callable[[Any], tuple[TensorSpec, ...]]] = {
+    "input_features": _spectrogram,
+    "input_ids": _text,
+    "input_values": _waveform,
+    "pixel_values": _pixels,
+}

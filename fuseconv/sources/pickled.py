@@ -1,0 +1,32 @@
+"""Pickled modules: `torch.save(model)`. Reading one runs whatever its maker wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from fuseconv.errors import UpstreamError
+from fuseconv.sources.pickles import listed
+from fuseconv.sources.sniffing import pickle_names
+from fuseconv.sources.state_dict import fill
+from fuseconv.sources.subject import Loaded, Options
+
+
+def load(path: Path, options: Options) -> Loaded:
+    """Reads a pickled module, or a checkpoint that holds a state dict among other objects.
+
+    Raises:
+        RefusedError: pickles are not trusted; the unsafe globals are listed.
+        UpstreamError: the pickle cannot be read here.
+    """
+    options.require("pickle", "the pickle", str(path), listed(pickle_names(path)))
+    try:
+        value = torch.load(path, map_location="cpu", weights_only=False)
+    except Exception as error:
+        raise UpstreamError(
+            f"the pickle cannot be read: {type(error).__name__}: {error}",
+            where=str(path),
+            fix="read it where the module's own code can be imported, or save its state dict and give --model",
+        ) from error
+    return Loaded(value) if isinstance(value, torch.nn.Module) else fill(value, path, options)

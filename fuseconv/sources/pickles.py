@@ -1,0 +1,89 @@
+"""Says what a pickle would import, without running it.
+
+A pickle is disassembled, never run: it is data when every global it names is one that a tensor needs.
+
+Source: the Python `pickletools` manual; the globals are those that `torch.load(weights_only=True)` knows.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import re
+from collections.abc import Iterable
+from typing import Any, BinaryIO
+
+from fuseconv.errors import RefusedError
+
+TENSOR_GLOBALS = frozenset(
+    {
+        "_codecs.encode",
+        "collections.OrderedDict",
+        "torch.Size",
+        "torch.Tensor",
+        "torch._tensor._rebuild_from_type_v2",
+        "torch._utils._rebuild_parameter",
+        "torch._utils._rebuild_tensor",
+        "torch._utils._rebuild_tensor_v2",
+        "torch._utils._rebuild_tensor_v3",
+        "torch.device",
+        "torch.nn.parameter.Parameter",
+        "torch.serialization._get_layout",
+    }
+)
+"""What the pickle of a dict of plain tensors names, besides storages and dtypes."""
+
+_STORAGE_OR_DTYPE = re.compile(
+    r"^torch\.((storage\.)?(Typed|Untyped|Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool|ComplexFloat"
+    r"|ComplexDouble)Storage|(b?float|u?int|complex)\d+|float8_\w+|bool)$"
+)
+
+
+def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
+    """Lists, sorted, the globals of one pickle that plain tensors do not need; empty when it is data.
+
+    A stream is left just behind the pickle. A name that the pickle computes, and does not spell, counts as unsafe
+    whatever it is, because a disassembler cannot be sure of it; `?` stands for one that could not be read.
+
+    Args:
+        data: the pickle.
+        where: the file, for the message.
+
+    Raises:
+        RefusedError: it is not a complete pickle.
+    """
+    spelled: set[str] = set()
+    computed: set[str] = set()
+    strings: list[Any] = []
+    memo: dict[int, Any] = {}
+    try:
+        for opcode, argument, _ in pickletools.genops(data):
+            if opcode.name == "GLOBAL":
+                spelled.add(str(argument).replace(" ", "."))
+            elif opcode.name == "INST":
+                computed.add(str(argument).replace(" ", "."))
+            elif opcode.name == "STACK_GLOBAL":
+                computed.add(".".join(map(str, strings[-2:])) or "?")
+            elif opcode.name in ("EXT1", "EXT2", "EXT4"):
+                computed.add("?")
+            elif opcode.name == "MEMOIZE":
+                memo[len(memo)] = strings[-1] if strings else None
+            elif opcode.name in ("GET", "BINGET", "LONG_BINGET"):
+                strings.append(memo.get(int(str(argument))))
+            elif isinstance(argument, str):
+                strings.append(argument)
+    except (ValueError, AttributeError, IndexError, TypeError, OverflowError, MemoryError) as error:
+        raise RefusedError(
+            f"the pickle is damaged: {error}", where=where, fix="take the file from its maker again"
+        ) from error
+    return tuple(sorted(computed.union(name for name in spelled if not is_tensor_global(name))))
+
+
+def is_tensor_global(name: str) -> bool:
+    """Says whether a plain tensor, its storage or its dtype needs this global."""
+    return name in TENSOR_GLOBALS or _STORAGE_OR_DTYPE.match(name) is not None
+
+
+def listed(names: Iterable[str], most: int = 12) -> str:
+    """Joins names for a message, and says how many more there are."""
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,32 @@
+"""Keeps torch's own log lines off the terminal while fuseconv calls it: the error that follows says it better."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Silences what torch's loggers write to a stream, unless TORCH_LOGS asks for them."""
+    handlers = set() if "TORCH_LOGS" in os.environ else set(_handlers())
+    for handler in handlers:
+        handler.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_nothing)
+
+
+def _handlers() -> Iterator[logging.Handler]:
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "torch":
+            handlers = logging.getLogger(name).handlers
+            yield from (handler for handler in handlers if isinstance(handler, logging.StreamHandler))
+
+
+def _nothing(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter
+    return False

@@ -1,0 +1,295 @@
+"""Reads a zip before torch does, and refuses what could do harm.
+
+It is read from its end-of-central-directory record on, by hand: a million entries must be refused before anything
+parses them. Only plain archives pass: no prefix, no comment, no gap, so that every zip reader sees the same members.
+
+Source: APPNOTE.TXT 6.3.10 (zip).
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from fuseconv.errors import FileError, RefusedError
+
+ZIP_MAGIC = b"PK\x03\x04"
+
+_END = struct.Struct("<4s4H2LH")
+_END64_LOCATOR = struct.Struct("<4sLQL")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_CENTRAL = struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_STORED, _DEFLATED = 0, 8
+_PIECE = 1 << 20
+_ENCRYPTED = 0x1
+_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
+_DRIVE = re.compile(r"^[A-Za-z]:")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a zip may be.
+
+    Attributes:
+        entries: members at most. A model of 100,000 tensors fits.
+        directory: bytes of the central directory at most.
+        ratio: bytes unpacked for each byte of the file, at most.
+        floor: bytes unpacked that are always allowed: small files compress well.
+    """
+
+    entries: int = 131_072
+    directory: int = 64 << 20
+    ratio: int = 100
+    floor: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a screened zip.
+
+    Attributes:
+        name: its path in the zip.
+        size: bytes unpacked.
+        packed: bytes in the file.
+        method: 0 stored, 8 deflated.
+        crc: CRC-32 of the unpacked bytes.
+        header: offset of its local header.
+        data: offset of its bytes.
+    """
+
+    name: str
+    size: int
+    packed: int
+    method: int
+    crc: int
+    header: int
+    data: int = 0
+
+
+def screen_zip(path: Path, limits: Limits | None = None, *, checksums: bool = True) -> tuple[Member, ...]:
+    """Reads the members of a zip whose every name, size and offset is harmless.
+
+    Names are relative, without `..`, backslash, drive, control character, symlink or duplicate; members do not overlap;
+    what they unpack to is bounded, and has the checksum that the zip says: torch's own reader does not look.
+
+    Args:
+        path: the file.
+        limits: how large it may be.
+        checksums: read every member and compare; without it only the directory and headers are read.
+
+    Raises:
+        RefusedError: the zip is damaged or hostile.
+        FileError: the file cannot be read.
+    """
+    limits = limits or Limits()
+    try:
+        with path.open("rb") as file:
+            count, start, end, stop = _directory(file, path, limits)
+            file.seek(start)
+            members = tuple(_central(file.read(end - start), count, path))
+            _check_names(members, path)
+            total = sum(member.size for member in members)
+            if total > max(limits.floor, limits.ratio * stop):
+                raise _refused(path, f"unpacks to {total} bytes from {stop}: more than {limits.ratio} to 1")
+            members = _locate(file, members, start, path)
+            for member in members if checksums else ():
+                _check_bytes(file, member, path)
+            return members
+    except OSError as error:
+        raise FileError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def read_member(path: Path, member: Member, limit: int = 256 << 20) -> bytes:
+    """Returns the unpacked bytes of a screened member.
+
+    Raises:
+        RefusedError: it is larger than `limit` bytes, or damaged.
+    """
+    if member.size > limit:
+        raise RefusedError(f"it has {member.size} bytes; at most {limit} are read", where=f"{path}: {member.name}")
+    with path.open("rb") as file:
+        return b"".join(_unpacked(file, member, path))
+
+
+def _check_bytes(file: BinaryIO, member: Member, path: Path) -> None:
+    crc = size = 0
+    for chunk in _unpacked(file, member, path):
+        crc, size = zlib.crc32(chunk, crc), size + len(chunk)
+    if (crc, size) != (member.crc, member.size):
+        raise _refused(path, f"is damaged: {member.name!r} does not have its checksum")
+
+
+def _unpacked(file: BinaryIO, member: Member, path: Path) -> Iterator[bytes]:
+    """Yields the bytes of a member, a mebibyte at a time; one byte too many when it is larger than it says."""
+    file.seek(member.data)
+    if member.method == _STORED:
+        yield from _pieces(file, member.packed)
+        return
+    unpack = zlib.decompressobj(-zlib.MAX_WBITS)
+    room = member.size + 1
+    for packed in _pieces(file, member.packed):
+        piece = packed
+        while room > 0:
+            try:
+                chunk = unpack.decompress(piece, min(room, _PIECE))
+            except zlib.error as error:
+                raise _refused(path, f"is damaged in {member.name!r}") from error
+            yield chunk
+            room -= len(chunk)
+            piece = unpack.unconsumed_tail
+            if not piece and len(chunk) < _PIECE:
+                break
+
+
+def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
+    while size > 0 and (piece := file.read(min(size, _PIECE))):
+        size -= len(piece)
+        yield piece
+
+
+def member_root(members: tuple[Member, ...], path: Path) -> str:
+    """Returns the one folder that holds every member, as torch writes them, with its trailing slash.
+
+    Raises:
+        RefusedError: there is no such folder.
+    """
+    roots = {member.name.partition("/")[0] for member in members if "/" in member.name}
+    if len(roots) != 1 or any("/" not in member.name for member in members):
+        raise _refused(path, "does not keep its members in one folder, as torch's archives do")
+    return roots.pop() + "/"
+
+
+def _directory(file: BinaryIO, path: Path, limits: Limits) -> tuple[int, int, int, int]:
+    """Returns the entry count, and the offsets: directory start, directory end, end of file."""
+    stop = file.seek(0, io.SEEK_END)
+    if stop < _END.size:
+        raise _refused(path, "is too short for a zip")
+    file.seek(stop - _END.size)
+    signature, disk, first, here, count, size, start, comment = _END.unpack(file.read(_END.size))
+    if signature != b"PK\x05\x06" or comment:
+        raise _refused(path, "is cut short, or has a comment or other bytes after its directory")
+    end = stop - _END.size
+    short = (disk, first, here, count, size, start)
+    locator = b""
+    if end >= _END64_LOCATOR.size:
+        file.seek(end - _END64_LOCATOR.size)
+        locator = file.read(_END64_LOCATOR.size)
+    if locator.startswith(b"PK\x06\x07"):
+        end = _END64_LOCATOR.unpack(locator)[2]
+        file.seek(min(end, stop))
+        record = file.read(_END64.size)
+        if len(record) < _END64.size or not record.startswith(b"PK\x06\x06"):
+            raise _refused(path, "has a damaged zip64 record")
+        _, length, _, _, disk, first, here, count, size, start = _END64.unpack(record)
+        if end + 12 + length != stop - _END.size - _END64_LOCATOR.size:
+            raise _refused(path, "has bytes between its directory and its end")
+        long = (disk, first, here, count, size, start)
+        full = (_FULL16, _FULL16, _FULL16, _FULL16, _FULL32, _FULL32)
+        if any(a not in (b, limit) for a, b, limit in zip(short, long, full, strict=True)):
+            raise _refused(path, "says one thing in its zip record and another in its zip64 record")
+    if disk or first or here != count:
+        raise _refused(path, "is spread over several disks")
+    if count > limits.entries or size > limits.directory:
+        raise _refused(path, f"has {count} members in a directory of {size} bytes: more than {limits.entries} members")
+    if start + size != end:
+        raise _refused(path, "has bytes outside its members and directory")
+    return count, start, end, stop
+
+
+def _central(directory: bytes, count: int, path: Path) -> Iterator[Member]:
+    at = 0
+    for _ in range(count):
+        if at + _CENTRAL.size > len(directory):
+            raise _refused(path, "has fewer members than it says")
+        fields = _CENTRAL.unpack_from(directory, at)
+        signature, _, _, flags, method, _, _, crc, packed, size = fields[:10]
+        name_length, extra_length, comment, disk, _, attributes, header = fields[10:]
+        at += _CENTRAL.size
+        raw = directory[at : at + name_length]
+        extra = directory[at + name_length : at + name_length + extra_length]
+        at += name_length + extra_length + comment
+        if signature != b"PK\x01\x02" or len(raw) != name_length or at > len(directory):
+            raise _refused(path, "has a damaged directory")
+        try:
+            name = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _refused(path, f"has the member name {raw!r}, which is not UTF-8") from error
+        if flags & _ENCRYPTED or method not in (_STORED, _DEFLATED) or disk not in (0, _FULL16):
+            raise _refused(path, f"has {name!r}, which is encrypted or packed in an unknown way")
+        if stat.S_ISLNK(attributes >> 16):
+            raise _refused(path, f"has {name!r}, which is a symbolic link")
+        size, packed, header = _widen(extra, size, packed, header, path)
+        if method == _STORED and size != packed:
+            raise _refused(path, f"has {name!r}, which says two sizes")
+        yield Member(name, size, packed, method, crc, header)
+    if at != len(directory):
+        raise _refused(path, "has more members than it says")
+
+
+def _widen(extra: bytes, size: int, packed: int, header: int, path: Path) -> tuple[int, int, int]:
+    """Takes from the zip64 extra field what did not fit 32 bits, in the order that APPNOTE 4.5.3 gives."""
+    values = [size, packed, header]
+    wide = [index for index, value in enumerate(values) if value == _FULL32]
+    at = 0
+    while wide and at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, at)
+        if kind == 1 and length >= 8 * len(wide) and at + 4 + length <= len(extra):
+            for index, value in zip(wide, struct.unpack_from(f"<{len(wide)}Q", extra, at + 4), strict=True):
+                values[index] = value
+            return values[0], values[1], values[2]
+        at += 4 + length
+    if wide:
+        raise _refused(path, "has a member without its zip64 sizes")
+    return size, packed, header
+
+
+def _check_names(members: tuple[Member, ...], path: Path) -> None:
+    names: set[str] = set()
+    for member in members:
+        name = member.name
+        parts = name.removesuffix("/").split("/")
+        if (
+            any(part in ("", ".", "..") for part in parts)
+            or "\\" in name
+            or _DRIVE.match(name)
+            or _CONTROL.search(name)
+            or len(name) > 1024
+        ):
+            raise _refused(path, f"has the member name {name[:80]!r}, which could leave its folder")
+        if name.removesuffix("/") in names:
+            raise _refused(path, f"has two members named {name!r}")
+        names.add(name.removesuffix("/"))
+
+
+def _locate(file: BinaryIO, members: tuple[Member, ...], start: int, path: Path) -> tuple[Member, ...]:
+    """Checks each local header against the directory, and that members follow one another without overlap."""
+    placed: dict[str, Member] = {}
+    free = 0
+    for member in sorted(members, key=lambda member: member.header):
+        file.seek(min(member.header, start))
+        header = file.read(_LOCAL.size)
+        if len(header) < _LOCAL.size or not header.startswith(ZIP_MAGIC):
+            raise _refused(path, f"has no header for {member.name!r}")
+        _, _, flags, method, _, _, _, _, _, name_length, extra_length = _LOCAL.unpack(header)
+        name = file.read(name_length)
+        data = member.header + _LOCAL.size + name_length + extra_length
+        if name != member.name.encode() or method != member.method or flags & _ENCRYPTED:
+            raise _refused(path, f"has {member.name!r} in its directory, but another header")
+        if member.header < free or data + member.packed > start:
+            raise _refused(path, f"has {member.name!r}, which overlaps another member")
+        free = data + member.packed
+        placed[member.name] = replace(member, data=data)
+    return tuple(placed[member.name] for member in members)
+
+
+def _refused(path: Path, what: str) -> RefusedError:
+    return RefusedError(f"the zip archive {what}", where=str(path), fix="take the file from its maker again")

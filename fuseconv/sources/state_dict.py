@@ -1,0 +1,166 @@
+"""State dicts: tensors by name, from torch.save or safetensors, that fill the module which `--model` builds."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pickle
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.errors import FuseconvError, RefusedError, UsageError
+from fuseconv.sources.pickles import listed
+from fuseconv.sources.subject import Loaded, Options
+
+
+def load(path: Path, options: Options) -> Loaded:
+    """Reads a state dict as data alone, and builds the module that it fills.
+
+    Raises:
+        RefusedError: it is damaged, does not fit the module, or the module's own code is not trusted.
+        UsageError: `--model` is missing or names nothing.
+    """
+    return fill(_tensors(path), path, options)
+
+
+def fill(value: Any, path: Path, options: Options) -> Loaded:
+    """Builds the module of `options.model` and loads the tensors that `value` holds.
+
+    Raises:
+        RefusedError: the tensors do not fit the module, or its code is not trusted.
+        UsageError: `--model` is missing or names nothing.
+    """
+    tensors = state_of(value, path)
+    if options.model is None:
+        raise UsageError(
+            f"the file holds {len(tensors)} tensors and no module",
+            where=str(path),
+            fix="say what builds the module: --model pkg.mod:factory or --model file.py:factory, with --trust code",
+        )
+    options.require("code", f"--model {options.model}", options.model)
+    module = build(options.model)
+    _load_into(module, tensors, path)
+    return Loaded(module)
+
+
+def _tensors(path: Path) -> Any:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    with path.open("rb") as file:
+        head = file.read(2)
+    try:
+        if head in (b"PK", b"\x80\x02"):
+            return torch.load(path, map_location="cpu", weights_only=True)
+        return load_file(path)
+    except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        raise RefusedError(
+            f"the tensors cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            where=str(path),
+            fix="save the state dict again",
+        ) from error
+
+
+def state_of(value: Any, path: Path) -> dict[str, torch.Tensor]:
+    """Finds the state dict in what a file held: the dict itself, or the one dict of tensors inside it.
+
+    Raises:
+        RefusedError: there is none, or there are several.
+    """
+    if _is_state(value):
+        return dict(value)
+    found = {str(key): part for key, part in value.items() if _is_state(part)} if isinstance(value, Mapping) else {}
+    if len(found) == 1:
+        return dict(next(iter(found.values())))
+    raise RefusedError(
+        f"the file holds a {type(value).__name__}"
+        + (f" with the state dicts {', '.join(found)}" if found else ", and no state dict"),
+        where=str(path),
+        fix="save model.state_dict() alone",
+    )
+
+
+def _is_state(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(isinstance(key, str) and isinstance(tensor, torch.Tensor) for key, tensor in value.items())
+    )
+
+
+def build(model: str) -> torch.nn.Module:
+    """Imports and calls the factory named `pkg.mod:factory` or `file.py:factory`; runs its code.
+
+    Raises:
+        UsageError: there is no such module, file or factory, or it fails, or gives something else.
+    """
+    origin, _, name = model.rpartition(":")
+    where = f"--model {model}"
+    if not origin or not name.isidentifier():
+        raise UsageError("the model is not readable", where=where, fix="write pkg.mod:factory or file.py:factory")
+    try:
+        with _importable(Path(origin).resolve().parent if origin.endswith(".py") else Path.cwd()):
+            made = getattr(_import(origin), name)
+            module = made if isinstance(made, torch.nn.Module) else made()
+    except FuseconvError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{name} does not build a model: {type(error).__name__}: {error}",
+            where=where,
+            fix="name a class or function that takes no argument and returns a torch.nn.Module",
+        ) from error
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"{name} gives a {type(module).__name__}", where=where, fix="return a torch.nn.Module")
+    return module
+
+
+def _import(origin: str) -> Any:
+    if not origin.endswith(".py"):
+        return importlib.import_module(origin)
+    spec = importlib.util.spec_from_file_location(Path(origin).stem, origin)
+    if spec is None or spec.loader is None or not Path(origin).is_file():
+        raise UsageError("there is no such file", where=f"--model {origin}", fix="check the path")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Lets the model's file import its neighbours, as it does when it is run."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _load_into(module: torch.nn.Module, tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Loads every tensor; tied tensors may be saved once.
+
+    Raises:
+        RefusedError: a tensor is missing, left over, or of another shape.
+    """
+    own = module.state_dict(keep_vars=True)
+    shapes = [name for name, tensor in tensors.items() if name in own and own[name].shape != tensor.shape]
+    filled = {id(own[name]) for name in tensors if name in own}
+    missing = [name for name, tensor in own.items() if name not in tensors and id(tensor) not in filled]
+    unexpected = [name for name in tensors if name not in own]
+    problems = [
+        *([f"missing: {listed(missing)}"] if missing else []),
+        *([f"not in the model: {listed(unexpected)}"] if unexpected else []),
+        *(f"{name} is {list(tensors[name].shape)}, the model has {list(own[name].shape)}" for name in shapes[:4]),
+    ]
+    if problems:
+        raise RefusedError(
+            f"the state dict does not fit the model; {'; '.join(problems)}",
+            where=str(path),
+            fix="build the very model that the tensors were saved from; its names and shapes must agree",
+        )
+    module.load_state_dict(tensors, strict=False)

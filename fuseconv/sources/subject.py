@@ -1,0 +1,231 @@
+"""What a source is read into, what the reader may do, and the step that all forms share."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from fuseconv.contract import Contract, TensorSpec
+from fuseconv.errors import FileError, RefusedError, UsageError
+from fuseconv.inputs import apply_ranges, contract_of, draw, example_sizes, from_file, torch_dtype
+
+TRUST = ("pickle", "torchscript", "native", "code")
+DEVICES = ("cpu", "cuda")
+FLOATS = ("f64", "f32", "f16", "bf16")
+logger = logging.getLogger("fuseconv")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to read a source; every field mirrors a flag of the command line.
+
+    Attributes:
+        model: `pkg.mod:factory` or `file.py:factory`, what builds the module that a state dict fills.
+        inputs: one spec per input, from `--input`.
+        inputs_file: a file with one tensor per input.
+        input_ranges: the values to draw for an input, both ends included.
+        trust: kinds of code that may run: `pickle`, `torchscript`, `native`, `code`.
+        device: `cpu` or `cuda`.
+        dtype: a short floating dtype to convert the module to, or None to keep its own.
+    """
+
+    model: str | None = None
+    inputs: tuple[TensorSpec, ...] = ()
+    inputs_file: Path | None = None
+    input_ranges: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
+    trust: frozenset[str] = frozenset()
+    device: str = "cpu"
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(self.trust.difference(TRUST)):
+            raise UsageError(f"unknown trust {', '.join(unknown)}", where="--trust", fix=f"use {', '.join(TRUST)}")
+        if self.dtype is not None and self.dtype not in FLOATS:
+            raise UsageError(f"unknown dtype {self.dtype}", where="--dtype", fix=f"use one of {', '.join(FLOATS)}")
+        if self.device not in DEVICES:
+            raise UsageError(f"unknown device {self.device}", where="--device", fix=f"use one of {', '.join(DEVICES)}")
+
+    def require(self, trust: str, what: str, where: str, names: str = "") -> None:
+        """Refuses what would run code unless the caller trusts it.
+
+        Raises:
+            RefusedError: `trust` was not given.
+        """
+        if trust not in self.trust:
+            raise RefusedError(
+                f"{what} runs code when it is read" + (f"; it names {names}" if names else ""),
+                where=where,
+                fix=f"if you trust its maker, add --trust {trust}",
+            )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model ready to be captured.
+
+    Attributes:
+        module: in eval mode, on the contract's device.
+        examples: one tensor per contract input, positional.
+        contract: the inputs; outputs are named by capture.
+        call: how `module` takes them: a keyword for each input, or () for positional.
+        source: the form: pt2, torchscript, pickle, state-dict, huggingface.
+        sha256: of the source file, or of the folder's files in order.
+    """
+
+    module: torch.nn.Module
+    examples: tuple[torch.Tensor, ...]
+    contract: Contract
+    call: tuple[str, ...]
+    source: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What one form gives.
+
+    Attributes:
+        module: what to export.
+        inputs: the specs that the form itself knows, or ().
+        examples: tensors for those specs, or ().
+        call: the keywords of those inputs, or () for positional.
+        parameters: the names that `forward` takes; asked of its Python signature when empty.
+        by_keyword: inputs must bear the names of parameters: `forward` has many, most of them optional.
+    """
+
+    module: torch.nn.Module
+    inputs: tuple[TensorSpec, ...] = ()
+    examples: tuple[torch.Tensor, ...] = ()
+    call: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    by_keyword: bool = False
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The inputs a model is read with: from the command line, else from a file, else from the form itself."""
+
+    inputs: tuple[TensorSpec, ...]
+    examples: tuple[torch.Tensor, ...]
+    call: tuple[str, ...]
+
+
+def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subject:
+    """Settles mode, dtype, device and inputs; the same for every form.
+
+    Raises:
+        UsageError: there are no inputs, or they do not fit the module.
+    """
+    module = loaded.module
+    training = any(part.training for part in module.modules())
+    try:
+        module.eval()
+        if training:
+            logger.info("%s: the model was in training mode; it is converted in eval mode", path)
+    except NotImplementedError:  # an exported program has flags but no modes; `capture` looks at its ops
+        for part in module.modules():
+            part.training = False
+    module = module.requires_grad_(requires_grad=False)
+    if options.dtype is not None:
+        module = module.to(torch_dtype(options.dtype))
+    settled = settle(loaded, path, options)
+    contract = Contract(settled.inputs, (), options.device)
+    contract.bind(settled.examples, {})
+    return Subject(module.to(options.device), settled.examples, contract, settled.call, source, digest(path))
+
+
+def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
+    """Finds out what the inputs are, and makes a tensor for each.
+
+    Raises:
+        UsageError: nothing says what the inputs are, or they do not fit `forward`.
+    """
+    specs, examples, call = options.inputs, loaded.examples, loaded.call
+    if options.inputs_file is not None:
+        tensors = from_file(options.inputs_file, Contract(specs, (), "cpu") if specs else None)
+        specs, examples = specs or contract_of(tensors), tuple(tensors.values())
+        call = keywords(loaded, specs, path)
+    elif specs:
+        examples, call = (), keywords(loaded, specs, path)
+    elif loaded.inputs:
+        specs = loaded.inputs
+    else:
+        raise UsageError(
+            "nothing says what the model's inputs are",
+            where=str(path),
+            fix=f"its forward takes ({', '.join(parameters(loaded))}): give each as "
+            "--input 'NAME=DTYPE[DIM,...]', or a file of tensors with --inputs",
+        )
+    if options.dtype is not None:
+        specs = tuple(replace(spec, dtype=options.dtype) if spec.dtype in FLOATS else spec for spec in specs)
+    specs = apply_ranges(specs, options.input_ranges)
+    contract = Contract(specs, (), options.device)
+    examples = examples or draw(contract, example_sizes(contract), seed=0)
+    examples = tuple(
+        example.detach().to(options.device, torch_dtype(spec.dtype))
+        for example, spec in zip(examples, specs, strict=True)
+    )
+    return Settled(specs, examples, call)
+
+
+def keywords(loaded: Loaded, specs: tuple[TensorSpec, ...], path: Path) -> tuple[str, ...]:
+    """Says how the module takes these inputs: by keyword when it has a parameter of each name, else by position.
+
+    Raises:
+        UsageError: the module takes more, or fewer, inputs.
+    """
+    names = [spec.name for spec in specs]
+    known = parameters(loaded)
+    named = set(names) <= set(known)
+    call = tuple(names) if named and (loaded.by_keyword or names != known[: len(names)]) else ()
+    left = [name for name in known if name not in names] if named else known[len(names) :]
+    lacking = [name for name in left if name in parameters(loaded, required=True)]
+    if lacking or (not named and (loaded.by_keyword or len(names) > len(known))):
+        raise UsageError(
+            f"the model's forward takes ({', '.join(known)}), the inputs are ({', '.join(names)})",
+            where=str(path),
+            fix=f"add --input for {', '.join(lacking)}" if lacking else "give one --input for each tensor it takes",
+        )
+    return call
+
+
+def parameters(loaded: Loaded, *, required: bool = False) -> list[str]:
+    """Lists the names that `forward` takes; only those without a default when `required`."""
+    if loaded.parameters:
+        return list(loaded.parameters)
+    return [
+        parameter.name
+        for parameter in inspect.signature(loaded.module.forward).parameters.values()
+        if not required
+        or (
+            parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        )
+    ]
+
+
+def digest(path: Path) -> str:
+    """Returns the sha256 of a file, or of a folder's files: each one's relative name and bytes, in order of name.
+
+    Raises:
+        FileError: a file cannot be read.
+    """
+    total = hashlib.sha256()
+    try:
+        if path.is_file():
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        for part in sorted(part for part in path.rglob("*") if part.is_file()):
+            with part.open("rb") as file:
+                total.update(part.relative_to(path).as_posix().encode() + b"\0")
+                total.update(hashlib.file_digest(file, "sha256").digest())
+    except OSError as error:
+        raise FileError(f"the source cannot be read: {error.strerror}", where=str(path)) from error
+    return total.hexdigest()

@@ -1,0 +1,50 @@
+"""TorchScript archives: converted to an exported program, as all other forms are. Reading one runs code."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import torch
+
+from fuseconv.errors import UnsupportedError, UpstreamError
+from fuseconv.inputs import torch_dtype
+from fuseconv.sources.flat import drop_detach
+from fuseconv.sources.subject import Loaded, Options, settle
+
+
+def load(path: Path, options: Options) -> Loaded:
+    """Reads a traced or scripted module.
+
+    Raises:
+        RefusedError: TorchScript is not trusted.
+        UnsupportedError: the module has no equivalent exported program.
+        UpstreamError: torch cannot read the archive.
+        UsageError: its inputs are not given.
+    """
+    from torch._export.converter import TS2EPConverter
+
+    options.require("torchscript", "a TorchScript archive", str(path))
+    try:
+        script = torch.jit.load(path, map_location=options.device).eval()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise UpstreamError(
+            f"torch cannot read the archive: {error}", where=str(path), fix="save it again with torch.jit.save"
+        ) from error
+    if options.dtype is not None:
+        script = script.to(torch_dtype(options.dtype))
+    arguments = script.forward.schema.arguments[1:]
+    settled = settle(Loaded(script, parameters=tuple(argument.name for argument in arguments)), path, options)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Manually populate", UserWarning)  # a buffer that only training uses
+            exported = TS2EPConverter(script, settled.examples, {}).convert()
+    except Exception as error:
+        raise UnsupportedError(
+            f"the TorchScript module has no equivalent exported program: {error}",
+            where=str(path),
+            fix="convert the Python model it was made from: save its state dict and give --model",
+        ) from error
+    drop_detach(exported)
+    names = tuple(spec.name for spec in settled.inputs)
+    return Loaded(exported.module(), settled.inputs, settled.examples, (), names)

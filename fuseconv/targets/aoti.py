@@ -1,0 +1,121 @@
+"""AOTInductor: the program compiled to machine code, in a `.pt2` package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from fuseconv.capture import Program
+from fuseconv.errors import FileError, UpstreamError
+from fuseconv.targets import exported
+from fuseconv.targets.artifact import Context, Runner
+
+NAME = "aoti"
+
+_LOG_LINES = 20
+_ALIGNMENT = 16
+
+
+def unsupported(program: Program) -> str | None:
+    """Says what is missing to compile: only a C++ compiler can be."""
+    compiler = _compilers(os.environ)["CXX"]
+    return None if shutil.which(compiler) else f"AOTInductor needs a C++ compiler; {compiler} is not on the PATH"
+
+
+def write(program: Program, folder: Path, context: Context) -> Path:
+    """Compiles the program in a child process to `aoti/model.pt2` and returns that path relative to `folder`.
+
+    A compiler can run out of memory, abort, or meet an illegal access on the GPU; the parent stays alive.
+
+    Raises:
+        UpstreamError: the compiler failed; the error holds the end of its log.
+        FileError: the package cannot be written.
+    """
+    artifact = Path(NAME, "model.pt2")
+    source = context.scratch / exported.write(program, context.scratch, context)
+    try:
+        (folder / NAME).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"the folder cannot be made: {error.strerror}", where=str(folder / NAME)) from error
+    arguments = [str(source), str(folder / artifact)]
+    status, log = _run_child(arguments, context.scratch)
+    if status == 0 and (folder / artifact).is_file():
+        return artifact
+    if any(reason in log for reason in ("No space left on device", "File too large", "Disk quota exceeded")):
+        raise FileError("the package cannot be written: the disk is full", where=str(folder / artifact))
+    tail = "\n".join(log.splitlines()[-_LOG_LINES:])
+    raise UpstreamError(
+        f"AOTInductor failed ({_status_text(status)}):\n{tail}",
+        where="the target aoti",
+        fix="leave the target aoti out",
+    )
+
+
+def load(path: Path, device: str) -> Runner:
+    """Loads what `write` wrote; the op libraries it calls must be loaded before.
+
+    The machine code assumes contiguous, aligned inputs and checks neither: an input that is not so is copied.
+    """
+    import torch._inductor
+
+    package = torch._inductor.aoti_load_package(str(path))
+
+    def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(package(*map(_regular, inputs)))
+
+    return run
+
+
+def _regular(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_contiguous():
+        return tensor.contiguous()
+    return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
+
+
+def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:
+    """Runs aoti_compile in a session of its own, which is ended as a whole if the wait for it is cut short."""
+    package_root = str(Path(__file__).resolve().parents[2])
+    search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
+    child = subprocess.Popen(  # noqa: S603 - our own module under the running interpreter
+        [sys.executable, "-P", "-m", "fuseconv.targets.aoti_compile", *arguments],
+        env={**os.environ, **_compilers(os.environ), "PYTHONPATH": search_path},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        log, _ = child.communicate()
+    except BaseException:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        raise
+    return child.returncode, log
+
+
+def _compilers(environment: Mapping[str, str]) -> dict[str, str]:
+    """Chooses the compilers: the environment's, unless it names none or wraps one; then the system's.
+
+    A CXX that carries flags of its own, static linking of libstdc++ among them, makes packages that crash on load.
+    """
+    chosen = {}
+    for variable, system in (("CC", "/usr/bin/gcc"), ("CXX", "/usr/bin/g++")):
+        named = environment.get(variable, "")
+        chosen[variable] = named if named and " " not in named else system
+        if not Path(system).exists() and not named:
+            chosen[variable] = Path(system).name
+    return chosen
+
+
+def _status_text(status: int) -> str:
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit {status}"

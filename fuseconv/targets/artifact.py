@@ -1,0 +1,102 @@
+"""What the targets share: the shape of a runner, what writing needs, and how a file is saved."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+import torch
+
+from fuseconv.capture import Program
+from fuseconv.contract import Dim
+from fuseconv.errors import FileError
+
+Runner = Callable[..., tuple[torch.Tensor, ...]]
+"""A loaded artifact: positional tensors in, a tuple of tensors out."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a target may need besides the program.
+
+    Attributes:
+        scratch: an existing folder, outside the bundle, that is removed afterwards.
+    """
+
+    scratch: Path
+
+
+class Target(Protocol):
+    """What every module of this package offers; the package's docstring says it in words."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802, D102
+
+    def unsupported(self, program: Program) -> str | None: ...  # noqa: D102
+
+    def write(self, program: Program, folder: Path, context: Context) -> Path: ...  # noqa: D102
+
+    def load(self, path: Path, device: str) -> Runner: ...  # noqa: D102
+
+
+def dim_symbols(program: Program) -> dict[str, torch.SymInt]:
+    """Returns, for each of the contract's dims, the symbol by which the graph knows it."""
+    placeholders = {node.name: node for node in program.exported.graph.find_nodes(op="placeholder")}
+    return {
+        size.name: symbol
+        for spec, name in zip(program.contract.inputs, program.exported.graph_signature.user_inputs, strict=True)
+        for size, symbol in zip(spec.shape, placeholders[str(name)].meta["val"].shape, strict=True)
+        if isinstance(size, Dim) and isinstance(symbol, torch.SymInt)
+    }
+
+
+@contextmanager
+def saved(path: Path) -> Iterator[IO[bytes]]:
+    """Opens `path` for one of torch's savers, and its folder if need be.
+
+    A saver written in C++ aborts the process when a write of its own fails, a full disk for one. So it is given a
+    file whose writes always succeed; the first error is kept and raised when the saver is done.
+
+    Raises:
+        FileError: a write failed.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            sink = _Sink(file)
+            yield sink  # type: ignore[misc]
+            sink.check()
+    except OSError as error:
+        raise FileError(f"the artifact cannot be written: {error.strerror}", where=str(path)) from error
+
+
+class _Sink(io.RawIOBase):
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        if self._error is None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                self._error = error
+        return len(data)
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Rewinds, as a saver does when all is written."""
+        return self._file.seek(offset, whence)
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error

@@ -1,0 +1,37 @@
+"""torch.export: the fused program as a `.pt2` archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from fuseconv.capture import Program
+from fuseconv.targets.artifact import Context, Runner, saved
+
+NAME = "export"
+
+
+def unsupported(program: Program) -> str | None:
+    """Says why the program cannot be saved: it always can, since it came from torch.export."""
+    return None
+
+
+def write(program: Program, folder: Path, context: Context) -> Path:
+    """Writes `export/model.pt2` and returns its path relative to `folder`.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
+    artifact = Path(NAME, "model.pt2")
+    with saved(folder / artifact) as file:
+        torch.export.save(program.exported, file)
+    return artifact
+
+
+def load(path: Path, device: str) -> Runner:
+    """Loads what `write` wrote; the op libraries it calls must be loaded before.
+
+    The contract is checked on every call, so the guards of torch.export, which check the same, are left out.
+    """
+    return torch.export.load(str(path)).module(check_guards=False)

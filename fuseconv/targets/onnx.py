@@ -1,0 +1,255 @@
+"""ONNX: standard operators, our ops as functions in the domain com.fuseconv, dims under the contract's names."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.capture import Program
+from fuseconv.errors import FileError, RefusedError, UnsupportedError, UpstreamError
+from fuseconv.targets.artifact import Context, Runner, dim_symbols
+
+NAME = "onnx"
+
+OPSET = 22
+"""The first operator set in which every operator takes bfloat16; Gelu came with 20."""
+
+_FUNCTION_OVERLOADS_IR = 10
+
+
+def unsupported(program: Program) -> str | None:
+    """Says what is missing to write and prove ONNX: ONNX Runtime, or complex numbers at the model's border."""
+    if find_spec("onnxruntime") is None:
+        return "ONNX Runtime is not installed; install fuseconv[cpu] or fuseconv[gpu]"
+    if complex_inputs := [spec.name for spec in program.contract.inputs if spec.dtype in ("c64", "c128")]:
+        return f"ONNX Runtime has no complex numbers; the input {complex_inputs[0]} is complex"
+    return None
+
+
+def write(program: Program, folder: Path, context: Context) -> Path:
+    """Writes `onnx/model.onnx`, its weights beside it, and returns the path relative to `folder`.
+
+    Raises:
+        UnsupportedError: an operator has no ONNX form, or ONNX Runtime has no kernel for one in this dtype.
+        UpstreamError: the exporter failed, or made a model that is not valid.
+        FileError: a file cannot be written.
+    """
+    import onnx
+    import onnx_ir as ir
+
+    artifact = Path(NAME, "model.onnx")
+    model = _export(program.exported, [spec.name for spec in program.contract.inputs], list(program.contract.outputs))
+    _name_dims(model, program)
+    _add_functions(model)
+    try:
+        (folder / NAME).mkdir(parents=True, exist_ok=True)
+        ir.save(model, folder / artifact, external_data="model.onnx.data")
+    except OSError as error:
+        raise FileError(f"the model cannot be written: {error.strerror}", where=str(folder / artifact)) from error
+    try:
+        onnx.checker.check_model(folder / artifact, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise UpstreamError(f"the exported model is not valid: {error}", where="the target onnx") from error
+    _session(folder / artifact, program.contract.device)
+    return artifact
+
+
+def load(path: Path, device: str) -> Runner:
+    """Loads what `write` wrote into ONNX Runtime; tensors are handed over without a copy.
+
+    Raises:
+        RefusedError: the weights lie outside the model's folder, or are cut short.
+        UnsupportedError: ONNX Runtime is not installed, lacks CUDA, or has no kernel for an operator.
+    """
+    _check_external_data(path)
+    session = _session(path, device)
+    elements = _element_types()
+    inputs = [value.name for value in session.get_inputs()]
+    outputs = [value.name for value in session.get_outputs()]
+
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        binding = session.io_binding()
+        dense = [tensor.contiguous() for tensor in tensors]
+        for name, tensor in zip(inputs, dense, strict=True):
+            place = (device, tensor.device.index or 0)
+            binding.bind_input(name, *place, elements[tensor.dtype], list(tensor.shape), tensor.data_ptr())
+        for name in outputs:
+            binding.bind_output(name, device)
+        if device == "cuda":
+            torch.cuda.current_stream().synchronize()  # ONNX Runtime works on a stream of its own
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return tuple(_tensor(value) for value in binding.get_outputs())
+
+    return run
+
+
+def _element_types() -> dict[torch.dtype, int]:
+    from onnx import TensorProto
+
+    return {
+        torch.float64: TensorProto.DOUBLE,
+        torch.float32: TensorProto.FLOAT,
+        torch.float16: TensorProto.FLOAT16,
+        torch.bfloat16: TensorProto.BFLOAT16,
+        torch.int64: TensorProto.INT64,
+        torch.int32: TensorProto.INT32,
+        torch.int16: TensorProto.INT16,
+        torch.int8: TensorProto.INT8,
+        torch.uint8: TensorProto.UINT8,
+        torch.bool: TensorProto.BOOL,
+    }
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    tensor = torch.utils.dlpack.from_dlpack(value)
+    return tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor
+
+
+def _session(path: Path, device: str) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UnsupportedError(
+            "ONNX Runtime is not installed", where="the target onnx", fix="install fuseconv[cpu] or fuseconv[gpu]"
+        ) from error
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if device == "cuda":
+        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+            raise UnsupportedError(
+                "this ONNX Runtime has no CUDA", where="the target onnx", fix="install fuseconv[gpu] in place of [cpu]"
+            )
+        onnxruntime.preload_dlls()
+        # ONNX Runtime multiplies f32 in TF32 unless told not to; PyTorch does not.
+        providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: its warnings are about its own optimiser
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=providers)
+    except NoKernel as error:
+        raise UnsupportedError(
+            f"ONNX Runtime {onnxruntime.__version__} on {device} has no kernel: {error}",
+            where="the target onnx",
+            fix="leave the target onnx out, or convert with --dtype f32",
+        ) from error
+
+
+def _check_external_data(path: Path) -> None:
+    """Refuses weights that ONNX Runtime would read from anywhere but the model's own folder."""
+    import onnx
+
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entry = {item.key: item.value for item in tensor.external_data}
+        data = path.parent / entry["location"]
+        if Path(entry["location"]).name != entry["location"] or data.is_symlink() or not data.is_file():
+            problem = f"the weights of {tensor.name} are not a file in the model's folder: {entry['location']}"
+        elif int(entry.get("offset", 0)) + int(entry.get("length", 0)) > data.stat().st_size:
+            problem = f"the weights of {tensor.name} end past the end of {entry['location']}"
+        else:
+            continue
+        raise RefusedError(problem, where=str(path), fix="convert the model again")
+
+
+def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, outputs: list[str] | None) -> Any:
+    """Calls the exporter and returns an onnx_ir model.
+
+    Raises:
+        UnsupportedError: an operator has no ONNX form.
+        UpstreamError: the exporter failed otherwise.
+    """
+    from fuseconv.targets.onnx_functions import translations
+
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                exported,
+                (),
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=inputs,
+                output_names=outputs,
+                custom_translation_table=translations(),
+                verbose=False,
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        causes = list(_causes(error))
+        reason = str(causes[-1]).strip()
+        if any(type(cause).__name__ == "DispatchError" for cause in causes):
+            raise UnsupportedError(
+                f"ONNX: {reason}", where="the target onnx", fix="leave the target onnx out"
+            ) from error
+        raise UpstreamError(f"the ONNX exporter failed: {reason}", where="the target onnx") from error
+    assert program is not None
+    return program.model
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences the exporter: it reports that torchvision is absent, and copies tree specs in a deprecated way."""
+    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registry.level
+    registry.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
+            yield
+    finally:
+        registry.setLevel(level)
+
+
+def _name_dims(model: Any, program: Program) -> None:
+    """Writes the contract's dim names where the exporter wrote its symbols, also inside expressions."""
+    import onnx_ir as ir
+
+    names = {str(symbol): name for name, symbol in dim_symbols(program).items()}
+    for value in _values(model.graph):
+        if value.shape is not None:
+            value.shape = ir.Shape(
+                [_renamed(dim.value, names) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape]
+            )
+
+
+def _values(graph: Any) -> Iterator[Any]:
+    yield from graph.inputs
+    for node in graph.all_nodes():
+        yield from node.outputs
+
+
+def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
+    return None if expression is None else re.sub(r"\w+", lambda word: names.get(word[0], word[0]), expression)
+
+
+def _add_functions(model: Any) -> None:
+    """Gives every node of ours the function body for its way of being called, read from the graph the exporter saw."""
+    from fuseconv.ops import OPS
+    from fuseconv.targets import onnx_functions
+
+    calls: dict[onnx_functions.Call, int] = {}
+    ops = {op.overload: op for op in OPS}
+    for node in model.graph.all_nodes():
+        if node.domain == onnx_functions.DOMAIN:
+            seen = node.meta["node"]
+            node.overload = str(calls.setdefault(onnx_functions.Call.of(seen, ops[seen.target]), len(calls)))
+    if not calls:
+        return
+    for function in onnx_functions.bodies(list(calls), lambda exported: _export(exported, None, None)):
+        model.functions[function.identifier()] = function
+    model.ir_version = max(model.ir_version, _FUNCTION_OVERLOADS_IR)

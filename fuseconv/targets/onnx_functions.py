@@ -1,0 +1,224 @@
+"""Our ops in ONNX: one node each in the domain com.fuseconv, and a function body made from the op's reference.
+
+The body is what an ONNX Runtime without our kernels runs. It is exported from the same plain PyTorch that is the op's
+meaning everywhere else, once for each way in which the program calls the op: activation, ranks, broadcasting, dtype.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import onnxscript
+import torch
+from onnx.defs import OpSchema
+from torch.fx import Node
+
+from fuseconv.ops import OPS, Op
+
+DOMAIN = "com.fuseconv"
+VERSION = 1
+
+_ATTRIBUTES: Mapping[str, tuple[type, Any]] = {
+    "str": (str, OpSchema.AttrType.STRING),
+    "float": (float, OpSchema.AttrType.FLOAT),
+    "bool": (int, OpSchema.AttrType.INT),
+    "int": (int, OpSchema.AttrType.INT),
+}
+_DTYPES = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
+_SIZES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One way to call an op, as far as its body can depend on it.
+
+    Attributes:
+        op: the op.
+        tensors: per tensor argument its dtype and its sizes, or None where the call omits it. Sizes are numbered in
+            order of first sight, equal ones alike; 1 stays 1, since it broadcasts, and is written 0.
+        attributes: the other arguments, by name.
+    """
+
+    op: Op
+    tensors: tuple[tuple[torch.dtype, tuple[int, ...]] | None, ...]
+    attributes: tuple[tuple[str, Any], ...]
+
+    @staticmethod
+    def of(node: Node, op: Op) -> Call:
+        """Reads a node of a graph."""
+        given = _arguments(op, node.args, node.kwargs)
+        numbers: dict[Any, int] = {}
+
+        def sizes(tensor: torch.Tensor) -> tuple[int, ...]:
+            return tuple(
+                0 if str(size) == "1" else numbers.setdefault(str(size), len(numbers) + 1) for size in tensor.shape
+            )
+
+        tensors = (given[name] for name in _tensor_names(op))
+        return Call(
+            op,
+            tuple(None if node is None else (node.meta["val"].dtype, sizes(node.meta["val"])) for node in tensors),
+            tuple((name, value) for name, value in given.items() if name not in _tensor_names(op)),
+        )
+
+    def examples(self) -> list[torch.Tensor]:
+        """Makes tensors of such sizes, for those arguments that are given."""
+        return [
+            torch.zeros([1 if number == 0 else _SIZES[number] for number in numbers], dtype=dtype)
+            for dtype, numbers in filter(None, self.tensors)
+        ]
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Calls the op's reference on the arguments that are given."""
+        rest = iter(tensors)
+        given = {
+            name: None if kind is None else next(rest)
+            for name, kind in zip(_tensor_names(self.op), self.tensors, strict=True)
+        }
+        results = self.op.reference(**given, **dict(self.attributes))
+        return (results,) if isinstance(results, torch.Tensor) else tuple(results)
+
+
+def _arguments(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    schema = op.overload._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in schema}
+    return {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
+
+
+def _tensor_names(op: Op) -> list[str]:
+    return [argument.name for argument in op.overload._schema.arguments if str(argument.type) not in _ATTRIBUTES]
+
+
+def op_type(op: Op) -> str:
+    """Returns the ONNX name of an op: linear_act is LinearAct."""
+    return op.name.title().replace("_", "")
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    """Returns, for torch.onnx.export, how each of our ops becomes one node."""
+    return {op.overload: _translation(op) for op in OPS}
+
+
+def _translation(op: Op) -> Callable[..., Any]:
+    names = _tensor_names(op)
+    opset = onnxscript.values.Opset(DOMAIN, VERSION)
+    emit = onnxscript.values.Op(opset, op_type(op), _schema(op))
+
+    def translate(*args: Any, **kwargs: Any) -> Any:
+        given = _arguments(op, args, kwargs)
+        attributes = {
+            name: int(value) if isinstance(value, bool) else value for name, value in given.items() if name not in names
+        }
+        return emit(*(given[name] for name in names), **attributes)
+
+    # The exporter reads the signature, to tell the tensors from the attributes.
+    attribute_types = {
+        argument.name: _ATTRIBUTES[str(argument.type)][0]
+        for argument in op.overload._schema.arguments
+        if argument.name not in names
+    }
+    translate.__name__ = op_type(op)
+    translate.__annotations__ = attribute_types
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(
+                argument.name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
+                annotation=attribute_types.get(argument.name, inspect.Parameter.empty),
+            )
+            for argument in op.overload._schema.arguments
+        ]
+    )
+    setattr(translate, "__signature__", signature)  # noqa: B010  # functions declare no such attribute
+    return translate
+
+
+def _schema(op: Op) -> OpSchema:
+    schema = op.overload._schema
+    names = _tensor_names(op)
+    optional = {True: OpSchema.FormalParameterOption.Optional, False: OpSchema.FormalParameterOption.Single}
+    return OpSchema(
+        op_type(op),
+        DOMAIN,
+        VERSION,
+        doc=op.reference.__doc__ or "",
+        inputs=[
+            OpSchema.FormalParameter(argument.name, "T", param_option=optional[argument.type.kind() == "OptionalType"])
+            for argument in schema.arguments
+            if argument.name in names
+        ],
+        outputs=[OpSchema.FormalParameter(f"output_{index}", "T") for index in range(len(schema.returns))],
+        type_constraints=[("T", _DTYPES, "the floating dtypes that the kernels serve")],
+        attributes=[
+            OpSchema.Attribute(argument.name, _ATTRIBUTES[str(argument.type)][1], required=True)
+            for argument in schema.arguments
+            if argument.name not in names
+        ],
+    )
+
+
+class _References(torch.nn.Module):
+    """Every call side by side, so that one export makes all the bodies."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def forward(self, *groups: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+        return [call.run(group) for call, group in zip(self.calls, groups, strict=True)]
+
+
+def bodies(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Function]:
+    """Makes the function body of each call; the overload of a body is its position.
+
+    Args:
+        calls: distinct calls.
+        export: `(program) -> model`, the ONNX exporter.
+    """
+    groups = tuple(call.examples() for call in calls)
+    shapes = tuple([_dynamic(tensor) for tensor in group] for group in groups)
+    program = torch.export.export(_References(calls), groups, dynamic_shapes={"groups": shapes})
+    graph = export(program).graph
+    inputs, outputs = iter(graph.inputs), iter(graph.outputs)
+    functions = []
+    for overload, (call, group) in enumerate(zip(calls, groups, strict=True)):
+        own_inputs = [next(inputs) for _ in group]
+        own_outputs = [next(outputs) for _ in call.op.overload._schema.returns]
+        functions.append(_function(call, str(overload), ir.convenience.extract(graph, own_inputs, own_outputs)))
+    return functions
+
+
+def _dynamic(tensor: torch.Tensor) -> dict[int, Any]:
+    """Marks every size but 1 as one that may change, and that the exporter must not make a constant."""
+    return {axis: torch.export.Dim.DYNAMIC for axis, size in enumerate(tensor.shape) if size != 1}
+
+
+def _function(call: Call, overload: str, graph: ir.Graph) -> ir.Function:
+    given = iter(list(graph.inputs))
+    formals = [ir.Value() if kind is None else next(given) for kind in call.tensors]
+    for formal, name in zip(formals, _tensor_names(call.op), strict=True):
+        formal.name = name
+    for node in graph:
+        for value in node.outputs:
+            value.shape = None  # the sizes of the examples
+    graph.inputs.clear()
+    graph.inputs.extend(formals)
+    _write_constants_as_nodes(graph)
+    attributes = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name, _ in call.attributes]
+    return ir.Function(DOMAIN, op_type(call.op), overload, graph=graph, attributes=attributes)
+
+
+def _write_constants_as_nodes(graph: ir.Graph) -> None:
+    """A function has no initializers."""
+    for name, value in list(graph.initializers.items()):
+        assert value.const_value is not None
+        constant = ir.node("Constant", [], attributes={"value": value.const_value})
+        constant.outputs[0].name = name
+        del graph.initializers[name]
+        ir.convenience.replace_all_uses_with(value, constant.outputs[0])
+        graph.insert_before(graph[0], constant)

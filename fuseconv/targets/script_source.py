@@ -1,0 +1,272 @@
+"""A captured graph as TorchScript source: one line a node, written from the schemas of the ops."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import GraphModule, Node
+
+from fuseconv.capture import Program
+from fuseconv.errors import UnsupportedError
+
+
+@dataclass(frozen=True)
+class Script:
+    """TorchScript source and what it refers to.
+
+    Attributes:
+        source: the method `forward`.
+        tensors: weights and constants by the attribute name that `source` calls them by; tied ones once.
+        overloads: the op overload that each variable of `source` must be computed by.
+    """
+
+    source: str
+    tensors: Mapping[str, torch.Tensor]
+    overloads: Mapping[str, torch._ops.OpOverload]
+
+
+_INFIX: Mapping[Any, str] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.and_: "and",
+    operator.or_: "or",
+}
+
+_CALLS: Mapping[Any, str] = {
+    operator.neg: "-({})",
+    operator.getitem: "{}[{}]",
+    torch.sym_float: "float({})",
+    torch.sym_int: "int({})",
+    torch.sym_max: "max({}, {})",
+    torch.sym_min: "min({}, {})",
+    torch.sym_not: "not ({})",
+    torch.sym_ite: "({1} if {0} else {2})",
+    math.floor: "math.floor({})",
+    math.ceil: "math.ceil({})",
+    math.trunc: "int({})",
+    round: "round({})",
+    torch.sym_sqrt: "math.sqrt({})",
+}
+
+_SIZES: Mapping[Any, str] = {
+    torch.ops.aten.sym_size.int: "size",
+    torch.ops.aten.sym_stride.int: "stride",
+    torch.ops.aten.sym_numel.default: "numel",
+    torch.ops.aten.sym_storage_offset.default: "storage_offset",
+}
+
+_CHECKED_BY_THE_CONTRACT = (
+    torch.ops.aten._assert_tensor_metadata.default,
+    torch.ops.aten.sym_constrain_range.default,
+    torch.ops.aten.sym_constrain_range_for_size.default,
+)
+
+_RESERVED = {"self", "torch", "math", "float", "int", "max", "min", "round", "Tensor", "List", "Tuple", "Optional"}
+
+
+def print_script(program: Program) -> Script:
+    """Prints the program's graph.
+
+    Raises:
+        UnsupportedError: a node has no TorchScript form; the node and its line in the model are named.
+    """
+    return _Printer(program).script()
+
+
+class _Printer:
+    """Prints one program; holds the names given so far."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.names: dict[Node, str] = {}
+        self.taken = set(_RESERVED)
+        self.lines: list[str] = []
+        self.overloads: dict[str, torch._ops.OpOverload] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.attributes: dict[Any, str] = {}
+        self.results: dict[Any, list[str]] = {}
+
+    def script(self) -> Script:
+        exported, contract = self.program.exported, self.program.contract
+        inputs = iter(contract.inputs)
+        arguments: list[str] = []
+        placeholders = exported.graph.find_nodes(op="placeholder")
+        for node, spec in zip(placeholders, exported.graph_signature.input_specs, strict=True):
+            if spec.kind is InputKind.USER_INPUT:
+                arguments.append(self.name(node, next(inputs).name))
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+                self.names[node] = f"self.{self.attribute(str(spec.target))}"
+            elif node.users:
+                raise _unsupported(node, f"an input of kind {spec.kind.name}")
+        for spec in exported.graph_signature.output_specs:
+            if spec.kind is not OutputKind.USER_OUTPUT:
+                raise UnsupportedError(
+                    f"TorchScript: the model has an output of kind {spec.kind.name}",
+                    where=str(spec.target),
+                    fix="make the model return what it changes",
+                )
+        outputs = self.body(exported.graph_module)
+        header = f"def forward(self{''.join(f', {name}: Tensor' for name in arguments)}):"
+        result = f"return ({''.join(f'{output}, ' for output in outputs)})"
+        source = "\n    ".join([header, *self.lines, result]) + "\n"
+        return Script(source, self.tensors, self.overloads)
+
+    def name(self, node: Node, wanted: str) -> str:
+        """Gives `node` a variable, near to the name wanted."""
+        self.names[node] = self.fresh(wanted)
+        return self.names[node]
+
+    def fresh(self, wanted: str) -> str:
+        name = wanted
+        while name in self.taken or keyword.iskeyword(name):
+            name += "_"
+        self.taken.add(name)
+        return name
+
+    def attribute(self, target: str) -> str:
+        """Returns the attribute of a weight; tied weights are one attribute."""
+        exported = self.program.exported
+        tensor = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
+        identity = (tensor.data_ptr() or target, tensor.dtype, tuple(tensor.shape), tensor.stride())
+        if identity not in self.attributes:
+            name = "".join(letter if letter.isalnum() else "_" for letter in target)
+            while name in self.tensors:
+                name += "_"
+            self.attributes[identity] = name
+            self.tensors[name] = tensor
+        return self.attributes[identity]
+
+    def body(self, module: GraphModule) -> list[str]:
+        """Prints every node of a graph but its placeholders, and returns its outputs' names."""
+        for node in module.graph.nodes:
+            if node.op == "call_function":
+                self.call(node, module)
+            elif node.op == "get_attr" and not isinstance(getattr(module, node.target), GraphModule):
+                raise _unsupported(node, f"the attribute {node.target}")
+            elif node.op not in ("placeholder", "get_attr", "output"):
+                raise _unsupported(node, f"a node of kind {node.op}")
+        (results,) = module.graph.output_node().args
+        return [self.value(result, None) for result in results]  # type: ignore[union-attr]
+
+    def call(self, node: Node, module: GraphModule) -> None:
+        target: Any = node.target
+        if target in _CHECKED_BY_THE_CONTRACT:
+            return
+        if target is torch.ops.aten._assert_scalar.default:
+            self.lines.append(f"assert bool({self.value(node.args[0], None)}), {node.args[1]!r}")
+        elif target is torch.ops.higher_order.wrap_with_set_grad_enabled:
+            self.region(node, module)
+        elif target is operator.getitem and node.args[0] in self.results:
+            self.names[node] = self.results[node.args[0]][node.args[1]]  # type: ignore[index]
+        elif isinstance(target, torch._ops.OpOverload):
+            self.overload(node, target)
+        else:
+            expression = self.arithmetic(node)
+            self.lines.append(f"{self.name(node, node.name)} = {expression}")
+
+    def region(self, node: Node, module: GraphModule) -> None:
+        """Prints the body of a no_grad region in place: a deployed model computes no gradients anywhere."""
+        _, body, *operands = node.args
+        inner: GraphModule = getattr(module, str(body.target))  # type: ignore[union-attr]
+        for placeholder, operand in zip(inner.graph.find_nodes(op="placeholder"), operands, strict=True):
+            self.names[placeholder] = self.value(operand, None)
+        self.results[node] = self.body(inner)
+
+    def overload(self, node: Node, target: torch._ops.OpOverload) -> None:
+        """Prints a call of an op, each argument for the type its schema says."""
+        schema = target._schema
+        positional = zip(schema.arguments, node.args, strict=False)
+        keyword = (
+            (argument, node.kwargs[argument.name]) for argument in schema.arguments if argument.name in node.kwargs
+        )
+        given = [(argument, value, "") for argument, value in positional]
+        given += [(argument, value, f"{argument.name}=") for argument, value in keyword]
+        texts = ", ".join(prefix + self.value(value, argument.type) for argument, value, prefix in given)
+        call = f"torch.ops.{schema.name.replace('::', '.')}({texts})"
+        if target in _SIZES:
+            call = f"torch.ops.aten.{_SIZES[target]}({texts})"
+        if not schema.returns:
+            self.lines.append(call)
+            return
+        # TorchScript makes an int of a bool in the place of a number, and so changes the dtype of the result.
+        is_narrowed = any(
+            isinstance(value, bool) and argument.type.kind() == "NumberType" for argument, value, _ in given
+        )
+        # A number in the place of a tensor selects, rightly, the overload for scalars.
+        is_scalar = any(argument.type.kind() == "TensorType" and not _is_tensor(value) for argument, value, _ in given)
+        if len(schema.returns) > 1:
+            self.results[node] = names = [self.fresh(f"{node.name}_{index}") for index in range(len(schema.returns))]
+            self.lines.append(f"{', '.join(names)} = {call}")
+            self.overloads[names[0]] = target
+            return
+        name = self.name(node, node.name)
+        self.lines.append(
+            f"{name} = torch.ops.aten.to({call}, {node.meta['val'].dtype})" if is_narrowed else f"{name} = {call}"
+        )
+        if not (is_narrowed or is_scalar or target in _SIZES):
+            self.overloads[name] = target
+
+    def arithmetic(self, node: Node) -> str:
+        """Prints the arithmetic of sizes."""
+        if node.target not in _INFIX and node.target not in _CALLS:
+            raise _unsupported(node, f"{getattr(node.target, '__name__', node.target)}")
+        operands = [self.value(argument, None) for argument in node.args]
+        if node.target in _CALLS:
+            return _CALLS[node.target].format(*operands)
+        text = f"({operands[0]} {_INFIX[node.target]} {operands[1]})"
+        is_integer = isinstance(node.meta.get("val"), int | torch.SymInt)
+        return f"int({text})" if is_integer and node.target is operator.pow else text
+
+    def value(self, value: Any, type_: Any) -> str:
+        """Prints an argument for a slot of a JIT type; None for a slot of any type."""
+        kind = type_.kind() if type_ is not None else ""
+        if kind == "OptionalType":
+            return self.value(value, type_.getElementType())
+        if isinstance(value, Node):
+            is_integer = kind == "FloatType" and isinstance(value.meta.get("val"), int | torch.SymInt)
+            return f"float({self.names[value]})" if is_integer else self.names[value]
+        if isinstance(value, list | tuple):
+            return self.sequence(value, type_)
+        if isinstance(value, float) or (kind == "FloatType" and isinstance(value, int)):
+            return repr(float(value)) if math.isfinite(value) else f'float("{float(value)}")'
+        if isinstance(value, torch.device):
+            return f'torch.device("{self.program.contract.device}")'
+        return repr(value)  # None, bool, int, complex, str; torch's dtypes, layouts and memory formats print as written
+
+    def sequence(self, values: list[Any] | tuple[Any, ...], type_: Any) -> str:
+        element = type_.getElementType() if type_ is not None and type_.kind() == "ListType" else None
+        text = f"[{', '.join(self.value(value, element) for value in values)}]"
+        if element is None or (values and element.kind() != "OptionalType"):
+            return text
+        return f"torch.jit.annotate({type_.annotation_str}, {text})"
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
+
+
+def _unsupported(node: Node, what: str) -> UnsupportedError:
+    lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip()]
+    return UnsupportedError(
+        f"TorchScript has no form for {what}",
+        where=f"node {node.name}" + "".join(f", {line}" for line in lines[-2:]),
+        fix="leave the target torchscript out",
+    )

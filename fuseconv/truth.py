@@ -1,0 +1,69 @@
+"""The truth: a program run in float64, whatever dtype it was written in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter
+from torch.utils import _pytree as pytree
+
+from fuseconv.capture import Program
+
+_WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+def run_in_float64(program: Program, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Runs `program` with every floating tensor and every floating dtype argument widened to float64.
+
+    Weights are widened where an op reads them and not before, so the memory used beyond the program's own is that of
+    the activations.
+
+    Args:
+        program: the original program.
+        inputs: one tensor per contract input, in the contract's dtypes.
+
+    Returns:
+        The outputs; floating ones are float64, complex ones complex128.
+    """
+    module = program.exported.module(check_guards=False)
+    with torch.no_grad(), _default_dtype(torch.float64):
+        return tuple(_widen(output) for output in pytree.tree_leaves(_Float64(module).run(*inputs)))
+
+
+class _Float64(Interpreter):
+    """Widens what every op reads, so that no op's own default can narrow a value on its way."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is torch.ops.aten._assert_tensor_metadata.default:
+            return None  # it asserts the very dtypes that are changed here
+        args, kwargs = pytree.tree_map(_widen, (args, kwargs))
+        return super().call_function(target, args, kwargs)
+
+
+def _widen(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return _WIDE.get(value, value)
+    if isinstance(value, torch.Tensor) and value.dtype in _WIDE:
+        return value.to(_WIDE[value.dtype])
+    if isinstance(value, GraphModule):  # the body of a region: no_grad, a branch
+        return _Float64(value).run
+    return value
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Factories without a dtype argument follow torch's default dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

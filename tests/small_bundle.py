@@ -1,0 +1,93 @@
+"""A small model in two spellings, plain and fused, and a bundle of it: what the tests of bundles share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+import fuseconv
+from fuseconv import ops
+from fuseconv.bundle import Manifest, RuleUse, Source, check_replaceable, seal
+from fuseconv.capture import Program, capture
+from fuseconv.contract import Contract, parse_inputs
+from fuseconv.inputs import draw, example_sizes
+from fuseconv.parity import REFERENCE, cases, refer, verify, write_reference
+from fuseconv.runtime import environment
+from fuseconv.sources import Subject
+from fuseconv.staging import staged
+from fuseconv.targets import TARGETS, Context
+from fuseconv.tolerance import TOLERANCES
+
+INPUTS = ("x=f32[batch:1..16,seq:1..32,8]", "skip=f32[batch,seq,8]", "keep=bool[batch,seq]")
+
+
+class Block(torch.nn.Module):
+    """A transformer's feed-forward part with every op of the library in it; `fused` chooses the spelling."""
+
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.fused = fused
+        self.up = torch.nn.Linear(8, 24)
+        self.down = torch.nn.Linear(24, 8)
+        self.norm = torch.nn.LayerNorm(8)
+        self.tied = self.norm.weight
+        self.shift = torch.nn.Parameter(torch.zeros(8))
+        self.register_buffer("scale", torch.ones(()), persistent=False)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
+
+    def op(self, op: ops.Op) -> Callable[..., torch.Tensor]:
+        return op if self.fused else op.reference
+
+    def forward(self, x: torch.Tensor, skip: torch.Tensor, keep: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        hidden = self.op(ops.linear_act)(x, self.up.weight, self.up.bias, None, "gelu")
+        out = self.op(ops.linear_act)(hidden, self.down.weight, self.down.bias, skip, "none")
+        normed, total = self.op(ops.add_layer_norm)(out, x, self.norm.weight, self.norm.bias, 1e-5, True)
+        acted = self.op(ops.layer_norm_act)(normed, self.tied, None, 1e-5, "silu")
+        acted = self.op(ops.bias_act)(acted, self.shift, "tanh")
+        mixed = self.op(ops.mul_add)(acted, total, skip * self.scale)
+        kept = torch.where(keep[..., None], self.op(ops.add_relu)(mixed, self.shift), 0.0)
+        return kept, total.mean(1), keep.sum(1), ~keep
+
+
+def program(module: torch.nn.Module, inputs: Sequence[str] = INPUTS, device: str = "cpu") -> Program:
+    """Captures a module."""
+    contract = Contract(parse_inputs(list(inputs)), (), device)
+    examples = draw(contract, example_sizes(contract), seed=1)
+    return capture(Subject(module.eval(), examples, contract, (), "pickle", "0" * 64))
+
+
+def write_bundle(original: Program, fused: Program, output: Path, targets: Sequence[str], *, scratch: Path) -> Manifest:
+    """Writes a bundle as the pipeline does."""
+    with staged(output, check_replaceable) as folder:
+        context = Context(scratch)
+        artifacts = {name: TARGETS[name].write(fused, folder, context).as_posix() for name in targets}
+        (folder / "lib").mkdir()
+        for library in ops.library_paths(fused.contract.device):
+            (folder / "lib" / library.name).write_bytes(library.read_bytes())
+        write_reference(folder / REFERENCE, refer(original, cases(original)), fused.contract)
+        (folder / "plan.json").write_text("{}\n")
+        draft = Manifest(
+            fuseconv=fuseconv.__version__,
+            source=Source(form="pickle", sha256="0" * 64),
+            contract=fused.contract,
+            dtype="f32",
+            targets=artifacts,
+            rules=[RuleUse(name="linear-gelu", sha256="1" * 64, count=1)],
+            libraries=[f"lib/{library.name}" for library in ops.library_paths(fused.contract.device)],
+            environment=environment(fused.contract.device),
+            tolerances={
+                str(dtype).removeprefix("torch."): dataclasses.asdict(row) for dtype, row in TOLERANCES.items()
+            },
+            parity=[],
+            mismatch=False,
+        )
+        seal(folder, draft)
+        report = verify(folder)
+        rows = report.to_json()["rows"]
+        return seal(folder, draft.model_copy(update={"parity": rows, "mismatch": not report.ok}))

@@ -1,0 +1,259 @@
+"""The command line from outside: exit statuses, the one JSON object, three-line errors, and how fast help comes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fuseconv import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Gate(nn.Module):
+    """Has one site for each of mul-add and linear-act."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(self.linear(x * scale + shift))
+
+
+SWAPPED = {
+    "rules": [
+        {
+            "name": "mul-add-swapped",
+            "stage": "fuse",
+            "doc": "Wrong on purpose: b and c are exchanged.",
+            "match": ["p = aten.mul.Tensor(a, b)", "y = aten.add.Tensor(p, c)"],
+            "where": ["same_shape(a, b, c)", "same_dtype(a, b, c)"],
+            "replace": ["y = fuseconv.mul_add.default(a, c, b)"],
+        }
+    ]
+}
+
+
+def save(module: nn.Module, path: Path) -> None:
+    batch = torch.export.Dim("batch", min=1, max=16)
+    args = tuple(torch.randn(3, 8) for _ in range(3))
+    torch.export.save(torch.export.export(module.eval(), args, dynamic_shapes=({0: batch},) * 3), path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds gate.pt2, a model with a dynamic batch; a pickled module; a wrong rule; and gate.fuseconv, its bundle."""
+    folder = tmp_path_factory.mktemp("cli")
+    save(Gate(), folder / "gate.pt2")
+    save(Gate(seed=1), folder / "other.pt2")
+    torch.save(Gate().eval(), folder / "pickled.pt")
+    (folder / "swapped.json").write_text(json.dumps(SWAPPED))
+    (folder / "broken.json").write_text('{"rules": [{"name": "x",}]}')
+    (folder / "noise.bin").write_bytes(bytes(range(256)))
+    assert cli.main(["convert", str(folder / "gate.pt2"), "--target", "export", "--target", "torchscript"]) == 0
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = cli.main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict]:
+    status, out, _ = run(capsys, *arguments, "--json")
+    record = json.loads(out)
+    assert set(record) == {"schema", "ok", "command", "result", "error"}
+    assert record["schema"] == 1
+    assert record["ok"] == (status == 0)
+    return status, record
+
+
+def test_help_comes_at_once() -> None:
+    command = [sys.executable, "-m", "fuseconv.cli", "--help"]
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.3
+    assert all(name in done.stdout for name in cli.COMMANDS)
+
+
+def test_help_imports_no_torch() -> None:
+    code = "import sys; from fuseconv import cli; cli.main(['convert', '--help']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, command, "--help")
+    assert status == 0
+    assert out.startswith(f"Usage: fuseconv {command}")
+
+
+FAILURES = {
+    "no command": (["convrt"], 2, "did you mean `fuseconv convert`?"),
+    "no flag": (["convert", "{}/gate.pt2", "--targets", "onnx"], 2, "--target"),
+    "no model": (["convert"], 2, "MODEL"),
+    "no file": (["convert", "{}/absent.pt"], 6, "absent.pt"),
+    "no target": (["convert", "{}/gate.pt2", "--target", "tflite"], 2, "use one of"),
+    "no bundle": (["verify", "{}/absent"], 2, "does not exist"),
+    "bad input": (["convert", "{}/gate.pt2", "--input", "x=f32[batch:]"], 2, "NAME=DTYPE"),
+    "empty range": (["convert", "{}/gate.pt2", "--input", "x=f32[batch:4..1]"], 2, "batch:1..4"),
+    "unknown dtype": (["convert", "{}/gate.pt2", "--dtype", "f8"], 2, "f32"),
+    "unknown trust": (["convert", "{}/gate.pt2", "--trust", "all"], 2, "pickle"),
+    "output taken": (["convert", "{}/gate.pt2", "-o", "{}/noise.bin", "--target", "export"], 2, "choose another name"),
+    "pickle": (["convert", "{}/pickled.pt"], 3, "--trust pickle"),
+    "noise": (["inspect", "{}/noise.bin"], 3, "noise.bin"),
+    "rules not JSON": (["convert", "{}/gate.pt2", "--rules", "{}/broken.json"], 2, "broken.json:1"),
+    "no rules": (["rules", "check", "{}/absent.json"], 2, "absent.json"),
+    "no rule": (["rules", "show", "linear-actt"], 2, "did you mean linear-act?"),
+    "no plan": (["convert", "{}/gate.pt2", "--plan", "{}/absent.json"], 6, "absent.json"),
+    "against another": (["verify", "{}/gate.fuseconv", "--against", "{}/other.pt2"], 2, "sha256"),
+    "inputs alone": (["verify", "{}/gate.fuseconv", "--inputs", "{}/x.npz"], 2, "--against"),
+    "wrong rule": (["convert", "{}/gate.pt2", "--rules", "{}/swapped.json", "--target", "export"], 1, "output"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures_say_what_where_and_fix(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, expected, words = FAILURES[name]
+    arguments = [argument.format(folder) for argument in arguments]
+    status, out, err = run(capsys, *arguments)
+    assert status == expected
+    assert out == ""
+    assert words in err
+    assert "Traceback" not in err
+    again, record = as_json(capsys, *arguments)
+    assert again == expected
+    assert record["error"]["message"]
+    assert record["error"]["hint"]
+
+
+def test_a_wrong_rule_leaves_nothing_behind(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "wrong.fuseconv"
+    wrong = ["convert", folder / "gate.pt2", "--rules", folder / "swapped.json", "--target", "export", "-o", output]
+    assert run(capsys, *wrong)[0] == 1
+    assert list(tmp_path.iterdir()) == []
+    assert run(capsys, *wrong, "--allow-mismatch")[0] == 0
+    assert "fails" in run(capsys, "inspect", output)[1]
+    status, out, err = run(capsys, "verify", output)
+    assert status == 1
+    assert "FAIL" in out
+    assert "target export" in err
+
+
+def test_convert_reports_what_it_did(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "gate.fuseconv"
+    status, record = as_json(capsys, "convert", folder / "gate.pt2", "--target", "export", "-o", output)
+    result = record["result"]
+    assert status == 0
+    assert result["bundle"] == str(output)
+    assert {(fusion["rule"], fusion["op"], fusion["status"]) for fusion in result["fusions"]} == {
+        ("mul-add", "fuseconv.mul_add.default", "applied"),
+        ("linear-act", "fuseconv.linear_act.default", "applied"),
+    }
+    assert set(result["targets"]) == {"export"}
+    assert result["targets"]["export"]["parity"]["ok"]
+    assert (output / result["targets"]["export"]["path"]).is_file()
+
+
+def test_dry_run_writes_nothing(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "gate.fuseconv"
+    status, record = as_json(capsys, "convert", folder / "gate.pt2", "--dry-run", "-o", output)
+    assert status == 0
+    assert len(record["result"]["fusions"]) == 2
+    assert not output.exists()
+
+
+def test_a_plan_is_written_edited_and_executed(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, output = tmp_path / "plan.json", tmp_path / "gate.fuseconv"
+    assert run(capsys, "match", folder / "gate.pt2", "-o", path)[0] == 0
+    plan = json.loads(path.read_text())
+    assert [step["rule"] for step in plan["steps"]] == ["mul-add", "linear-act"]
+    del plan["steps"][1]
+    path.write_text(json.dumps(plan))
+    convert = ["convert", folder / "gate.pt2", "--plan", path, "--target", "export", "-o", output]
+    status, record = as_json(capsys, *convert)
+    assert status == 0
+    assert [fusion["rule"] for fusion in record["result"]["fusions"]] == ["mul-add"]
+
+
+def test_verify_inspect_and_doctor_read_a_bundle(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = folder / "gate.fuseconv"
+    status, record = as_json(capsys, "verify", bundle)
+    assert status == 0
+    assert {row["target"] for row in record["result"]["rows"]} == {"export", "torchscript"}
+    assert as_json(capsys, "verify", bundle, "--against", folder / "gate.pt2")[0] == 0
+    assert "x=f32[dim0:1..16,8]" in run(capsys, "inspect", bundle)[1]
+    assert as_json(capsys, "inspect", bundle)[1]["result"]["dtype"] == "f32"
+    assert as_json(capsys, "inspect", folder / "gate.pt2")[1]["result"]["parameters"] == 72
+    findings = as_json(capsys, "doctor", bundle)[1]["result"]["findings"]
+    assert all(finding["ok"] for finding in findings)
+    assert "torch" in run(capsys, "doctor")[1]
+
+
+def test_run_computes_what_the_module_computes(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    inputs = {name: torch.randn(5, 8) for name in ("x", "scale", "shift")}
+    save_file(inputs, tmp_path / "in.safetensors")
+    for target in ("export", "torchscript"):
+        output = tmp_path / f"{target}.safetensors"
+        arguments = ["run", folder / "gate.fuseconv", "--inputs", tmp_path / "in.safetensors", "-o", output]
+        assert run(capsys, *arguments, "--target", target)[0] == 0
+        (found,) = load_file(output).values()
+        torch.testing.assert_close(found, Gate().eval()(**inputs).detach())
+
+
+def test_one_flipped_bit_is_refused_by_name(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import shutil
+
+    bundle = Path(shutil.copytree(folder / "gate.fuseconv", tmp_path / "copy.fuseconv"))
+    damaged = bundle / "export" / "model.pt2"
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    status, record = as_json(capsys, "verify", bundle)
+    assert status == 3
+    assert "export/model.pt2" in record["error"]["message"]
+
+
+def test_rules_are_listed_shown_and_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    rules = as_json(capsys, "rules", "list")[1]["result"]["rules"]
+    assert "add-layer-norm" in {rule["name"] for rule in rules}
+    assert "fuseconv.linear_act.default" in run(capsys, "rules", "show", "linear-act")[1]
+    status, record = as_json(capsys, "rules", "check", "rules/pointwise")
+    assert status == 0
+    assert all(check["ok"] for check in record["result"]["checks"])
+
+
+def test_interruption_and_bugs_have_their_own_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fuseconv import pipeline
+
+    for error, expected in ((KeyboardInterrupt(), 130), (RuntimeError("boom"), 7)):
+
+        def fail(*_: object, error: BaseException = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(pipeline, "load_rules", fail)
+        status, record = as_json(capsys, "rules", "list")
+        assert status == expected
+        assert record["error"]["hint"]

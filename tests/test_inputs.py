@@ -1,0 +1,212 @@
+"""Tensors for a contract: files, random draws, extremes."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fuseconv.contract import Contract, Dim, TensorSpec, parse_inputs
+from fuseconv.errors import ContractError, FileError, RefusedError, UsageError
+from fuseconv.inputs import (
+    LARGEST,
+    apply_ranges,
+    contract_of,
+    draw,
+    example_sizes,
+    from_file,
+    parse_ranges,
+    sizes_to_try,
+)
+
+CONTRACT = Contract(parse_inputs(["ids=i64[batch:1..64,seq:2..512]", "x=f32[batch,4]"]), ())
+TENSORS = {"ids": torch.tensor([[1, 2, 3], [4, 5, 6]]), "x": torch.randn(2, 4)}
+
+
+def write_npz(path, tensors):
+    np.savez(path, **{name: tensor.numpy() for name, tensor in tensors.items()})
+
+
+def write_npz_packed(path, tensors):
+    np.savez_compressed(path, **{name: tensor.numpy() for name, tensor in tensors.items()})
+
+
+def write_npz_named_otherwise(path, tensors):
+    with path.open("wb") as file:
+        np.savez(file, **{name: tensor.numpy() for name, tensor in tensors.items()})
+
+
+WRITERS = {
+    "a.safetensors": lambda path, tensors: save_file(tensors, path),
+    "a.npz": write_npz,
+    "packed.npz": write_npz_packed,
+    "npz-named.dat": write_npz_named_otherwise,
+    "a.pt": lambda path, tensors: torch.save(tensors, path),
+    "old.pt": lambda path, tensors: torch.save(tensors, path, _use_new_zipfile_serialization=False),
+    "tuple.pt": lambda path, tensors: torch.save(tuple(tensors.values()), path),
+    "list.pt": lambda path, tensors: torch.save(list(tensors.values()), path),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_from_file(tmp_path, name):
+    path = tmp_path / name
+    WRITERS[name](path, TENSORS)
+    read = from_file(path, CONTRACT)
+    assert list(read) == ["ids", "x"]
+    assert all(torch.equal(read[key], TENSORS[key]) for key in TENSORS)
+
+
+def test_from_file_without_contract(tmp_path):
+    save_file(TENSORS, tmp_path / "a")
+    assert contract_of(from_file(tmp_path / "a")) == (TensorSpec("ids", "i64", (2, 3)), TensorSpec("x", "f32", (2, 4)))
+    torch.save(TENSORS["x"], tmp_path / "b")
+    assert list(from_file(tmp_path / "b")) == ["input_0"]
+
+
+class Boom:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_from_file_runs_nothing(tmp_path, zipped):
+    proof = tmp_path / "ran"
+    torch.save({"ids": Boom(proof)}, tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
+    np.savez(tmp_path / "a.npz", ids=np.array([Boom(proof)], dtype=object))
+    for name in ("a.pt", "a.npz"):
+        with pytest.raises(RefusedError):
+            from_file(tmp_path / name, CONTRACT)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"", RefusedError),
+        (b"\x80\x02", RefusedError),
+        (b"PK\x03\x04 nothing", RefusedError),
+        (b"{}", RefusedError),
+        (None, FileError),
+    ],
+)
+def test_from_file_refuses_damage(tmp_path, content, error):
+    path = tmp_path / "inputs"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(error) as caught:
+        from_file(path, CONTRACT)
+    assert str(path) in caught.value.where
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"ids": None}, UsageError, "the model takes ids, x"),
+        ({"more": torch.ones(1)}, UsageError, "the model takes ids, x"),
+        ({"x": torch.randn(2, 5)}, ContractError, "size 5 at axis 1"),
+        ({"x": torch.randn(3, 4)}, ContractError, "batch=3"),
+        ({"x": torch.randn(2, 4).double()}, ContractError, "dtype f64"),
+        ({"x": torch.zeros(2, 4, dtype=torch.uint16)}, UsageError, "uint16"),
+    ],
+)
+def test_from_file_checks_the_contract(tmp_path, change, error, said):
+    tensors = {name: tensor for name, tensor in {**TENSORS, **change}.items() if tensor is not None}
+    torch.save(tensors, tmp_path / "a")
+    with pytest.raises(error) as caught:
+        from_file(tmp_path / "a", CONTRACT)
+    assert said in caught.value.what
+
+
+def test_parse_ranges():
+    assert parse_ranges(["ids=0..30521", "x=-1.5..2e3", "y = 0.5..1"]) == {
+        "ids": (0, 30521),
+        "x": (-1.5, 2000),
+        "y": (0.5, 1),
+    }
+
+
+@pytest.mark.parametrize("text", ["ids", "ids=", "ids=1", "ids=1..", "ids=..1", "ids=a..b", "ids=5..1", "ids=0..inf"])
+def test_parse_ranges_refuses(text):
+    with pytest.raises(UsageError, match="range") as caught:
+        parse_ranges([text])
+    assert "--input-range" in caught.value.where
+
+
+def test_ranges_bound_the_draw():
+    specs = apply_ranges(CONTRACT.inputs, {"ids": (10, 12), "x": (-2, -1)})
+    ids, x = draw(Contract(specs, ()), {"batch": 50, "seq": 9}, seed=3)
+    assert set(ids.unique().tolist()) == {10, 11, 12}
+    assert x.min() >= -2
+    assert x.max() <= -1
+    with pytest.raises(UsageError, match="no input y"):
+        apply_ranges(CONTRACT.inputs, {"y": (0, 1)})
+
+
+ALL_DTYPES = ["f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool", "c64", "c128"]
+
+
+@pytest.mark.parametrize("kind", ["random", "zeros and large"])
+@pytest.mark.parametrize("shape", [(), (1,), (4, 0), (5, 3, 2)])
+def test_draw_fits_the_contract(kind, shape):
+    contract = Contract(tuple(TensorSpec(f"x_{dtype}", dtype, shape) for dtype in ALL_DTYPES), ())
+    tensors = draw(contract, {}, seed=1, kind=kind)
+    assert contract.bind(tensors, {}) == tensors
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+    again = draw(contract, {}, seed=1, kind=kind)
+    assert all(torch.equal(a, b) for a, b in zip(tensors, again, strict=True))
+
+
+def test_draws_differ_by_seed():
+    first, second = (draw(CONTRACT, {"batch": 8, "seq": 8}, seed=seed) for seed in (1, 2))
+    assert not torch.equal(first[1], second[1])
+
+
+def test_zeros_and_large():
+    ids, x = draw(CONTRACT, {"batch": 6, "seq": 4}, seed=0, kind="zeros and large")
+    assert ids[::2].eq(0).all()
+    assert ids[1::2].eq(1).all()
+    assert x[::2].eq(0).all()
+    assert x[1::2].abs().max() > 10
+
+
+@pytest.mark.parametrize("kind", ["random", "zeros and large"])
+def test_masks_are_padding(kind):
+    contract = Contract((TensorSpec("attention_mask", "i64", (50, 7), 0, 1),), ())
+    (mask,) = draw(contract, {}, seed=0, kind=kind)
+    assert mask[:, 0].eq(1).all()
+    assert (mask.diff(dim=1) <= 0).all()
+    assert mask.eq(0).any()
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["ids=i64[batch:1..64,seq:2..512]"], {"batch": 3, "seq": 5}),
+        (["x=f32[batch:1..64,3,5]"], {"batch": 7}),
+        (["x=f32[batch:1..2,n:40..50]"], {"batch": 2, "n": 40}),
+        (["x=f32[batch:1..1]"], {"batch": 1}),
+        (["x=f32[a:2..4,b:2..4,c:2..4]"], {"a": 3, "b": 2, "c": 4}),
+    ],
+)
+def test_example_sizes(texts, expected):
+    assert example_sizes(Contract(parse_inputs(texts), ())) == expected
+
+
+def test_sizes_to_try():
+    cases = sizes_to_try(CONTRACT, seed=0)
+    assert cases["smallest"] == {"batch": 1, "seq": 2}
+    assert cases["largest batch"] == {"batch": 64, "seq": 5}
+    assert cases["largest seq"] == {"batch": 3, "seq": 512}
+    assert CONTRACT.bind(draw(CONTRACT, cases["random"], seed=0), {})
+    assert sizes_to_try(Contract((TensorSpec("x", "f32", (2,)),), ()), seed=0) == {"static": {}}
+
+
+def test_largest_sizes_are_bounded():
+    contract = Contract((TensorSpec("x", "f32", (Dim("n", 1, 10**9), Dim("m", 5000, 10**9))),), ())
+    cases = sizes_to_try(contract, seed=0)
+    assert cases["largest n"]["n"] == LARGEST
+    assert cases["largest m"]["m"] == 5000
+    assert all(sizes["m"] <= 5064 for sizes in cases.values())
