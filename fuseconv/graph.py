@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
+import fuseconv.ops  # noqa: F401  # registers the ops that rules put in place
 from fuseconv.contract import DTYPES, SHORT_DTYPES
 from fuseconv.predicates import Refused
 from fuseconv.steps import Binding
@@ -27,6 +29,8 @@ class Workspace:
     Attributes:
         graph: the copy; node names are those of the program.
         root: the program's graph module: holds the submodules of control flow.
+        ranges: symbolic size to the range declared for it.
+        mode: the fake mode of the program's values; None for a program that holds no tensor.
     """
 
     def __init__(self, exported: torch.export.ExportedProgram) -> None:
@@ -36,26 +40,49 @@ class Workspace:
         output = self.graph.graph_copy(exported.graph, copies)
         end = self.graph.output(output)
         end.meta = dict(next(reversed(exported.graph.nodes)).meta)
+        for node, copy in copies.items():
+            copy.name = node.name  # a copy is renamed where a name hides a Python builtin, as `input`
+        self.ranges: Mapping[Any, Any] = exported.range_constraints
+        fakes = (node.meta.get("val") for node in self.graph.nodes)
+        self.mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
         self._constants = _constants(exported)
         self.clean()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
+        self._replaced: dict[Node, Node] = {}
+        self._origins: dict[Node, str] = {}
 
     def constant(self, node: Any) -> torch.Tensor | None:
         """Returns the tensor a parameter, buffer or constant placeholder stands for; None for anything else."""
         return self._constants.get(node.name) if isinstance(node, Node) and node.op == "placeholder" else None
 
     def node(self, name: str) -> Node:
-        """Returns the node of that name.
+        """Returns the node of that name in the program, or what stands in its place now.
 
         Raises:
             Refused: there is none (any more, or yet).
         """
         node: Node | None = self._nodes.get(name)
-        if node is None or node._erased:
+        if node is None:
             made_of = max((known for known in self._nodes if name.endswith(f"_{known}")), key=len, default=None)
-            made = f" (an earlier step makes it in the place of {made_of})" if made_of else ""
+            made = f" (an earlier step makes it from {made_of})" if made_of else ""
             raise Refused(f"a node {name}{made}", "no node of that name")
+        node = self.current(node)
+        if node._erased:
+            raise Refused(f"a node {name}", "that an earlier step removes it")
         return node
+
+    def current(self, node: Node) -> Node:
+        """Returns what stands in the place of a node now: itself, unless it was replaced."""
+        while node in self._replaced:
+            node = self._replaced[node]
+        return node
+
+    def name(self, node: Node) -> str:
+        """Returns the name by which `node` finds a node, whatever steps were executed before: the program's own name.
+
+        A node made in the place of another answers to the other's name; one made on the way has but its own.
+        """
+        return self._origins.get(node, node.name)
 
     def create(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Node:
         """Creates a call at the graph's insertion point."""
@@ -63,10 +90,12 @@ class Workspace:
         self._nodes[node.name] = node
         return node
 
-    def erase(self, node: Node) -> None:
-        """Removes a node that nothing reads."""
-        self.graph.erase_node(node)
-        del self._nodes[node.name]
+    def replace(self, node: Node, new: Node, *, made: bool) -> None:
+        """Lets `new` be read in the place of a node; `made` says that it was created for it."""
+        node.replace_all_uses_with(new)
+        self._replaced[node] = new
+        if made:
+            self._origins[new] = self.name(node)
 
     def clean(self) -> None:
         """Removes the nodes that compute nothing that is used."""
@@ -150,20 +179,20 @@ def source_line(node: Node) -> str:
     return file.strip('"') + ":" + line.removeprefix(" line ") + function
 
 
-def to_binding(value: Any) -> Binding:
-    """Returns an argument of a node as JSON.
+def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
+    """Returns an argument of a node as JSON; `name` says how a node is called.
 
     Raises:
-        TypeError: the argument is of a kind that plan.json cannot hold.
+        Refused: the argument is of a kind that plan.json cannot hold.
     """
     if isinstance(value, Node):
-        return {"node": value.name}
+        return {"node": name(value)}
     if isinstance(value, float) and not math.isfinite(value):
         return {"number": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}
     if isinstance(value, list | tuple):
-        return {"items": [to_binding(item) for item in value]}
+        return {"items": [to_binding(item, name) for item in value]}
     if isinstance(value, torch.dtype):
         return {"dtype": SHORT_DTYPES.get(str(value), str(value).removeprefix("torch."))}
     if isinstance(value, torch.device):
@@ -172,7 +201,7 @@ def to_binding(value: Any) -> Binding:
         return {"layout": str(value).removeprefix("torch.")}
     if isinstance(value, torch.memory_format):
         return {"memory_format": str(value).removeprefix("torch.")}
-    raise TypeError(f"a plan cannot hold {value!r}")
+    raise Refused("an argument that a plan can hold", repr(value))
 
 
 def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:

@@ -156,7 +156,7 @@ def _check_where(rule: Rule, values: Mapping[str, Any], index: Index) -> None:
             raise Refused(f"{text}: {problem.expected}", problem.found) from None
         if condition.comparison is not None:
             symbols = [_symbol(item) for item in right] if isinstance(right, list) else _symbol(right)
-            if not compare(left, condition.comparison, symbols):
+            if not compare(left, condition.comparison, symbols, index.workspace.ranges):
                 operand = values.get(next(iter(_operands(condition.left)), ""), left)
                 raise Refused(text, text_of(operand))
 

@@ -84,6 +84,7 @@ def _settle(
     budget = APPLICATIONS_PER_NODE * (len(workspace.graph.nodes) + 10)
     near: list[NearMiss] = []
     seen: Results = {}
+    rounds: list[list[Step]] = []
     for _ in range(MAX_ROUNDS):
         workspace.clean()
         sites, near = _find(Index(workspace, seen), rules)
@@ -94,13 +95,14 @@ def _settle(
             yield step, None
         for loser in losers:
             yield None, loser
+        rounds.append(done)
         budget -= len(done)
         if budget < 0:
-            raise _feeding(stage, done)
+            raise _feeding(stage, rounds)
         if not done:
             break
     else:
-        raise _feeding(stage, done)
+        raise _feeding(stage, rounds)
     for miss in near:
         if _is_near(miss, stage):
             yield None, miss.miss
@@ -150,32 +152,26 @@ def _overlap(site: Site, winner: Site) -> Miss:
 
 def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterator[Step]:
     """Executes sites of one round; a site that an earlier one has moved out of place waits for the next round."""
-    replaced: dict[Node, Node] = {}
-
-    def now(node: Node) -> Node:
-        while node in replaced:
-            node = replaced[node]
-        return node
-
     for site in sites:
-        step = _step(stage, site, {name: map_nodes(value, now) for name, value in site.captures.items()})
+        captures = {name: map_nodes(value, workspace.current) for name, value in site.captures.items()}
         try:
-            changes = apply(workspace, step)
+            step = _step(workspace, stage, site, captures)
+            apply(workspace, step)
         except Refused:
             continue
-        replaced.update(changes)
         yield step
 
 
-def _step(stage: str, site: Site, captures: Mapping[str, Any]) -> Step:
+def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, Any]) -> Step:
+    """Returns a site as a step, which calls nodes by the names they have in the program."""
     used = {name for line in site.rule.replacement for name in names_of(line.value)}
     return Step(
         rule=site.rule.name,
         stage=stage,
-        nodes=tuple(node.name for node in site.nodes),
+        nodes=tuple(workspace.name(node) for node in site.nodes),
         ops=tuple(op_name(node.target) for node in site.nodes),
-        bindings={name: to_binding(value) for name, value in sorted(captures.items()) if name in used},
-        results={name: node.name for name, node in site.results.items()},
+        bindings={name: to_binding(value, workspace.name) for name, value in sorted(captures.items()) if name in used},
+        results={name: workspace.name(node) for name, node in site.results.items()},
         replace=tuple(site.rule.replace),
     )
 
@@ -188,10 +184,10 @@ def _is_near(miss: NearMiss, stage: str) -> bool:
     return miss.found >= 2 and 2 * miss.found >= miss.lines and (miss.refused or stage != "canonical")
 
 
-def _feeding(stage: str, done: Sequence[Step]) -> RuleError:
-    names = sorted({step.rule for step in done})
+def _feeding(stage: str, rounds: Sequence[Sequence[Step]]) -> RuleError:
+    last = [step for steps in rounds[-10:] for step in steps]
     return RuleError(
-        f"stage {stage} does not settle: {', '.join(names)} keep applying",
-        where=f"node {done[-1].nodes[-1]}",
+        f"stage {stage} does not settle: {', '.join(sorted({step.rule for step in last}))} keep applying",
+        where=f"node {last[-1].nodes[-1]}",
         fix="remove one of the rules, or narrow it with `where` so that it does not match what the others make",
     )

@@ -10,6 +10,7 @@ imported inside the functions: a rule file is read without it.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -110,12 +111,14 @@ def is_floating(_: Constants, *operands: Any) -> None:
             raise Refused("a floating dtype", text_of(operand))
 
 
-def same_dtype(_: Constants, *operands: Any) -> None:
-    """All tensors have one dtype; None, an argument left out, is passed over."""
+def same_kind(_: Constants, *operands: Any) -> None:
+    """All tensors have one dtype and one device; None, an argument left out, is passed over."""
     present = [operand for operand in operands if operand is not None]
     for operand in present[1:]:
         if _fake(operand).dtype != _fake(present[0]).dtype:
             raise Refused(f"the dtype of {text_of(present[0])}", text_of(operand))
+        if _fake(operand).device != _fake(present[0]).device:
+            raise Refused(f"the device {_fake(present[0]).device}", f"{operand.name} on {_fake(operand).device}")
 
 
 def same_shape(_: Constants, *operands: Any) -> None:
@@ -149,10 +152,8 @@ def is_contiguous(_: Constants, *operands: Any) -> None:
 
 def same_value(constants: Constants, x: Any, y: Any) -> None:
     """The two tensors agree in dtype, device and shape, so that a conversion changed nothing."""
-    same_dtype(constants, x, y)
+    same_kind(constants, x, y)
     same_shape(constants, x, y)
-    if _fake(x).device != _fake(y).device:
-        raise Refused(f"the device {_fake(x).device}", str(_fake(y).device))
 
 
 def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable[..., Any]]) -> dict[str, Function]:
@@ -162,7 +163,7 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
         variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
         least = 1 if variadic else len(parameters)
         kind: Literal["test", "value"] = "value" if function in values else "test"
-        tensors = function not in (gelu_of, is_number, same_dtype)
+        tensors = function not in (gelu_of, is_number, same_kind)
         doc = inspect.getdoc(function) or ""
         operands = ", ".join([parameter.name for parameter in parameters if parameter.name != "operands"])
         usage = f"{function.__name__}({'x, ...' if variadic else operands})"
@@ -178,7 +179,7 @@ _TESTS = (
     is_parameter,
     is_scalar,
     is_tensor,
-    same_dtype,
+    same_kind,
     same_shape,
     same_value,
 )
@@ -208,24 +209,38 @@ def row_major(fake: Any) -> bool:
     return True
 
 
-def compare(left: Any, comparison: str, right: Any) -> bool:
-    """Whether `left comparison right` is proved; sizes may be symbolic, `in` takes a list."""
+def compare(left: Any, comparison: str, right: Any, ranges: Mapping[Any, Any]) -> bool:
+    """Whether `left comparison right` is proved.
+
+    Args:
+        left: a number, text or symbolic size.
+        comparison: one of rule_text.COMPARISONS.
+        right: the same; a list of them for `in`.
+        ranges: symbolic size to the range declared for it. The sizes themselves are taken to be 2 at least, as
+            torch.export does while it captures, and so are not asked about order.
+    """
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     if comparison == "in":
-        return any(compare(left, "==", member) for member in right)
-    numbers = not isinstance(left, str) and not isinstance(right, str) and left is not None and right is not None
-    if comparison not in ("==", "!=") and not numbers:
+        return any(compare(left, "==", member, ranges) for member in right)
+    if comparison == "==":
+        return bool(statically_known_true(left == right))
+    if comparison == "!=":
+        return _holds(left != right, ranges)
+    if any(isinstance(side, str | None) for side in (left, right)):
         return False
-    outcome = {
-        "==": lambda: left == right,
-        "!=": lambda: left != right,
-        "<": lambda: left < right,
-        "<=": lambda: left <= right,
-        ">": lambda: left > right,
-        ">=": lambda: left >= right,
-    }[comparison]()
-    return bool(statically_known_true(outcome))
+    orders = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+    return _holds(orders[comparison](left, right), ranges)
+
+
+def _holds(outcome: Any, ranges: Mapping[Any, Any]) -> bool:
+    import torch
+    from torch.utils._sympy.value_ranges import bound_sympy
+
+    if not isinstance(outcome, torch.SymBool):
+        return bool(outcome)
+    bounds = bound_sympy(outcome.node.expr, dict(ranges))
+    return bool(bounds.is_singleton() and bounds.lower)
 
 
 def _fake(operand: Any) -> Any:

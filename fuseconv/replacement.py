@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Node
 
 from fuseconv.contract import DTYPES
-from fuseconv.graph import find_op, map_nodes, nodes_in
+from fuseconv.graph import Workspace, find_op, map_nodes
 from fuseconv.predicates import FUNCTIONS, Constants, Refused, row_major, same_sizes, text_of
 from fuseconv.rule_text import Apply, Call, Items, Line, Literal, Name, Term
 from fuseconv.sizes import GuardError, all_sizes
@@ -62,14 +62,14 @@ class Replacement:
 
 
 def instantiate(
-    lines: Sequence[Line], captures: Mapping[str, Any], constants: Constants, seen: Results | None = None
+    lines: Sequence[Line], captures: Mapping[str, Any], workspace: Workspace, seen: Results | None = None
 ) -> Replacement:
     """Puts the values of a site into the lines of `replace`, and runs the ops on fake tensors.
 
     Args:
         lines: the parsed lines.
         captures: name to node, literal, or list of them.
-        constants: the program's constants, for `number_of`.
+        workspace: the graph they are of.
         seen: results of earlier calls, used and added to: for judging many sites; then a fake tensor stands for
             several values, and none may become a node's.
 
@@ -80,17 +80,16 @@ def instantiate(
     fakes: dict[str, Any] = {}
     instructions: list[Instruction] = []
     same: dict[str, Node] = {}
-    mode = _fake_mode(captures)
     for line in lines:
         if isinstance(line.value, Call):
-            instruction = _instruction(line, _resolved(line.value, values, constants), fakes, mode, seen)
+            instruction = _instruction(line, _resolved(line.value, values, workspace), fakes, workspace.mode, seen)
             instructions.append(instruction)
             results = instruction.fake if line.unpacks else [instruction.fake]
             named = dict(zip(line.targets, results, strict=False))
             fakes.update({name: fake for name, fake in named.items() if name != "_"})
             values.update({name: Made(name) for name in named if name != "_"})
         else:
-            value = resolve(line.value, values, constants)
+            value = resolve(line.value, values, workspace)
             if not isinstance(value, Node):
                 raise Refused("a tensor", text_of(value))
             same[line.targets[0]], fakes[line.targets[0]] = value, value.meta.get("val")
@@ -182,8 +181,3 @@ def _fake(value: Any, fakes: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         return [_fake(item, fakes) for item in value]
     return map_nodes(value, lambda node: node.meta.get("val"))
-
-
-def _fake_mode(captures: Mapping[str, Any]) -> FakeTensorMode | None:
-    fakes = (node.meta.get("val") for value in captures.values() for node in nodes_in(value))
-    return next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)

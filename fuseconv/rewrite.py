@@ -55,11 +55,8 @@ def rewrite(program: Program, plan: Plan) -> Program:
 _REMAKE = "remove the step as well, or make the plan again with `fuseconv match`"
 
 
-def apply(workspace: Workspace, step: Step) -> dict[Node, Node]:
+def apply(workspace: Workspace, step: Step) -> None:
     """Executes one step.
-
-    Returns:
-        Each replaced node and the node in its place.
 
     Raises:
         Refused: the step does not fit the graph; then nothing is changed.
@@ -85,13 +82,10 @@ def apply(workspace: Workspace, step: Step) -> dict[Node, Node]:
     for instruction in replacement.instructions:
         with workspace.graph.inserting_before(point):
             made.update(_create(workspace, instruction, made, results, origin, step))
-    replaced = {}
     for name, node in results.items():
-        node.replace_all_uses_with(made[name])
-        replaced[node] = made[name]
+        workspace.replace(node, made[name], made=name not in replacement.same)
     for node in sorted(matched, reverse=True):
-        workspace.erase(node)
-    return replaced
+        workspace.graph.erase_node(node)
 
 
 def _matched(workspace: Workspace, name: str, op: str) -> Node:
@@ -104,7 +98,8 @@ def _matched(workspace: Workspace, name: str, op: str) -> Node:
 def _check_edges(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> None:
     read = {node for matched_node in matched for node in matched_node.all_input_nodes}
     if strangers := sorted(operands - read):
-        raise Refused("bindings that the matched nodes read", strangers[0].name)
+        reads = ", ".join(sorted(node.name for node in read - matched))
+        raise Refused(f"{strangers[0].name} to be read by the matched nodes", f"that they read {reads}")
     if inside := sorted(operands & matched):
         raise Refused("operands from outside the match", inside[0].name)
     if outside := sorted(results - matched):

@@ -233,17 +233,18 @@ def _term(node: ast.expr) -> Term:
             return Literal(name, is_dtype=True) if name in DTYPES else Name(name)
         case ast.Constant(value=None | bool() | int() | float() | str() as value):
             return Literal(value)
-        case ast.UnaryOp(op=ast.USub(), operand=inner):
-            literal = _term(inner)
-            if not isinstance(literal, Literal) or isinstance(literal.value, bool | str | None):
-                raise _not_a_term(node, "only a number can be negated")
-            return Literal(-literal.value)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf")):
+            return Literal(-float("inf"))
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(
+            value, bool
+        ):
+            return Literal(-value)
         case ast.List(elts=items):
             return Items(tuple(_term(item) for item in items))
         case ast.Call(func=ast.Name(id=function), args=args, keywords=[]):
             return Apply(function, tuple(_term(argument) for argument in args), node.col_offset)
         case _:
-            raise _not_a_term(node, f"`{ast.unparse(node)}` is not an argument")
+            raise _not_a_term(node, f"a {type(node).__name__} is not an argument")
 
 
 def _not_a_term(node: ast.expr, what: str) -> RuleTextError:

@@ -10,7 +10,18 @@ import small_bundle
 from small_bundle import Block
 
 from fuseconv.capture import Program
+from fuseconv.rule import Rule
+from fuseconv.rule_file import load_rules
 from fuseconv.targets import TARGETS
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-goldens", action="store_true", help="write tests/golden/*.txt anew")
+
+
+@pytest.fixture(scope="session")
+def default_rules() -> tuple[Rule, ...]:
+    return load_rules("rules/default.json")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,101 @@
+"""Programs for the tests of rules: modules captured with a dynamic first axis, and small models."""
+
+import copy
+import warnings
+
+import torch
+
+from fuseconv.capture import Program
+from fuseconv.contract import Contract
+
+
+class Function(torch.nn.Module):
+    """A function of (module, inputs) with the given parameters and buffers."""
+
+    def __init__(self, function, parameters=None, buffers=None):
+        super().__init__()
+        self.function = function
+        for name, tensor in (parameters or {}).items():
+            self.register_parameter(name, torch.nn.Parameter(tensor, requires_grad=False))
+        for name, tensor in (buffers or {}).items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def capture(module, *inputs, dims=None):
+    """Captures a module; every input's first axis is the dynamic size `n`, unless `dims` says otherwise."""
+    n = torch.export.Dim("n", min=1, max=64)
+    shapes = tuple({0: n} if tensor.dim() else {} for tensor in inputs) if dims is None else dims
+    # Whatever forward's signature is, inputs go in by position.
+    exported = torch.export.export(module.eval(), inputs, dynamic_shapes=(shapes,) if _is_variadic(module) else shapes)
+    return Program(exported, Contract((), ()), inputs)
+
+
+def _is_variadic(module):
+    return isinstance(module, Function | Outputs)
+
+
+def run(program, inputs=None):
+    """Runs a program on clones of its inputs, its state as it was before and after."""
+    state = copy.deepcopy(program.exported.state_dict)
+    result = program.exported.module()(*(tensor.clone() for tensor in inputs or program.examples))
+    for name, tensor in program.exported.state_dict.items():
+        with torch.no_grad():
+            tensor.copy_(state[name])
+    return result
+
+
+class Outputs(torch.nn.Module):
+    """A transformers model as tensors in, tuple of tensors out."""
+
+    def __init__(self, model, inputs, outputs):
+        super().__init__()
+        self.model = model
+        self.inputs = inputs
+        self.outputs = outputs
+
+    def forward(self, *tensors):
+        results = self.model(**dict(zip(self.inputs, tensors, strict=True)))
+        return tuple(results[name] for name in self.outputs)
+
+
+def bert(layers=2):
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        hidden_size=32, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=64, vocab_size=100
+    )
+    module = Outputs(
+        _seeded(BertModel, config), ("input_ids", "attention_mask"), ("last_hidden_state", "pooler_output")
+    )
+    batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=512)
+    ids = torch.randint(0, 100, (2, 7), generator=torch.Generator().manual_seed(0))
+    dims = ({0: batch, 1: length}, {0: batch, 1: length})
+    return capture(module, ids, torch.ones_like(ids), dims=dims)
+
+
+def vit():
+    from transformers import ViTConfig, ViTModel
+
+    config = ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=32, patch_size=8
+    )
+    module = Outputs(_seeded(ViTModel, config), ("pixel_values",), ("last_hidden_state",))
+    return capture(module, torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+
+
+def resnet():
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    module = Outputs(_seeded(ResNetForImageClassification, config), ("pixel_values",), ("logits",))
+    return capture(module, torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+
+
+def _seeded(model, config):
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers and torch, about each other, at import and construction
+        torch.manual_seed(0)
+        return model(config).double()

@@ -1,0 +1,69 @@
+"""Whole models: the fused graph as text, kept in tests/golden; `--update-goldens` writes it anew."""
+
+from pathlib import Path
+
+import programs
+import pytest
+import torch
+
+from fuseconv.graph import op_name
+from fuseconv.plan import plan
+from fuseconv.rewrite import rewrite
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="module", params=["bert", "vit", "resnet"])
+def fused(request, default_rules):
+    program = getattr(programs, request.param)()
+    found = plan(program, default_rules, device="cpu", targets=())
+    return request.param, program, found, rewrite(program, found)
+
+
+def printed(found, program):
+    """Returns the counts by rule, then every op as an SSA line; sizes of no importance are left out."""
+    lines = [f"# {rule}: {count}" for rule, count in found.counts().items()]
+    for node in program.exported.graph.nodes:
+        if node.op == "call_function":
+            args = [*map(str, node.args), *(f"{name}={value}" for name, value in node.kwargs.items())]
+            lines.append(f"{node.name} = {op_name(node.target)}({', '.join(args)})")
+        elif node.op == "output":
+            lines.append(f"return {', '.join(map(str, node.args[0]))}")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_fused_graph_is_the_golden_one(fused, request):
+    name, _, found, program = fused
+    path = GOLDEN / f"{name}.txt"
+    text = printed(found, program)
+    if request.config.getoption("--update-goldens"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_the_fused_model_computes_the_same(fused):
+    _, program, _, fused_program = fused
+    torch.testing.assert_close(programs.run(fused_program), programs.run(program))
+
+
+def test_other_sizes_compute_the_same(fused):
+    _, program, _, fused_program = fused
+    inputs = tuple(torch.cat([tensor, tensor])[:1] for tensor in program.examples)
+    torch.testing.assert_close(programs.run(fused_program, inputs), programs.run(program, inputs))
+
+
+def test_the_fused_program_is_saved_and_loaded(fused, tmp_path):
+    _, _, _, program = fused
+    program.exported.validate()
+    torch.export.save(program.exported, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2")
+    torch.testing.assert_close(loaded.module()(*program.examples), programs.run(program), rtol=0, atol=0)
+    ranges = {str(symbol): str(bounds) for symbol, bounds in program.exported.range_constraints.items()}
+    assert {str(symbol): str(bounds) for symbol, bounds in loaded.range_constraints.items()} == ranges
+    rules = [
+        step["rule"]
+        for node in loaded.graph.nodes
+        for step in (node.meta.get("custom") or {}).get("fuseconv", ())
+        if str(node.target).startswith("fuseconv.")
+    ]
+    assert rules

@@ -1,0 +1,227 @@
+"""Rule files: what is read, and what is refused, where and how fast."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from fuseconv.errors import RuleError
+from fuseconv.rule import Rule, schema
+from fuseconv.rule_file import load_rules
+from fuseconv.rule_text import RuleTextError, parse_condition, parse_line
+
+RULE = {
+    "name": "linear-gelu",
+    "stage": "fuse",
+    "doc": "Linear followed by GELU.",
+    "match": ["h = aten.linear.default(x, w, b)", "y = aten.gelu.default(h, approximate=mode)"],
+    "where": ["dtype(x) in f16 bf16 f32"],
+    "replace": ["y = fuseconv.linear_act.default(x, w, b, act=gelu_of(mode))"],
+}
+
+
+def file_with(**changes):
+    return json.dumps({"rules": [{**RULE, **changes}]}, indent=1)
+
+
+MATCH = RULE["match"]
+
+BAD_FILES = {
+    # name: (text of the file, part of the message, pointer)
+    "not_json": ("hello", "not JSON", "(/)"),
+    "empty": ("", "not JSON", "(/)"),
+    "byte_order_mark": ("\ufeff{}", "byte order mark", "(/)"),
+    "duplicate_key": ('{"rules": [],\n "rules": []}', "is there twice", ":2:2 (/rules)"),
+    "nan": ('{"rules": [NaN]}', "not JSON", "(/rules/0)"),
+    "infinity": ('{"rules": [-Infinity]}', "not JSON", "(/rules/0)"),
+    "huge_number": ('{"rules": [1e999]}', "too large", "(/rules/0)"),
+    "depth": ("[" * 100_000, "nested deeper", "/0/0"),
+    "text_after": ("{} {}", "text after", ":1:4"),
+    "bad_escape": ('{"\\x": 1}', "escape", ":1:3"),
+    "not_an_object": ("[]", "not an object", ":1:1"),
+    "unknown_top_field": ('{"rule": []}', "unknown field rule", "(/rule)"),
+    "unknown_field": (file_with(wher=[]), "unknown field wher", "(/rules/0/wher)"),
+    "missing_field": ('{"rules": [{"name": "a"}]}', "the field stage is missing", "(/rules/0/stage)"),
+    "unknown_stage": (file_with(stage="last"), "canonical", "(/rules/0/stage)"),
+    "bad_name": (file_with(name="Linear Gelu"), "pattern", "(/rules/0/name)"),
+    "line_is_a_number": (file_with(match=[1]), "string", "(/rules/0/match/0)"),
+    "empty_match": (file_with(match=[]), "at least 1", "(/rules/0/match)"),
+    "unknown_predicate": (file_with(where=["dtyp(x) == f32"]), "dtyp", "(/rules/0/where/0)"),
+    "predicate_arity": (file_with(where=["rank(x, w) == 2"]), "2 arguments", "(/rules/0/where/0)"),
+    "predicate_uncompared": (file_with(where=["rank(x)"]), "is a value", "(/rules/0/where/0)"),
+    "predicate_compared": (file_with(where=["is_floating(x) == True"]), "is a test", "(/rules/0/where/0)"),
+    "predicate_unbound": (file_with(where=["rank(q) == 2"]), "q is not bound", "(/rules/0/where/0)"),
+    "code_in_where": (file_with(where=["__import__('os').system('x')"]), "is not an argument", "(/rules/0/where/0)"),
+    "code_in_match": (file_with(match=["y = __import__('os').getcwd()"]), "three parts", "(/rules/0/match/0)"),
+    "code_in_replace": (file_with(replace=["y = (lambda: 1)()"]), "three parts", "(/rules/0/replace/0)"),
+    "function_in_match": (
+        file_with(match=["y = aten.gelu.default(x, approximate=gelu_of(mode))"], where=[], replace=[]),
+        "stands inside an op",
+        "(/rules/0/match/0)",
+    ),
+    "unbound": (file_with(replace=["y = aten.gelu.default(q)"]), "q is not bound", "(/rules/0/replace/0)"),
+    "bound_twice": (file_with(match=["y = aten.a.b(x)", "y = aten.a.b(x)"]), "y is bound twice", "(/rules/0/match/1)"),
+    "cycle": (file_with(match=["h = aten.a.b(y)", "y = aten.a.b(h)"]), "y is read before", "(/rules/0/match/0)"),
+    "self_cycle": (file_with(match=["y = aten.a.b(y)"]), "y is read before", "(/rules/0/match/0)"),
+    "replaces_nothing": (
+        file_with(replace=[*RULE["replace"], "z = aten.gelu.default(x)"]),
+        "z replaces nothing",
+        "(/rules/0/replace/1)",
+    ),
+    "not_replaced": (file_with(match=[*MATCH, "z = aten.relu.default(h)"]), "z is not replaced", "(/rules/0/match/2)"),
+    "reads_inside": (file_with(replace=["y = aten.gelu.default(h)"]), "inside the match", "(/rules/0/replace/0)"),
+    "unconnected": (file_with(match=[*MATCH, "_ = aten.relu.default(q)"]), "shares no value", "(/rules/0/match/"),
+    "rest_in_replace": (file_with(replace=["y = aten.gelu.default(x, ...)"]), "no meaning", "(/rules/0/replace/0)"),
+    "second_alternative": (file_with(match=[MATCH, ["y = aten.gelu"]]), "not an argument", "(/rules/0/match/1/0)"),
+    "missing_include": ('{"include": ["nowhere.json"]}', "there is no nowhere.json", "(/include/0)"),
+    "include_of_itself": ('{"include": ["rules.json"]}', "go round", "(/include/0)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_refused_with_its_place(tmp_path, name):
+    text, what, pointer = BAD_FILES[name]
+    path = tmp_path / "rules.json"
+    path.write_text(text, encoding="utf-8")
+    start = time.perf_counter()
+    with pytest.raises(RuleError) as caught:
+        load_rules(path)
+    assert time.perf_counter() - start < 1
+    assert what in caught.value.what
+    assert str(path) in caught.value.where
+    assert pointer in caught.value.where
+    assert caught.value.fix
+    assert caught.value.exit_status == 2
+
+
+def test_a_line_in_an_error_counts_characters_into_the_string(tmp_path):
+    path = tmp_path / "rules.json"
+    path.write_text(file_with(match=[MATCH, ["y = aten.gelu.default(x"]]))
+    with pytest.raises(RuleError) as caught:
+        load_rules(path)
+    line, column = map(int, caught.value.where.removeprefix(f"{path}:").split(" ")[0].split(":"))
+    assert path.read_text().splitlines()[line - 1][column - 1] == "("
+
+
+def test_a_huge_file_is_refused_unread(tmp_path):
+    path = tmp_path / "rules.json"
+    with path.open("wb") as file:
+        file.truncate(100 << 20)
+    start = time.perf_counter()
+    with pytest.raises(RuleError, match="larger than"):
+        load_rules(path)
+    assert time.perf_counter() - start < 1
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    path = tmp_path / "rules.json"
+    path.write_bytes(b'{"rules":\n "\xff"}')
+    with pytest.raises(RuleError, match="not UTF-8") as caught:
+        load_rules(path)
+    assert ":2:" in caught.value.where
+
+
+def test_include_order_folders_and_diamonds(tmp_path):
+    (tmp_path / "part").mkdir()
+    for name in ("b", "a"):
+        (tmp_path / "part" / f"{name}.json").write_text(file_with(name=name))
+    (tmp_path / "part" / "schema.json").write_text("{}")
+    (tmp_path / "top.json").write_text(
+        json.dumps({"include": ["part", "part/a.json", "part/../part/b.json"], "rules": [{**RULE, "name": "c"}]})
+    )
+    assert [rule.name for rule in load_rules(tmp_path / "top.json")] == ["a", "b", "c"]
+    assert [rule.name for rule in load_rules(tmp_path / "part")] == ["a", "b"]
+
+
+def test_two_rules_of_one_name(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(file_with())
+    with pytest.raises(RuleError, match="two rules are named linear-gelu") as caught:
+        load_rules(tmp_path)
+    assert "b.json" in caught.value.where
+    assert "a.json" in caught.value.fix
+
+
+def test_a_chain_of_includes_is_bounded(tmp_path):
+    for number in range(40):
+        (tmp_path / f"{number}.json").write_text(json.dumps({"include": [f"{number + 1}.json"]}))
+    with pytest.raises(RuleError, match="nested deeper"):
+        load_rules(tmp_path / "0.json")
+
+
+def test_an_empty_folder(tmp_path):
+    with pytest.raises(RuleError, match="no rule file"):
+        load_rules(tmp_path)
+
+
+def test_the_hash_is_of_what_a_rule_does():
+    rule = Rule.model_validate(RULE)
+    assert rule.sha256 == Rule.model_validate({**RULE, "doc": "Other words."}).sha256
+    assert rule.sha256 != Rule.model_validate({**RULE, "where": []}).sha256
+    assert rule.results == ("y",)
+
+
+def test_a_rule_made_in_memory_is_checked():
+    with pytest.raises(ValidationError, match="q is not bound"):
+        Rule.model_validate({**RULE, "replace": ["y = aten.gelu.default(q)"]})
+
+
+def test_the_schema_is_current():
+    assert Path("rules/schema.json").read_text() == schema(), "write rules/schema.json anew from fuseconv.rule.schema()"
+
+
+def test_reading_rules_imports_no_torch():
+    read = "from fuseconv.rule_file import load_rules; load_rules('rules/default.json')"
+    code = f"import sys; {read}; print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a + b",
+        "y = a + b",
+        "y = x[0]",
+        "y = aten.gelu.default(*x)",
+        "y = aten.gelu.default(**x)",
+        "y = aten.gelu.default(x, x=1, x=2)",
+        "y = aten.gelu.default(..., x)",
+        "y = aten.gelu.default(f'{x}')",
+        "y = aten.gelu.default(x if x else x)",
+        "y = aten.gelu.default([i for i in x])",
+        "y = aten.gelu(x)",
+        "y = a.b.c.d(x)",
+        "y.z = aten.gelu.default(x)",
+        "f32 = aten.gelu.default(x)",
+        "y = z = aten.gelu.default(x)",
+        "y = aten.gelu.default(x); z = 1",
+        "y = aten.gelu.default(b'x')",
+        "y = aten.gelu.default(1j)",
+        "y = aten.gelu.default(-'x')",
+        "y = aten.gelu.default(-True)",
+        "y = aten.gelu.default('\\x41')",
+        "y = aten.gelu.default(é)",
+        "y = " + "(" * 300,
+        "y = " + "-" * 390 + "1",
+        "y = aten.gelu.default(" + "x, " * 200 + ")",
+        "",
+        "import os",
+        "y := 1",
+    ],
+)
+def test_what_is_no_line(text):
+    with pytest.raises(RuleTextError):
+        parse_line(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "x.y", "rank(x) == 2 == 2", "rank(x) in 2 + 1", "rank(x) in y", "1 < rank(x)", "not rank(x)", ""]
+)
+def test_what_is_no_condition(text):
+    with pytest.raises(RuleTextError):
+        parse_condition(text)

@@ -1,0 +1,152 @@
+"""The shipped rules: each does what its examples say, each alternative is shown, and wrong twins are found out."""
+
+import pytest
+
+from fuseconv.errors import RuleError
+from fuseconv.example import example_program
+from fuseconv.graph import Workspace
+from fuseconv.loops import check_loops
+from fuseconv.match import match
+from fuseconv.pattern import check_rule_ops, compile_rule
+from fuseconv.rule import Rule
+from fuseconv.rule_check import check_examples, check_rules
+from fuseconv.rule_file import load_rules
+from fuseconv.search import Index
+
+RULES = {rule.name: rule for rule in load_rules("rules/default.json")}
+
+NEVER_MISSES = {"assert-metadata", "add-scalar", "sub-scalar", "mul-scalar", "div-scalar"}
+"""Rules of one op that take it as it is."""
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_does_what_its_examples_say(name):
+    rows = check_examples(RULES[name])
+    assert [row for row in rows if not row.ok] == []
+    assert any(row.check.startswith("hit") for row in rows)
+    assert any(row.check.startswith("miss") for row in rows) or name in NEVER_MISSES
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_alternative_is_shown(name):
+    rule = RULES[name]
+    graphs = [Index(Workspace(example_program(lines).exported)) for lines in rule.examples.hit]
+    shown = [any(match(graph, [pattern])[0] for graph in graphs) for pattern in compile_rule(rule)]
+    assert shown == [True] * len(shown)
+
+
+def test_the_families_together_are_sound():
+    rules = list(RULES.values())
+    check_rule_ops(rules)
+    check_loops([compile_rule(rule) for rule in rules])
+
+
+def rule(**changes):
+    base = {
+        "name": "relu",
+        "stage": "fuse",
+        "doc": "For tests.",
+        "match": ["s = aten.add.Tensor(a, b)", "y = aten.relu.default(s)"],
+        "replace": ["y = fuseconv.add_relu.default(a, b)"],
+    }
+    return Rule.model_validate({**base, **changes})
+
+
+HIT = ["a: f64[n, 4]", "b: f64[n, 4]", "s = aten.add.Tensor(a, b)", "y = aten.relu.default(s)", "return y"]
+
+
+@pytest.mark.parametrize(
+    ("replace", "detail"),
+    [
+        ("y = aten.add.Tensor(a, b)", "not close"),  # the relu is lost
+        ("y = fuseconv.add_relu.default(a, a)", "not close"),  # an operand is swapped
+        ("y = aten.to.dtype(a, f32)", "dtype"),
+        ("y = aten.t.default(a)", "shape"),
+        ("y = aten.expand.default(a, [2, 2])", "sizes that aten.expand.default takes, all of them"),
+        ("y = aten.mm.default(a, b)", "mm"),
+    ],
+)
+def test_a_wrong_rule_fails_its_own_example(replace, detail):
+    (row,) = check_rules([rule(replace=[replace], examples={"hit": [HIT]})])
+    assert not row.ok
+    assert detail in row.detail
+
+
+def test_a_miss_for_another_reason_fails():
+    miss = {"reason": "same_kind(a, b)", "program": [*HIT[:-1], "z = aten.neg.default(s)", "return y, z"]}
+    (row,) = check_rules([rule(examples={"miss": [miss]})])
+    assert not row.ok
+    assert "also read by" in row.detail
+    (row,) = check_rules([rule(examples={"miss": [{**miss, "program": HIT}]})])
+    assert not row.ok
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("y = aten.gelv.default(x)", "unknown op aten.gelv.default"),
+        ("y = aten.gelu.nothing(x)", "unknown op"),
+        ("y = nowhere.gelu.default(x)", "unknown op"),
+        ("y = aten.gelu.default(approximate=x)", "needs self"),
+        ("y = aten.gelu.default(x, 'none')", "takes 1 positional"),
+        ("y = aten.gelu.default(x, mode='none')", "takes no mode"),
+        ("y = aten.gelu.default(x, self=x)", "given twice"),
+        ("y = aten.native_layer_norm.default(x, [4], None, None, 0)", "has 3 results"),
+        ("y, z = aten.gelu.default(x)", "has 1 results"),
+    ],
+)
+@pytest.mark.parametrize("side", ["match", "replace"])
+def test_an_op_that_does_not_fit_its_schema(line, what, side):
+    replace = "y, z = aten.max.dim(x, 0)" if "y, z" in line else "y = aten.relu.default(x)"
+    lines = {"match": [replace], "replace": [replace], side: [line]}
+    with pytest.raises(RuleError, match=what) as caught:
+        check_rule_ops([rule(**lines)])
+    assert f"(/{side}/0)" in caught.value.where
+
+
+def test_an_unknown_op_is_answered_with_the_nearest():
+    with pytest.raises(RuleError) as caught:
+        check_rule_ops([rule(match=["y = aten.gelv.default(a)"], replace=["y = aten.relu.default(a)"])])
+    assert "aten.gelu.default" in caught.value.fix
+
+
+RINGS = {
+    "there_and_back": [
+        ("aten.neg.default(x)", "aten.mul.Tensor(x, -1)"),
+        ("aten.mul.Tensor(x, -1)", "aten.neg.default(x)"),
+    ],
+    "itself": [("aten.mul.Tensor(a, b)", "aten.mul.Tensor(b, a)")],
+    "three": [
+        ("aten.neg.default(x)", "aten.abs.default(x)"),
+        ("aten.abs.default(x)", "aten.relu.default(x)"),
+        ("aten.relu.default(x)", "aten.neg.default(x)"),
+    ],
+}
+
+
+@pytest.mark.parametrize("ring", RINGS)
+def test_rules_that_go_round_are_refused(ring):
+    rules = [
+        rule(name=f"r{number}", stage="canonical", match=[f"y = {match}"], replace=[f"y = {replace}"])
+        for number, (match, replace) in enumerate(RINGS[ring])
+    ]
+    with pytest.raises(RuleError, match="go round") as caught:
+        check_loops([compile_rule(rule) for rule in rules])
+    assert all(rule.name in caught.value.what for rule in rules)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["x: f99[n]", "return x"],
+        ["x: f64[n]", "y = aten.nothing.default(x)", "return y"],
+        ["x: f64[n]", "y = aten.relu.default(z)", "return y"],
+        ["x: f64[n]", "y = aten.relu.default(x)"],
+        ["x: f64[n]", "y = x", "return y"],
+        ["x: f64[n, 3]", "w: f64[4, 5]", "y = aten.mm.default(x, w)", "return y"],
+    ],
+)
+def test_an_example_that_is_no_program(lines):
+    with pytest.raises(RuleError) as caught:
+        check_rules([rule(examples={"hit": [lines]})])
+    assert "/examples/hit/0" in caught.value.where
