@@ -49,7 +49,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     artifact = Path(NAME, "model.onnx")
     model = _export(program.exported, [spec.name for spec in program.contract.inputs], list(program.contract.outputs))
     _name_dims(model, program)
-    _add_functions(model, program)
+    _add_functions(model)
     try:
         (folder / NAME).mkdir(parents=True, exist_ok=True)
         ir.save(model, folder / artifact, external_data="model.onnx.data")
@@ -244,23 +244,20 @@ def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
     return None if expression is None else re.sub(r"\w+", lambda word: names.get(word[0], word[0]), expression)
 
 
-def _add_functions(model: Any, program: Program) -> None:
+def _add_functions(model: Any) -> None:
     """Gives every node of ours the function body for its way of being called."""
     from fuseconv.ops import OPS
     from fuseconv.targets import onnx_functions
 
-    calls: dict[onnx_functions.Call, int] = {}
     ops = {op.overload: op for op in OPS}
-    by_name = {}
-    for node in program.exported.graph.nodes:
-        if node.target in ops:
-            call = onnx_functions.Call.of(node, ops[node.target])
-            by_name[node.name] = calls.setdefault(call, len(calls))
-    if not calls:
-        return
+    calls: dict[onnx_functions.Call, int] = {}
     for node in model.graph.all_nodes():
         if node.domain == onnx_functions.DOMAIN:
-            node.overload = str(by_name[node.meta["node"].name])
+            origin = node.meta["node"]  # in the exporter's own copy of the graph
+            call = onnx_functions.Call.of(origin, ops[origin.target])
+            node.overload = str(calls.setdefault(call, len(calls)))
+    if not calls:
+        return
     for function in onnx_functions.bodies(list(calls), lambda exported: _export(exported, None, None)):
         model.functions[function.identifier()] = function
     model.ir_version = max(model.ir_version, _FUNCTION_OVERLOADS_IR)
