@@ -15,9 +15,9 @@ namespace {
 
 constexpr GemmShims kGemm{aoti_torch_cpu_addmm_out, aoti_torch_cpu_mm_out};
 
-class CpuHost final : public Host {
+class TorchCpuHost final : public CpuHost {
  public:
-  explicit CpuHost(Device device) : device_(device) {}
+  explicit TorchCpuHost(Device device) : device_(device) {}
 
   void parallel_for(int64_t count, int64_t grain, Body body, void* context) override {
     TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, count, grain, body, context));
@@ -25,7 +25,6 @@ class CpuHost final : public Host {
   void linear(In x, In weight, std::optional<In> bias, Out y) override {
     torch_binding::linear(kGemm, device_, x, weight, bias, y);
   }
-  void* stream() override { return nullptr; }
 
  private:
   Device device_;
@@ -37,7 +36,7 @@ void boxed(StableIValue* stack, uint64_t, uint64_t) {
   call<Op>(
       stack, kernel,
       [](Device device, auto run) {
-        CpuHost host(device);
+        TorchCpuHost host(device);
         run(host);
       },
       &Op::outputs);

@@ -101,7 +101,7 @@ void call(StableIValue* stack, Kernel kernel, Invoke invoke, std::array<Spec, N>
   CommonDevice device(Op::name);
   (device.add(std::get<I>(owners)), ...);
   const std::array<Spec, N> specs = outputs(view(std::get<I>(owners))...);
-  invoke(device.get(), [&](Host& host) {
+  invoke(device.get(), [&](auto& host) {
     const std::array<Tensor, N> results{allocate(specs[O], device.get())...};
     kernel(host, view(std::get<I>(owners))..., writable(results[O])...);
     ((stack[O] = from(results[O])), ...);

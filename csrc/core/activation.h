@@ -133,7 +133,29 @@ struct Tanh {
   }
 };
 
-// Calls `function` with the functor of an activation.
+// The value of an activation that is known at run time only.
+template <class A>
+FUSECONV_INLINE A activate(Activation activation, A x) {
+  switch (activation) {
+    case Activation::none:
+      break;
+    case Activation::relu:
+      return Relu{}(x);
+    case Activation::gelu:
+      return Gelu{}(x);
+    case Activation::gelu_tanh:
+      return GeluTanh{}(x);
+    case Activation::silu:
+      return Silu{}(x);
+    case Activation::sigmoid:
+      return Sigmoid{}(x);
+    case Activation::tanh:
+      return Tanh{}(x);
+  }
+  return x;
+}
+
+// Calls `function` with the functor of an activation: for loops that are compiled for each of them.
 template <class Function>
 void dispatch(Activation activation, Function function) {
   switch (activation) {

@@ -10,19 +10,25 @@ namespace fuseconv {
 
 class Host {
  public:
+  // y = x weight^T + bias by the host's own GEMM; x [..., K], weight [N, K] of any strides, y [..., N] contiguous.
+  virtual void linear(In x, In weight, std::optional<In> bias, Out y) = 0;
+
+ protected:
+  ~Host() = default;
+};
+
+class CpuHost : public Host {
+ public:
   using Body = void (*)(int64_t begin, int64_t end, void* context);
 
   // Runs body over [0, count) in pieces of at least `grain`, on the host's thread pool. The body does not throw.
   virtual void parallel_for(int64_t count, int64_t grain, Body body, void* context) = 0;
+};
 
-  // y = x weight^T + bias by the host's own GEMM; x [..., K], weight [N, K] of any strides, y [..., N] contiguous.
-  virtual void linear(In x, In weight, std::optional<In> bias, Out y) = 0;
-
-  // The stream of the current device that the call must use: a cudaStream_t, or null on CPU.
+class CudaHost : public Host {
+ public:
+  // The stream that the call must use, a cudaStream_t of the current device.
   virtual void* stream() = 0;
-
- protected:
-  ~Host() = default;
 };
 
 }  // namespace fuseconv

@@ -42,19 +42,37 @@ double sum(const A* s, int64_t n) {
   return total;
 }
 
+// What a row is normalised by: s becomes (s - center - correction) * factor.
 template <class A>
-double sum_of_squared_distances(const A* s, A mean, int64_t n) {
-  double total = 0;
+struct Moments {
+  A center;
+  A correction;
+  A factor;
+};
+
+// The corrected two-pass algorithm (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983): the
+// distances to a center near the mean are small and nearly exact, and their own mean makes up for what the center misses.
+template <class A>
+Moments<A> moments(const A* s, int64_t n, double eps) {
+  const A center = static_cast<A>(sum(s, n) / n);
+  double distance = 0;
+  double squares = 0;
   for (int64_t start = 0; start < n; start += kTile) {
     const int64_t end = std::min(start + kTile, n);
-    A partial = 0;
-#pragma omp simd reduction(+ : partial)
+    A partial_distance = 0;
+    A partial_squares = 0;
+#pragma omp simd reduction(+ : partial_distance, partial_squares)
     for (int64_t i = start; i < end; ++i) {
-      partial += (s[i] - mean) * (s[i] - mean);
+      const A d = s[i] - center;
+      partial_distance += d;
+      partial_squares += d * d;
     }
-    total += partial;
+    distance += partial_distance;
+    squares += partial_squares;
   }
-  return total;
+  const double correction = distance / n;
+  const double variance = std::max(squares / n - correction * correction, 0.0);
+  return {center, static_cast<A>(correction), static_cast<A>(1 / std::sqrt(variance + eps))};
 }
 
 template <class T>
@@ -81,10 +99,7 @@ struct Rows {
         rest /= loop.sizes[axis];
       }
       const A* s = load_row(offsets, row.data());
-      const A mean = static_cast<A>(sum(s, columns) / columns);
-      const double variance = sum_of_squared_distances(s, mean, columns) / columns;
-      const A factor = static_cast<A>(1 / std::sqrt(variance + norm.eps));
-      store_row(s, mean, factor, scale, shift, static_cast<T*>(norm.y.data) + offsets[0]);
+      store_row(s, moments(s, columns, norm.eps), scale, shift, static_cast<T*>(norm.y.data) + offsets[0]);
     }
   }
 
@@ -128,7 +143,8 @@ struct Rows {
     return s;
   }
 
-  void store_row(const A* s, A mean, A factor, const A* scale, const A* shift, T* y) const {
+  void store_row(const A* s, const Moments<A>& moments, const A* scale, const A* shift, T* y) const {
+    const auto [center, correction, factor] = moments;
     const int64_t stride = column_stride(norm.y);
     alignas(64) A block[kBlock];
     for (int64_t start = 0; start < columns; start += kBlock) {
@@ -136,7 +152,7 @@ struct Rows {
       A* values = result_block(y + start * stride, stride, block);
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) {
-        values[i] = (s[start + i] - mean) * factor * scale[start + i] + shift[start + i];
+        values[i] = (s[start + i] - center - correction) * factor * scale[start + i] + shift[start + i];
       }
       if (norm.activation != Activation::none) {
         const A* in_place = values;
@@ -149,7 +165,7 @@ struct Rows {
 
 }  // namespace
 
-void layer_norm(Host& host, const LayerNorm& norm) {
+void layer_norm(CpuHost& host, const LayerNorm& norm) {
   const int64_t columns = norm.x.sizes[norm.x.rank - 1];
   if (element_count(norm.x) == 0) {
     return;

@@ -1,7 +1,7 @@
 // s[r, c] = x[r, c] + residual[r, c];  y[r, c] = act((s[r, c] - mean[r]) / sqrt(var[r] + eps) * weight[c] + bias[c])
 //
 // mean and var are of row r, var the mean of squared distances (biased). Two passes over a row that stays in cache, in
-// f32 for f32, f16 and bf16 and in f64 for f64. The norm is that of s before s is rounded to the tensors' dtype.
+// f32 for f32, f16 and bf16 and in f64 for f64. The norm is that of s before s is rounded to f16 or bf16.
 #pragma once
 
 #include <optional>
@@ -39,7 +39,7 @@ inline void check_layer_norm(const char* op, In x, const std::optional<In>& weig
 
 inline namespace FUSECONV_ISA {
 
-void layer_norm(Host& host, const LayerNorm& norm);
+void layer_norm(CpuHost& host, const LayerNorm& norm);
 
 }  // namespace FUSECONV_ISA
 }  // namespace fuseconv

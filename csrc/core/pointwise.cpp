@@ -74,7 +74,7 @@ struct Walk {
 }  // namespace
 
 template <class T>
-void run_pointwise(Host& host, const Loop& loop, void* y, const void* const* x, int inputs,
+void run_pointwise(CpuHost& host, const Loop& loop, void* y, const void* const* x, int inputs,
                    BlockFunction<Compute<T>> function, const void* formula) {
   Walk<T> walk{loop, static_cast<T*>(y), x, inputs, function, formula};
   host.parallel_for(
@@ -82,12 +82,12 @@ void run_pointwise(Host& host, const Loop& loop, void* y, const void* const* x, 
       [](int64_t begin, int64_t end, void* context) { (*static_cast<const Walk<T>*>(context))(begin, end); }, &walk);
 }
 
-template void run_pointwise<float>(Host&, const Loop&, void*, const void* const*, int, BlockFunction<float>,
+template void run_pointwise<float>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<float>,
                                    const void*);
-template void run_pointwise<double>(Host&, const Loop&, void*, const void* const*, int, BlockFunction<double>,
+template void run_pointwise<double>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<double>,
                                     const void*);
-template void run_pointwise<f16>(Host&, const Loop&, void*, const void* const*, int, BlockFunction<float>, const void*);
-template void run_pointwise<bf16>(Host&, const Loop&, void*, const void* const*, int, BlockFunction<float>,
+template void run_pointwise<f16>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<float>, const void*);
+template void run_pointwise<bf16>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<float>,
                                   const void*);
 
 }  // namespace FUSECONV_ISA

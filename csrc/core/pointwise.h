@@ -36,11 +36,11 @@ void block(const void* formula, A* y, const A* const* x, int64_t n) {
 
 // The walk over the index space; defined in pointwise.cpp for the four element types.
 template <class T>
-void run_pointwise(Host& host, const Loop& loop, void* y, const void* const* x, int inputs,
+void run_pointwise(CpuHost& host, const Loop& loop, void* y, const void* const* x, int inputs,
                    BlockFunction<Compute<T>> function, const void* formula);
 
 template <class Formula, class... Inputs>
-void pointwise(Host& host, const Formula& formula, Out y, Inputs... inputs) {
+void pointwise(CpuHost& host, const Formula& formula, Out y, Inputs... inputs) {
   static_assert((std::is_same_v<Inputs, In> && ...) && sizeof...(Inputs) < kMaxOperands);
   const Loop loop = element_loop(y, {inputs...});
   const void* data[] = {inputs.data...};

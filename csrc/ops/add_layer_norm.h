@@ -30,9 +30,9 @@ struct AddLayerNorm {
   }
 
   template <class Isa>
-  static void cpu(Host& host, In x, In residual, std::optional<In> weight, std::optional<In> bias, double eps,
+  static void cpu(CpuHost& host, In x, In residual, std::optional<In> weight, std::optional<In> bias, double eps,
                   bool keep_sum, Out y, Out sum);
-  static void cuda(Host& host, In x, In residual, std::optional<In> weight, std::optional<In> bias, double eps,
+  static void cuda(CudaHost& host, In x, In residual, std::optional<In> weight, std::optional<In> bias, double eps,
                    bool keep_sum, Out y, Out sum);
 };
 

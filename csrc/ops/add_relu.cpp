@@ -5,10 +5,10 @@
 namespace fuseconv {
 
 template <class Isa>
-void AddRelu::cpu(Host& host, In a, In b, Out y) {
+void AddRelu::cpu(CpuHost& host, In a, In b, Out y) {
   pointwise(host, Formula{}, y, a, b);
 }
 
-template void AddRelu::cpu<isa::FUSECONV_ISA>(Host&, In, In, Out);
+template void AddRelu::cpu<isa::FUSECONV_ISA>(CpuHost&, In, In, Out);
 
 }  // namespace fuseconv

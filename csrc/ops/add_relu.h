@@ -19,8 +19,8 @@ struct AddRelu {
   }
 
   template <class Isa>
-  static void cpu(Host& host, In a, In b, Out y);
-  static void cuda(Host& host, In a, In b, Out y);
+  static void cpu(CpuHost& host, In a, In b, Out y);
+  static void cuda(CudaHost& host, In a, In b, Out y);
 
   struct Formula {
     template <class A>

@@ -22,8 +22,8 @@ struct BiasAct {
   }
 
   template <class Isa>
-  static void cpu(Host& host, In x, In bias, std::string_view act, Out y);
-  static void cuda(Host& host, In x, In bias, std::string_view act, Out y);
+  static void cpu(CpuHost& host, In x, In bias, std::string_view act, Out y);
+  static void cuda(CudaHost& host, In x, In bias, std::string_view act, Out y);
 
   template <class Act>
   struct Formula {

@@ -3,12 +3,12 @@
 namespace fuseconv {
 
 template <class Isa>
-void LayerNormAct::cpu(Host& host, In x, std::optional<In> weight, std::optional<In> bias, double eps,
+void LayerNormAct::cpu(CpuHost& host, In x, std::optional<In> weight, std::optional<In> bias, double eps,
                        std::string_view act, Out y) {
   layer_norm(host, norm(x, weight, bias, eps, act, y));
 }
 
-template void LayerNormAct::cpu<isa::FUSECONV_ISA>(Host&, In, std::optional<In>, std::optional<In>, double,
+template void LayerNormAct::cpu<isa::FUSECONV_ISA>(CpuHost&, In, std::optional<In>, std::optional<In>, double,
                                                    std::string_view, Out);
 
 }  // namespace fuseconv

@@ -27,9 +27,9 @@ struct LayerNormAct {
   }
 
   template <class Isa>
-  static void cpu(Host& host, In x, std::optional<In> weight, std::optional<In> bias, double eps, std::string_view act,
+  static void cpu(CpuHost& host, In x, std::optional<In> weight, std::optional<In> bias, double eps, std::string_view act,
                   Out y);
-  static void cuda(Host& host, In x, std::optional<In> weight, std::optional<In> bias, double eps, std::string_view act,
+  static void cuda(CudaHost& host, In x, std::optional<In> weight, std::optional<In> bias, double eps, std::string_view act,
                    Out y);
 };
 

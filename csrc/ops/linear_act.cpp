@@ -5,7 +5,7 @@
 namespace fuseconv {
 
 template <class Isa>
-void LinearAct::cpu(Host& host, In x, In weight, std::optional<In> bias, std::optional<In> residual,
+void LinearAct::cpu(CpuHost& host, In x, In weight, std::optional<In> bias, std::optional<In> residual,
                     std::string_view act, Out y) {
   host.linear(x, weight, bias, y);
   const Activation activation = parse_activation(name, act);
@@ -21,7 +21,7 @@ void LinearAct::cpu(Host& host, In x, In weight, std::optional<In> bias, std::op
   });
 }
 
-template void LinearAct::cpu<isa::FUSECONV_ISA>(Host&, In, In, std::optional<In>, std::optional<In>, std::string_view,
+template void LinearAct::cpu<isa::FUSECONV_ISA>(CpuHost&, In, In, std::optional<In>, std::optional<In>, std::string_view,
                                                 Out);
 
 }  // namespace fuseconv

@@ -42,9 +42,9 @@ struct LinearAct {
   }
 
   template <class Isa>
-  static void cpu(Host& host, In x, In weight, std::optional<In> bias, std::optional<In> residual, std::string_view act,
+  static void cpu(CpuHost& host, In x, In weight, std::optional<In> bias, std::optional<In> residual, std::string_view act,
                   Out y);
-  static void cuda(Host& host, In x, In weight, std::optional<In> bias, std::optional<In> residual,
+  static void cuda(CudaHost& host, In x, In weight, std::optional<In> bias, std::optional<In> residual,
                    std::string_view act, Out y);
 
   template <class Act>

@@ -5,10 +5,10 @@
 namespace fuseconv {
 
 template <class Isa>
-void MulAdd::cpu(Host& host, In a, In b, In c, Out y) {
+void MulAdd::cpu(CpuHost& host, In a, In b, In c, Out y) {
   pointwise(host, Formula{}, y, a, b, c);
 }
 
-template void MulAdd::cpu<isa::FUSECONV_ISA>(Host&, In, In, In, Out);
+template void MulAdd::cpu<isa::FUSECONV_ISA>(CpuHost&, In, In, In, Out);
 
 }  // namespace fuseconv

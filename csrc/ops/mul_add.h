@@ -20,8 +20,8 @@ struct MulAdd {
   }
 
   template <class Isa>
-  static void cpu(Host& host, In a, In b, In c, Out y);
-  static void cuda(Host& host, In a, In b, In c, Out y);
+  static void cpu(CpuHost& host, In a, In b, In c, Out y);
+  static void cuda(CudaHost& host, In a, In b, In c, Out y);
 
   struct Formula {
     template <class A>

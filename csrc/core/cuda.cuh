@@ -1,0 +1,78 @@
+// What every CUDA kernel file needs: element types, vectors of them, and checked launches.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <type_traits>
+
+#include "core/check.h"
+#include "core/host.h"
+#include "core/tensor_view.h"
+
+namespace fuseconv::cuda {
+
+// The type that a kernel computes in.
+template <class T>
+using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ double widen(double x) { return x; }
+__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
+__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+template <class T>
+__device__ __forceinline__ T narrow(Compute<T> x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+// Elements that one thread reads or writes with one instruction.
+template <class T, int N>
+struct alignas(N * sizeof(T)) Vector {
+  T values[N];
+};
+
+inline constexpr int kVectorBytes = 16;
+
+template <class T>
+inline constexpr int kVectorSize = kVectorBytes / sizeof(T);
+
+inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0; }
+
+// The largest grid of one dimension.
+inline constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1;
+
+inline void check_launch(const char* kernel) {
+  const cudaError_t error = cudaGetLastError();
+  check(error == cudaSuccess, "fuseconv: launching ", kernel, " failed: ", cudaGetErrorString(error));
+}
+
+inline cudaStream_t stream_of(CudaHost& host) { return static_cast<cudaStream_t>(host.stream()); }
+
+// Calls `function` with a value of the element type that `dtype` names.
+template <class Function>
+void dispatch(Dtype dtype, Function function) {
+  switch (dtype) {
+    case Dtype::f32:
+      return function(float{});
+    case Dtype::f64:
+      return function(double{});
+    case Dtype::f16:
+      return function(__half{});
+    case Dtype::bf16:
+      return function(__nv_bfloat16{});
+    case Dtype::other:
+      throw std::logic_error("fuseconv: a kernel was called with a dtype that outputs() did not refuse");
+  }
+}
+
+}  // namespace fuseconv::cuda

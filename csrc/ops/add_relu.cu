@@ -1,0 +1,8 @@
+#include "core/pointwise.cuh"
+#include "ops/add_relu.h"
+
+namespace fuseconv {
+
+void AddRelu::cuda(CudaHost& host, In a, In b, Out y) { cuda::pointwise(host, Formula{}, y, a, b); }
+
+}  // namespace fuseconv

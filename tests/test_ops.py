@@ -1,0 +1,285 @@
+"""One table: every op, every dtype, every sample."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from truth import assert_close_to_truth
+
+from fuseconv import ops
+from fuseconv.errors import FileError
+from fuseconv.ops import library
+from fuseconv.ops.sampling import Draw
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+ROOT = Path(__file__).parent.parent
+
+
+def rows(calls="samples", dtypes=(torch.float32,)):
+    """The table: (op, sample) for every device and dtype, named."""
+    table = []
+    for op in ops.OPS:
+        for device in DEVICES:
+            for dtype in dtypes:
+                for sample in op.samples(device, dtype) if calls == "samples" else op.errors(device):
+                    name = f"{op.name}-{device}-{str(dtype).removeprefix('torch.')}-{sample.name}"
+                    table.append(pytest.param(op, sample, id=name))
+    return table
+
+
+def tensors(results):
+    return (results,) if isinstance(results, Tensor) else results
+
+
+def layout(tensor):
+    """The strides that matter to a view: those of dims with more than one element."""
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+
+
+def as_f64(args):
+    return [value.double() if isinstance(value, Tensor) else value for value in args]
+
+
+@pytest.fixture
+def poisoned():
+    """Fills what is allocated with NaN, so that an element that a kernel does not write shows."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.empty_strided((4,), (1,)).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(("op", "sample"), rows(dtypes=DTYPES))
+@pytest.mark.usefixtures("poisoned")
+def test_values(op, sample):
+    before = [value.clone() if isinstance(value, Tensor) else value for value in sample.args]
+    results = tensors(op(*sample.args, **sample.kwargs))
+    eager = tensors(op.reference(*sample.args, **sample.kwargs))
+    kwargs = {name: value.double() if isinstance(value, Tensor) else value for name, value in sample.kwargs.items()}
+    truth = tensors(op.reference(*as_f64(sample.args), **kwargs))
+    assert len(results) == len(eager)
+    for result, original, true in zip(results, eager, truth, strict=True):
+        assert_close_to_truth(result, original, true)
+        assert layout(result) == layout(original)  # a view of eager's result is a view of this one
+    for value, was in zip(sample.args, before, strict=True):
+        if isinstance(value, Tensor):
+            assert torch.equal(value, was)
+
+
+@pytest.mark.parametrize(("op", "sample"), rows())
+def test_opcheck(op, sample):
+    args = tuple(value.detach().requires_grad_() if isinstance(value, Tensor) else value for value in sample.args)
+    outcome = torch.library.opcheck(op.overload, args, dict(sample.kwargs))
+    assert set(outcome.values()) == {"SUCCESS"}
+    assert len(outcome) == 4
+
+
+@pytest.mark.parametrize(("op", "sample"), rows(dtypes=[torch.float64]))
+def test_gradient(op, sample):
+    args = [value.clone().requires_grad_() if isinstance(value, Tensor) else value for value in sample.args]
+    tensors_in = [value for value in args if isinstance(value, Tensor)]
+    if sum(value.numel() for value in tensors_in) > 4000:
+        pytest.skip("too many elements for finite differences")
+    assert torch.autograd.gradcheck(lambda *_: op(*args, **sample.kwargs), tensors_in, fast_mode=True)
+
+
+@pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
+def test_second_derivative(op):
+    sample = op.samples("cpu", torch.float64)[0]
+    args = [value.clone().requires_grad_() if isinstance(value, Tensor) else value for value in sample.args]
+    tensors_in = [value for value in args if isinstance(value, Tensor)]
+    assert torch.autograd.gradgradcheck(lambda *_: op(*args, **sample.kwargs), tensors_in, fast_mode=True)
+
+
+@pytest.mark.parametrize(("op", "sample"), rows("errors"))
+def test_refusals(op, sample):
+    with pytest.raises(RuntimeError, match=sample.matches):
+        op(*sample.args, **sample.kwargs)
+
+
+def test_refuses_more_dims_than_views_hold():
+    x = torch.ones((1,) * 17)
+    with pytest.raises(RuntimeError, match="a tensor has 17 dims; at most 16"):
+        ops.add_relu(x, x)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_refuses_two_devices(device):
+    if device == "cpu":
+        pytest.skip("needs a second device")
+    with pytest.raises(RuntimeError, match="all tensors must be on one device"):
+        ops.add_relu(torch.ones(2, device=device), torch.ones(2))
+
+
+def specials(dtype, device):
+    """Values at the edges of formulas and of the dtype, 1.5 vectors of the widest instruction set and more."""
+    info = torch.finfo(dtype)
+    values = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, info.max, -info.max, info.tiny, -info.tiny]
+    values += [info.tiny / 4, 1e-3, -1e-3, 0.5, -0.5, 0.62, -0.63, 1, -1, 3, -3, 5.5, -5.5, 9, -9, 13, -13, 87, -87]
+    values += [88.1, -88.1, 89, -89, 104, -104, 200, -200, 1e4, -1e4]
+    return torch.tensor(values, dtype=torch.float64, device=device).to(dtype)
+
+
+@pytest.mark.parametrize("act", ops.ACTIVATIONS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_special_values_through_activations(act, dtype, device):
+    # Against f64: the f32 gelu of torch 2.13 on CPU gives NaN at +inf and inf at the largest number.
+    x = specials(dtype, device)
+    zero = torch.zeros_like(x)
+    truth = ops.bias_act.reference(x.double(), zero.double(), act).to(dtype)
+    torch.testing.assert_close(ops.bias_act(x, zero, act), truth, equal_nan=True)
+    # And through a product with the unit matrix, where 0 * inf would be NaN.
+    finite = x[x.isfinite()]
+    one = torch.ones(1, 1, dtype=dtype, device=device)
+    truth = ops.linear_act.reference(finite[:, None].double(), one.double(), act=act).to(dtype)
+    torch.testing.assert_close(ops.linear_act(finite[:, None], one, act=act), truth)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_special_values_through_sums_and_norms(dtype, device):
+    x = specials(dtype, device)
+    grid, other = torch.meshgrid(x, x, indexing="ij")
+    torch.testing.assert_close(ops.add_relu(grid, other), torch.relu(grid + other), equal_nan=True)
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        rows_in = Draw(device, dtype)(3, 50)
+        rows_in[1, 7] = bad
+        rest = torch.zeros_like(rows_in)
+        for op, args in ((ops.add_layer_norm, (rest, None, None, 1e-5)), (ops.layer_norm_act, (None, None, 1e-5, "relu"))):
+            for result, original in zip(
+                tensors(op(rows_in, *args)), tensors(op.reference(rows_in, *args)), strict=True
+            ):
+                torch.testing.assert_close(result, original, equal_nan=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_f16_overflows_as_eager_does(device):
+    x = torch.tensor([65504.0, 60000.0, 6e4, -6e4, 65504.0, 32768.0, 65504.0], device=device).half()
+    y = torch.tensor([0.0, 6e4, -6e4, -6e4, 15.0, 32768.0, 16.0], device=device).half()
+    for result, original in (
+        (ops.add_relu(x, y), torch.relu(x + y)),
+        (ops.mul_add(x, torch.ones_like(x), y), x + y),
+        (ops.mul_add(x, x, y), x * x + y),
+        (ops.bias_act(x, y, "none"), x + y),
+        (ops.add_layer_norm(x[:2], y[:2], None, None, 1e-5)[1], x[:2] + y[:2]),
+    ):
+        assert torch.equal(result, original)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_conversions_are_exact(dtype, device):
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype).to(device)
+    one, zero = torch.ones((), dtype=dtype, device=device), torch.zeros((), dtype=dtype, device=device)
+    torch.testing.assert_close(ops.mul_add(every, one, zero), every, rtol=0, atol=0, equal_nan=True)
+    # Halves of the unit in the last place, ties and near ties, by sums that f32 holds exactly.
+    finite = every[every.isfinite()]
+    other = finite.flip(0).roll(77)
+    torch.testing.assert_close(ops.mul_add(finite, one, other), finite + other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_offsets_beyond_32_bits(device):
+    memory = torch.empty(2**31 + 2**12, dtype=torch.bfloat16, device=device)  # touched in three places only
+    x = memory.as_strided((3, 64), (2**30, 1))
+    x.copy_(Draw(device, torch.bfloat16)(3, 64))
+    dense = x.contiguous()
+    assert torch.equal(ops.add_relu(x, x), ops.add_relu(dense, dense))
+    assert torch.equal(
+        ops.layer_norm_act(x, None, None, 1e-5, "gelu"), ops.layer_norm_act(dense, None, None, 1e-5, "gelu")
+    )
+
+
+def test_results_have_eagers_layout():
+    """Random layouts: the strides of a sum are those that PyTorch gives it."""
+    draw = torch.Generator().manual_seed(0)
+
+    def randint(high):
+        return int(torch.randint(high, (), generator=draw))
+
+    for _ in range(500):
+        rank = 1 + randint(4)
+        sizes = [1 + randint(4) for _ in range(rank)]
+        operands = []
+        for _ in range(2):
+            own = [1 if randint(4) == 0 else size for size in sizes]
+            order = torch.randperm(rank, generator=draw).tolist()
+            value = torch.randn([own[axis] for axis in order]).permute([order.index(axis) for axis in range(rank)])
+            operands.append(value.expand(sizes) if randint(3) == 0 else value)
+        result, original = ops.add_relu(*operands), torch.relu(operands[0] + operands[1])
+        assert layout(result) == layout(original), [(value.shape, value.stride()) for value in operands]
+        assert torch.equal(result, original)
+
+
+def test_autocast_does_not_change_the_dtype():
+    op, sample = ops.linear_act, ops.linear_act.samples("cpu", torch.float32)[2]
+    expected = op(*sample.args)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(op(*sample.args), expected)
+
+
+def test_script_and_export_call_the_op():
+    class Model(torch.nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return torch.ops.fuseconv.add_relu(x, y)
+
+    x, y = torch.randn(3, 4), torch.randn(4)
+    exported = torch.export.export(Model(), (x, y), dynamic_shapes=({0: torch.export.Dim("rows")}, {}))
+    longer = torch.randn(7, 4)
+    assert torch.equal(exported.module()(longer, y), torch.relu(longer + y))
+
+
+ISAS = ["baseline", "x86-64-v3", "x86-64-v4"]
+
+
+def run_with_isa(isa, *command):
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env={**os.environ, "FUSECONV_ISA": isa}, capture_output=True, text=True
+    )
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one instruction set here")
+@pytest.mark.skipif("FUSECONV_ISA" in os.environ, reason="this is the inner run")
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_instruction_set(isa):
+    one_call = "import torch; from fuseconv import ops; ops.add_relu(torch.ones(1), torch.ones(1))"
+    probe = run_with_isa(isa, "-c", one_call)
+    if "is not an instruction set of this processor" in probe.stderr:
+        pytest.skip(f"this processor has no {isa}")
+    chosen = "test_values or test_special or test_conversions or test_f16"
+    inner = run_with_isa(isa, "-m", "pytest", __file__, "-k", chosen, "-p", "no:randomly", "-p", "no:cacheprovider")
+    assert inner.returncode == 0, inner.stdout[-3000:]
+
+
+def test_unknown_instruction_set_is_refused():
+    result = run_with_isa(
+        "avx9000", "-c", "import torch; from fuseconv import ops; ops.add_relu(torch.ones(1), torch.ones(1))"
+    )
+    assert result.returncode != 0
+    assert "FUSECONV_ISA=avx9000 is not an instruction set of this processor; use one of baseline" in result.stderr
+
+
+def test_missing_library_names_the_fix(tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    with pytest.raises(FileError, match="libfuseconv_cpu.so is not built") as caught:
+        ops.library_paths("cpu")
+    assert "make build" in caught.value.fix
+
+
+def test_damaged_library_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "libfuseconv_cpu.so").write_bytes(b"not a library")
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    with pytest.raises(FileError, match="cannot be loaded"):
+        library.load()
+
+
+def test_library_paths():
+    assert [path.name for path in ops.library_paths("cpu")] == ["libfuseconv_cpu.so"]

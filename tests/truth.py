@@ -1,0 +1,42 @@
+"""Comparison with truth: a result may differ from eager PyTorch's, if it is as near to the f64 result."""
+
+import torch
+from torch import Tensor
+
+_FACTORS = {torch.float64: 2.0, torch.float32: 2.0, torch.float16: 3.0, torch.bfloat16: 3.0}
+# Below this many elements a root mean square is too rough an estimate for a factor of two.
+_SMALL = 64
+
+
+def assert_close_to_truth(result: Tensor, eager: Tensor, truth: Tensor) -> None:
+    """Checks dtype, shape, and the values against eager's or the f64 result, NaN and infinities too.
+
+    The error allowed over eager's own has a floor, that of a result rounded once: eps / sqrt(12) of its size.
+    """
+    assert result.dtype == eager.dtype
+    assert result.shape == eager.shape
+    special = _special(result)
+    assert torch.equal(special, _special(eager)) or torch.equal(special, _special(truth.to(result.dtype))), (
+        "NaN or infinity where neither eager nor truth has it"
+    )
+    if result.numel() == 0 or torch.allclose(result, eager, *_defaults(result.dtype), equal_nan=True):
+        return
+    finite = result.isfinite() & truth.isfinite()
+    factor = 3.0 if result.numel() < _SMALL else _FACTORS[result.dtype]
+    floor = torch.finfo(result.dtype).eps / 12**0.5 * _rms(truth[finite])
+    own, original = (_rms(values[finite].double() - truth[finite]) for values in (result, eager))
+    assert own <= factor * original + floor, f"rms error {own:.3g}, eager's {original:.3g}, floor {floor:.3g}"
+
+
+def _special(values: Tensor) -> Tensor:
+    """0 where finite, else which: nan, inf or -inf, by a number."""
+    return values.isnan() * 2 + values.isposinf() * 1 - values.isneginf() * 1
+
+
+def _defaults(dtype: torch.dtype) -> tuple[float, float]:
+    rtol, atol = torch.testing._comparison.default_tolerances(dtype)
+    return rtol, atol
+
+
+def _rms(values: Tensor) -> float:
+    return values.double().square().mean().sqrt().item()
