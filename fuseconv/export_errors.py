@@ -116,9 +116,10 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
     name = next((name for name in suggestions if name in dims), None)
     if name is None:
         bullet = next((line.strip(" -") for line in text.splitlines() if line.startswith("  - ")), _first_line(text))
+        named = next((name for name in dims if re.search(rf"\b{name}\b", bullet)), "")
         return UnsupportedError(
             f"the model restricts its dims in a way that has no simple form: {bullet}",
-            where=type(subject.module).__name__,
+            where=_guard_line(named, subject, tensors, export) or type(subject.module).__name__,
             fix="give a number in place of the dim in --input",
         )
     wanted, dim = suggestions[name], dims[name]

@@ -145,7 +145,7 @@ def test_ranges_bound_the_draw():
         apply_ranges(CONTRACT.inputs, {"y": (0, 1)})
 
 
-ALL_DTYPES = "f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool c64 c128".split()
+ALL_DTYPES = ["f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool", "c64", "c128"]
 
 
 @pytest.mark.parametrize("kind", ["random", "zeros and large"])

@@ -10,7 +10,9 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fuseconv.errors import FileError
+import torch
+
+from fuseconv.errors import FileError, UpstreamError
 from fuseconv.sources import archive, huggingface, pickled, state_dict, torchscript
 from fuseconv.sources.sniffing import sniff
 from fuseconv.sources.subject import Loaded, Options, Subject, prepare
@@ -37,6 +39,7 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
         FileError: there is no such file, or it cannot be read.
         RefusedError: it is damaged, hostile, or would run code that is not trusted.
         UnsupportedError: it is sound, but of a kind that is not converted.
+        UpstreamError: torch or transformers cannot read it, or there is no such device.
         UsageError: an option is missing or does not fit the model.
     """
     path = Path(path)
@@ -46,6 +49,12 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
     if os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
         logging.getLogger("fuseconv").warning(
             "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set; it is ignored: what runs code needs --trust"
+        )
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise UpstreamError(
+            f"torch {torch.__version__} finds no CUDA device",
+            where="--device cuda",
+            fix="convert with --device cpu, or install a CUDA build of torch and look at nvidia-smi",
         )
     form = sniff(path)
     return prepare(FORMS[form](path, options), form, path, options)

@@ -12,17 +12,19 @@ import importlib
 import io
 import json
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 
 from fuseconv.contract import SHORT_DTYPES, Dim, TensorSpec
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.inputs import torch_dtype
-from fuseconv.sources.flat import flatten
+from fuseconv.sources.flat import drop_detach, flatten, is_plain
 from fuseconv.sources.pickles import listed, unsafe_globals
 from fuseconv.sources.quiet import quiet_torch
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
@@ -42,13 +44,25 @@ def load(path: Path, options: Options) -> Loaded:
     """
     screen_archive(path, checksums=False)  # `sniff` has compared them
     exported = load_exported(path)
+    drop_detach(exported)
     if options.dtype is not None:
         _convert(exported, torch_dtype(options.dtype))
     leaves = torch.utils._pytree.tree_leaves(exported.example_inputs or ())
-    flat = flatten(exported)
-    specs = _specs(flat.exported, flat.inputs)
     examples = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-    return Loaded(flat.exported.module(), specs, examples, (), flat.inputs)
+    if is_plain(exported):
+        names = tuple(
+            spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT
+        )
+    elif exported._guards_code:
+        raise UnsupportedError(
+            f"the archive takes containers and restricts their sizes: {exported._guards_code[0]}",
+            where=str(path),
+            fix="export the model so that it takes plain tensors",
+        )
+    else:
+        flat = flatten(exported)
+        exported, names = flat.exported, flat.inputs
+    return Loaded(exported.module(), _specs(exported, names), examples, (), names)
 
 
 def load_exported(path: Path) -> ExportedProgram:
@@ -58,7 +72,8 @@ def load_exported(path: Path) -> ExportedProgram:
         UpstreamError: torch cannot read it.
     """
     try:
-        with path.open("rb") as file, quiet_torch():
+        with path.open("rb") as file, quiet_torch(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given buffer is not writable")  # of torch's own, up to 2.12
             return torch.export.load(file)
     except FuseconvError:
         raise
@@ -151,7 +166,7 @@ def _nested_globals(data: bytes, where: str) -> tuple[str, ...]:
             pickles = [name for name in nested.namelist() if name.endswith(".pkl")]
             if len(pickles) != 1 or nested.getinfo(pickles[0]).file_size > len(data):
                 raise RefusedError("the member is not a file of tensors", where=where)
-            return unsafe_globals(nested.read(pickles[0]))
+            return unsafe_globals(nested.read(pickles[0]), where)
     except zipfile.BadZipFile as error:
         raise RefusedError("the member is not a file of tensors", where=where) from error
 

@@ -55,6 +55,7 @@ def flatten(
     Raises:
         UnsupportedError: an input or output is neither a tensor nor a constant.
     """
+    drop_detach(exported)
     graph = exported.graph_module.graph
     signature = exported.graph_signature
     placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
@@ -99,7 +100,28 @@ def flatten(
         constants=exported.constants,
         verifiers=exported.verifiers,
     )
+    # They name the caller's containers, which are gone. What they say of sizes, the range constraints say too, when
+    # the dims were given explicitly, as `capture` does.
+    flat._guards_code = []
     return Flat(flat, wanted, _unique([name for _, name in outputs]))
+
+
+def drop_detach(exported: ExportedProgram) -> None:
+    """Drops `detach_`, in place: it means nothing without gradients, and a program with one cannot be exported again.
+
+    torch.export writes it for every tensor that a model's forward makes of literals.
+    """
+    for node in exported.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
+        node.replace_all_uses_with(node.all_input_nodes[0])
+        exported.graph.erase_node(node)
+    exported.graph_module.recompile()
+
+
+def is_plain(exported: ExportedProgram) -> bool:
+    """Says whether a program takes positional tensors and nothing else."""
+    users = [spec.arg for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    flat = pytree.tree_structure((tuple(range(len(users))), {}))
+    return exported.call_spec.in_spec == flat and all(isinstance(argument, TensorArgument) for argument in users)
 
 
 def _order(exported: ExportedProgram, users: list[InputSpec], call: Sequence[str]) -> list[str]:

@@ -35,12 +35,10 @@ def load(path: Path, options: Options) -> Loaded:
         UnsupportedError: transformers is missing or does not know the model.
     """
     config = _config(path)
-    needs_code = "auto_map" in config or "/" in str(
-        config.get("attn_implementation", config.get("_attn_implementation"))
-    )
-    model_class = _model_class(config, path, trusted="code" in options.trust)
-    if model_class is None or (needs_code and "code" not in options.trust and not _is_known(config)):
-        options.require("code", "the folder's own model code", str(path), str(config.get("auto_map")))
+    model_class = _model_class(config, path, options)
+    attention = str(config.get("attn_implementation", config.get("_attn_implementation", "")))
+    if "/" in attention:
+        options.require("code", "attention code from elsewhere", f"{path}/config.json", attention)
     if "quantization_config" in config:
         raise UnsupportedError(
             "the weights are quantized", where=f"{path}/config.json", fix="convert the model before quantization"
@@ -51,7 +49,7 @@ def load(path: Path, options: Options) -> Loaded:
         )
     module = _pretrained(model_class, path, options)
     specs = _inputs(module) if not options.inputs and options.inputs_file is None else ()
-    return Loaded(module, specs, call=tuple(spec.name for spec in specs))
+    return Loaded(module, specs, call=tuple(spec.name for spec in specs), by_keyword=True)
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -73,7 +71,7 @@ def _is_known(config: dict[str, Any]) -> bool:
     return config.get("model_type") in CONFIG_MAPPING
 
 
-def _model_class(config: dict[str, Any], path: Path, *, trusted: bool) -> Any:
+def _model_class(config: dict[str, Any], path: Path, options: Options) -> Any:
     """Returns transformers' class for the first of `architectures`; AutoModel when the folder brings its own class."""
     try:
         import transformers
@@ -87,7 +85,8 @@ def _model_class(config: dict[str, Any], path: Path, *, trusted: bool) -> Any:
     if inspect.isclass(found) and issubclass(found, transformers.PreTrainedModel):
         return found
     if "auto_map" in config:
-        return transformers.AutoModel if trusted else None
+        options.require("code", "the folder's own model class", str(path), str(name))
+        return transformers.AutoModel
     if name is None and _is_known(config):
         return transformers.AutoModel
     raise UnsupportedError(
@@ -99,6 +98,7 @@ def _model_class(config: dict[str, Any], path: Path, *, trusted: bool) -> Any:
 
 def _pretrained(model_class: Any, path: Path, options: Options) -> torch.nn.Module:
     import transformers
+    from safetensors import SafetensorError
 
     arguments: dict[str, Any] = {"trust_remote_code": True} if "code" in options.trust else {}
     try:
@@ -106,6 +106,8 @@ def _pretrained(model_class: Any, path: Path, options: Options) -> torch.nn.Modu
             module, info = model_class.from_pretrained(
                 path, local_files_only=True, use_safetensors=True, output_loading_info=True, dtype="auto", **arguments
             )
+    except SafetensorError as error:
+        raise RefusedError(f"the weights are damaged: {error}", where=str(path), fix="save the folder again") from error
     except Exception as error:
         raise UpstreamError(
             f"transformers {transformers.__version__} cannot load the folder: {type(error).__name__}: {error}",

@@ -19,6 +19,8 @@ TENSOR_GLOBALS = frozenset(
         "_codecs.encode",
         "collections.OrderedDict",
         "torch.Size",
+        "torch.Tensor",
+        "torch._tensor._rebuild_from_type_v2",
         "torch._utils._rebuild_parameter",
         "torch._utils._rebuild_tensor",
         "torch._utils._rebuild_tensor_v2",
@@ -36,11 +38,15 @@ _STORAGE_OR_DTYPE = re.compile(
 )
 
 
-def unsafe_globals(data: bytes | BinaryIO) -> tuple[str, ...]:
+def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
     """Lists, sorted, the globals of one pickle that plain tensors do not need; empty when it is data.
 
     A stream is left just behind the pickle. A name that the pickle computes, and does not spell, counts as unsafe
     whatever it is, because a disassembler cannot be sure of it; `?` stands for one that could not be read.
+
+    Args:
+        data: the pickle.
+        where: the file, for the message.
 
     Raises:
         RefusedError: it is not a complete pickle.
@@ -66,7 +72,9 @@ def unsafe_globals(data: bytes | BinaryIO) -> tuple[str, ...]:
             elif isinstance(argument, str):
                 strings.append(argument)
     except (ValueError, AttributeError, IndexError, TypeError, OverflowError, MemoryError) as error:
-        raise RefusedError(f"the pickle is damaged: {error}", fix="take the file from its maker again") from error
+        raise RefusedError(
+            f"the pickle is damaged: {error}", where=where, fix="take the file from its maker again"
+        ) from error
     return tuple(sorted(computed.union(name for name in spelled if not is_tensor_global(name))))
 
 

@@ -18,16 +18,22 @@ from typing import Any
 from fuseconv.errors import RefusedError
 
 _TARGET = re.compile(
-    r"^(torch\.ops\.[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}"
-    r"|_operator\.[a-z_]+|math\.[a-z_0-9]+"
-    r"|torch\.(sym_[a-z_]+|_sym_[a-z_]+|_check|_check_is_size))$"
+    r"^(torch\.ops\.higher_order\.[a-z]\w*"
+    r"|torch\.ops\.(aten|fuseconv|prims|quantized|quantized_decomposed|torchao|torchvision)\.(?!from_file\b|save\b)"
+    r"[A-Za-z_]\w*\.[A-Za-z]\w*"
+    r"|_operator\.(abs|add|and_|eq|floordiv|ge|getitem|gt|invert|le|lshift|lt|mod|mul|ne|neg|not_|or_|pos|pow|rshift|sub"
+    r"|truediv|xor)"
+    r"|math\.(acos|asin|atan|ceil|cos|cosh|exp|floor|log|log2|sin|sinh|sqrt|tan|tanh|trunc)"
+    r"|torch\.(_check|_check_is_size|_?sym_[a-z_]+))\Z"
 )
+"""What a node may call. `aten.from_file` and `aten.save` open files; ops of other libraries may do anything."""
+
 _NAME = re.compile(r"^[\w.$:/ -]*\Z")
 _NUMBER = re.compile(r"^-?[\d.]+(e[+-]?\d{1,3})?\Z")
 _FREE_TEXT = frozenset({"metadata", "as_string", "as_strings", "torch_version", "stack_trace"})
 _SYMBOLIC_CALLS = frozenset(
     {
-        *("Rational", "Add", "Mul", "Max", "Min", "Abs", "Mod", "Eq", "Ne", "Lt", "Le"),
+        *("Integer", "Float", "Rational", "Add", "Mul", "Max", "Min", "Abs", "Mod", "Eq", "Ne", "Lt", "Le"),
         *("Gt", "Ge", "And", "Or", "Not", "floor", "ceiling", "Piecewise", "ExprCondPair", "FloorDiv", "CleanDiv"),
         *("ModularIndexing", "Where", "PythonMod", "CeilDiv", "CeilToInt", "FloorToInt", "IntTrueDiv", "FloatTrueDiv"),
         *("TruncToInt", "TruncToFloat", "RoundToInt", "RoundDecimal", "ToFloat", "Identity"),
@@ -70,10 +76,10 @@ def tree_types(data: bytes) -> frozenset[str]:
 
 
 def _walk(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yields every scalar with the key it stands under; a mapping's keys come under `*`; free text is left out."""
+    """Yields every scalar with the key it stands under; a mapping's keys come as `key of` it; free text is left out."""
     if isinstance(value, dict):
         for name, item in value.items():
-            yield "*", name
+            yield f"key of {key}".strip(), name
             if name not in _FREE_TEXT:
                 yield from _walk(item, name)
     elif isinstance(value, list):
@@ -89,7 +95,7 @@ def _screen(key: str, value: Any, where: str) -> None:
     check: Callable[[str], bool] = _CHECKS.get(key, _is_name)
     if not check(value):
         raise RefusedError(
-            f"the graph would run code: its {'name' if key == '*' else key} is {value[:120]!r}",
+            f"the graph would run code: its {key} is {value[:120]!r}",
             where=where,
             fix="take the file from its maker again",
         )
@@ -166,12 +172,12 @@ def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[s
 
 def _is_small_power(base: ast.AST, exponent: ast.AST) -> bool:
     """A power of a power, or a large one, takes more memory than there is."""
-    if isinstance(exponent, ast.UnaryOp):
-        exponent = exponent.operand
     nested = any(
         isinstance(node, ast.Pow) or (isinstance(node, ast.Name) and "Pow" in node.id) for node in ast.walk(base)
     )
     match exponent:
+        case ast.UnaryOp(operand=operand) | ast.Call(func=ast.Name(id="Integer"), args=[operand], keywords=[]):
+            return _is_small_power(base, operand)
         case ast.Constant(value=int() | float() as value):
             return abs(value) <= _LARGEST_EXPONENT and not nested
         case _:
@@ -208,6 +214,7 @@ def _is_context(context: Any) -> bool:
 
 
 _CHECKS: dict[str, Callable[[str], bool]] = {
+    "key of range_constraints": _is_symbolic,
     "target": _is_target,
     "as_operator": _is_target,
     "expr_str": _is_symbolic,

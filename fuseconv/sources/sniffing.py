@@ -69,7 +69,7 @@ def _sniff_zip(path: Path, members: tuple[Member, ...]) -> str:
     if "constants.pkl" in names:
         return "torchscript"
     if "data.pkl" in names:
-        return "pickle" if unsafe_globals(read_member(path, names["data.pkl"])) else "state-dict"
+        return "pickle" if unsafe_globals(read_member(path, names["data.pkl"]), str(path)) else "state-dict"
     raise UsageError("the zip archive is not a model", where=str(path), fix=_ACCEPTED)
 
 
@@ -80,7 +80,7 @@ def pickle_names(path: Path) -> tuple[str, ...]:
     if head.startswith(ZIP_MAGIC):
         members = screen_zip(path, checksums=False)
         name = member_root(members, path) + "data.pkl"
-        return unsafe_globals(read_member(path, next(member for member in members if member.name == name)))
+        return unsafe_globals(read_member(path, next(member for member in members if member.name == name)), str(path))
     return legacy_globals(path) if head.startswith(b"\x80") else ()
 
 
@@ -93,10 +93,10 @@ def legacy_globals(path: Path) -> tuple[str, ...]:
         RefusedError: it is not a pickle.
     """
     with path.open("rb") as file:
-        first = unsafe_globals(file)
+        first = unsafe_globals(file, str(path))
         if first or file.tell() != _LEGACY_MAGIC_SIZE:
             return first or ("a pickle that torch.save did not write",)
-        return tuple(sorted({name for _ in range(4) for name in unsafe_globals(file)}))
+        return tuple(sorted({name for _ in range(4) for name in unsafe_globals(file, str(path))}))
 
 
 def is_safetensors(path: Path, head: bytes) -> bool:

@@ -17,6 +17,7 @@ from fuseconv.errors import FileError, RefusedError, UsageError
 from fuseconv.inputs import apply_ranges, contract_of, draw, example_sizes, from_file, torch_dtype
 
 TRUST = ("pickle", "torchscript", "native", "code")
+DEVICES = ("cpu", "cuda")
 FLOATS = ("f64", "f32", "f16", "bf16")
 logger = logging.getLogger("fuseconv")
 
@@ -48,6 +49,8 @@ class Options:
             raise UsageError(f"unknown trust {', '.join(unknown)}", where="--trust", fix=f"use {', '.join(TRUST)}")
         if self.dtype is not None and self.dtype not in FLOATS:
             raise UsageError(f"unknown dtype {self.dtype}", where="--dtype", fix=f"use one of {', '.join(FLOATS)}")
+        if self.device not in DEVICES:
+            raise UsageError(f"unknown device {self.device}", where="--device", fix=f"use one of {', '.join(DEVICES)}")
 
     def require(self, trust: str, what: str, where: str, names: str = "") -> None:
         """Refuses what would run code unless the caller trusts it.
@@ -94,6 +97,7 @@ class Loaded:
         examples: tensors for those specs, or ().
         call: the keywords of those inputs, or () for positional.
         parameters: the names that `forward` takes; asked of its Python signature when empty.
+        by_keyword: inputs must bear the names of parameters: `forward` has many, most of them optional.
     """
 
     module: torch.nn.Module
@@ -101,6 +105,7 @@ class Loaded:
     examples: tuple[torch.Tensor, ...] = ()
     call: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
+    by_keyword: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,10 +124,14 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
         UsageError: there are no inputs, or they do not fit the module.
     """
     module = loaded.module
-    if any(part.training for part in module.modules()):
-        logger.info("%s: the model was in training mode; it is converted in eval mode", path)
-    for part in module.modules():
-        part.training = False
+    training = any(part.training for part in module.modules())
+    try:
+        module.eval()
+        if training:
+            logger.info("%s: the model was in training mode; it is converted in eval mode", path)
+    except NotImplementedError:  # an exported program has flags but no modes; `capture` looks at its ops
+        for part in module.modules():
+            part.training = False
     module = module.requires_grad_(requires_grad=False)
     if options.dtype is not None:
         module = module.to(torch_dtype(options.dtype))
@@ -174,17 +183,15 @@ def keywords(loaded: Loaded, specs: tuple[TensorSpec, ...], path: Path) -> tuple
     """
     names = [spec.name for spec in specs]
     known = parameters(loaded)
-    if set(names) <= set(known):
-        call = () if names == known[: len(names)] and not loaded.call else tuple(names)
-        left = [name for name in known if name not in names]
-    else:
-        call, left = (), known[len(names) :]
-    required = [name for name in left if name in parameters(loaded, required=True)]
-    if required or (len(names) > len(known) and "args" not in known):
+    named = set(names) <= set(known)
+    call = tuple(names) if named and (loaded.by_keyword or names != known[: len(names)]) else ()
+    left = [name for name in known if name not in names] if named else known[len(names) :]
+    lacking = [name for name in left if name in parameters(loaded, required=True)]
+    if lacking or (not named and (loaded.by_keyword or len(names) > len(known))):
         raise UsageError(
             f"the model's forward takes ({', '.join(known)}), the inputs are ({', '.join(names)})",
             where=str(path),
-            fix=f"add --input for {', '.join(required)}" if required else "give one --input for each tensor it takes",
+            fix=f"add --input for {', '.join(lacking)}" if lacking else "give one --input for each tensor it takes",
         )
     return call
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
 
 from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.inputs import torch_dtype
+from fuseconv.sources.flat import drop_detach
 from fuseconv.sources.subject import Loaded, Options, settle
 
 
@@ -34,12 +36,15 @@ def load(path: Path, options: Options) -> Loaded:
     arguments = script.forward.schema.arguments[1:]
     settled = settle(Loaded(script, parameters=tuple(argument.name for argument in arguments)), path, options)
     try:
-        exported = TS2EPConverter(script, settled.examples, {}).convert()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Manually populate", UserWarning)  # a buffer that only training uses
+            exported = TS2EPConverter(script, settled.examples, {}).convert()
     except Exception as error:
         raise UnsupportedError(
             f"the TorchScript module has no equivalent exported program: {error}",
             where=str(path),
             fix="convert the Python model it was made from: save its state dict and give --model",
         ) from error
+    drop_detach(exported)
     names = tuple(spec.name for spec in settled.inputs)
     return Loaded(exported.module(), settled.inputs, settled.examples, (), names)

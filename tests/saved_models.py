@@ -1,0 +1,159 @@
+"""Small models, and every form they can be saved in. A plain module: it is also what `--model` names in the tests."""
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fuseconv.contract import parse_inputs
+
+
+class Perceptron(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.LayerNorm(8)
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.last(torch.nn.functional.gelu(self.norm(self.first(x))))
+
+
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, image):
+        features = torch.relu(self.norm(self.stem(image)))
+        return self.head(features.mean((2, 3)))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.embed(ids))
+
+
+def broken():
+    raise ValueError("no weights here")
+
+
+def not_a_module():
+    return 3
+
+
+INPUTS = {
+    Perceptron: parse_inputs(["x=f32[batch:1..64,4]"]),
+    Convolution: parse_inputs(["image=f32[batch:1..64,3,height:4..32,width:4..32]"]),
+    Tied: parse_inputs(["ids=i64[batch:1..8,seq:1..9]"]),
+}
+
+
+def made(model_class):
+    torch.manual_seed(0)
+    model = model_class()
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            buffer.uniform_(0.5, 1.5)
+    return model.eval()
+
+
+def export(model, specs):
+    from fuseconv.contract import Contract
+    from fuseconv.inputs import draw, example_sizes
+
+    contract = Contract(specs, ())
+    dims = {name: torch.export.Dim(name, min=dim.min, max=dim.max) for name, dim in contract.dims().items()}
+    shapes = tuple(
+        {axis: dims[size.name] for axis, size in enumerate(spec.shape) if hasattr(size, "name")} for spec in specs
+    )
+    return torch.export.export(model, draw(contract, example_sizes(contract), seed=0), dynamic_shapes=shapes)
+
+
+def save_archive(exported, path):
+    """Through a file object: torch.export.save complains of any path that does not end in .pt2."""
+    with path.open("wb+") as file:
+        torch.export.save(exported, file)
+
+
+def save_safetensors(model, path):
+    from safetensors.torch import save_model
+
+    save_model(model, path)
+
+
+SAVERS = {
+    "pt2": lambda model, path: save_archive(export(model, INPUTS[type(model)]), path),
+    "traced": lambda model, path: torch.jit.save(torch.jit.trace(model, example(model)), path),
+    "scripted": lambda model, path: torch.jit.save(torch.jit.script(model), path),
+    "pickle": torch.save,
+    "old pickle": lambda model, path: torch.save(model, path, _use_new_zipfile_serialization=False),
+    "state dict": lambda model, path: torch.save(model.state_dict(), path),
+    "nested state dict": lambda model, path: torch.save({"epoch": 3, "state_dict": model.state_dict()}, path),
+    "old state dict": lambda model, path: torch.save(model.state_dict(), path, _use_new_zipfile_serialization=False),
+    "safetensors": save_safetensors,
+}
+"""How to save a model in each form: (model, path)."""
+
+FORMS = {
+    "pt2": "pt2",
+    "traced": "torchscript",
+    "scripted": "torchscript",
+    "pickle": "pickle",
+    "old pickle": "pickle",
+}
+"""What `sniff` says of each; `state-dict` of the others."""
+
+TRUST = {"torchscript": {"torchscript"}, "pickle": {"pickle"}, "state-dict": {"code"}, "pt2": set()}
+
+
+def example(model):
+    from fuseconv.contract import Contract
+    from fuseconv.inputs import draw, example_sizes
+
+    contract = Contract(INPUTS[type(model)], ())
+    return draw(contract, example_sizes(contract), seed=1)
+
+
+class Payload:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, proof: Path):
+        self.proof = proof
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.proof),)
+
+
+def edit_zip(path, edit):
+    """Rewrites a zip: `edit` takes {name without root: bytes} and changes it."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    root = next(iter(members)).partition("/")[0] + "/"
+    members = {name.removeprefix(root): data for name, data in members.items()}
+    edit(members)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(root + name, data)
+
+
+def edit_program(change):
+    """Returns an edit of the serialized graph in a .pt2."""
+
+    def edit(members):
+        program = json.loads(members["models/model.json"])
+        change(program)
+        members["models/model.json"] = json.dumps(program).encode()
+
+    return edit
