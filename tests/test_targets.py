@@ -19,7 +19,7 @@ from fuseconv import ops
 from fuseconv.capture import Program
 from fuseconv.errors import FileError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.inputs import draw
-from fuseconv.targets import TARGETS, Context, torchscript
+from fuseconv.targets import TARGETS, Context, aoti, torchscript
 from fuseconv.targets.script_source import Script, print_script
 
 X = "x=f32[batch:1..16,seq:3..32,8]"
@@ -242,6 +242,14 @@ def test_onnx_makes_one_body_for_calls_of_one_kind(tmp_path: Path) -> None:
     assert sum(node.op_type == "LinearAct" for node in model.graph.node) == 2
 
 
+def test_onnx_finds_our_nodes_under_whatever_name(tmp_path: Path) -> None:
+    program = small_bundle.program(small_bundle.Block(fused=True))
+    for index, node in enumerate(program.exported.graph.find_nodes(op="call_function", target=ops.linear_act.overload)):
+        node.name = f"site_{index}"  # as a rewrite names its nodes; the exporter names its copy's anew
+    TARGETS["onnx"].write(program, tmp_path, Context(tmp_path))
+    assert {node.overload for node in onnx_model(tmp_path).graph.node if node.op_type == "LinearAct"} == {"0", "1"}
+
+
 def test_onnx_says_which_kernel_the_runtime_lacks(tmp_path: Path) -> None:
     program = small_bundle.program(Function(lambda m, x: x * 2 + 1), ("x=bf16[batch:1..4,8]",))
     with pytest.raises(UnsupportedError, match=r"ONNX Runtime .* on cpu has no kernel") as caught:
@@ -299,6 +307,14 @@ def test_a_failing_compiler_leaves_the_parent_alive_and_its_log_in_the_error(
         TARGETS["aoti"].write(program, tmp_path, Context(tmp_path))
     assert caught.value.exit_status == 5
     assert "/bin/false" in caught.value.what
+
+
+@pytest.mark.parametrize(("cxx", "is_replaced"), [("", False), ("g++ -O0", False), ("g++ -static-libstdc++", True)])
+def test_a_compiler_that_links_its_own_standard_library_is_replaced(
+    cxx: str, is_replaced: bool, tmp_path: Path
+) -> None:
+    chosen = aoti._compilers({"CXX": cxx}, tmp_path)
+    assert chosen == ({"CXX": "/usr/bin/g++", "CC": "/usr/bin/gcc"} if is_replaced else {})
 
 
 def test_a_missing_compiler_is_said_before_compiling(fused: Program, monkeypatch: pytest.MonkeyPatch) -> None:

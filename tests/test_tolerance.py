@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
-from fuseconv.tolerance import TOLERANCES, compare
+from fuseconv.tolerance import PEAK, SMALL, TOLERANCES, compare
 
 NAN, INF = math.nan, math.inf
 
@@ -20,6 +21,15 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_the_table_holds_the_defaults_of_torch_testing() -> None:
     for dtype, tolerance in TOLERANCES.items():
         assert torch.testing._comparison.default_tolerances(dtype) == (tolerance.rtol, tolerance.atol)
+
+
+def test_the_page_on_numerics_shows_this_table() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "numerics.md").read_text()
+    for dtype, tolerance in TOLERANCES.items():
+        name = str(dtype).removeprefix("torch.")
+        assert f"| {name} | {tolerance.rtol} | {tolerance.atol} | {tolerance.factor:g} |" in page
+    assert f"fewer than {SMALL} elements" in page
+    assert f"{PEAK:g} `factor` times" in page
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,11 +22,12 @@ NAME = "aoti"
 
 _LOG_LINES = 20
 _ALIGNMENT = 16
+_SYSTEM_CXX = Path("/usr/bin/g++")
 
 
 def unsupported(program: Program) -> str | None:
     """Says what is missing to compile: only a C++ compiler can be."""
-    compiler = _compilers(os.environ)["CXX"]
+    compiler = shlex.split(_compiler(os.environ))[0]
     return None if shutil.which(compiler) else f"AOTInductor needs a C++ compiler; {compiler} is not on the PATH"
 
 
@@ -85,7 +87,7 @@ def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:
     search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
     child = subprocess.Popen(  # noqa: S603 - our own module under the running interpreter
         [sys.executable, "-P", "-m", "fuseconv.targets.aoti_compile", *arguments],
-        env={**os.environ, **_compilers(os.environ), "PYTHONPATH": search_path},
+        env={**os.environ, **_compilers(os.environ, folder), "PYTHONPATH": search_path},
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -103,18 +105,22 @@ def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:
     return child.returncode, log
 
 
-def _compilers(environment: Mapping[str, str]) -> dict[str, str]:
-    """Chooses the compilers: the environment's, unless it names none or wraps one; then the system's.
+def _compiler(environment: Mapping[str, str]) -> str:
+    return environment.get("CXX") or "g++"
 
-    A CXX that carries flags of its own, static linking of libstdc++ among them, makes packages that crash on load.
+
+def _compilers(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Returns the variables that make the compiler the system's own, if the one in use links libstdc++ statically.
+
+    A package made so has a second copy of libstdc++ in it and crashes when torch, which brings the first, loads it.
     """
-    chosen = {}
-    for variable, system in (("CC", "/usr/bin/gcc"), ("CXX", "/usr/bin/g++")):
-        named = environment.get(variable, "")
-        chosen[variable] = named if named and " " not in named else system
-        if not Path(system).exists() and not named:
-            chosen[variable] = Path(system).name
-    return chosen
+    probe = folder / "probe.so"
+    command = [*shlex.split(_compiler(environment)), "-shared", "-fPIC", "-x", "c++", "-", "-o", str(probe)]
+    source = "#include <iostream>\nvoid probe() { std::cout << 1; }\n"
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode != 0 or b"libstdc++.so" in probe.read_bytes() or not _SYSTEM_CXX.exists():
+        return {}
+    return {"CXX": str(_SYSTEM_CXX), "CC": str(_SYSTEM_CXX.with_name("gcc"))}
 
 
 def _status_text(status: int) -> str:

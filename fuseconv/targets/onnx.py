@@ -253,16 +253,17 @@ def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
 
 
 def _add_functions(model: Any) -> None:
-    """Gives every node of ours the function body for its way of being called, read from the graph the exporter saw."""
+    """Gives every node of ours the function body for its way of being called."""
     from fuseconv.ops import OPS
     from fuseconv.targets import onnx_functions
 
-    calls: dict[onnx_functions.Call, int] = {}
     ops = {op.overload: op for op in OPS}
+    calls: dict[onnx_functions.Call, int] = {}
     for node in model.graph.all_nodes():
         if node.domain == onnx_functions.DOMAIN:
-            seen = node.meta["node"]
-            node.overload = str(calls.setdefault(onnx_functions.Call.of(seen, ops[seen.target]), len(calls)))
+            origin = node.meta["node"]  # in the exporter's own copy of the graph
+            call = onnx_functions.Call.of(origin, ops[origin.target])
+            node.overload = str(calls.setdefault(call, len(calls)))
     if not calls:
         return
     for function in onnx_functions.bodies(list(calls), lambda exported: _export(exported, None, None)):
