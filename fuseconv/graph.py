@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ from fuseconv.contract import DTYPES, SHORT_DTYPES
 from fuseconv.predicates import Refused
 from fuseconv.steps import Binding
 
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_TORCH = str(Path(torch.__file__).parent)
 _CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -170,13 +174,10 @@ def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
 
 
 def source_line(node: Node) -> str:
-    """Returns the model's innermost source line for a node, `file:line in function`, or an empty text."""
-    frames = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if '"' in line]
-    frames = [line for line in frames if line.startswith("File ") and line.count(",") >= 2]
-    if not frames:
-        return ""
-    file, line, function = frames[-1].removeprefix("File ").rsplit(",", 2)
-    return file.strip('"') + ":" + line.removeprefix(" line ") + function
+    """Returns the model's own innermost source line for a node, `file:line in function`; empty where none is known."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
+    return "{}:{} in {}".format(*own[-1]) if own else ""
 
 
 def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:

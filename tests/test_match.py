@@ -57,11 +57,13 @@ def test_a_site_that_is_none(lines, expected):
 
 
 def test_a_miss_names_the_source_line_of_the_model():
-    def forward(self, x):
-        h = functional.linear(x, self.w)
-        return h.relu(), h  # the line to blame
+    layer = torch.nn.Linear(8, 4)
 
-    program = capture(Function(forward, {"w": torch.randn(4, 8)}), torch.randn(3, 8))
+    def forward(self, x):
+        h = layer(x)
+        return torch.nn.ReLU()(h), h  # the line to blame, not torch's own
+
+    program = capture(Function(forward, dict(layer.named_parameters())), torch.randn(3, 8))
     _, (near,) = find(LINEAR_RELU, program)
     assert "test_match.py:" in near.miss.where
     assert "in forward" in near.miss.where

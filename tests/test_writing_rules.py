@@ -1,0 +1,33 @@
+"""docs/writing-rules.md: its example runs and prints what the page says; its table is the functions there are."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from fuseconv.predicates import FUNCTIONS
+
+PAGE = Path("docs/writing-rules.md").read_text()
+
+
+def block(language):
+    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return found
+
+
+def test_the_example_prints_what_the_page_says(tmp_path):
+    (tmp_path / "hardswish.json").write_text(block("json"))
+    result = subprocess.run(
+        [sys.executable, "-c", block("python")],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(Path.cwd()), "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == block("text")
+
+
+def test_every_function_is_in_the_table():
+    rows = [f"| `{function.usage}` | {function.doc} |" for _, function in sorted(FUNCTIONS.items())]
+    assert "\n".join(rows) in PAGE
