@@ -5,53 +5,28 @@ Nothing happens here but the sequence; every step is one function of its own fil
 
 from __future__ import annotations
 
-import tempfile
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import fuseconv
-from fuseconv import parity, rule_check, rule_file, sources, targets
-from fuseconv.bundle import SUFFIX, Manifest, RuleUse, Source, check_replaceable, open_bundle, seal
+from fuseconv import parity, rule_check, sources
+from fuseconv.assembly import Progress, Written, copy_libraries, describe, target_names, write_targets
+from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle, seal
 from fuseconv.capture import Program, capture
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
-from fuseconv.ops import library_paths
+from fuseconv.own_rules import load_rules
 from fuseconv.parity import Report
 from fuseconv.plan import plan as make_plan
 from fuseconv.rewrite import rewrite
 from fuseconv.rule import Rule
 from fuseconv.rule_check import CheckRow
-from fuseconv.runtime import environment
 from fuseconv.sources import Options, Subject
 from fuseconv.staging import staged
 from fuseconv.steps import Plan, read_plan
-from fuseconv.tolerance import table
-
-Progress = Callable[[str], AbstractContextManager[None]]
-"""Called with the name of a step; the step runs inside the context."""
 
 PLAN = "plan.json"
-LIBRARIES = "lib"
-
-
-@dataclass(frozen=True)
-class Written:
-    """One artifact.
-
-    Attributes:
-        target: its target.
-        path: relative to the bundle.
-        seconds: what writing it took.
-        size: of everything the target wrote, in bytes.
-    """
-
-    target: str
-    path: str
-    seconds: float
-    size: int
 
 
 @dataclass(frozen=True)
@@ -121,23 +96,6 @@ def read_program(
         return subject, capture(subject)
 
 
-def load_rules(path: str | Path | None = None) -> tuple[Rule, ...]:
-    """Reads a rule file or folder; without one, the default set that comes with fuseconv.
-
-    A path that is not there is looked up among fuseconv's own: `rules/default.json` means the same from every folder.
-
-    Raises:
-        RuleError: a file is missing or not a rule file.
-    """
-    own = rules_folder()
-    if path is None:
-        return rule_file.load_rules(own / "default.json")
-    path = Path(path)
-    if not path.exists() and path.parts[:1] == ("rules",) and (own.parent / path).exists():
-        path = own.parent / path
-    return rule_file.load_rules(path)
-
-
 def check_rules(path: str | Path | None = None) -> list[CheckRow]:
     """Checks a rule file without a model: its form, its ops, loops, and its examples against eager PyTorch.
 
@@ -145,13 +103,6 @@ def check_rules(path: str | Path | None = None) -> list[CheckRow]:
         RuleError: a rule is not well formed.
     """
     return rule_check.check_rules(load_rules(path))
-
-
-def rules_folder() -> Path:
-    """Returns the folder of the rules that come with fuseconv: inside the package, or beside it in a source tree."""
-    package = Path(fuseconv.__file__).parent
-    inside = package / "rules"
-    return inside if inside.is_dir() else package.parent / "rules"
 
 
 def match(
@@ -169,7 +120,7 @@ def match(
     Raises:
         FuseconvError: reading, capturing, matching or executing failed.
     """
-    names, known = _target_names(target), load_rules(rules)
+    names, known = target_names(target), load_rules(rules)
     _, program = read_program(model, options, progress)
     return _fuse(program, known, names, plan, allow, progress)[0]
 
@@ -246,7 +197,7 @@ def convert(
         ParityError: an artifact does not compute what the original computes; nothing is left behind.
         FuseconvError: reading, capturing, matching, writing or the disk failed.
     """
-    names, known = _target_names(target), load_rules(rules)
+    names, known = target_names(target), load_rules(rules)
     folder = Path(output) if output is not None else default_output(Path(model))
     with staged(folder, check_replaceable) as staging:
         subject, program = read_program(model, options, progress)
@@ -255,9 +206,9 @@ def convert(
             references = parity.refer(program, parity.cases(program))
             parity.write_reference(staging / parity.REFERENCE, references, program.contract)
         (staging / PLAN).write_text(chosen.to_json(), encoding="utf-8")
-        libraries = _copy_libraries(staging, program.contract.device)
-        written, skipped = _write_targets(fused, staging, names, progress)
-        manifest = _manifest(subject, program, chosen, known, written, libraries)
+        libraries = copy_libraries(staging, program.contract.device)
+        written, skipped = write_targets(fused, staging, names, progress)
+        manifest = describe(subject, program, chosen, known, written, libraries)
         seal(staging, manifest)
         with progress("verify"):
             report = parity.verify(staging)
@@ -299,87 +250,6 @@ def default_output(model: Path) -> Path:
     """Returns the folder a bundle is written to when none is named: beside the model."""
     model = model.absolute()
     return model.with_name((model.name if model.is_dir() else model.stem) + SUFFIX)
-
-
-def _target_names(wanted: Sequence[str]) -> tuple[str, ...]:
-    for name in wanted:
-        if name not in targets.TARGETS:
-            raise UsageError(
-                f"there is no target {name}", where="--target", fix=f"use one of {', '.join(targets.TARGETS)}"
-            )
-    return tuple(dict.fromkeys(wanted)) or tuple(targets.TARGETS)
-
-
-def _copy_libraries(staging: Path, device: str) -> tuple[Path, ...]:
-    folder = staging / LIBRARIES
-    folder.mkdir()
-    copies = []
-    for path in library_paths(device):
-        copy = folder / path.name
-        copy.write_bytes(path.read_bytes())
-        copy.chmod(0o755)
-        copies.append(copy)
-    return tuple(copies)
-
-
-def _write_targets(
-    fused: Program, staging: Path, names: Sequence[str], progress: Progress
-) -> tuple[tuple[Written, ...], dict[str, str]]:
-    written, skipped = [], {}
-    for name in names:
-        target = targets.TARGETS[name]
-        with progress(f"write {name}"), tempfile.TemporaryDirectory() as scratch:
-            start = time.monotonic()
-            try:
-                if reason := target.unsupported(fused):
-                    raise UnsupportedError(reason)
-                artifact = target.write(fused, staging, targets.Context(Path(scratch)))
-            except UnsupportedError as error:
-                skipped[name] = error.what
-                continue
-            seconds = time.monotonic() - start
-        size = sum(path.stat().st_size for path in (staging / artifact).parent.rglob("*") if path.is_file())
-        written.append(Written(name, artifact.as_posix(), round(seconds, 3), size))
-    if not written:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise UnsupportedError(f"no target can express the model: {reasons}", where="--target")
-    return tuple(written), skipped
-
-
-def _manifest(
-    subject: Subject,
-    program: Program,
-    chosen: Plan,
-    known: Sequence[Rule],
-    written: Sequence[Written],
-    libraries: Sequence[Path],
-) -> Manifest:
-    hashes = {rule.name: rule.sha256 for rule in known}
-    return Manifest(
-        fuseconv=fuseconv.__version__,
-        source=Source(form=subject.source, sha256=subject.sha256),
-        contract=program.contract,
-        dtype=_dtype(program),
-        targets={one.target: one.path for one in written},
-        rules=[RuleUse(name=name, sha256=hashes.get(name, ""), count=count) for name, count in chosen.counts().items()],
-        libraries=[f"{LIBRARIES}/{path.name}" for path in libraries],
-        environment=environment(program.contract.device),
-        tolerances=table(),
-        parity=[],
-        mismatch=False,
-    )
-
-
-def _dtype(program: Program) -> str:
-    """The floating dtype that most weights have, by elements; `f32` for a model without any."""
-    from fuseconv.contract import SHORT_DTYPES
-
-    counts: dict[str, int] = {}
-    for tensor in program.exported.state_dict.values():
-        if tensor.is_floating_point():
-            name = SHORT_DTYPES[str(tensor.dtype)]
-            counts[name] = counts.get(name, 0) + tensor.numel()
-    return max(counts, key=lambda name: counts[name], default="f32")
 
 
 def unsupported(conversion: Conversion) -> FuseconvError | None:

@@ -153,7 +153,10 @@ def test_special_values_through_sums_and_norms(dtype, device):
         rows_in = Draw(device, dtype)(3, 50)
         rows_in[1, 7] = bad
         rest = torch.zeros_like(rows_in)
-        for op, args in ((ops.add_layer_norm, (rest, None, None, 1e-5)), (ops.layer_norm_act, (None, None, 1e-5, "relu"))):
+        for op, args in (
+            (ops.add_layer_norm, (rest, None, None, 1e-5)),
+            (ops.layer_norm_act, (None, None, 1e-5, "relu")),
+        ):
             for result, original in zip(
                 tensors(op(rows_in, *args)), tensors(op.reference(rows_in, *args)), strict=True
             ):

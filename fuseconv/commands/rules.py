@@ -26,9 +26,9 @@ def rules() -> None:
 @json_option
 def list_rules(rules: Path | None) -> Outcome:
     """List every rule with its stage and its sentence."""
-    from fuseconv import pipeline, report
+    from fuseconv import own_rules, report
 
-    found = pipeline.load_rules(rules)
+    found = own_rules.load_rules(rules)
     result = {"rules": [{"name": rule.name, "stage": rule.stage, "doc": rule.doc} for rule in found]}
     return Outcome(result, lambda console: report.print_rules(console, found))
 
@@ -39,9 +39,9 @@ def list_rules(rules: Path | None) -> Outcome:
 @json_option
 def show(name: str, rules: Path | None) -> Outcome:
     """Show one rule: what it finds, under which conditions, and what it puts in place."""
-    from fuseconv import pipeline, report
+    from fuseconv import own_rules, report
 
-    rule = _named(name, pipeline.load_rules(rules))
+    rule = _named(name, own_rules.load_rules(rules))
     result = rule.model_dump(mode="json", exclude_none=True)
     return Outcome(result, lambda console: report.print_rule(console, rule))
 
