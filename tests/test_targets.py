@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -307,6 +310,25 @@ def test_a_failing_compiler_leaves_the_parent_alive_and_its_log_in_the_error(
         TARGETS["aoti"].write(program, tmp_path, Context(tmp_path))
     assert caught.value.exit_status == 5
     assert "/bin/false" in caught.value.what
+
+
+def test_an_interrupted_compilation_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+    open_process = subprocess.Popen
+
+    def start(*args: object, **kwargs: object) -> subprocess.Popen[str]:
+        started.append(open_process(*args, **kwargs))  # type: ignore[call-overload]
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    program = small_bundle.program(Function(lambda m, x: x + 1), (X,))
+    timer = threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        TARGETS["aoti"].write(program, tmp_path, Context(tmp_path))
+    timer.join()
+    assert started
+    assert all(process.poll() is not None for process in started)
 
 
 @pytest.mark.parametrize(("cxx", "is_replaced"), [("", False), ("g++ -O0", False), ("g++ -static-libstdc++", True)])
