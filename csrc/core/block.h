@@ -10,7 +10,8 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-inline constexpr int64_t kBlock = 1024;
+// Longer blocks read one operand for so long that the prefetch of the others stops.
+inline constexpr int64_t kBlock = 256;
 
 // Returns n computed values of a run of elements `stride` apart: the run itself when it is dense and of that type, else
 // the buffer, filled.

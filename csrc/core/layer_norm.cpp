@@ -5,13 +5,14 @@
 
 #include "core/block.h"
 #include "core/pointwise.h"
+#include "core/position.h"
+#include "core/row_sum.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
 constexpr int64_t kGrain = 16384;  // elements a thread takes at least
-constexpr int64_t kTile = 256;     // elements summed in the compute type before the partial sum is taken in f64
 
 // Cache-line aligned memory for n values.
 template <class A>
@@ -27,21 +28,6 @@ class Buffer {
   A* data_;
 };
 
-template <class A>
-double sum(const A* s, int64_t n) {
-  double total = 0;
-  for (int64_t start = 0; start < n; start += kTile) {
-    const int64_t end = std::min(start + kTile, n);
-    A partial = 0;
-#pragma omp simd reduction(+ : partial)
-    for (int64_t i = start; i < end; ++i) {
-      partial += s[i];
-    }
-    total += partial;
-  }
-  return total;
-}
-
 // What a row is normalised by: s becomes (s - center - correction) * factor.
 template <class A>
 struct Moments {
@@ -51,27 +37,24 @@ struct Moments {
 };
 
 // The corrected two-pass algorithm (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983): the
-// distances to a center near the mean are small and nearly exact, and their own mean makes up for what the center misses.
+// distances to a center near the mean are small and nearly exact, and their own mean makes up for what the center
+// misses.
 template <class A>
 Moments<A> moments(const A* s, int64_t n, double eps) {
-  const A center = static_cast<A>(sum(s, n) / n);
-  double distance = 0;
-  double squares = 0;
-  for (int64_t start = 0; start < n; start += kTile) {
-    const int64_t end = std::min(start + kTile, n);
-    A partial_distance = 0;
-    A partial_squares = 0;
-#pragma omp simd reduction(+ : partial_distance, partial_squares)
-    for (int64_t i = start; i < end; ++i) {
-      const A d = s[i] - center;
-      partial_distance += d;
-      partial_squares += d * d;
-    }
-    distance += partial_distance;
-    squares += partial_squares;
-  }
-  const double correction = distance / n;
-  const double variance = std::max(squares / n - correction * correction, 0.0);
+  const double share = 1.0 / n;
+  double total;
+  sum_row<1>(s, n, [](const auto& x, auto* t) { t[0] = x; }, &total);
+  const A center = static_cast<A>(total * share);
+  double distances[2];
+  sum_row<2>(
+      s, n,
+      [center](const auto& x, auto* t) {
+        t[0] = x - center;
+        t[1] = t[0] * t[0];
+      },
+      distances);
+  const double correction = distances[0] * share;
+  const double variance = std::max(distances[1] * share - correction * correction, 0.0);
   return {center, static_cast<A>(correction), static_cast<A>(1 / std::sqrt(variance + eps))};
 }
 
@@ -89,15 +72,8 @@ struct Rows {
     Buffer<A> row(columns), weight(columns), bias(columns);
     const A* scale = vector(norm.weight, A(1), weight.data());
     const A* shift = vector(norm.bias, A(0), bias.data());
-    for (int64_t index = begin; index < end; ++index) {
-      int64_t offsets[kMaxOperands] = {};
-      int64_t rest = index;
-      for (int axis = loop.rank - 1; axis >= 0; --axis) {
-        for (int operand = 0; operand < operands; ++operand) {
-          offsets[operand] += rest % loop.sizes[axis] * loop.strides[operand][axis];
-        }
-        rest /= loop.sizes[axis];
-      }
+    for (Position position(loop, operands, begin); begin < end; ++begin, position.advance(1)) {
+      const int64_t* offsets = position.offsets();
       const A* s = load_row(offsets, row.data());
       store_row(s, moments(s, columns, norm.eps), scale, shift, static_cast<T*>(norm.y.data) + offsets[0]);
     }
@@ -129,12 +105,19 @@ struct Rows {
     alignas(64) A x_block[kBlock], residual_block[kBlock];
     for (int64_t start = 0; start < columns; start += kBlock) {
       const int64_t n = std::min(kBlock, columns - start);
-      const A* a = load_block(x + start * x_stride, x_stride, n, x_block);
-      const A* b = load_block(residual + start * residual_stride, residual_stride, n, residual_block);
       A* target = s + start;
+      if (x_stride == 1 && residual_stride == 1) {
 #pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        target[i] = a[i] + b[i];
+        for (int64_t i = 0; i < n; ++i) {
+          target[i] = widen(x[start + i]) + widen(residual[start + i]);
+        }
+      } else {
+        const A* a = load_block(x + start * x_stride, x_stride, n, x_block);
+        const A* b = load_block(residual + start * residual_stride, residual_stride, n, residual_block);
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) {
+          target[i] = a[i] + b[i];
+        }
       }
       if (norm.sum) {
         store_block(target, out + start * out_stride, out_stride, n);

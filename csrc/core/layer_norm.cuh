@@ -1,7 +1,7 @@
 // The layer norm of core/layer_norm.h on CUDA.
 //
-// Rows that are dense, aligned and not too long stay in the registers of a warp, or of a block, between the passes: they
-// are read once. Other rows, and f64, go through a kernel that reads them three times, from cache as a rule.
+// Rows that are dense, aligned and not too long stay in the registers of a warp, or of a block, between the passes:
+// they are read once. Other rows, and f64, go through a kernel that reads them three times, from cache as a rule.
 #pragma once
 
 #include <algorithm>

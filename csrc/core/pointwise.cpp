@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/block.h"
+#include "core/position.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
@@ -22,32 +23,12 @@ struct Walk {
 
   // Elements [begin, end) of the index space, in order.
   void operator()(int64_t begin, int64_t end) const {
-    const int inner = loop.rank - 1;
-    int64_t index[kMaxRank];
-    int64_t offsets[kMaxOperands] = {};
-    int64_t rest = begin;
-    for (int axis = inner; axis >= 0; --axis) {
-      index[axis] = rest % loop.sizes[axis];
-      rest /= loop.sizes[axis];
-      for (int operand = 0; operand <= inputs; ++operand) {
-        offsets[operand] += index[axis] * loop.strides[operand][axis];
-      }
-    }
+    Position position(loop, inputs + 1, begin);
     while (begin < end) {
-      const int64_t n = std::min(end - begin, loop.sizes[inner] - index[inner]);
-      run(offsets, n);
+      const int64_t n = std::min(end - begin, position.left());
+      run(position.offsets(), n);
+      position.advance(n);
       begin += n;
-      index[inner] += n;
-      for (int operand = 0; operand <= inputs; ++operand) {
-        offsets[operand] += n * loop.strides[operand][inner];
-      }
-      for (int axis = inner; axis > 0 && index[axis] == loop.sizes[axis]; --axis) {
-        index[axis] = 0;
-        ++index[axis - 1];
-        for (int operand = 0; operand <= inputs; ++operand) {
-          offsets[operand] += loop.strides[operand][axis - 1] - loop.sizes[axis] * loop.strides[operand][axis];
-        }
-      }
     }
   }
 
@@ -86,7 +67,8 @@ template void run_pointwise<float>(CpuHost&, const Loop&, void*, const void* con
                                    const void*);
 template void run_pointwise<double>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<double>,
                                     const void*);
-template void run_pointwise<f16>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<float>, const void*);
+template void run_pointwise<f16>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<float>,
+                                 const void*);
 template void run_pointwise<bf16>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<float>,
                                   const void*);
 

@@ -14,8 +14,8 @@
 
 namespace fuseconv::cuda {
 
-// Quotients by a number known to the host. For 32-bit numbers below 2^31 by one multiplication (Granlund and Montgomery,
-// "Division by invariant integers using multiplication", 1994); for wider ones by division.
+// Quotients by a number known to the host. For 32-bit numbers below 2^31 by one multiplication (Granlund and
+// Montgomery, "Division by invariant integers using multiplication", 1994); for wider ones by division.
 template <class Index>
 struct Divisor;
 
@@ -100,9 +100,9 @@ __global__ void __launch_bounds__(kPointwiseThreads)
         }
       }
       offsets[u] = offset[0] + static_cast<int64_t>(rest) * arguments.strides[0][0];
-      ((inputs[u][I] = load_run<T, Size>(
-            arguments.x[I] + offset[I + 1] + static_cast<int64_t>(rest) * arguments.strides[I + 1][0],
-            arguments.constant[I + 1])),
+      ((inputs[u][I] =
+            load_run<T, Size>(arguments.x[I] + offset[I + 1] + static_cast<int64_t>(rest) * arguments.strides[I + 1][0],
+                              arguments.constant[I + 1])),
        ...);
     }
 #pragma unroll
@@ -142,8 +142,8 @@ void launch_pointwise(CudaHost& host, const Loop& loop, void* y, const std::arra
   }
   const int64_t tile = static_cast<int64_t>(kPointwiseThreads) * Unroll;
   const int64_t blocks = std::min((static_cast<int64_t>(arguments.runs) + tile - 1) / tile, kMaxBlocks);
-  pointwise_kernel<Formula, T, Index, Size, Unroll><<<blocks, kPointwiseThreads, 0, stream_of(host)>>>(
-      arguments, std::make_integer_sequence<int, Inputs>{});
+  pointwise_kernel<Formula, T, Index, Size, Unroll>
+      <<<blocks, kPointwiseThreads, 0, stream_of(host)>>>(arguments, std::make_integer_sequence<int, Inputs>{});
   check_launch("a pointwise kernel");
 }
 

@@ -27,10 +27,10 @@ struct LayerNormAct {
   }
 
   template <class Isa>
-  static void cpu(CpuHost& host, In x, std::optional<In> weight, std::optional<In> bias, double eps, std::string_view act,
-                  Out y);
-  static void cuda(CudaHost& host, In x, std::optional<In> weight, std::optional<In> bias, double eps, std::string_view act,
-                   Out y);
+  static void cpu(CpuHost& host, In x, std::optional<In> weight, std::optional<In> bias, double eps,
+                  std::string_view act, Out y);
+  static void cuda(CudaHost& host, In x, std::optional<In> weight, std::optional<In> bias, double eps,
+                   std::string_view act, Out y);
 };
 
 }  // namespace fuseconv

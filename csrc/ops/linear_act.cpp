@@ -21,7 +21,7 @@ void LinearAct::cpu(CpuHost& host, In x, In weight, std::optional<In> bias, std:
   });
 }
 
-template void LinearAct::cpu<isa::FUSECONV_ISA>(CpuHost&, In, In, std::optional<In>, std::optional<In>, std::string_view,
-                                                Out);
+template void LinearAct::cpu<isa::FUSECONV_ISA>(CpuHost&, In, In, std::optional<In>, std::optional<In>,
+                                                std::string_view, Out);
 
 }  // namespace fuseconv

@@ -1,7 +1,7 @@
 // y[..., n] = act(sum_k x[..., k] weight[n, k] + bias[n]) + residual[..., n]
 //
-// The product is the host's GEMM, written into y; activation and residual are one more pass over y, in place. In f16 and
-// bf16 that pass starts from the rounded product, computes in f32 and rounds once.
+// The product is the host's GEMM, written into y; activation and residual are one more pass over y, in place. In f16
+// and bf16 that pass starts from the rounded product, computes in f32 and rounds once.
 #pragma once
 
 #include <array>
@@ -42,8 +42,8 @@ struct LinearAct {
   }
 
   template <class Isa>
-  static void cpu(CpuHost& host, In x, In weight, std::optional<In> bias, std::optional<In> residual, std::string_view act,
-                  Out y);
+  static void cpu(CpuHost& host, In x, In weight, std::optional<In> bias, std::optional<In> residual,
+                  std::string_view act, Out y);
   static void cuda(CudaHost& host, In x, In weight, std::optional<In> bias, std::optional<In> residual,
                    std::string_view act, Out y);
 

@@ -1,0 +1,53 @@
+// A place in a loop, and each operand's element there. Compiled once per instruction set.
+#pragma once
+
+#include "core/isa.h"
+#include "core/layout.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+
+class Position {
+ public:
+  // The place after `steps` steps along the innermost axis, carried into the others.
+  Position(const Loop& loop, int operands, int64_t steps) : loop_(loop), operands_(operands), offsets_{} {
+    for (int axis = loop.rank - 1; axis >= 0; --axis) {
+      index_[axis] = steps % loop.sizes[axis];
+      steps /= loop.sizes[axis];
+      for (int operand = 0; operand < operands; ++operand) {
+        offsets_[operand] += index_[axis] * loop.strides[operand][axis];
+      }
+    }
+  }
+
+  // Offsets in elements, one an operand.
+  const int64_t* offsets() const { return offsets_; }
+
+  // Steps to the end of the innermost axis.
+  int64_t left() const { return loop_.sizes[loop_.rank - 1] - index_[loop_.rank - 1]; }
+
+  // Moves on by at most left() steps.
+  void advance(int64_t steps) {
+    int axis = loop_.rank - 1;
+    index_[axis] += steps;
+    for (int operand = 0; operand < operands_; ++operand) {
+      offsets_[operand] += steps * loop_.strides[operand][axis];
+    }
+    for (; axis > 0 && index_[axis] == loop_.sizes[axis]; --axis) {
+      index_[axis] = 0;
+      ++index_[axis - 1];
+      for (int operand = 0; operand < operands_; ++operand) {
+        offsets_[operand] += loop_.strides[operand][axis - 1] - loop_.sizes[axis] * loop_.strides[operand][axis];
+      }
+    }
+  }
+
+ private:
+  const Loop& loop_;
+  int operands_;
+  int64_t index_[kMaxRank];
+  int64_t offsets_[kMaxOperands];
+};
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

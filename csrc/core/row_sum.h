@@ -1,0 +1,71 @@
+// Sums over a row: several at once, of terms of each of its values. Compiled once per instruction set.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "core/isa.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+
+// totals[k] = sum over i of terms(s[i])[k]. `terms(x, t)` fills t[0] .. t[Sums - 1] from x and is called with scalars
+// and with vectors (GNU vector extensions) of A.
+//
+// Lanes and chains make the additions independent of each other, which a compiler may not do by itself: it would change
+// the order. A few hundred values at most go into one partial sum in the type A; the totals are in f64.
+template <int Sums, class A, class Terms>
+void sum_row(const A* s, int64_t n, const Terms& terms, double* totals) {
+  typedef A Vector __attribute__((vector_size(64)));
+  constexpr int kLanes = 64 / sizeof(A);
+  constexpr int kChains = 4 / Sums;
+  constexpr int64_t kStep = kLanes * kChains;
+  constexpr int64_t kTile = 16 * kStep;
+  std::fill_n(totals, Sums, 0.0);
+  for (; n > 0; s += kTile, n -= kTile) {
+    const int64_t size = std::min(n, kTile);
+    Vector chains[kChains][Sums] = {};
+    Vector x, t[Sums];
+    const auto add = [&](int chain, const A* values) __attribute__((always_inline)) {
+      std::memcpy(&x, values, sizeof x);
+      terms(x, t);
+      for (int k = 0; k < Sums; ++k) {
+        chains[chain][k] += t[k];
+      }
+    };
+    int64_t i = 0;
+    for (; i + kStep <= size; i += kStep) {
+      for (int chain = 0; chain < kChains; ++chain) {
+        add(chain, s + i + chain * kLanes);
+      }
+    }
+    for (; i + kLanes <= size; i += kLanes) {
+      add(0, s + i);
+    }
+    A rest[Sums] = {};
+    for (; i < size; ++i) {
+      A scalars[Sums];
+      terms(s[i], scalars);
+      for (int k = 0; k < Sums; ++k) {
+        rest[k] += scalars[k];
+      }
+    }
+    for (int k = 0; k < Sums; ++k) {
+      for (int chain = 1; chain < kChains; ++chain) {
+        chains[0][k] += chains[chain][k];
+      }
+      A lanes[kLanes];
+      std::memcpy(lanes, &chains[0][k], sizeof lanes);
+      for (int width = kLanes / 2; width > 0; width /= 2) {
+        for (int lane = 0; lane < width; ++lane) {
+          lanes[lane] += lanes[lane + width];
+        }
+      }
+      totals[k] += lanes[0] + rest[k];
+    }
+  }
+}
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv
