@@ -36,7 +36,7 @@ SWAPPED = {
             "stage": "fuse",
             "doc": "Wrong on purpose: b and c are exchanged.",
             "match": ["p = aten.mul.Tensor(a, b)", "y = aten.add.Tensor(p, c)"],
-            "where": ["same_shape(a, b, c)", "same_dtype(a, b, c)"],
+            "where": ["same_shape(a, b, c)", "same_kind(a, b, c)"],
             "replace": ["y = fuseconv.mul_add.default(a, c, b)"],
         }
     ]
@@ -246,14 +246,14 @@ def test_rules_are_listed_shown_and_checked(capsys: pytest.CaptureFixture[str]) 
 def test_interruption_and_bugs_have_their_own_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fuseconv import pipeline
+    from fuseconv import own_rules
 
     for error, expected in ((KeyboardInterrupt(), 130), (RuntimeError("boom"), 7)):
 
         def fail(*_: object, error: BaseException = error, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(pipeline, "load_rules", fail)
+        monkeypatch.setattr(own_rules, "load_rules", fail)
         status, record = as_json(capsys, "rules", "list")
         assert status == expected
         assert record["error"]["hint"]

@@ -153,8 +153,15 @@ def test_a_place_that_cannot_be_written_is_a_file_error() -> None:
     assert caught.value.exit_status == 6
 
 
-def test_a_missing_parent_is_a_file_error(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="No such file"), staged(tmp_path / "none" / "out", anything):
+def test_a_missing_parent_is_made(tmp_path: Path) -> None:
+    with staged(tmp_path / "none" / "out", anything) as folder:
+        (folder / "file").write_text("new")
+    assert (tmp_path / "none" / "out" / "file").read_text() == "new"
+
+
+def test_a_parent_that_is_a_file_is_a_file_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="exists"), staged(tmp_path / "file" / "out", anything):
         pytest.fail("the block must not run")
 
 
