@@ -135,7 +135,7 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
                 return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
         if data.startswith((b"PK", b"\x80")):
             return _named(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True), path, names)
-        return dict(load_safetensors(data))
+        return dict(sorted(load_safetensors(data).items()))  # the reader gives them in no order
     except (SafetensorError, ValueError, TypeError, RuntimeError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise _not_tensors(path, str(error)) from error
     except Exception as error:
