@@ -2,7 +2,7 @@
 
     python bench/gpu_acceptance.py OUT
 
-writes OUT/acceptance.json: {"device", "versions", "rows": [{"name", "ok", "seconds", "detail"}]}, and prints a line a row.
+writes OUT/acceptance.json, {"device", "versions", "rows": [{"name", "ok", "seconds", "detail"}]}, and prints a line a row.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,15 +68,16 @@ def main() -> int:
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_ops.py", "-k", "cuda"],
         )
     ]
-    work = out / "work"
-    work.mkdir(exist_ok=True)
-    for name, arguments in models(work):
-        for dtype in ("f32", "f16", "bf16"):
-            bundle = str(work / f"{name}.{dtype}.fuseconv")
-            targets = ["--target", "export", "--target", "aoti", "--target", "torchscript"]
-            convert = [*CONVERT, *arguments, "--device", "cuda", "--dtype", dtype, *targets, "-o", bundle]
-            rows.append(run(f"convert {name} {dtype} cuda", convert))
-            rows.append(run(f"verify {name} {dtype} cuda", [sys.executable, "-m", "fuseconv.cli", "verify", bundle]))
+    targets = ["--target", "export", "--target", "aoti", "--target", "torchscript"]
+    with tempfile.TemporaryDirectory() as work:
+        for name, arguments in models(Path(work)):
+            for dtype in ("f32", "f16", "bf16"):
+                bundle = str(Path(work, f"{name}.{dtype}.fuseconv"))
+                convert = [*CONVERT, *arguments, "--device", "cuda", "--dtype", dtype, *targets, "-o", bundle]
+                rows.append(run(f"convert {name} {dtype} cuda", convert))
+                rows.append(
+                    run(f"verify {name} {dtype} cuda", [sys.executable, "-m", "fuseconv.cli", "verify", bundle])
+                )
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": sys.version.split()[0]}
     record = {"device": torch.cuda.get_device_name(), "versions": versions, "rows": rows}
     (out / "acceptance.json").write_text(json.dumps(record, indent=1) + "\n")
