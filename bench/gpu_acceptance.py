@@ -2,7 +2,7 @@
 
     python bench/gpu_acceptance.py OUT
 
-writes OUT/acceptance.json, {"device", "versions", "rows": [{"name", "ok", "seconds", "detail"}]}, and prints a line a row.
+writes OUT/acceptance.json, {"device", "versions", "rows": [{"name", "ok", "seconds", "detail"}]}; prints a line a row.
 """
 
 from __future__ import annotations
