@@ -3,13 +3,14 @@
 
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 
+#include "bind/registry.h"
 #include "core/isa.h"
 #include "ops/all.h"
 
 namespace fuseconv::torch_binding {
 
 // Inline and visible, hence one object in a process however many copies of the library it loads (STB_GNU_UNIQUE).
-__attribute__((visibility("default"))) inline const char* cpu_version = nullptr;
+__attribute__((visibility("default"))) inline const Registration* cpu_registrations = nullptr;
 
 namespace {
 
@@ -42,29 +43,26 @@ void boxed(StableIValue* stack, uint64_t, uint64_t) {
       &Op::outputs);
 }
 
-template <class... Ops>
-void define(torch::stable::detail::StableLibrary& library, std::tuple<Ops...>*) {
-  (library.def(Ops::schema), ...);
-}
-
-template <class... Ops>
-void implement(torch::stable::detail::StableLibrary& library, std::tuple<Ops...>*) {
-  (library.impl(Ops::name, &boxed<Ops>), ...);
-}
-
-const bool registered = [] {
+template <class Op>
+void register_op() {
   using torch::stable::detail::StableLibrary;
-  using torch::stable::detail::StableTorchLibraryInit;
-  if (is_first_copy(cpu_version, "fuseconv_cpu")) {
-    static const StableTorchLibraryInit schemas(
-        StableLibrary::Kind::DEF, [](StableLibrary& library) { define(library, static_cast<AllOps*>(nullptr)); },
-        "fuseconv", nullptr, __FILE__, __LINE__);
-    static const StableTorchLibraryInit kernels(
-        StableLibrary::Kind::IMPL, [](StableLibrary& library) { implement(library, static_cast<AllOps*>(nullptr)); },
-        "fuseconv", "CPU", __FILE__, __LINE__);
+  static Registration own{Op::name, Op::schema, nullptr};
+  if (!claim(cpu_registrations, own)) {
+    return;
   }
+  static StableLibrary schema(StableLibrary::Kind::FRAGMENT, "fuseconv", nullptr, __FILE__, __LINE__);
+  schema.def(Op::schema);
+  static StableLibrary kernel(StableLibrary::Kind::IMPL, "fuseconv", "CPU", __FILE__, __LINE__);
+  kernel.impl(Op::name, &boxed<Op>);
+}
+
+template <class... Ops>
+bool register_all(std::tuple<Ops...>*) {
+  (register_op<Ops>(), ...);
   return true;
-}();
+}
+
+const bool registered = register_all(static_cast<AllOps*>(nullptr));
 
 }  // namespace
 }  // namespace fuseconv::torch_binding

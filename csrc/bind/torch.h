@@ -113,8 +113,4 @@ void call(StableIValue* stack, Kernel kernel, Invoke invoke, std::array<Spec, N>
   call<Op>(stack, kernel, invoke, outputs, std::index_sequence_for<Args...>{}, std::make_index_sequence<N>{});
 }
 
-// Whether this copy of the library is the first in the process to register its ops: `registered` is the version that
-// did. Each bundle carries a copy, and one process may load several. Throws when another version has registered.
-bool is_first_copy(const char*& registered, const char* library);
-
 }  // namespace fuseconv::torch_binding

@@ -109,14 +109,4 @@ void linear(const GemmShims& shims, Device device, In x, In weight, std::optiona
   }
 }
 
-bool is_first_copy(const char*& registered, const char* library) {
-  if (registered == nullptr) {
-    registered = FUSECONV_VERSION;
-    return true;
-  }
-  check(std::string_view(registered) == FUSECONV_VERSION, "lib", library, ".so of fuseconv " FUSECONV_VERSION,
-        " cannot be loaded: this process has the ops of fuseconv ", registered, "; load one version a process");
-  return false;
-}
-
 }  // namespace fuseconv::torch_binding

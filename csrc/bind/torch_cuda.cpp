@@ -2,13 +2,14 @@
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cuda.h>
 #include <torch/csrc/stable/accelerator.h>
 
+#include "bind/registry.h"
 #include "bind/torch.h"
 #include "ops/all.h"
 
 namespace fuseconv::torch_binding {
 
 // Inline and visible, hence one object in a process however many copies of the library it loads (STB_GNU_UNIQUE).
-__attribute__((visibility("default"))) inline const char* cuda_version = nullptr;
+__attribute__((visibility("default"))) inline const Registration* cuda_registrations = nullptr;
 
 namespace {
 
@@ -43,21 +44,24 @@ void boxed(StableIValue* stack, uint64_t, uint64_t) {
       &Op::outputs);
 }
 
-template <class... Ops>
-void implement(torch::stable::detail::StableLibrary& library, std::tuple<Ops...>*) {
-  (library.impl(Ops::name, &boxed<Ops>), ...);
+template <class Op>
+void register_op() {
+  using torch::stable::detail::StableLibrary;
+  static Registration own{Op::name, Op::schema, nullptr};
+  if (!claim(cuda_registrations, own)) {
+    return;
+  }
+  static StableLibrary kernel(StableLibrary::Kind::IMPL, "fuseconv", "CUDA", __FILE__, __LINE__);
+  kernel.impl(Op::name, &boxed<Op>);
 }
 
-const bool registered = [] {
-  using torch::stable::detail::StableLibrary;
-  using torch::stable::detail::StableTorchLibraryInit;
-  if (is_first_copy(cuda_version, "fuseconv_cuda")) {
-    static const StableTorchLibraryInit kernels(
-        StableLibrary::Kind::IMPL, [](StableLibrary& library) { implement(library, static_cast<AllOps*>(nullptr)); },
-        "fuseconv", "CUDA", __FILE__, __LINE__);
-  }
+template <class... Ops>
+bool register_all(std::tuple<Ops...>*) {
+  (register_op<Ops>(), ...);
   return true;
-}();
+}
+
+const bool registered = register_all(static_cast<AllOps*>(nullptr));
 
 }  // namespace
 }  // namespace fuseconv::torch_binding

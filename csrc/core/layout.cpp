@@ -14,6 +14,16 @@ int64_t broadcast_stride(In tensor, int rank, int axis, int64_t size) {
 
 bool same_sizes(In a, In b) { return a.rank == b.rank && std::equal(a.sizes, a.sizes + a.rank, b.sizes); }
 
+// Sorts a few axes, keeping the order of those that `before` does not tell apart.
+template <class Before>
+void sort_axes(int* begin, int* end, Before before) {
+  for (int* next = begin; next < end; ++next) {
+    for (int* axis = next; axis > begin && before(axis[0], axis[-1]); --axis) {
+      std::swap(axis[0], axis[-1]);
+    }
+  }
+}
+
 // Whether the elements fill one block of memory, each once, whatever the order of dims.
 bool is_dense(In tensor) {
   int axes[kMaxRank];
@@ -23,7 +33,7 @@ bool is_dense(In tensor) {
       *end++ = axis;
     }
   }
-  std::sort(axes, end, [&](int a, int b) { return tensor.strides[a] < tensor.strides[b]; });
+  sort_axes(axes, end, [&](int a, int b) { return tensor.strides[a] < tensor.strides[b]; });
   int64_t expected = 1;
   for (const int* axis = axes; axis != end; ++axis) {
     if (tensor.strides[*axis] != expected) {
@@ -164,7 +174,7 @@ Spec broadcast(const char* op, Argument a, Argument b) {
 Loop element_loop(Out result, std::initializer_list<In> inputs) {
   int axes[kMaxRank];
   std::iota(axes, axes + result.rank, 0);
-  std::stable_sort(axes, axes + result.rank, [&](int a, int b) { return result.strides[a] > result.strides[b]; });
+  sort_axes(axes, axes + result.rank, [&](int a, int b) { return result.strides[a] > result.strides[b]; });
   Loop loop{};
   for (int i = 0; i < result.rank; ++i) {
     const int64_t size = result.sizes[axes[i]];
