@@ -43,7 +43,7 @@ class Workspace:
         copies: dict[Node, Node] = {}
         output = self.graph.graph_copy(exported.graph, copies)
         end = self.graph.output(output)
-        end.meta = dict(next(reversed(exported.graph.nodes)).meta)
+        end.meta = dict(exported.graph.output_node().meta)
         for node, copy in copies.items():
             copy.name = node.name  # a copy is renamed where a name hides a Python builtin, as `input`
         self.ranges: Mapping[Any, Any] = exported.range_constraints

@@ -18,6 +18,7 @@ from fuseconv.capture import Program, capture
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
 from fuseconv.own_rules import load_rules
 from fuseconv.parity import Report
+from fuseconv.placement import place
 from fuseconv.plan import plan as make_plan
 from fuseconv.rewrite import rewrite
 from fuseconv.rule import Rule
@@ -90,10 +91,12 @@ def read_program(
     Raises:
         FuseconvError: as `sources.read` and `capture.capture` do.
     """
+    options = options or Options()
+    sources.check_device(options.device)
     with progress("read"):
-        subject = sources.read(model, options=options)
+        subject = sources.read(model, options=replace(options, device="cpu"))
     with progress("capture"):
-        return subject, capture(subject)
+        return subject, place(capture(subject), options.device)
 
 
 def check_rules(path: str | Path | None = None) -> list[CheckRow]:

@@ -1,5 +1,6 @@
-// Which ops this process has. Each bundle carries a copy of the library and one process may load several, also of several
-// versions: the first copy that has an op registers it, and serves all. So an op whose meaning changes takes a new name.
+// Which ops this process has. Each bundle carries a copy of the library and one process may load several, also of
+// several versions: the first copy that has an op registers it, and serves all. So an op whose meaning changes takes a
+// new name.
 #pragma once
 
 namespace fuseconv::torch_binding {

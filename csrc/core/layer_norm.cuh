@@ -27,24 +27,32 @@ struct LayerNormArguments {
   const T* bias;
   Compute<T> eps;
   Activation activation;
+};
 
-  // Moves the four row pointers to a row.
-  __device__ __forceinline__ void seek(int64_t row) {
+// The operands at one row.
+template <class T>
+struct Row {
+  T* y;
+  const T* x;
+  const T* residual;
+  T* sum;
+
+  __device__ __forceinline__ Row(const LayerNormArguments<T>& a, int64_t index) {
     int64_t offsets[4] = {};
 #pragma unroll 1
-    for (int axis = rows.rank - 1; axis >= 0; --axis) {
-      const int64_t rest = axis == 0 ? 0 : row / rows.sizes[axis];
-      const int64_t position = row - rest * rows.sizes[axis];
-      row = rest;
+    for (int axis = a.rows.rank - 1; axis >= 0; --axis) {
+      const int64_t rest = axis == 0 ? 0 : index / a.rows.sizes[axis];
+      const int64_t position = index - rest * a.rows.sizes[axis];
+      index = rest;
 #pragma unroll
       for (int operand = 0; operand < 4; ++operand) {
-        offsets[operand] += position * rows.strides[operand][axis];
+        offsets[operand] += position * a.rows.strides[operand][axis];
       }
     }
-    y += offsets[0];
-    x += offsets[1];
-    residual += residual ? offsets[2] : 0;
-    sum += sum ? offsets[3] : 0;
+    y = a.y + offsets[0];
+    x = a.x + offsets[1];
+    residual = a.residual == nullptr ? nullptr : a.residual + offsets[2];
+    sum = a.sum == nullptr ? nullptr : a.sum + offsets[3];
   }
 };
 
@@ -98,37 +106,36 @@ inline constexpr int kRowsPerBlock = 4;  // of one warp each
 // Rows of at most Threads * Chunks * kVectorSize<T> elements, one vector a chunk, in registers.
 template <class T, class Act, int Threads, int Chunks>
 __global__ void __launch_bounds__(Threads > 32 ? Threads : 32 * kRowsPerBlock)
-    layer_norm_in_registers(const LayerNormArguments<T> all) {
+    layer_norm_in_registers(const __grid_constant__ LayerNormArguments<T> a) {
   using A = Compute<T>;
   constexpr int kSize = kVectorSize<T>;
   using Run = Vector<T, kSize>;
   const int rows_per_block = blockDim.x / Threads;
   const int lane = threadIdx.x % Threads;
-  const int64_t columns = all.columns;
-  for (int64_t row = static_cast<int64_t>(blockIdx.x) * rows_per_block + threadIdx.x / Threads; row < all.row_count;
-       row += static_cast<int64_t>(gridDim.x) * rows_per_block) {
-    LayerNormArguments<T> a = all;
-    a.seek(row);
+  const int64_t columns = a.columns;
+  for (int64_t index = static_cast<int64_t>(blockIdx.x) * rows_per_block + threadIdx.x / Threads; index < a.row_count;
+       index += static_cast<int64_t>(gridDim.x) * rows_per_block) {
+    const Row<T> row(a, index);
     A s[Chunks][kSize];
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
       const int64_t column = static_cast<int64_t>(chunk * Threads + lane) * kSize;
       Run run{};
       if (column < columns) {
-        run = *reinterpret_cast<const Run*>(a.x + column);
+        run = *reinterpret_cast<const Run*>(row.x + column);
       }
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
         s[chunk][i] = widen(run.values[i]);
       }
     }
-    if (a.residual != nullptr) {
+    if (row.residual != nullptr) {
 #pragma unroll
       for (int chunk = 0; chunk < Chunks; ++chunk) {
         const int64_t column = static_cast<int64_t>(chunk * Threads + lane) * kSize;
         Run run{};
         if (column < columns) {
-          run = *reinterpret_cast<const Run*>(a.residual + column);
+          run = *reinterpret_cast<const Run*>(row.residual + column);
         }
 #pragma unroll
         for (int i = 0; i < kSize; ++i) {
@@ -136,7 +143,7 @@ __global__ void __launch_bounds__(Threads > 32 ? Threads : 32 * kRowsPerBlock)
         }
       }
     }
-    if (a.sum != nullptr) {
+    if (row.sum != nullptr) {
 #pragma unroll
       for (int chunk = 0; chunk < Chunks; ++chunk) {
         const int64_t column = static_cast<int64_t>(chunk * Threads + lane) * kSize;
@@ -146,7 +153,7 @@ __global__ void __launch_bounds__(Threads > 32 ? Threads : 32 * kRowsPerBlock)
           run.values[i] = narrow<T>(s[chunk][i]);
         }
         if (column < columns) {
-          *reinterpret_cast<Run*>(a.sum + column) = run;
+          *reinterpret_cast<Run*>(row.sum + column) = run;
         }
       }
     }
@@ -195,7 +202,7 @@ __global__ void __launch_bounds__(Threads > 32 ? Threads : 32 * kRowsPerBlock)
           value = a.bias != nullptr ? value + widen(bias.values[i]) : value;
           run.values[i] = narrow<T>(Act{}(value));
         }
-        *reinterpret_cast<Run*>(a.y + column) = run;
+        *reinterpret_cast<Run*>(row.y + column) = run;
       }
     }
   }
@@ -205,21 +212,20 @@ inline constexpr int kStridedThreads = 256;
 
 // Rows of any length and strides, a block each.
 template <class T>
-__global__ void __launch_bounds__(kStridedThreads) layer_norm_strided(const LayerNormArguments<T> all) {
+__global__ void __launch_bounds__(kStridedThreads) layer_norm_strided(const __grid_constant__ LayerNormArguments<T> a) {
   using A = Compute<T>;
-  for (int64_t row = blockIdx.x; row < all.row_count; row += gridDim.x) {
-    LayerNormArguments<T> a = all;
-    a.seek(row);
-    const auto load = [&a](int64_t column) {
-      const A x = widen(a.x[column * a.column_strides[1]]);
-      return a.residual == nullptr ? x : x + widen(a.residual[column * a.column_strides[2]]);
+  for (int64_t index = blockIdx.x; index < a.row_count; index += gridDim.x) {
+    const Row<T> row(a, index);
+    const auto load = [&](int64_t column) {
+      const A x = widen(row.x[column * a.column_strides[1]]);
+      return row.residual == nullptr ? x : x + widen(row.residual[column * a.column_strides[2]]);
     };
     A total = 0;
     for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
       const A s = load(column);
       total += s;
-      if (a.sum != nullptr) {
-        a.sum[column * a.column_strides[3]] = narrow<T>(s);
+      if (row.sum != nullptr) {
+        row.sum[column * a.column_strides[3]] = narrow<T>(s);
       }
     }
     const A center = group_sum<kStridedThreads>(total) / static_cast<A>(a.columns);
@@ -237,7 +243,7 @@ __global__ void __launch_bounds__(kStridedThreads) layer_norm_strided(const Laye
       A value = (load(column) - m.center - m.correction) * m.factor;
       value = a.weight != nullptr ? value * widen(a.weight[column * a.weight_stride]) : value;
       value = a.bias != nullptr ? value + widen(a.bias[column * a.bias_stride]) : value;
-      a.y[column * a.column_strides[0]] = narrow<T>(activate(a.activation, value));
+      row.y[column * a.column_strides[0]] = narrow<T>(activate(a.activation, value));
     }
   }
 }

@@ -74,7 +74,8 @@ __device__ __forceinline__ Vector<T, Size> load_run(const T* x, bool constant) {
 
 template <class Formula, class T, class Index, int Size, int Unroll, int... I>
 __global__ void __launch_bounds__(kPointwiseThreads)
-    pointwise_kernel(const PointwiseArguments<T, Index, sizeof...(I) + 1> arguments, std::integer_sequence<int, I...>) {
+    pointwise_kernel(const __grid_constant__ PointwiseArguments<T, Index, sizeof...(I) + 1> arguments,
+                     std::integer_sequence<int, I...>) {
   constexpr int kInputs = sizeof...(I);
   const Formula formula{};
   const int64_t tile = static_cast<int64_t>(kPointwiseThreads) * Unroll;

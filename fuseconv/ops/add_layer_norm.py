@@ -13,7 +13,11 @@ from fuseconv.ops.sampling import Draw
 def reference(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, keep_sum: bool = True
 ) -> tuple[Tensor, Tensor]:
+<<<<<<< HEAD
     """S = x + residual; (layer_norm(s) over the last dim, s), or an empty tensor of shape [0] for s."""
+=======
+    """Returns layer_norm(s) over the last dim and s = x + residual; for s an empty tensor unless `keep_sum`."""
+>>>>>>> kernels
     s = x + residual
     y = functional.layer_norm(s, s.shape[-1:], weight, bias, eps)
     return y, s if keep_sum else s.new_empty((0,))
@@ -22,14 +26,13 @@ def reference(
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     """Calls that the op must serve."""
     draw = Draw(device, dtype)
-    calls = []
-    for columns in (1, 7, 384, 1024, 3073):
-        x, residual, weight, bias = draw(3, columns), draw(3, columns), draw(columns), draw(columns)
-        calls.append(Sample(f"columns_{columns}", (x, residual, weight, bias, 1e-5)))
     x, residual, weight, bias = draw(2, 5, 48), draw(2, 5, 48), draw(48), draw(48)
     rows = draw(3, 48)
     return [
-        *calls,
+        *(
+            Sample(f"columns_{size}", (draw(3, size), draw(3, size), draw(size), draw(size), 1e-5))
+            for size in (1, 7, 384, 1024, 3073)
+        ),
         Sample("no_sum", (x, residual, weight, bias, 1e-5, False)),
         Sample("no_affine", (x, residual, None, None, 1e-12)),
         Sample("no_bias", (x, residual, weight, None, 1e-5)),

@@ -20,11 +20,11 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     """Calls that the op must serve."""
     draw = Draw(device, dtype)
     weight, bias = draw(48), draw(48)
-    calls = []
-    for columns in (1, 7, 384, 1024, 3073):
-        calls.append(Sample(f"columns_{columns}", (draw(3, columns), draw(columns), draw(columns), 1e-5, "relu")))
     return [
-        *calls,
+        *(
+            Sample(f"columns_{columns}", (draw(3, columns), draw(columns), draw(columns), 1e-5, "relu"))
+            for columns in (1, 7, 384, 1024, 3073)
+        ),
         *(Sample(act, (draw(2, 5, 48, scale=3), weight, bias, 1e-5, act)) for act in ACTIVATIONS),
         Sample("no_affine", (draw(4, 48), None, None, 1e-12, "gelu")),
         Sample("no_bias", (draw(4, 48), weight, None, 1e-5, "relu")),

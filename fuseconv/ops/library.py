@@ -1,7 +1,7 @@
 """The compiled op libraries: where they are, and loading them once.
 
 Loading needs torch only, not this package: `torch.ops.load_library` on the same files serves a process that has a
-bundle and no fuseconv. A process may load several copies of one version; the first registers the ops.
+bundle and no fuseconv. A process may load several copies; the first that has an op registers it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def load() -> None:
     device = "cuda" if torch.version.cuda and (FOLDER / _FILES["cuda"][-1]).is_file() else "cpu"
     for path in library_paths(device):
         try:
-            torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+            torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
         except (OSError, RuntimeError) as error:
             raise FileError(
                 f"the op library {path.name} cannot be loaded: {error}",

@@ -61,7 +61,11 @@ def errors(device: str) -> list[Sample]:
         Sample("act", (x, weight, None, None, "GELU"), matches="unknown activation 'GELU'"),
         Sample("dtypes", (x, weight.half()), matches="weight and x must have the same dtype"),
         Sample("bias_dtype", (x, weight, draw(17).half()), matches="bias and x must have the same dtype"),
-        Sample("complex", (x.cfloat(), weight.cfloat()), matches="x must be float64, float32, float16 or bfloat16"),
+        Sample(
+            "complex",
+            (x.to(torch.complex64), weight.to(torch.complex64)),
+            matches="x must be float64, float32, float16 or bfloat16",
+        ),
     ]
 
 

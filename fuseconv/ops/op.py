@@ -50,8 +50,8 @@ class Op:
     @property
     def overload(self) -> torch._ops.OpOverload:
         """The dispatcher's own object, as it stands in a graph: `torch.ops.fuseconv.<name>.default`."""
-        packet: torch._ops.OpOverload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
-        return packet
+        overload: torch._ops.OpOverload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
+        return overload
 
     def adopt(self) -> None:
         """Registers the fake kernel and the gradient, both made of `reference`. Once a process, after the library."""
@@ -60,7 +60,7 @@ class Op:
         torch.library.register_autograd(name, self._backward, setup_context=_save)
 
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
-        # A result of the reference may be a view of another (dropout-free identities); an op's results never are.
+        # A reference may return one of its arguments, or a view of one; an op returns new tensors.
         results = self.reference(*args, **kwargs)
         if isinstance(results, Tensor):
             return torch.empty_like(results)

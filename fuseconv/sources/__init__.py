@@ -17,7 +17,7 @@ from fuseconv.sources import archive, huggingface, pickled, state_dict, torchscr
 from fuseconv.sources.sniffing import sniff
 from fuseconv.sources.subject import Loaded, Options, Subject, prepare
 
-__all__ = ["FORMS", "Options", "Subject", "read", "sniff"]
+__all__ = ["FORMS", "Options", "Subject", "check_device", "read", "sniff"]
 
 FORMS: Mapping[str, Callable[[Path, Options], Loaded]] = {
     "huggingface": huggingface.load,
@@ -50,11 +50,20 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
         logging.getLogger("fuseconv").warning(
             "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set; it is ignored: what runs code needs --trust"
         )
-    if options.device == "cuda" and not torch.cuda.is_available():
+    check_device(options.device)
+    form = sniff(path)
+    return prepare(FORMS[form](path, options), form, path, options)
+
+
+def check_device(device: str) -> None:
+    """Checks that torch has the device.
+
+    Raises:
+        UpstreamError: it does not.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
         raise UpstreamError(
             f"torch {torch.__version__} finds no CUDA device",
             where="--device cuda",
             fix="convert with --device cpu, or install a CUDA build of torch and look at nvidia-smi",
         )
-    form = sniff(path)
-    return prepare(FORMS[form](path, options), form, path, options)
