@@ -1,0 +1,69 @@
+// The backends behind a plain C interface, for the benchmark that drives them with another framework's memory.
+#include <cstring>
+#include <exception>
+
+#include "core/linear/backends.h"
+#include "core/linear/cublaslt.h"
+#include "core/linear/sm90.h"
+
+namespace {
+
+using namespace fuseconv::linear;
+
+// Runs the body; on an exception copies its message and returns -1.
+template <class Body>
+int guarded(char* message, int capacity, Body body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    std::strncpy(message, error.what(), static_cast<size_t>(capacity) - 1);
+    message[capacity - 1] = '\0';
+    return -1;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+int fuseconv_linear_run(const Problem* problem, Choice choice, char* message, int capacity) {
+  return guarded(message, capacity, [&] {
+    run(*problem, choice);
+    return 0;
+  });
+}
+
+// Fills `choices` and returns how many there are, also when that is more than `room`.
+int fuseconv_linear_candidates(const Problem* problem, Choice* choices, int room, char* message, int capacity) {
+  return guarded(message, capacity, [&] {
+    const std::vector<Choice> found = candidates(*problem);
+    for (size_t i = 0; i < found.size() && i < static_cast<size_t>(room); ++i) {
+      choices[i] = found[i];
+    }
+    return static_cast<int>(found.size());
+  });
+}
+
+// 1 and the reason as message, or 0.
+int fuseconv_linear_refuses(const Problem* problem, int backend, char* message, int capacity) {
+  return guarded(message, capacity, [&] {
+    const std::string reason = refuses(static_cast<Backend>(backend), *problem);
+    std::strncpy(message, reason.c_str(), static_cast<size_t>(capacity) - 1);
+    return reason.empty() ? 0 : 1;
+  });
+}
+
+int fuseconv_linear_describe(Choice choice, char* message, int capacity) {
+  return guarded(message, capacity, [&] {
+    std::strncpy(message, to_string(choice).c_str(), static_cast<size_t>(capacity) - 1);
+    return 0;
+  });
+}
+
+int fuseconv_linear_sm90_variant(int shape, int cluster_m, int cluster_n, int group, int lead, int early) {
+  return sm90::encode({shape, cluster_m, cluster_n, group, lead, early != 0});
+}
+
+long fuseconv_linear_cublas_version() { return static_cast<long>(cublaslt::version()); }
+
+}  // extern "C"
