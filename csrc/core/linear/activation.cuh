@@ -15,14 +15,6 @@ __device__ __forceinline__ float tanh_fast(float x) {
   return y;
 }
 
-// 2 / (1 + exp(-2 x)) - 1 would cancel; sigmoid(2x) itself does not. Two MUFUs, relative error about 2^-22.
-__device__ __forceinline__ float sigmoid_of_double(float x) {
-  float power, y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -2.885390081777927f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + power));
-  return y;
-}
-
 // maximum that keeps a NaN
 __device__ __forceinline__ float relu(float x) {
   float y;
@@ -42,8 +34,7 @@ __device__ __forceinline__ float tanh_gelu_argument(float h) {
   return h * (1.5957691216057308f + 0.2854192652f * (h * h));
 }
 
-// kPrecise asks for the two-MUFU form, whose error is far below that of f16.
-template <Activation kActivation, bool kPrecise>
+template <Activation kActivation>
 struct Epilogue {
   static constexpr bool kHalves =
       kActivation != Activation::none && kActivation != Activation::relu && kActivation != Activation::tanh;
@@ -61,16 +52,16 @@ struct Epilogue {
     } else if constexpr (kActivation == Activation::silu) {
       return gate(h, h);
     } else if constexpr (kActivation == Activation::sigmoid) {
-      return kPrecise ? sigmoid_of_double(h) : 0.5f + 0.5f * tanh_fast(h);
+      return 0.5f + 0.5f * tanh_fast(h);
     } else {
-      return kPrecise ? 2.0f * sigmoid_of_double(h) - 1.0f : tanh_fast(h);
+      return tanh_fast(h);
     }
   }
 
  private:
   // x sigmoid(2u)
   static __device__ __forceinline__ float gate(float h, float u) {
-    return kPrecise ? 2.0f * h * sigmoid_of_double(u) : h + h * tanh_fast(u);
+    return h + h * tanh_fast(u);
   }
 };
 

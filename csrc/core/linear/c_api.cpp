@@ -60,8 +60,8 @@ int fuseconv_linear_describe(Choice choice, char* message, int capacity) {
   });
 }
 
-int fuseconv_linear_sm90_variant(int shape, int cluster_m, int cluster_n, int group, int lead, int early) {
-  return sm90::encode({shape, cluster_m, cluster_n, group, lead, early != 0});
+int fuseconv_linear_sm90_variant(int shape, int cluster_m, int cluster_n, int strip, int early) {
+  return sm90::encode({shape, cluster_m, cluster_n, strip, early != 0});
 }
 
 long fuseconv_linear_cublas_version() { return static_cast<long>(cublaslt::version()); }

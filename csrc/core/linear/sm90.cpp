@@ -14,6 +14,7 @@ namespace fuseconv::linear::sm90 {
 namespace {
 
 constexpr int kDepth = 64;  // of a tile, along k
+constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of sizes and numbers of tiles
 
 Kernel find(Activation activation, Element element, bool residual, int shape) {
   switch (activation) {
@@ -82,22 +83,20 @@ bool aligned(const void* data, int64_t stride) {
 }  // namespace
 
 int encode(const Configuration& c) {
-  return c.shape | (c.cluster_m - 1) << 4 | (c.cluster_n - 1) << 5 | c.lead << 6 | (c.early ? 1 : 0) << 9 |
-         c.group << 10;
+  return c.shape | (c.cluster_m - 1) << 4 | (c.cluster_n - 1) << 5 | (c.early ? 1 : 0) << 6 | c.strip << 8;
 }
 
 Configuration decode(int code) {
-  return {code & 15, (code >> 4 & 1) + 1, (code >> 5 & 1) + 1, code >> 10, code >> 6 & 7, (code >> 9 & 1) != 0};
+  return {code & 15, (code >> 4 & 1) + 1, (code >> 5 & 1) + 1, code >> 8, (code >> 6 & 1) != 0};
 }
 
 std::string to_string(const Configuration& c) {
-  static constexpr const char* kShapes[] = {"128x256", "256x128", "128x128", "64x64"};
+  static constexpr const char* kShapes[] = {"128x128", "128x176", "64x128", "64x64", "128x160"};
   return std::string(kShapes[c.shape]) + " cluster " + std::to_string(c.cluster_m) + "x" + std::to_string(c.cluster_n) +
-         " group " + std::to_string(c.group) + " lead " + std::to_string(c.lead) + (c.early ? " early" : "");
+         " strip " + std::to_string(c.strip) + (c.early ? " early" : "");
 }
 
 std::string refuses(const Problem& p) {
-  constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;
   if (attribute(cudaDevAttrComputeCapabilityMajor) != 9) {
     return "the device is not of compute capability 9.0";
   }
@@ -138,15 +137,20 @@ void run(const Problem& p, const Configuration& c) {
   arguments.steps = parts(p.k, kDepth);
   arguments.cluster_m = c.cluster_m;
   arguments.cluster_n = c.cluster_n;
-  arguments.tiles_m = parts(p.m, kernel.rows * c.cluster_m);
-  arguments.tiles_n = parts(p.n, kernel.columns * c.cluster_n);
-  arguments.group = c.group;
-  arguments.lead = c.lead;
+  const int rows = parts(p.m, kernel.rows * c.cluster_m), columns = parts(p.n, kernel.columns * c.cluster_n);
+  const int height = std::min(c.strip, rows);
+  if (static_cast<int64_t>(rows) * columns > kLimit || static_cast<int64_t>(height) * columns > kLimit) {
+    throw std::runtime_error("fuseconv::linear_act: backend sm90 refuses: more than 2^31 tiles");
+  }
+  arguments.tiles = rows * columns;
+  arguments.strips = parts(rows, height);
+  arguments.strip = Divisor::of(height * columns);
+  arguments.height = Divisor::of(height);
+  arguments.last_height = Divisor::of(rows - (arguments.strips - 1) * height);
   void* parameters[] = {&x_map, &w_map, &y_map, &arguments};
 
   const int blocks = c.cluster_m * c.cluster_n;
-  const int64_t tiles = static_cast<int64_t>(arguments.tiles_m) * arguments.tiles_n;
-  const int64_t clusters = std::min<int64_t>(attribute(cudaDevAttrMultiProcessorCount) / blocks, tiles);
+  const int clusters = std::min(attribute(cudaDevAttrMultiProcessorCount) / blocks, arguments.tiles);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim.x = blocks;

@@ -9,10 +9,9 @@ namespace fuseconv::linear::sm90 {
 
 // How to launch: which tile, and how blocks are placed.
 struct Configuration {
-  int shape;                 // 0: 128x256, 1: 256x128, 2: 128x128, 3: 64x64
+  int shape;                 // of a tile, rows by columns: 0: 128x128, 1: 128x176, 2: 64x128, 3: 64x64, 4: 128x160
   int cluster_m, cluster_n;  // 1 or 2 blocks that share copies of w, of x
-  int group;                 // rows of cluster tiles walked together
-  int lead;                  // tiles of k by which one warpgroup starts ahead of the other
+  int strip;                 // rows of cluster tiles that are walked together
   bool early;                // let the grid start while the one before it ends (programmatic dependent launch)
 };
 

@@ -11,10 +11,9 @@ struct Kernel {
   int rows, columns;  // of a block's tile of y
   int threads;
   unsigned shared_bytes;
-  int warpgroups;
 };
 
-inline constexpr int kTileShapes = 4;
+inline constexpr int kTileShapes = 5;
 
 // element is f16 or bf16; shape is below kTileShapes.
 template <Activation kActivation>

@@ -2,35 +2,31 @@
 #include "core/linear/sm90_kernel.cuh"
 #include "core/linear/sm90_kernel_table.h"
 
-#ifndef FUSECONV_PRECISE_F16
-#define FUSECONV_PRECISE_F16 false
-#endif
-
 namespace fuseconv::linear::sm90 {
 namespace {
 
 template <class T, Activation kActivation, bool kResidual, class Tile>
 Kernel describe() {
-  using Function = Epilogue<kActivation, !is_bf16<T> && FUSECONV_PRECISE_F16>;
-  return {reinterpret_cast<const void*>(&linear_kernel<T, Function, kResidual, Tile>),
+  return {reinterpret_cast<const void*>(&linear_kernel<T, Epilogue<kActivation>, kResidual, Tile>),
           Tile::kRows,
           Tile::kColumns,
           Tile::kThreads,
-          Tile::kBytes,
-          Tile::kGroups};
+          Tile::kBytes};
 }
 
 template <class T, Activation kActivation, bool kResidual>
 Kernel of_shape(int shape) {
   switch (shape) {
     case 0:
-      return describe<T, kActivation, kResidual, Tile128x256>();
-    case 1:
-      return describe<T, kActivation, kResidual, Tile256x128>();
-    case 2:
       return describe<T, kActivation, kResidual, Tile128x128>();
-    default:
+    case 1:
+      return describe<T, kActivation, kResidual, Tile128x176>();
+    case 2:
+      return describe<T, kActivation, kResidual, Tile64x128>();
+    case 3:
       return describe<T, kActivation, kResidual, Tile64x64>();
+    default:
+      return describe<T, kActivation, kResidual, Tile128x160>();
   }
 }
 

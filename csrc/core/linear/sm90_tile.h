@@ -1,28 +1,31 @@
-// The shapes of block that linear_kernel is compiled for, and where each keeps what in shared memory.
+// The shapes of tile that linear_kernel is compiled for, and where each keeps what in shared memory.
 #pragma once
 
 #include <cstdint>
 
 namespace fuseconv::linear::sm90 {
 
-// kGroups warpgroups, each with kBands bands of 64 rows, all with kColumns columns; kStages tiles of 64 along k in
-// flight.
+// kGroups warpgroups take turns at tiles of kBands bands of 64 rows by kColumns columns; kStages steps of 64 along k are
+// in flight.
 template <int groups, int bands, int columns, int stages>
 struct Tile {
   static constexpr int kGroups = groups, kBands = bands, kColumns = columns, kStages = stages;
-  static constexpr int kRows = 64 * kGroups * kBands, kDepth = 64;
+  static constexpr int kRows = 64 * kBands, kDepth = 64;
   static constexpr int kThreads = 128 * (kGroups + 1);
+  // y is made in chunks of 64 columns.
+  static constexpr int kChunks = (kColumns + 63) / 64;
   // Bytes, from the first multiple of 1024.
   static constexpr uint32_t kXBytes = kRows * kDepth * 2, kWBytes = kColumns * kDepth * 2, kStagingBytes = 16 * 64 * 2;
   static constexpr uint32_t kX = 0, kW = kStages * kXBytes, kStaging = kW + kStages * kWBytes;
   static constexpr uint32_t kFull = kStaging + kGroups * 4 * 2 * kStagingBytes, kEmpty = kFull + kStages * 8;
   static constexpr uint32_t kBytes = kEmpty + kStages * 8 + 1024;
-  static_assert(kColumns % 64 == 0 && kBytes <= 227 * 1024);
+  static_assert(kColumns % 16 == 0 && kColumns >= 64 && kBytes <= 227 * 1024);
 };
 
-using Tile128x256 = Tile<2, 1, 256, 4>;
-using Tile256x128 = Tile<2, 2, 128, 4>;
-using Tile128x128 = Tile<2, 1, 128, 6>;
+using Tile128x128 = Tile<2, 2, 128, 6>;
+using Tile128x176 = Tile<2, 2, 176, 5>;
+using Tile128x160 = Tile<2, 2, 160, 5>;
+using Tile64x128 = Tile<2, 1, 128, 8>;
 using Tile64x64 = Tile<1, 1, 64, 12>;
 
 }  // namespace fuseconv::linear::sm90
