@@ -60,9 +60,7 @@ struct Epilogue {
 
  private:
   // x sigmoid(2u)
-  static __device__ __forceinline__ float gate(float h, float u) {
-    return h + h * tanh_fast(u);
-  }
+  static __device__ __forceinline__ float gate(float h, float u) { return h + h * tanh_fast(u); }
 };
 
 }  // namespace fuseconv::linear

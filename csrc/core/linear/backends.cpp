@@ -1,13 +1,14 @@
 #include "core/linear/backends.h"
 
-#include <algorithm>
-
 #include "core/linear/cublaslt.h"
 #include "core/linear/pass.h"
 #include "core/linear/sm90.h"
 
 namespace fuseconv::linear {
 namespace {
+
+constexpr int kAlgorithmsInTwo = 8;
+constexpr int64_t kFewTiles = int64_t{64} * 64 * 48;
 
 // The part of a problem that cuBLAS does for backend `cublas`: the bias too, where it is rounded only once.
 Problem product_of(const Problem& p) {
@@ -30,17 +31,6 @@ void run_in_two(const Problem& p, int algorithm) {
   }
 }
 
-std::vector<sm90::Configuration> sm90_configurations(const Problem& p) {
-  std::vector<sm90::Configuration> found;
-  for (const int shape : {0, 2, 3}) {
-    for (const auto& [cluster_m, cluster_n] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
-      found.push_back({shape, cluster_m, cluster_n, 8, true});
-    }
-  }
-  (void)p;
-  return found;
-}
-
 }  // namespace
 
 std::string refuses(Backend backend, const Problem& p) {
@@ -60,24 +50,40 @@ std::string refuses(Backend backend, const Problem& p) {
   }
 }
 
+bool takes(const Problem& p, Choice choice) {
+  if (!refuses(choice.backend, p).empty()) {
+    return false;
+  }
+  switch (choice.backend) {
+    case Backend::cublaslt:
+      return choice.variant < cublaslt::algorithms(p);
+    case Backend::sm90:
+      return true;
+    default:
+      return choice.variant < cublaslt::algorithms(product_of(p));
+  }
+}
+
 std::vector<Choice> candidates(const Problem& p) {
-  std::vector<Choice> choices;
-  const auto add_algorithms = [&](Backend backend, int count) {
-    for (int i = 0; i < count; ++i) {
-      choices.push_back({backend, i});
-    }
-  };
-  if (refuses(Backend::cublaslt, p).empty()) {
-    add_algorithms(Backend::cublaslt, cublaslt::algorithms(p));
-  } else if (refuses(Backend::cublas, p).empty()) {
-    add_algorithms(Backend::cublas, std::min(cublaslt::algorithms(product_of(p)), 8));
-  }
+  std::vector<Choice> fused, called;
   if (refuses(Backend::sm90, p).empty()) {
-    for (const sm90::Configuration& configuration : sm90_configurations(p)) {
-      choices.push_back({Backend::sm90, sm90::encode(configuration)});
+    for (const sm90::Configuration& configuration : sm90::configurations(p)) {
+      fused.push_back({Backend::sm90, sm90::encode(configuration)});
     }
   }
-  return choices;
+  const bool one_call = refuses(Backend::cublaslt, p).empty();
+  if (one_call || refuses(Backend::cublas, p).empty()) {
+    const int count = cublaslt::algorithms(one_call ? p : product_of(p));
+    for (int i = 0; i < count && (one_call || i < kAlgorithmsInTwo); ++i) {
+      called.push_back({one_call ? Backend::cublaslt : Backend::cublas, i});
+    }
+  }
+  // cuBLAS splits k where there are few tiles; sm90 does not.
+  const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
+  std::vector<Choice>& first = one_call && few_tiles ? called : fused;
+  std::vector<Choice>& second = one_call && few_tiles ? fused : called;
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
 }
 
 void run(const Problem& p, Choice choice) {

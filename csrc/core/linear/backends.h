@@ -17,15 +17,13 @@ struct Choice {
   int32_t variant;
 };
 
-struct Timing {
-  Choice choice;
-  float microseconds;
-};
-
 // Why a backend cannot do a problem, or an empty string.
 std::string refuses(Backend backend, const Problem& problem);
 
-// What is worth timing for a problem, the likeliest first. Never empty unless every backend refuses.
+// Whether a choice made for another call fits this one.
+bool takes(const Problem& problem, Choice choice);
+
+// What is worth timing for a problem; the first is what to use untimed. Empty only when every backend refuses.
 std::vector<Choice> candidates(const Problem& problem);
 
 // Queues the work on the problem's stream; allowed inside a stream capture. Throws std::runtime_error.

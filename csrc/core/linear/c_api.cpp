@@ -1,8 +1,10 @@
 // The backends behind a plain C interface, for the benchmark that drives them with another framework's memory.
+#include <algorithm>
 #include <cstring>
 #include <exception>
 
 #include "core/linear/backends.h"
+#include "core/linear/choices.h"
 #include "core/linear/cublaslt.h"
 #include "core/linear/sm90.h"
 
@@ -20,6 +22,11 @@ int guarded(char* message, int capacity, Body body) {
     message[capacity - 1] = '\0';
     return -1;
   }
+}
+
+Choices& choices() {
+  static Choices* const choices = new Choices;
+  return *choices;
 }
 
 }  // namespace
@@ -56,6 +63,37 @@ int fuseconv_linear_refuses(const Problem* problem, int backend, char* message, 
 int fuseconv_linear_describe(Choice choice, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     std::strncpy(message, to_string(choice).c_str(), static_cast<size_t>(capacity) - 1);
+    return 0;
+  });
+}
+
+// Fills `timings`, fastest first, and returns how many there are, also when that is more than `room`.
+int fuseconv_linear_time(const Problem* problem, Timing* timings, int room, char* message, int capacity) {
+  return guarded(message, capacity, [&] {
+    const std::vector<Timing> found = time_candidates(*problem);
+    std::copy_n(found.begin(), std::min(found.size(), static_cast<size_t>(room)), timings);
+    return static_cast<int>(found.size());
+  });
+}
+
+// The choice for a problem, timing it first where `may_time`; kept for the life of the process.
+int fuseconv_linear_choose(const Problem* problem, int may_time, Choice* choice, char* message, int capacity) {
+  return guarded(message, capacity, [&] {
+    *choice = choices().choose(*problem, may_time != 0);
+    return 0;
+  });
+}
+
+int fuseconv_linear_load_choices(const char* path, char* message, int capacity) {
+  return guarded(message, capacity, [&] {
+    choices().load(path);
+    return 0;
+  });
+}
+
+int fuseconv_linear_save_choices(const char* path, char* message, int capacity) {
+  return guarded(message, capacity, [&] {
+    choices().save(path);
     return 0;
   });
 }

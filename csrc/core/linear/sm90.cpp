@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "core/linear/cuda_check.h"
 #include "core/linear/sm90_arguments.h"
@@ -14,6 +15,7 @@ namespace fuseconv::linear::sm90 {
 namespace {
 
 constexpr int kDepth = 64;  // of a tile, along k
+constexpr size_t kCandidates = 10;
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of sizes and numbers of tiles
 
 Kernel find(Activation activation, Element element, bool residual, int shape) {
@@ -91,9 +93,42 @@ Configuration decode(int code) {
 }
 
 std::string to_string(const Configuration& c) {
-  static constexpr const char* kShapes[] = {"128x128", "128x176", "64x128", "64x64", "128x160"};
   return std::string(kShapes[c.shape]) + " cluster " + std::to_string(c.cluster_m) + "x" + std::to_string(c.cluster_n) +
          " strip " + std::to_string(c.strip) + (c.early ? " early" : "");
+}
+
+std::vector<Configuration> configurations(const Problem& p) {
+  struct Guess {
+    double clocks;
+    Configuration configuration;
+  };
+  const int processors = attribute(cudaDevAttrMultiProcessorCount);
+  const double steps = static_cast<double>((p.k + kDepth - 1) / kDepth);
+  std::vector<Guess> guesses;
+  for (int shape = 0; shape < kTileShapes; ++shape) {
+    const Kernel kernel = find(p.activation, p.element, p.residual != nullptr, shape);
+    // Tensor cores do 2048 products a clock; a processor takes in about 64 bytes a clock. (Seen on an H200.)
+    const double step = std::max(kernel.rows * kernel.columns * kDepth / 2048.0, (kernel.rows + kernel.columns) * 2.0);
+    const double activations = kernel.rows * kernel.columns / 8.0;
+    for (const auto& [cluster_m, cluster_n] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
+      const bool alone = cluster_m * cluster_n == 1;
+      const int64_t rows = (p.m + kernel.rows * cluster_m - 1) / (kernel.rows * cluster_m);
+      const int64_t columns = (p.n + kernel.columns * cluster_n - 1) / (kernel.columns * cluster_n);
+      const int64_t places = processors / (cluster_m * cluster_n);
+      const double waves = static_cast<double>((rows * columns + places - 1) / places);
+      const double exposed = kernel.turns ? activations : waves * activations / kernel.groups;
+      const double clocks = waves * steps * step + exposed + (alone ? 0 : 200);
+      guesses.push_back({clocks, {shape, cluster_m, cluster_n, 8, true}});
+    }
+  }
+  std::stable_sort(guesses.begin(), guesses.end(), [](const Guess& a, const Guess& b) { return a.clocks < b.clocks; });
+  std::vector<Configuration> found;
+  for (const Guess& guess : guesses) {
+    if (found.size() < kCandidates && guess.clocks < 1.6 * guesses.front().clocks) {
+      found.push_back(guess.configuration);
+    }
+  }
+  return found;
 }
 
 std::string refuses(const Problem& p) {

@@ -2,14 +2,19 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/linear/problem.h"
 
 namespace fuseconv::linear::sm90 {
 
+// Tiles by rows and columns. The warpgroups of a block take turns at them, or, where so named, multiply one together.
+inline constexpr const char* kShapes[] = {"128x128", "128x160",          "128x176",
+                                          "64x128",  "128x192 together", "64x64 together"};
+
 // How to launch: which tile, and how blocks are placed.
 struct Configuration {
-  int shape;                 // of a tile, rows by columns: 0: 128x128, 1: 128x176, 2: 64x128, 3: 64x64, 4: 128x160
+  int shape;                 // index into kShapes
   int cluster_m, cluster_n;  // 1 or 2 blocks that share copies of w, of x
   int strip;                 // rows of cluster tiles that are walked together
   bool early;                // let the grid start while the one before it ends (programmatic dependent launch)
@@ -19,6 +24,10 @@ struct Configuration {
 int encode(const Configuration& configuration);
 Configuration decode(int code);
 std::string to_string(const Configuration& configuration);
+
+// What is worth timing for a problem, the best guess first: by waves of tiles, and per step along k by the larger of
+// the tensor cores' time and that of copying the tiles into shared memory.
+std::vector<Configuration> configurations(const Problem& problem);
 
 // Why this backend cannot do it, or an empty string. Reads the current device.
 std::string refuses(const Problem& problem);

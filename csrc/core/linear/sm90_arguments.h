@@ -10,9 +10,7 @@ struct Divisor {
   uint64_t inverse;  // 0 stands for 2^64: a divisor of 1
   int value;
 
-  static Divisor of(int value) {
-    return {value == 1 ? 0 : ~uint64_t{0} / static_cast<uint64_t>(value) + 1, value};
-  }
+  static Divisor of(int value) { return {value == 1 ? 0 : ~uint64_t{0} / static_cast<uint64_t>(value) + 1, value}; }
 };
 
 struct Arguments {

@@ -191,10 +191,12 @@ __device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], uint64_t x, uint
   WGMMA_COLUMNS(64, FIRST_TEN TEN(1) TEN(2) "%30,%31", "%32", "%33", "%34", D32(0))
   WGMMA_COLUMNS(128, FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60,%61,%62,%63", "%64", "%65", "%66", D32(0),
                 D32(32))
-  WGMMA_COLUMNS(160, FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) "%70,%71,%72,%73,%74,%75,%76,%77,%78,%79", "%80",
-                "%81", "%82", D32(0), D32(32), D8(64), D8(72))
-  WGMMA_COLUMNS(176, FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) "%80,%81,%82,%83,%84,%85,%86,%87", "%88",
-                "%89", "%90", D32(0), D32(32), D8(64), D8(72), D8(80))
+  WGMMA_COLUMNS(160, FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) "%70,%71,%72,%73,%74,%75,%76,%77,%78,%79",
+                "%80", "%81", "%82", D32(0), D32(32), D8(64), D8(72))
+  WGMMA_COLUMNS(176, FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) "%80,%81,%82,%83,%84,%85,%86,%87",
+                "%88", "%89", "%90", D32(0), D32(32), D8(64), D8(72), D8(80))
+  WGMMA_COLUMNS(192, FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) "%90,%91,%92,%93,%94,%95", "%96",
+                "%97", "%98", D32(0), D32(32), D32(64))
 }
 
 #undef WGMMA_COLUMNS

@@ -1,9 +1,9 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n] in f16 and bf16, for Hopper (sm_90a).
 //
-// A persistent grid. In each block two warps copy tiles of x and w to a ring in shared memory, and the warpgroups that
-// multiply take turns: the first has the block's even tiles, the second the odd ones, so that one keeps the tensor cores
-// busy while the other computes its activations. Each warp turns its own 16 rows of a band into y, 64 columns at a time,
-// with no barrier wider than itself.
+// A persistent grid. In each block two warps copy tiles of x and w to a ring in shared memory. The warpgroups that
+// multiply take turns: the first has the block's even tiles, the second the odd ones, so that one keeps the tensor
+// cores busy while the other computes its activations. (Or, where there is one tile a block, each has half of it.) Each
+// warp turns its own 16 rows of a band into y, 64 columns at a time, with no barrier wider than itself.
 #pragma once
 
 #include "core/linear/activation.cuh"
@@ -120,7 +120,8 @@ __device__ __forceinline__ void finish(const float* accumulators, const uint32_t
       }
       packed[i] = pack(low, high, Element());
     }
-    store_matrices(shared + row * 128 + (((j + lane / 16) ^ (row % 8)) << 4), packed[0], packed[1], packed[2], packed[3]);
+    store_matrices(shared + row * 128 + (((j + lane / 16) ^ (row % 8)) << 4), packed[0], packed[1], packed[2],
+                   packed[3]);
   }
 }
 
@@ -143,29 +144,33 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
       barrier_arrive(empty, lane);
     }
   };
-  // Named barrier 1 + g is the turn of group g. A group must not look at the ring before its turn: the parity of a round
-  // tells it only from the rounds next to it.
-  if (group == 1) {
+  // Named barrier 1 + g is the turn of group g. A group must not look at the ring before its turn: the parity of a
+  // round tells it only from the rounds next to it.
+  if (Tile::kTurns && group == 1) {
     at.skip(a.steps);
     named_barrier_arrive(1, 256);
   }
-  for (int tile = cluster + group * clusters; tile < a.tiles; tile += Tile::kGroups * clusters) {
+  const int first = Tile::kTurns ? cluster + group * clusters : cluster;
+  const int step_tiles = Tile::kTurns ? Tile::kGroups * clusters : clusters;
+  const int first_band = Tile::kTurns ? 0 : group * Tile::kBands;
+  for (int tile = first; tile < a.tiles; tile += step_tiles) {
     const Place p = place<Tile>(a, tile, rank);
-    const int row = p.row + warp % 4 * 16, thread_row = row + lane / 4, thread_column = p.column + lane % 4 * 2;
+    const int row = p.row + first_band * 64 + warp % 4 * 16, thread_row = row + lane / 4,
+              thread_column = p.column + lane % 4 * 2;
     uint32_t bias[Tile::kColumns / 8], residual[16];
 #pragma unroll
     for (int j = 0; j < Tile::kColumns / 8; ++j) {
       const int column = thread_column + 8 * j;
       bias[j] = load_pair(static_cast<const Element*>(a.bias) + column, a.bias != nullptr && column < a.n);
     }
-    if constexpr (Tile::kGroups == 2) {
+    if constexpr (Tile::kTurns) {
       named_barrier_wait(1 + group, 256);
     }
     float d[Tile::kBands][Tile::kColumns / 2];
     int previous = 0;
     for (int step = 0; step < a.steps; ++step) {
       barrier_wait(shared + Tile::kFull + at.stage * 8, at.parity);
-      const uint64_t x = tile_descriptor(shared + Tile::kX + at.stage * Tile::kXBytes);
+      const uint64_t x = tile_descriptor(shared + Tile::kX + at.stage * Tile::kXBytes + first_band * 64 * 128);
       const uint64_t w = tile_descriptor(shared + Tile::kW + at.stage * Tile::kWBytes);
       wgmma_begin();
 #pragma unroll
@@ -184,7 +189,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
       previous = at.stage;
       at.advance();
     }
-    if constexpr (Tile::kGroups == 2) {
+    if constexpr (Tile::kTurns) {
       named_barrier_arrive(2 - group, 256);
       at.skip(a.steps);
     }
@@ -241,7 +246,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int rank = cluster_rank(), cluster = blockIdx.x >> shift, clusters = gridDim.x >> shift;
   if (threadIdx.x < Tile::kStages) {
     barrier_init(shared + Tile::kFull + threadIdx.x * 8, 2);
-    barrier_init(shared + Tile::kEmpty + threadIdx.x * 8, blocks * 4);
+    barrier_init(shared + Tile::kEmpty + threadIdx.x * 8, blocks * 4 * (Tile::kTurns ? 1 : Tile::kGroups));
     barrier_init_fence();
   }
   if (threadIdx.x == 96) {

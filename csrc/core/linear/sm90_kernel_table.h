@@ -11,9 +11,11 @@ struct Kernel {
   int rows, columns;  // of a block's tile of y
   int threads;
   unsigned shared_bytes;
+  int groups;  // warpgroups that multiply
+  bool turns;  // each whole tiles in turn
 };
 
-inline constexpr int kTileShapes = 5;
+inline constexpr int kTileShapes = 6;
 
 // element is f16 or bf16; shape is below kTileShapes.
 template <Activation kActivation>

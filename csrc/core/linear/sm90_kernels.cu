@@ -11,22 +11,26 @@ Kernel describe() {
           Tile::kRows,
           Tile::kColumns,
           Tile::kThreads,
-          Tile::kBytes};
+          Tile::kBytes,
+          Tile::kGroups,
+          Tile::kTurns};
 }
 
 template <class T, Activation kActivation, bool kResidual>
 Kernel of_shape(int shape) {
   switch (shape) {
     case 0:
-      return describe<T, kActivation, kResidual, Tile128x128>();
+      return describe<T, kActivation, kResidual, Turns128x128>();
     case 1:
-      return describe<T, kActivation, kResidual, Tile128x176>();
+      return describe<T, kActivation, kResidual, Turns128x160>();
     case 2:
-      return describe<T, kActivation, kResidual, Tile64x128>();
+      return describe<T, kActivation, kResidual, Turns128x176>();
     case 3:
-      return describe<T, kActivation, kResidual, Tile64x64>();
+      return describe<T, kActivation, kResidual, Turns64x128>();
+    case 4:
+      return describe<T, kActivation, kResidual, Together128x192>();
     default:
-      return describe<T, kActivation, kResidual, Tile128x160>();
+      return describe<T, kActivation, kResidual, Together64x64>();
   }
 }
 
