@@ -58,7 +58,7 @@ bool takes(const Problem& p, Choice choice) {
     case Backend::cublaslt:
       return choice.variant < cublaslt::algorithms(p);
     case Backend::sm90:
-      return true;
+      return sm90::refuses(p, sm90::decode(choice.variant)).empty();
     default:
       return choice.variant < cublaslt::algorithms(product_of(p));
   }
