@@ -93,22 +93,14 @@ def test_the_chosen_backend_is_right(library, act, dtype, view):
         problem, y = library.problem(x, weight, b, act, residual)
         choice = library.choose(problem)
         library.run(problem, choice)
-        # Sums in f32 and f64 differ by their order alone; in 16 bits the last rounding is all there is.
-        factor, floor = (1.005, 0) if dtype.itemsize == 2 else (2, torch.finfo(dtype).eps)
-        bound = factor * error(meaning(x, weight, b, act, residual), reference) + floor
+        # Sums in f32 and f64 differ by their order alone; in 16 bits roundings of the result are all there is: ours has
+        # one, or two as eager has, but not always at the same places.
+        eager = error(meaning(x, weight, b, act, residual), reference)
+        if dtype.itemsize == 2:
+            bound = max(1.005 * eager, 2**0.5 * error(reference.to(dtype), reference))
+        else:
+            bound = 2 * eager + torch.finfo(dtype).eps
         assert error(y, reference) <= bound, library.describe(choice)
-
-
-@pytest.mark.parametrize("act", ["none", "gelu"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_residual_may_be_y_itself(library, act, dtype):
-    x, weight, b, r = operands(200, 352, 64, dtype, bias=True, residual=True)
-    problem, y = library.problem(x, weight, b, act, r)
-    library.run(problem, library.choose(problem))
-    problem, in_place = library.problem(x, weight, b, act, r, r)
-    library.run(problem, library.choose(problem))
-    assert in_place is r
-    torch.testing.assert_close(r, y)
 
 
 @pytest.mark.parametrize("act", ACTIVATIONS)

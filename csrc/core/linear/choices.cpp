@@ -42,6 +42,13 @@ std::string device_name() {
   return name;
 }
 
+bool aligned(const Problem& p) {
+  const uintptr_t addresses = reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.weight) |
+                              reinterpret_cast<uintptr_t>(p.bias) | reinterpret_cast<uintptr_t>(p.residual) |
+                              reinterpret_cast<uintptr_t>(p.y);
+  return addresses % 16 == 0;
+}
+
 std::string key_of(const Problem& p) {
   static constexpr std::array kElements = {"f32", "f64", "f16", "bf16"};
   static constexpr std::array kActivations = {"none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"};
@@ -50,10 +57,7 @@ std::string key_of(const Problem& p) {
       << kActivations[static_cast<size_t>(p.activation)] << ' ' << p.m << ' ' << p.n << ' ' << p.k;
   key << (p.bias != nullptr ? " bias" : "") << (p.residual != nullptr ? " residual" : "");
   key << (p.tf32 != 0 ? " tf32" : "") << (p.relu_may_drop_nan != 0 ? " nan" : "");
-  const uintptr_t addresses = reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.weight) |
-                              reinterpret_cast<uintptr_t>(p.bias) | reinterpret_cast<uintptr_t>(p.residual) |
-                              reinterpret_cast<uintptr_t>(p.y);
-  key << (addresses % 16 != 0 ? " unaligned" : "");
+  key << (aligned(p) ? "" : " unaligned");
   if (p.x_stride != p.k || p.weight_stride != p.k || p.y_stride != p.n) {
     key << " strides " << p.x_stride << ' ' << p.weight_stride << ' ' << p.y_stride;
   }
@@ -128,9 +132,6 @@ std::vector<Timing> time_candidates(const Problem& problem) {
         "fuseconv::linear_act: cannot time backends while the stream is being captured; "
         "call once before the capture, or load a timing cache");
   }
-  if (problem.residual != nullptr && problem.residual == problem.y) {
-    throw std::runtime_error("fuseconv::linear_act: cannot time backends in place; give y memory of its own");
-  }
   cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(problem.stream)), "cudaStreamSynchronize");
   Stopwatch watch;
   Problem p = problem;
@@ -171,22 +172,44 @@ std::vector<Timing> time_candidates(const Problem& problem) {
   return timings;
 }
 
-std::optional<Choice> Choices::find(const std::string& key) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = kept_.find(key);
-  return found == kept_.end() ? std::nullopt : std::optional(found->second.choice);
+Choices::Signature Choices::signature_of(const Problem& p) {
+  int device;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  int64_t flags = (p.bias != nullptr ? 1 : 0) | (p.residual != nullptr ? 2 : 0) | (p.tf32 != 0 ? 4 : 0) |
+                  (p.relu_may_drop_nan != 0 ? 8 : 0);
+  // cuBLAS proposes by alignment, up to 256 bytes.
+  for (const void* data : {p.x, p.weight, p.bias, p.residual, static_cast<const void*>(p.y)}) {
+    const auto address = reinterpret_cast<uintptr_t>(data) | 256;
+    flags = flags << 9 | static_cast<int64_t>(address & (~address + 1) & 511);
+  }
+  return {device,
+          static_cast<int64_t>(p.element),
+          static_cast<int64_t>(p.activation),
+          p.m,
+          p.n,
+          p.k,
+          p.x_stride,
+          p.weight_stride,
+          p.y_stride,
+          p.residual_stride,
+          static_cast<int64_t>(p.workspace_bytes),
+          flags};
 }
 
-Choice Choices::choose(const Problem& problem, bool may_time) {
+Choices::Known Choices::find(const Problem& problem, bool may_time) {
   const std::string key = key_of(problem);
-  if (const std::optional<Choice> kept = find(key); kept && takes(problem, *kept)) {
-    return *kept;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto kept = kept_.find(key);
+    if (kept != kept_.end() && takes(problem, kept->second.choice)) {
+      return {kept->second.choice, true};
+    }
   }
-  const bool in_place = problem.residual != nullptr && problem.residual == problem.y;
-  if (may_time && !in_place && !capturing(problem)) {
+  if (may_time) {
     if (const std::vector<Timing> timings = time_candidates(problem); !timings.empty()) {
       const std::lock_guard lock(mutex_);
-      return kept_.insert_or_assign(key, timings.front()).first->second.choice;
+      kept_.insert_or_assign(key, timings.front());
+      return {timings.front().choice, true};
     }
   }
   const std::vector<Choice> untimed = candidates(problem);
@@ -195,7 +218,21 @@ Choice Choices::choose(const Problem& problem, bool may_time) {
         "fuseconv::linear_act: no CUDA backend takes this problem: cublaslt: " + refuses(Backend::cublaslt, problem) +
         "; sm90: " + refuses(Backend::sm90, problem) + "; cublas: " + refuses(Backend::cublas, problem));
   }
-  return untimed.front();
+  return {untimed.front(), false};
+}
+
+Choice Choices::choose(const Problem& problem, bool may_time) {
+  const Signature signature = signature_of(problem);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = known_.find(signature);
+    if (known != known_.end() && (known->second.timed || !may_time)) {
+      return known->second.choice;
+    }
+  }
+  const Known found = find(problem, may_time && !capturing(problem));
+  const std::lock_guard lock(mutex_);
+  return known_.insert_or_assign(signature, found).first->second.choice;
 }
 
 void Choices::load(const std::string& path) {
@@ -227,6 +264,7 @@ void Choices::load(const std::string& path) {
   for (const auto& [key, timing] : read) {
     kept_[key] = timing;
   }
+  known_.clear();
 }
 
 void Choices::save(const std::string& path) const {

@@ -1,9 +1,9 @@
 // Which backend to use for which problem: timed once, and kept.
 #pragma once
 
+#include <array>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +26,8 @@ std::vector<Timing> time_candidates(const Problem& problem);
 // threads.
 class Choices {
  public:
-  // The kept choice, if there is one and its backend still takes the problem; else the fastest of a new timing, if
-  // `may_time` and the stream is not being captured; else the first candidate, which is not kept.
+  // The kept choice, if there is one and its backend takes the problem; else the fastest of a new timing, if `may_time`
+  // and the stream is not being captured; else the first candidate, until a later call may time.
   Choice choose(const Problem& problem, bool may_time);
 
   // Adds the lines of a file, which must be of this format's version. Throws std::runtime_error naming the line.
@@ -37,10 +37,18 @@ class Choices {
   void save(const std::string& path) const;
 
  private:
-  std::optional<Choice> find(const std::string& key) const;
+  // What a choice depends on, in a form that is quick to look up: device, cuBLAS's own view of the problem, alignment.
+  using Signature = std::array<int64_t, 12>;
+  struct Known {
+    Choice choice;
+    bool timed;
+  };
+  static Signature signature_of(const Problem& problem);
+  Known find(const Problem& problem, bool may_time);
 
   mutable std::mutex mutex_;
   std::map<std::string, Timing> kept_;
+  std::map<Signature, Known> known_;
 };
 
 }  // namespace fuseconv::linear

@@ -20,7 +20,7 @@ struct Problem {
   const void* weight;    // [n, k]
   const void* bias;      // [n], or null
   const void* residual;  // [m, n], or null
-  void* y;               // [m, n]; may be the residual's memory
+  void* y;               // [m, n]; overlaps nothing that is read
   int64_t x_stride, weight_stride, residual_stride, y_stride;
   int32_t tf32;               // f32 only: multiply in TF32
   int32_t relu_may_drop_nan;  // relu only: a NaN may come out as 0, as cuBLASLt's epilogue gives it

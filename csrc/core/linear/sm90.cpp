@@ -107,9 +107,6 @@ std::vector<Configuration> configurations(const Problem& p) {
   std::vector<Guess> guesses;
   for (int shape = 0; shape < kTileShapes; ++shape) {
     const Kernel kernel = find(p.activation, p.element, p.residual != nullptr, shape);
-    if (!refuses(p, {shape, 1, 1, 1, true}).empty()) {
-      continue;
-    }
     // Tensor cores do 2048 products a clock; a processor takes in about 64 bytes a clock. (Seen on an H200.)
     const double step = std::max(kernel.rows * kernel.columns * kDepth / 2048.0, (kernel.rows + kernel.columns) * 2.0);
     const double activations = kernel.rows * kernel.columns / 8.0;
@@ -154,18 +151,8 @@ std::string refuses(const Problem& p) {
   return "";
 }
 
-std::string refuses(const Problem& p, const Configuration& c) {
-  const std::string reason = refuses(p);
-  if (!reason.empty() || c.shape < 0 || c.shape >= kTileShapes) {
-    return !reason.empty() ? reason : "there is no tile of that number";
-  }
-  const bool in_place = p.residual != nullptr && p.residual == p.y;
-  const int columns = find(p.activation, p.element, in_place, c.shape).columns;
-  return in_place && columns % 64 != 0 ? "the residual is y itself, and this tile writes some of y twice" : "";
-}
-
 void run(const Problem& p, const Configuration& c) {
-  if (const std::string reason = refuses(p, c); !reason.empty()) {
+  if (const std::string reason = refuses(p); !reason.empty()) {
     throw std::runtime_error("fuseconv::linear_act: backend sm90 refuses: " + reason);
   }
   const Kernel kernel = find(p.activation, p.element, p.residual != nullptr, c.shape);

@@ -32,9 +32,6 @@ std::vector<Configuration> configurations(const Problem& problem);
 // Why this backend cannot do it, or an empty string. Reads the current device.
 std::string refuses(const Problem& problem);
 
-// The same for one configuration: tiles whose chunks overlap cannot add a residual that is y itself.
-std::string refuses(const Problem& problem, const Configuration& configuration);
-
 // Launches on the problem's stream. Throws std::runtime_error when refused or when CUDA fails.
 void run(const Problem& problem, const Configuration& configuration);
 
