@@ -1,0 +1,108 @@
+#include "core/linear/backends.h"
+
+#include "core/linear/cublaslt.h"
+#include "core/linear/pass.h"
+#include "core/linear/sm90.h"
+
+namespace fuseconv::linear {
+namespace {
+
+constexpr int kAlgorithmsInTwo = 8;
+constexpr int64_t kFewTiles = int64_t{64} * 64 * 48;
+
+// The part of a problem that cuBLAS does for backend `cublas`: the bias too, where it is rounded only once.
+Problem product_of(const Problem& p) {
+  Problem product = p;
+  product.activation = Activation::none;
+  product.residual = nullptr;
+  if (cublaslt::algorithms(product) == 0) {
+    product.bias = nullptr;
+  }
+  return product;
+}
+
+void run_in_two(const Problem& p, int algorithm) {
+  const Problem product = product_of(p);
+  cublaslt::run(product, algorithm);
+  Problem rest = p;
+  rest.bias = product.bias != nullptr ? nullptr : p.bias;
+  if (rest.bias != nullptr || rest.residual != nullptr || rest.activation != Activation::none) {
+    finish_in_place(rest);
+  }
+}
+
+}  // namespace
+
+std::string refuses(Backend backend, const Problem& p) {
+  switch (backend) {
+    case Backend::cublaslt:
+      if (const std::string reason = cublaslt::refuses(p); !reason.empty()) {
+        return reason;
+      }
+      return cublaslt::algorithms(p) == 0 ? "cuBLAS proposes no algorithm" : "";
+    case Backend::sm90:
+      return sm90::refuses(p);
+    default:
+      return cublaslt::algorithms(product_of(p)) == 0 ? "cuBLAS proposes no algorithm" : "";
+  }
+}
+
+bool takes(const Problem& p, Choice choice) {
+  if (!refuses(choice.backend, p).empty()) {
+    return false;
+  }
+  switch (choice.backend) {
+    case Backend::cublaslt:
+      return choice.variant < cublaslt::algorithms(p);
+    case Backend::sm90:
+      return true;
+    default:
+      return choice.variant < cublaslt::algorithms(product_of(p));
+  }
+}
+
+std::vector<Choice> candidates(const Problem& p) {
+  std::vector<Choice> fused, called;
+  if (refuses(Backend::sm90, p).empty()) {
+    for (const sm90::Configuration& configuration : sm90::configurations(p)) {
+      fused.push_back({Backend::sm90, sm90::encode(configuration)});
+    }
+  }
+  const bool one_call = refuses(Backend::cublaslt, p).empty();
+  if (one_call || refuses(Backend::cublas, p).empty()) {
+    const int count = cublaslt::algorithms(one_call ? p : product_of(p));
+    for (int i = 0; i < count && (one_call || i < kAlgorithmsInTwo); ++i) {
+      called.push_back({one_call ? Backend::cublaslt : Backend::cublas, i});
+    }
+  }
+  // cuBLAS splits k where there are few tiles; sm90 does not.
+  const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
+  std::vector<Choice>& first = one_call && few_tiles ? called : fused;
+  std::vector<Choice>& second = one_call && few_tiles ? fused : called;
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+void run(const Problem& p, Choice choice) {
+  switch (choice.backend) {
+    case Backend::cublaslt:
+      return cublaslt::run(p, choice.variant);
+    case Backend::sm90:
+      return sm90::run(p, sm90::decode(choice.variant));
+    default:
+      return run_in_two(p, choice.variant);
+  }
+}
+
+std::string to_string(Choice choice) {
+  switch (choice.backend) {
+    case Backend::cublaslt:
+      return "cublaslt algorithm " + std::to_string(choice.variant);
+    case Backend::sm90:
+      return "sm90 " + sm90::to_string(sm90::decode(choice.variant));
+    default:
+      return "cublas algorithm " + std::to_string(choice.variant);
+  }
+}
+
+}  // namespace fuseconv::linear

@@ -1,0 +1,17 @@
+// CUDA status codes to exceptions.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace fuseconv::linear {
+
+inline void cuda_check(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) {
+    throw std::runtime_error(std::string("fuseconv::linear_act: ") + call + ": " + cudaGetErrorString(status));
+  }
+}
+
+}  // namespace fuseconv::linear

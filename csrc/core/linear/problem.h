@@ -1,0 +1,34 @@
+// One linear layer as its backends see it: y = act(x w^T + bias) + residual. Plain data, with no framework behind it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fuseconv::linear {
+
+enum class Element : int32_t { f32, f64, f16, bf16 };
+
+// gelu is the erf form, gelu_tanh the tanh form.
+enum class Activation : int32_t { none, relu, gelu, gelu_tanh, silu, sigmoid, tanh };
+
+// Sizes and strides are in elements. Rows are contiguous: only the stride between rows is free.
+struct Problem {
+  Element element;
+  Activation activation;
+  int64_t m, n, k;
+  const void* x;         // [m, k]
+  const void* weight;    // [n, k]
+  const void* bias;      // [n], or null
+  const void* residual;  // [m, n], or null
+  void* y;               // [m, n]; overlaps nothing that is read
+  int64_t x_stride, weight_stride, residual_stride, y_stride;
+  int32_t tf32;               // f32 only: multiply in TF32
+  int32_t relu_may_drop_nan;  // relu only: a NaN may come out as 0, as cuBLASLt's epilogue gives it
+  void* workspace;            // device memory, kWorkspaceBytes, 256-byte aligned; or null
+  size_t workspace_bytes;
+  void* stream;  // cudaStream_t
+};
+
+inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+}  // namespace fuseconv::linear

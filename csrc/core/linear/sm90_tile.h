@@ -1,0 +1,34 @@
+// The shapes of tile that linear_kernel is compiled for, and where each keeps what in shared memory.
+#pragma once
+
+#include <cstdint>
+
+namespace fuseconv::linear::sm90 {
+
+// Two warpgroups, or one, that either take turns at whole tiles or multiply each tile together, half of its rows each.
+// A group has kBands bands of 64 rows by kColumns columns; kStages steps of 64 along k are in flight.
+template <bool turns, int groups, int bands, int columns, int stages>
+struct Tile {
+  static constexpr bool kTurns = turns;
+  static constexpr int kGroups = groups, kBands = bands, kColumns = columns, kStages = stages;
+  static constexpr int kRows = 64 * kBands * (kTurns ? 1 : kGroups), kDepth = 64;
+  static constexpr int kThreads = 128 * (kGroups + 1);
+  // y is made in chunks of 64 columns.
+  static constexpr int kChunks = (kColumns + 63) / 64;
+  // Bytes, from the first multiple of 1024.
+  static constexpr uint32_t kXBytes = kRows * kDepth * 2, kWBytes = kColumns * kDepth * 2, kStagingBytes = 16 * 64 * 2;
+  static constexpr uint32_t kX = 0, kW = kStages * kXBytes, kStaging = kW + kStages * kWBytes;
+  static constexpr uint32_t kFull = kStaging + kGroups * 4 * 2 * kStagingBytes, kEmpty = kFull + kStages * 8;
+  static constexpr uint32_t kBytes = kEmpty + kStages * 8 + 1024;
+  static_assert(kColumns % 16 == 0 && kColumns >= 64 && kBytes <= 227 * 1024);
+};
+
+// Turns overlap the activations of one tile with the product of the next. Together is for as many tiles as processors.
+using Turns128x128 = Tile<true, 2, 2, 128, 6>;
+using Turns128x160 = Tile<true, 2, 2, 160, 5>;
+using Turns128x176 = Tile<true, 2, 2, 176, 5>;
+using Turns64x128 = Tile<true, 2, 1, 128, 8>;
+using Together128x192 = Tile<false, 2, 1, 192, 4>;
+using Together64x64 = Tile<false, 1, 1, 64, 12>;
+
+}  // namespace fuseconv::linear::sm90

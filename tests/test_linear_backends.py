@@ -1,0 +1,150 @@
+"""The CUDA backends of linear_act through their plain C interface, against f64.
+
+They need a Hopper GPU and the library that csrc/core/gemm_backends.cmake builds for the bench, named by the environment
+variable FUSECONV_LINEAR_LIBRARY.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+from linear_act import ACTIVATIONS, BACKENDS, Choice, Library, draw, error
+
+LIBRARY = os.environ.get("FUSECONV_LINEAR_LIBRARY")
+pytestmark = pytest.mark.skipif(
+    LIBRARY is None or not torch.cuda.is_available(), reason="needs a GPU and FUSECONV_LINEAR_LIBRARY"
+)
+
+SHAPES = 6  # of tiles, as sm90.h lists them
+PLACES = [(1, 1, 8), (2, 1, 8), (1, 2, 3)]  # cluster rows, cluster columns, strip
+PROBLEMS = [  # m, n, k, activation, bias, residual
+    (1, 8, 8, "none", True, False),
+    (200, 320, 136, "none", False, False),
+    (200, 320, 136, "gelu", True, True),
+    (129, 5632, 320, "gelu_tanh", True, True),
+    (1000, 1544, 776, "silu", True, False),
+    (3000, 2056, 1096, "sigmoid", False, True),
+    (4096, 3072, 768, "relu", True, False),
+    (513, 1000, 64, "tanh", True, False),
+]
+ABSOLUTE = {torch.bfloat16: 2e-3, torch.float16: 5e-4}
+RELATIVE = {torch.bfloat16: 2**-8, torch.float16: 2**-10}
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return Library(Path(LIBRARY))
+
+
+def meaning(x, weight, bias, act, residual=None):
+    z = F.linear(x, weight, bias)
+    return ACTIVATIONS[act](z) if residual is None else ACTIVATIONS[act](z) + residual
+
+
+def wide(*tensors):
+    return (t if t is None else t.double() for t in tensors)
+
+
+def operands(m, n, k, dtype, bias, residual):
+    x, weight, b = draw(m, n, k, dtype)
+    r = torch.randn(m, n, device="cuda").to(dtype) if residual else None
+    return x, weight, b if bias else None, r
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("shape", range(SHAPES))
+def test_sm90_is_as_right_as_two_kernels_and_writes_only_y(library, shape, place, dtype):
+    for m, n, k, act, with_bias, with_residual in PROBLEMS:
+        x, weight, b, r = operands(m, n, k, dtype, with_bias, with_residual)
+        xd, wd, bd, rd = wide(x, weight, b, r)
+        reference = meaning(xd, wd, bd, act, rd)
+        frame = torch.full((m + 2, n + 16), float("nan"), dtype=dtype, device="cuda")
+        y = frame[1:-1, 8:-8]
+        for early in (0, 1):
+            problem, _ = library.problem(x, weight, b, act, r, y)
+            library.run(problem, Choice(1, library.library.fuseconv_linear_sm90_variant(shape, *place, early)))
+        two_kernels = error(meaning(x, weight, b, act, r), reference)
+        assert error(y, reference) <= 1.005 * two_kernels, (m, n, k, act)
+        torch.testing.assert_close(y.double(), reference, atol=ABSOLUTE[dtype], rtol=RELATIVE[dtype])
+        y.fill_(float("nan"))
+        assert frame.isnan().all(), "written outside y"
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("view", ["contiguous", "strided", "unaligned"])
+def test_the_chosen_backend_is_right(library, act, dtype, view):
+    x, weight, b, r = operands(96, 120, 64, dtype, bias=True, residual=True)
+    if view == "strided":
+        x, weight, r = (torch.nn.functional.pad(t, (0, 8))[:, : t.shape[1]] for t in (x, weight, r))
+    if view == "unaligned":
+        x, weight, b, r = (torch.nn.functional.pad(t, (1, 0))[..., 1:] for t in (x, weight, b, r))
+    for residual in (None, r):
+        xd, wd, bd, rd = wide(x, weight, b, residual)
+        reference = meaning(xd, wd, bd, act, rd)
+        problem, y = library.problem(x, weight, b, act, residual)
+        choice = library.choose(problem)
+        library.run(problem, choice)
+        # Sums in f32 and f64 differ by their order alone; in 16 bits roundings of the result are all there is: ours has
+        # one, or two as eager has, but not always at the same places.
+        eager = error(meaning(x, weight, b, act, residual), reference)
+        if dtype.itemsize == 2:
+            bound = max(1.005 * eager, 2**0.5 * error(reference.to(dtype), reference))
+        else:
+            bound = 2 * eager + torch.finfo(dtype).eps
+        assert error(y, reference) <= bound, library.describe(choice)
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_infinity_and_nan_come_out_as_torch_gives_them(library, act, dtype):
+    special = torch.tensor([0, 1, -1, 30, -30, 6e4, -6e4, float("inf"), -float("inf"), float("nan")] * 8)
+    bias = special.to("cuda", dtype)
+    x, weight = torch.zeros(64, 64, device="cuda", dtype=dtype), torch.zeros(80, 64, device="cuda", dtype=dtype)
+    problem, y = library.problem(x, weight, bias, act)
+    library.run(problem, library.choose(problem))
+    expected = ACTIVATIONS[act](bias).expand(64, 80)
+    torch.testing.assert_close(y, expected, equal_nan=True, atol=1e-3, rtol=RELATIVE.get(dtype, 1e-5))
+
+
+def test_a_capture_is_never_timed_and_replays(library):
+    x, weight, b = draw(40, 64, 72, torch.bfloat16)  # a size no other test has timed
+    problem, y = library.problem(x, weight, b, "gelu")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        library.run(problem, library.choose(problem))
+    y.fill_(float("nan"))
+    graph.replay()
+    torch.testing.assert_close(y, meaning(x, weight, b, "gelu"), atol=1e-2, rtol=1e-2)
+
+
+def test_choices_are_kept_in_a_file(library, tmp_path):
+    problem, _ = library.problem(*draw(48, 64, 72, torch.bfloat16), "silu")
+    choice = library.choose(problem)
+    path = tmp_path / "choices.txt"
+    message = library.message
+    assert library.library.fuseconv_linear_save_choices(str(path).encode(), message, 4096) == 0
+    lines = path.read_text().splitlines()
+    assert lines[0] == "fuseconv-linear-choices 1"
+    line = next(text for text in lines if "bf16 silu 48 64 72 bias\t" in text)
+    assert line.split("\t")[1:3] == [BACKENDS[choice.backend], str(choice.variant)]
+    assert library.library.fuseconv_linear_load_choices(str(path).encode(), message, 4096) == 0
+    path.write_text(lines[0] + "\nkey\tabacus\t1\t2\n")
+    assert library.library.fuseconv_linear_load_choices(str(path).encode(), message, 4096) == -1
+    assert b"not a choice: key\tabacus" in message.value
+
+
+def test_what_no_backend_takes_says_why(library):
+    x, weight, b = draw(8, 8, 8, torch.float32)
+    problem, _ = library.problem(x, weight, b, "none")
+    problem.m = 0
+    with pytest.raises(RuntimeError, match="no CUDA backend takes this problem: cublaslt: a size is 0"):
+        library.choose(problem)
