@@ -1,5 +1,6 @@
 """One table: every op, every dtype, every sample."""
 
+import itertools
 import os
 import platform
 import subprocess
@@ -255,7 +256,7 @@ def run_with_isa(isa, *command):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one instruction set here")
 @pytest.mark.skipif("FUSECONV_ISA" in os.environ, reason="this is the inner run")
-@pytest.mark.parametrize(("isa", "better"), list(zip(ISAS, ISAS[1:], strict=False)))
+@pytest.mark.parametrize(("isa", "better"), list(itertools.pairwise(ISAS)))
 def test_instruction_sets_that_this_processor_would_not_take(isa, better):
     if run_with_isa(better, "-c", ONE_CALL).returncode != 0:
         pytest.skip(f"this processor takes {isa} or less by itself")
