@@ -1,8 +1,8 @@
 """Where a program runs: it is captured on the CPU and then placed on its device.
 
-Under fake CUDA tensors a composite op chooses its kernel while it is captured, and what that kernel wants of sizes becomes
-a guard: torch 2.11 captures an f32 attention with a mask only for sequences of 8k - 3 tokens, the padding of one kernel for
-the example's size. The CPU has no such kernels.
+Under fake CUDA tensors a composite op chooses its kernel while it is captured, and what that kernel wants of sizes
+becomes a guard: torch 2.11 captures an f32 attention with a mask only for sequences of 8k - 3 tokens, the padding that
+one kernel gives the example's size. The CPU has no such kernels.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def print_fusions(console: Console, plan: Plan) -> None:
 def print_misses(console: Console, misses: Sequence[Miss], *, most: int = 20) -> None:
     """Prints the near misses: the first node that differed, what was expected and found, the model's source line."""
     for miss in misses[:most]:
-        console.print(f"[bold]{miss.rule}[/] at {miss.node}: {miss.reason}", highlight=False)
+        console.print(Text(miss.rule, style="bold"), f"at {miss.node}: {miss.reason}", highlight=False, markup=False)
         for name, value in (("expected", miss.expected), ("found", miss.found), ("model", miss.where)):
             if value:
                 console.print(f"    {name}: {value}", highlight=False, markup=False)

@@ -163,7 +163,7 @@ def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> t
             graph.erase_node(placeholders[spec.arg.name])
         else:
             kept.append(spec)
-    (returned,) = graph.output_node().args
+    returned: Any = graph.output_node().args[0]
     outputs = [
         replace(spec, arg=TensorArgument(node.name)) if isinstance(spec.arg, TensorArgument) else spec
         for spec, node in zip(signature.output_specs, returned, strict=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from linear_act import ACTIVATIONS, BACKENDS, Choice, Library, draw, error

@@ -1,0 +1,20 @@
+"""A model that blends two tensors, spelled in three ops as papers write it: a + weight * (b - a)."""
+
+import torch
+from torch import nn
+
+
+class Blend(nn.Module):
+    def forward(self, old: torch.Tensor, new: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return old + weight * (new - old)
+
+
+def save() -> None:
+    batch = torch.export.Dim("batch", min=1, max=64)
+    tensors = tuple(torch.randn(4, 16) for _ in range(3))
+    exported = torch.export.export(Blend().eval(), tensors, dynamic_shapes=({0: batch},) * 3)
+    torch.export.save(exported, "blend.pt2")
+
+
+if __name__ == "__main__":
+    save()
