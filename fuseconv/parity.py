@@ -25,7 +25,7 @@ from fuseconv.truth import run_in_float64
 REFERENCE = "reference.safetensors"
 
 MAX_INPUT_ELEMENTS = 2**19
-"""Of one case that is drawn: three images of 224 x 224. Time grows with it: a base-size encoder makes 197 tokens of one."""
+"""Of one case that is drawn: three images of 224 x 224. Time grows with it."""
 
 MAX_OUTPUT_ELEMENTS = 2**20
 """Of one case that is drawn: 12 MB of reference in f32 and f64, which the bundle carries. A base-size encoder

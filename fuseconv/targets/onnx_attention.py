@@ -1,7 +1,7 @@
 """Attention in ONNX, row for row what PyTorch computes: a query that may see no key gives zeros.
 
-PyTorch's softmax of a row of scores that are all -inf is 0, ONNX's is NaN. The exporter's own translation keeps clear of
-the NaN by masking with the lowest finite number, and so gives such a query the mean of all values.
+PyTorch's softmax of a row of scores that are all -inf is 0, ONNX's is NaN. The exporter's own translation avoids the
+NaN by masking with the lowest finite number, and so gives such a query the mean of all values.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ def scaled_dot_product_attention(
     scores = _grouped_product(query, scaled, key, columns) if enable_gqa else op.MatMul(scaled, columns)
     if is_causal:
         scores = op.Add(scores, _causal_mask(query, key))
-    if attn_mask is None:
-        weights = op.Softmax(scores, axis=-1)
-    else:
-        weights = _masked_softmax(scores, attn_mask, query.dtype)
+    weights = op.Softmax(scores, axis=-1) if attn_mask is None else _masked_softmax(scores, attn_mask, query.dtype)
     return _grouped_product(query, weights, value, value) if enable_gqa else op.MatMul(weights, value)
 
 
@@ -90,8 +87,8 @@ def _causal_mask(query: Any, key: Any) -> Any:
 def _masked_softmax(scores: Any, mask: Any, dtype: ir.DataType) -> Any:
     """Softmax of scores + mask, 0 where that is -inf.
 
-    It is 0 there anyway, unless all of a row are -inf. A NaN or +inf in a row gives NaN at its own place, and so in all of
-    that query's output, as in PyTorch.
+    It is 0 there anyway, unless all of a row are -inf. A NaN or +inf in a row gives NaN at its own place, and so in all
+    of that query's output, as in PyTorch.
 
     Args:
         scores: [..., heads, queries, keys].
