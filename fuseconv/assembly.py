@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -93,6 +94,8 @@ def write_targets(
                 artifact = target.write(fused, staging, targets.Context(Path(scratch)))
             except UnsupportedError as error:
                 skipped[name] = error.what
+                if (staging / name).exists():  # what it wrote before it found out
+                    shutil.rmtree(staging / name)
                 continue
             seconds = time.monotonic() - start
         size = sum(path.stat().st_size for path in (staging / artifact).parent.rglob("*") if path.is_file())

@@ -178,6 +178,7 @@ def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, ou
     """
     import onnxscript.optimizer
 
+    from fuseconv.targets.onnx_attention import scaled_dot_product_attention
     from fuseconv.targets.onnx_functions import translations
 
     try:
@@ -189,7 +190,10 @@ def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, ou
                 opset_version=OPSET,
                 input_names=inputs,
                 output_names=outputs,
-                custom_translation_table=translations(),
+                custom_translation_table={
+                    **translations(),
+                    torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+                },
                 verbose=False,
                 optimize=False,
             )

@@ -1,0 +1,106 @@
+"""Attention in ONNX, row for row what PyTorch computes: a query that may see no key gives zeros.
+
+PyTorch's softmax of a row of scores that are all -inf is 0, ONNX's is NaN. The exporter's own translation avoids the
+NaN by masking with the lowest finite number, and so gives such a query the mean of all values.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript import opset22 as op
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Translates `aten.scaled_dot_product_attention`: softmax(scale Q K^T + mask) V.
+
+    Without a mask a row has a finite score whenever its inputs are finite, and takes one Softmax, as a causal one does.
+
+    Args:
+        query: [..., heads, queries, width].
+        key: [..., key heads, keys, width].
+        value: [..., value heads, keys, value width].
+        attn_mask: broadcasts to [..., heads, queries, keys]; bool, True where a query may see a key, or what to add.
+        dropout_p: 0 in every captured program.
+        is_causal: a query sees the keys up to its own position.
+        scale: 1 / sqrt(width) by default.
+        enable_gqa: heads are a multiple of key heads and of value heads; neighbours share one.
+    """
+    assert dropout_p == 0, "capture refuses what draws at random"
+    scaled, columns = op.Mul(query, _scale(query, scale)), _transposed(key)
+    scores = _grouped_product(query, scaled, key, columns) if enable_gqa else op.MatMul(scaled, columns)
+    if is_causal:
+        scores = op.Add(scores, _causal_mask(query, key))
+    weights = op.Softmax(scores, axis=-1) if attn_mask is None else _masked_softmax(scores, attn_mask, query.dtype)
+    return _grouped_product(query, weights, value, value) if enable_gqa else op.MatMul(weights, value)
+
+
+def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
+    """Multiplies, with the heads that share a key or value head as rows of one matrix, so that nothing is copied.
+
+    Args:
+        query: its shape names the heads.
+        left: [..., heads, m, k].
+        group: key or value; its shape names the heads that are shared.
+        right: [..., shared heads, k, n].
+    """
+    heads, shared = query.shape[-3], group.shape[-3]
+    kept = [0] * (len(query.shape) - 3)
+    rows = op.Reshape(left, op.Constant(value_ints=[*kept, shared, -1, 0]))
+    return op.Reshape(op.MatMul(rows, right), op.Constant(value_ints=[*kept, heads, -1, 0]))
+
+
+def _scale(query: Any, scale: float | None) -> Any:
+    width = query.shape[-1]
+    if scale is None and not isinstance(width, int):
+        return op.Reciprocal(op.Sqrt(op.CastLike(op.Shape(query, start=-1), query)))
+    return _constant(1 / math.sqrt(width) if scale is None else scale, query.dtype)
+
+
+def _constant(number: float, dtype: ir.DataType) -> Any:
+    return op.Constant(value=ir.tensor(number, dtype=dtype))
+
+
+def _transposed(key: Any) -> Any:
+    *outer, rows, columns = range(len(key.shape))
+    return op.Transpose(key, perm=[*outer, columns, rows])
+
+
+def _causal_mask(query: Any, key: Any) -> Any:
+    """[queries, keys]: -inf above the diagonal, 0 elsewhere."""
+    shape = op.Concat(op.Shape(query, start=-2, end=-1), op.Shape(key, start=-2, end=-1), axis=0)
+    minus_infinity = op.ConstantOfShape(shape, value=ir.tensor([-math.inf], dtype=query.dtype))
+    return op.Trilu(minus_infinity, op.Constant(value_int=1), upper=1)
+
+
+def _masked_softmax(scores: Any, mask: Any, dtype: ir.DataType) -> Any:
+    """Softmax of scores + mask, 0 where that is -inf.
+
+    It is 0 there anyway, unless all of a row are -inf. A NaN or +inf in a row gives NaN at its own place, and so in all
+    of that query's output, as in PyTorch.
+
+    Args:
+        scores: [..., heads, queries, keys].
+        mask: bool, in the scores' dtype, or float32.
+        dtype: of the scores.
+    """
+    if mask.dtype == ir.DataType.BOOL:
+        mask = op.Where(mask, _constant(0.0, dtype), _constant(-math.inf, dtype))
+    elif dtype.itemsize < mask.dtype.itemsize:  # what float32 can tell from -inf, float16 need not
+        return op.CastLike(_masked_softmax(op.CastLike(scores, mask), mask, mask.dtype), scores)
+    elif dtype != mask.dtype:
+        mask = op.Cast(mask, to=dtype)
+    masked = op.Add(scores, mask)
+    is_hidden = op.Equal(masked, _constant(-math.inf, dtype))
+    return op.Where(is_hidden, _constant(0.0, dtype), op.Softmax(masked, axis=-1))
