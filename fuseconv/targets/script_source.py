@@ -148,6 +148,7 @@ class _Printer:
         identity = (tensor.data_ptr() or target, tensor.dtype, tuple(tensor.shape), tensor.stride())
         if identity not in self.attributes:
             name = "".join(letter if letter.isalnum() else "_" for letter in target)
+            name = f"_{name}" if name[0].isdigit() else name  # the first layer of a Sequential is "0.weight"
             while name in self.tensors:
                 name += "_"
             self.attributes[identity] = name
