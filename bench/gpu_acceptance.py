@@ -1,6 +1,6 @@
 """Proves on a GPU what CI, which has none, cannot: the ops' tests on CUDA, and conversions with --device cuda.
 
-    python bench/gpu_acceptance.py OUT
+    python bench/gpu_acceptance.py OUT [MODEL:DTYPE ...]
 
 writes OUT/acceptance.json, {"device", "versions", "rows": [{"name", "ok", "seconds", "detail"}]}; prints a line a row.
 """
@@ -58,30 +58,33 @@ def run(name: str, command: list[str]) -> dict[str, object]:
     return row
 
 
-def main() -> int:
-    """Runs everything and returns 1 if a row failed."""
-    out = Path(sys.argv[1])
-    out.mkdir(parents=True, exist_ok=True)
-    rows = [
-        run(
-            "ops on cuda",
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_ops.py", "-k", "cuda"],
-        )
-    ]
+def rows(selected: list[str]) -> Iterator[dict[str, object]]:
+    """Yields a row for the ops' tests, then two for each model and dtype: converted, and verified in another process."""
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:logging", "tests/test_ops.py"]
+    yield run("ops on cuda", [*tests, "-k", "cuda"])
     targets = ["--target", "export", "--target", "aoti", "--target", "torchscript"]
     with tempfile.TemporaryDirectory() as work:
         for name, arguments in models(Path(work)):
             for dtype in ("f32", "f16", "bf16"):
+                if selected and f"{name}:{dtype}" not in selected:
+                    continue
                 bundle = str(Path(work, f"{name}.{dtype}.fuseconv"))
                 convert = [*CONVERT, *arguments, "--device", "cuda", "--dtype", dtype, *targets, "-o", bundle]
-                rows.append(run(f"convert {name} {dtype} cuda", convert))
-                rows.append(
-                    run(f"verify {name} {dtype} cuda", [sys.executable, "-m", "fuseconv.cli", "verify", bundle])
-                )
+                yield run(f"convert {name} {dtype} cuda", convert)
+                yield run(f"verify {name} {dtype} cuda", [sys.executable, "-m", "fuseconv.cli", "verify", bundle])
+
+
+def main() -> int:
+    """Runs everything, keeps what is done after every row, and returns 1 if a row failed."""
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": sys.version.split()[0]}
-    record = {"device": torch.cuda.get_device_name(), "versions": versions, "rows": rows}
-    (out / "acceptance.json").write_text(json.dumps(record, indent=1) + "\n")
-    return 0 if all(row["ok"] for row in rows) else 1
+    done: list[dict[str, object]] = []
+    for row in rows(sys.argv[2:]):
+        done.append(row)
+        record = {"device": torch.cuda.get_device_name(), "versions": versions, "rows": done}
+        (out / "acceptance.json").write_text(json.dumps(record, indent=1) + "\n")
+    return 0 if all(row["ok"] for row in done) else 1
 
 
 if __name__ == "__main__":
