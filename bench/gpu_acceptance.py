@@ -59,7 +59,7 @@ def run(name: str, command: list[str]) -> dict[str, object]:
 
 
 def rows(selected: list[str]) -> Iterator[dict[str, object]]:
-    """Yields a row for the ops' tests, then two for each model and dtype: converted, and verified in another process."""
+    """Yields a row for the ops' tests, then two a model and dtype: converted, and verified by another process."""
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:logging", "tests/test_ops.py"]
     yield run("ops on cuda", [*tests, "-k", "cuda"])
     targets = ["--target", "export", "--target", "aoti", "--target", "torchscript"]
