@@ -53,4 +53,6 @@ def save_all() -> None:
 
 
 if __name__ == "__main__":
-    save_all()
+    import models  # a pickle names the module of a class, and a script's own module is called __main__
+
+    models.save_all()
