@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "core/layer_norm.h"
+#include "kernels/layer_norm.h"
 
 namespace fuseconv {
 

@@ -1,6 +1,6 @@
 #include "ops/add_relu.h"
 
-#include "core/pointwise.h"
+#include "kernels/pointwise.h"
 
 namespace fuseconv {
 

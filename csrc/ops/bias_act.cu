@@ -1,4 +1,4 @@
-#include "core/pointwise.cuh"
+#include "kernels/pointwise.cuh"
 #include "ops/bias_act.h"
 
 namespace fuseconv {

@@ -1,4 +1,4 @@
-#include "core/layer_norm.cuh"
+#include "kernels/layer_norm.cuh"
 #include "ops/layer_norm_act.h"
 
 namespace fuseconv {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "core/layer_norm.h"
+#include "kernels/layer_norm.h"
 
 namespace fuseconv {
 

@@ -1,6 +1,6 @@
 #include "ops/linear_act.h"
 
-#include "core/pointwise.h"
+#include "kernels/pointwise.h"
 
 namespace fuseconv {
 

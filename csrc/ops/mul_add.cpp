@@ -1,6 +1,6 @@
 #include "ops/mul_add.h"
 
-#include "core/pointwise.h"
+#include "kernels/pointwise.h"
 
 namespace fuseconv {
 

@@ -1,4 +1,4 @@
-#include "core/pointwise.cuh"
+#include "kernels/pointwise.cuh"
 #include "ops/mul_add.h"
 
 namespace fuseconv {

@@ -1,7 +1,7 @@
 """What an op is in Python: its plain PyTorch meaning, its samples, and its adoption by torch.
 
 The kernels and the schema are in the compiled library. Everything else follows from `reference`: the fake kernel, the
-gradient, and the oracle of the tests.
+oracle of the tests, and the gradient where the op does not give a better one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuseconv.ops.autocast import KEYS, Policy, autocast_kernel, widest
+from fuseconv.ops.gradient import Gradient, autograd_kernel, by_reference
+
 NAMESPACE = "fuseconv"
+_LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+# What a Library registers goes when it does.
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,16 @@ class Op:
             works on fake tensors with symbolic sizes, and is differentiable.
         samples: `(device, dtype) -> calls` that the op must serve.
         errors: `(device) -> calls` that it must refuse, each with the message.
+        gradient: how to differentiate it; None computes `reference` again and differentiates that.
+        autocast: which dtype its tensors get under torch.autocast.
     """
 
     name: str
     reference: Callable[..., Any]
     samples: Callable[[str, torch.dtype], list[Sample]]
     errors: Callable[[str], list[Sample]]
+    gradient: Gradient | None = None
+    autocast: Policy = widest
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the op: `fuseconv.ops.<name>(...)`, with the arguments of its schema."""
@@ -54,10 +63,12 @@ class Op:
         return overload
 
     def adopt(self) -> None:
-        """Registers the fake kernel and the gradient, both made of `reference`. Once a process, after the library."""
-        name = f"{NAMESPACE}::{self.name}"
-        torch.library.register_fake(name, self._fake)
-        torch.library.register_autograd(name, self._backward, setup_context=_save)
+        """Registers the fake kernel, the gradient and the autocast kernels. Once a process, after the library."""
+        torch.library.register_fake(f"{NAMESPACE}::{self.name}", self._fake)
+        gradient = self.gradient or by_reference(self.reference)
+        _LIBRARY.impl(self.name, autograd_kernel(self.overload, gradient), "Autograd")
+        for device, key in KEYS.items():
+            _LIBRARY.impl(self.name, autocast_kernel(self.overload, self.autocast, device), key)
 
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
         # A reference may return one of its arguments, or a view of one; an op returns new tensors.
@@ -65,30 +76,3 @@ class Op:
         if isinstance(results, Tensor):
             return torch.empty_like(results)
         return tuple(torch.empty_like(result) for result in results)
-
-    def _backward(self, context: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        tensors = iter(context.saved_tensors)
-        args = [next(tensors) if is_tensor else value for is_tensor, value in context.arguments]
-        wanted = [index for index, needed in enumerate(context.needs_input_grad) if needed]
-
-        def restricted(*values: Tensor) -> Any:
-            replaced = list(args)
-            for index, value in zip(wanted, values, strict=True):
-                replaced[index] = value
-            return self.reference(*replaced)
-
-        results, pullback = torch.func.vjp(restricted, *(args[index] for index in wanted))  # type: ignore[misc]
-        if isinstance(results, Tensor):
-            cotangents: Any = grads[0]
-        else:
-            pairs = zip(results, grads, strict=True)
-            cotangents = tuple(torch.zeros_like(result) if grad is None else grad for result, grad in pairs)
-        gradients: list[Tensor | None] = [None] * len(args)
-        for index, gradient in zip(wanted, pullback(cotangents), strict=True):
-            gradients[index] = gradient
-        return tuple(gradients)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001  # torch's signature
-    ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
-    ctx.arguments = [(True, None) if isinstance(value, Tensor) else (False, value) for value in inputs]

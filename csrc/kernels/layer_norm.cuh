@@ -1,4 +1,4 @@
-// The layer norm of core/layer_norm.h on CUDA.
+// The layer norm of kernels/layer_norm.h on CUDA.
 //
 // Rows that are dense, aligned and not too long stay in the registers of a warp, or of a block, between the passes:
 // they are read once. Other rows, and f64, go through a kernel that reads them three times, from cache as a rule.
@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "core/cuda.cuh"
-#include "core/layer_norm.h"
+#include "kernels/layer_norm.h"
 
 namespace fuseconv::cuda {
 
@@ -92,7 +92,7 @@ __device__ __forceinline__ A group_sum(A value) {
   return value;
 }
 
-// From the sums of distances to the center and of their squares; core/layer_norm.cpp says why the correction.
+// From the sums of distances to the center and of their squares; kernels/layer_norm.cpp says why the correction.
 template <class A>
 __device__ __forceinline__ Moments<A> finish_moments(A center, A distance, A squares, int64_t columns, A eps) {
   const A correction = distance / static_cast<A>(columns);

@@ -1,12 +1,12 @@
-#include "core/layer_norm.h"
+#include "kernels/layer_norm.h"
 
 #include <algorithm>
 #include <new>
 
-#include "core/block.h"
-#include "core/pointwise.h"
-#include "core/position.h"
-#include "core/row_sum.h"
+#include "kernels/block.h"
+#include "kernels/pointwise.h"
+#include "kernels/position.h"
+#include "kernels/row_sum.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {

@@ -1,9 +1,9 @@
-#include "core/pointwise.h"
+#include "kernels/pointwise.h"
 
 #include <algorithm>
 
-#include "core/block.h"
-#include "core/position.h"
+#include "kernels/block.h"
+#include "kernels/position.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {

@@ -1,0 +1,54 @@
+"""What an op does with its tensors under torch.autocast: the three policies of torch's own ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+"""The dispatch key of autocast, by device type."""
+
+
+def lower(tensors: list[Tensor], device: str) -> torch.dtype | None:
+    """To autocast's dtype: what is dominated by a matrix product."""
+    return None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.get_autocast_dtype(device)
+
+
+def single(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # a policy takes both
+    """To f32: norms and sums."""
+    return None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
+
+
+def widest(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # a policy takes both
+    """To the widest dtype among them: what is computed element by element."""
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+Policy = Callable[[list[Tensor], str], torch.dtype | None]
+
+
+def autocast_kernel(overload: torch._ops.OpOverload, policy: Policy, device: str) -> Callable[..., Any]:
+    """Returns the op's kernel for the Autocast key of `device`: it casts floating tensors, then calls the op."""
+    excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, KEYS[device]))
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        floating = [
+            value
+            for value in (*args, *kwargs.values())
+            if isinstance(value, Tensor) and value.is_floating_point() and value.device.type == device
+        ]
+        dtype = policy(floating, device) if floating else None
+
+        def cast(value: Any) -> Any:
+            return value if dtype is None or not any(value is tensor for tensor in floating) else value.to(dtype)
+
+        with torch._C._ExcludeDispatchKeyGuard(excluded):
+            return overload(*map(cast, args), **{name: cast(value) for name, value in kwargs.items()})
+
+    return kernel

@@ -1,0 +1,103 @@
+"""How an op is differentiated: a kernel at the dispatcher's Autograd key, made of what the op says of its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Values = Mapping[str, Any]
+"""Tensors and numbers by name."""
+
+
+def _itself(_: SimpleNamespace) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of an op, written with other differentiable ops, so that it can be differentiated again.
+
+    Attributes:
+        keep: `(arguments, results) -> values by name`: what the backward needs, from the arguments by their names in
+            the schema and the tuple of results. Only what is kept stays in memory until the backward.
+        backward: `(kept, needed, *grads) -> gradients by argument`: `needed` are the names of the arguments whose
+            gradient is wanted; the others may be left out. A grad is None where nothing depends on that result.
+        unfused: `(arguments) -> results`, or None for the op itself: the same computation as a composition of ops, for
+            calls whose gradient needs a value that the fused kernel never writes.
+    """
+
+    keep: Callable[[SimpleNamespace, tuple[Tensor, ...]], Values]
+    backward: Callable[..., Values]
+    unfused: Callable[[SimpleNamespace], Any] = _itself
+
+
+def by_reference(reference: Callable[..., Any]) -> Gradient:
+    """The gradient that follows from the op's reference: it is computed again in the backward."""
+
+    def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
+        return {"arguments": tuple(vars(arguments).values()), **vars(arguments)}
+
+    def backward(kept: SimpleNamespace, needed: frozenset[str], *grads: Tensor | None) -> Values:
+        values = {name: value for name, value in vars(kept).items() if name != "arguments"}
+        wanted = [name for name in values if name in needed]
+
+        def restricted(*tensors: Tensor) -> Any:
+            return reference(**(values | dict(zip(wanted, tensors, strict=True))))
+
+        results, pullback = torch.func.vjp(restricted, *(values[name] for name in wanted))  # type: ignore[misc]
+        if isinstance(results, Tensor):
+            cotangents: Any = grads[0]
+        else:
+            pairs = zip(results, grads, strict=True)
+            cotangents = tuple(torch.zeros_like(result) if grad is None else grad for result, grad in pairs)
+        return dict(zip(wanted, pullback(cotangents), strict=True))
+
+    return Gradient(keep, backward)
+
+
+def autograd_kernel(overload: torch._ops.OpOverload, gradient: Gradient) -> Callable[..., Any]:
+    """Returns the op's kernel for the Autograd key."""
+    schema = overload._schema.arguments
+    names = [argument.name for argument in schema]
+
+    def run(*args: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return overload(*args)
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            results = run(*args)
+            of = (results,) if isinstance(results, Tensor) else tuple(results)
+            kept = gradient.keep(SimpleNamespace(**dict(zip(names, args, strict=True))), of)
+            ctx.save_for_backward(*(value for value in kept.values() if isinstance(value, Tensor)))
+            ctx.kept = {name: None if isinstance(value, Tensor) else value for name, value in kept.items()}
+            ctx.tensors = [name for name, value in kept.items() if isinstance(value, Tensor)]
+            ctx.set_materialize_grads(False)
+            return results
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor | None) -> Any:
+            if all(grad is None for grad in grads):
+                return (None,) * len(names)
+            kept = SimpleNamespace(**ctx.kept | dict(zip(ctx.tensors, ctx.saved_tensors, strict=True)))
+            needed = frozenset(name for name, wanted in zip(names, ctx.needs_input_grad, strict=True) if wanted)
+            gradients = gradient.backward(kept, needed, *grads)
+            return tuple(gradients.get(name) if name in needed else None for name in names)
+
+    Function.__name__ = Function.__qualname__ = f"{overload._opname}_backward"
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        # The dispatcher leaves out what equals its default.
+        args += tuple(kwargs.get(argument.name, argument.default_value) for argument in schema[len(args) :])
+        if not (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
+            return run(*args)
+        results = gradient.unfused(SimpleNamespace(**dict(zip(names, args, strict=True))))
+        return Function.apply(*args) if results is None else results  # type: ignore[no-untyped-call]
+
+    return kernel
