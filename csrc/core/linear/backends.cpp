@@ -1,5 +1,7 @@
 #include "core/linear/backends.h"
 
+#include <stdexcept>
+
 #include "core/linear/cublaslt.h"
 #include "core/linear/pass.h"
 #include "core/linear/sm90.h"
@@ -10,11 +12,17 @@ namespace {
 constexpr int kAlgorithmsInTwo = 8;
 constexpr int64_t kFewTiles = int64_t{64} * 64 * 48;
 
-// The part of a problem that cuBLAS does for backend `cublas`: the bias too, where it is rounded only once.
+// The part of a problem that cuBLAS does for backend `cublas`: the bias too, where it is rounded only once. The product
+// of a gated layer goes to scratch.
 Problem product_of(const Problem& p) {
   Problem product = p;
   product.activation = Activation::none;
   product.residual = nullptr;
+  if (p.gated != 0) {
+    product.gated = 0;
+    product.n = product.y_stride = 2 * p.n;
+    product.y = p.scratch;
+  }
   if (cublaslt::algorithms(product) == 0) {
     product.bias = nullptr;
   }
@@ -22,12 +30,15 @@ Problem product_of(const Problem& p) {
 }
 
 void run_in_two(const Problem& p, int algorithm) {
+  if (p.gated != 0 && p.scratch == nullptr) {
+    throw std::runtime_error("fuseconv::linear_act: backend cublas needs scratch memory for a gated layer");
+  }
   const Problem product = product_of(p);
   cublaslt::run(product, algorithm);
   Problem rest = p;
   rest.bias = product.bias != nullptr ? nullptr : p.bias;
-  if (rest.bias != nullptr || rest.residual != nullptr || rest.activation != Activation::none) {
-    finish_in_place(rest);
+  if (p.gated != 0 || rest.bias != nullptr || rest.residual != nullptr || rest.activation != Activation::none) {
+    finish(rest);
   }
 }
 
@@ -43,6 +54,9 @@ std::string refuses(Backend backend, const Problem& p) {
     case Backend::sm90:
       return sm90::refuses(p);
     default:
+      if (p.gated != 0 && p.residual != nullptr) {
+        return "a gated layer has no residual";
+      }
       return cublaslt::algorithms(product_of(p)) == 0 ? "cuBLAS proposes no algorithm" : "";
   }
 }
@@ -81,6 +95,12 @@ std::vector<Choice> candidates(const Problem& p) {
   std::vector<Choice>& second = one_call && few_tiles ? fused : called;
   first.insert(first.end(), second.begin(), second.end());
   return first;
+}
+
+size_t scratch_bytes(const Problem& p, Choice choice) {
+  return choice.backend == Backend::cublas && p.gated != 0
+             ? static_cast<size_t>(p.m) * 2 * static_cast<size_t>(p.n) * size_of(p.element)
+             : 0;
 }
 
 void run(const Problem& p, Choice choice) {

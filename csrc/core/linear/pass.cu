@@ -1,4 +1,5 @@
-// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place: 16 bytes a thread where rows allow it.
+// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place, or, when gated,
+// y[m, n] = act(z[m, n] + bias[n]) (z[m, N + n] + bias[N + n]): 16 bytes a thread where rows allow it.
 #include "core/linear/pass.h"
 
 #include <cuda_bf16.h>
@@ -46,29 +47,47 @@ struct alignas(sizeof(T) * kVector) Pack {
   T values[kVector];
 };
 
+template <class T>
+struct Arguments {
+  T* y;
+  const T* z;  // may be y
+  const T* bias;
+  const T* residual;
+  Activation activation;
+  bool gated;
+  int64_t rows, columns, y_stride, z_stride, residual_stride;
+};
+
 template <class T, int kVector>
-__global__ void __launch_bounds__(256)
-    finish_kernel(T* y, const T* bias, const T* residual, Activation activation, int64_t rows, int64_t columns,
-                  int64_t y_stride, int64_t residual_stride) {
+__global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Arguments<T> a) {
   using W = typename Wide<T>::Type;
   using P = Pack<T, kVector>;
-  const int64_t packs = columns / kVector;
-  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+  // Zeros where there is no such operand.
+  const auto load = [](const T* data, int64_t offset) {
+    return data != nullptr ? *reinterpret_cast<const P*>(data + offset) : P{};
+  };
+  const int64_t packs = a.columns / kVector;
+  for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
     for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < packs; i += int64_t{gridDim.x} * blockDim.x) {
       const int64_t column = i * kVector;
-      P v = *reinterpret_cast<const P*>(y + row * y_stride + column), b{}, r{};
-      if (bias != nullptr) {
-        b = *reinterpret_cast<const P*>(bias + column);
-      }
-      if (residual != nullptr) {
-        r = *reinterpret_cast<const P*>(residual + row * residual_stride + column);
-      }
+      const int64_t from = row * a.z_stride + column;
+      const P z = load(a.z, from), bias = load(a.bias, column);
+      P v;
+      if (a.gated) {
+        const P up = load(a.z, from + a.columns), up_bias = load(a.bias, column + a.columns);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        const W x = W(v.values[j]) + (bias != nullptr ? W(b.values[j]) : W(0));
-        v.values[j] = T(activate<W>(activation, x) + (residual != nullptr ? W(r.values[j]) : W(0)));
+        for (int j = 0; j < kVector; ++j) {
+          v.values[j] = T(activate<W>(a.activation, W(z.values[j]) + W(bias.values[j])) *
+                          (W(up.values[j]) + W(up_bias.values[j])));
+        }
+      } else {
+        const P residual = load(a.residual, row * a.residual_stride + column);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          v.values[j] = T(activate<W>(a.activation, W(z.values[j]) + W(bias.values[j])) + W(residual.values[j]));
+        }
       }
-      *reinterpret_cast<P*>(y + row * y_stride + column) = v;
+      *reinterpret_cast<P*>(a.y + row * a.y_stride + column) = v;
     }
   }
 }
@@ -78,9 +97,19 @@ void launch(const Problem& p) {
   const int64_t packs = p.n / kVector;
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>((packs + 255) / 256, 1 << 20)),
                   static_cast<unsigned>(std::min<int64_t>(p.m, 65535)));
-  finish_kernel<T, kVector><<<grid, 256, 0, static_cast<cudaStream_t>(p.stream)>>>(
-      static_cast<T*>(p.y), static_cast<const T*>(p.bias), static_cast<const T*>(p.residual), p.activation, p.m, p.n,
-      p.y_stride, p.residual_stride);
+  const bool gated = p.gated != 0;
+  const Arguments<T> arguments{static_cast<T*>(p.y),
+                               static_cast<const T*>(gated ? p.scratch : p.y),
+                               static_cast<const T*>(p.bias),
+                               static_cast<const T*>(p.residual),
+                               p.activation,
+                               gated,
+                               p.m,
+                               p.n,
+                               p.y_stride,
+                               gated ? 2 * p.n : p.y_stride,
+                               p.residual_stride};
+  finish_kernel<T, kVector><<<grid, 256, 0, static_cast<cudaStream_t>(p.stream)>>>(arguments);
   cuda_check(cudaGetLastError(), "launch of finish_kernel");
 }
 
@@ -90,7 +119,8 @@ void launch(const Problem& p) {
   const auto fits = [](const void* data, int64_t stride) {
     return data == nullptr || (reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % kVector == 0);
   };
-  if (p.n % kVector == 0 && fits(p.y, p.y_stride) && fits(p.bias, 0) && fits(p.residual, p.residual_stride)) {
+  if (p.n % kVector == 0 && fits(p.y, p.y_stride) && fits(p.scratch, 0) && fits(p.bias, 0) &&
+      fits(p.residual, p.residual_stride)) {
     launch<T, kVector>(p);
   } else {
     launch<T, 1>(p);
@@ -99,7 +129,7 @@ void launch(const Problem& p) {
 
 }  // namespace
 
-void finish_in_place(const Problem& p) {
+void finish(const Problem& p) {
   if (p.m == 0 || p.n == 0) {
     return;
   }
