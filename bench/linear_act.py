@@ -61,8 +61,10 @@ class Problem(ctypes.Structure):
         ("y_stride", ctypes.c_int64),
         ("tf32", ctypes.c_int32),
         ("relu_may_drop_nan", ctypes.c_int32),
+        ("gated", ctypes.c_int32),
         ("workspace", ctypes.c_void_p),
         ("workspace_bytes", ctypes.c_size_t),
+        ("scratch", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
     )
 
@@ -93,9 +95,12 @@ class Library:
         act: str,
         residual: torch.Tensor | None = None,
         y: torch.Tensor | None = None,
+        scratch: torch.Tensor | None = None,
+        *,
+        gated: bool = False,
     ) -> tuple[Problem, torch.Tensor]:
         """The problem, and y filled with NaN. The problem keeps no reference to the tensors: the caller must."""
-        (m, k), n = x.shape, weight.shape[0]
+        (m, k), n = x.shape, weight.shape[0] // (2 if gated else 1)
         if y is None:
             y = torch.full((m, n), float("nan"), dtype=x.dtype, device=x.device)
         return Problem(
@@ -113,6 +118,8 @@ class Library:
             weight_stride=weight.stride(0),
             residual_stride=0 if residual is None else residual.stride(0),
             y_stride=y.stride(0),
+            gated=int(gated),
+            scratch=None if scratch is None else scratch.data_ptr(),
             workspace=self.workspace.data_ptr(),
             workspace_bytes=self.workspace.numel(),
         ), y
