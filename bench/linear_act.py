@@ -82,7 +82,7 @@ class Library:
         torch.mm(
             torch.ones(8, 8, device="cuda"), torch.ones(8, 8, device="cuda")
         )  # loads torch's cuBLAS, which ours links to
-        self.library = ctypes.CDLL(str(path))
+        self.library = ctypes.CDLL(str(path.resolve()))
         self.library.fuseconv_linear_cublas_version.restype = ctypes.c_long
         self.message = ctypes.create_string_buffer(4096)
         self.workspace = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")

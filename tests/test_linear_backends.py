@@ -106,10 +106,10 @@ def test_the_chosen_backend_and_two_kernels_are_right(library, act, dtype, view)
         scratch = torch.full((96, 128), float("nan"), dtype=dtype, device="cuda")
         problem, y = library.problem(x, weight, b, act, residual, scratch=scratch, gated=gated)
         # Sums in f32 and f64 differ by their order alone; in 16 bits roundings of the result are all there is: ours has
-        # one, or two as eager has, but not always at the same places.
+        # one, or two as eager has, but not always at the same places: of 96 x 128 numbers, a mean to 1 % or so.
         eager = error(meaning(x, weight, b, act, residual, gated=gated), reference)
         if dtype.itemsize == 2:
-            bound = max(1.005 * eager, 2**0.5 * error(reference.to(dtype), reference))
+            bound = 1.01 * max(eager, 2**0.5 * error(reference.to(dtype), reference))
         else:
             bound = 2 * eager + torch.finfo(dtype).eps
         for choice in (library.choose(problem), Choice(BACKENDS.index("cublas"), 0)):

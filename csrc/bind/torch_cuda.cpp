@@ -17,11 +17,12 @@ constexpr GemmShims kGemm{aoti_torch_cuda_addmm_out, aoti_torch_cuda_mm_out};
 
 class TorchCudaHost final : public CudaHost {
  public:
-  explicit TorchCudaHost(Device device) : device_(device) {}
+  explicit TorchCudaHost(Device device) : device_(device), scratch_(device) {}
 
   void linear(In x, In weight, std::optional<In> bias, Out y) override {
     torch_binding::linear(kGemm, device_, x, weight, bias, y);
   }
+  void* scratch(size_t bytes) override { return scratch_.get(bytes); }
   void* stream() override {
     void* stream;
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device_.index, &stream));
@@ -30,6 +31,7 @@ class TorchCudaHost final : public CudaHost {
 
  private:
   Device device_;
+  Scratch scratch_;
 };
 
 template <class Op>

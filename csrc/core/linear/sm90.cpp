@@ -82,6 +82,11 @@ int attribute(cudaDeviceAttr name) {
   return value;
 }
 
+// The rows of x in a box. Where y has fewer than a tile, what is not copied is time won.
+int x_box_rows(const Problem& p, const Kernel& kernel, int parts) {
+  return static_cast<int>(std::min<int64_t>(kernel.rows / parts, (p.m + 7) / 8 * 8));
+}
+
 bool aligned(const void* data, int64_t stride) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 8 == 0;
 }
@@ -112,7 +117,8 @@ std::vector<Configuration> configurations(const Problem& p) {
   for (int shape = 0; shape < kTileShapes; ++shape) {
     const Kernel kernel = find(p, shape);
     // Tensor cores do 2048 products a clock; a processor takes in about 64 bytes a clock. (Seen on an H200.)
-    const double step = std::max(kernel.rows * kernel.w_rows * kDepth / 2048.0, (kernel.rows + kernel.w_rows) * 2.0);
+    const double step =
+        std::max(kernel.rows * kernel.w_rows * kDepth / 2048.0, (x_box_rows(p, kernel, 1) + kernel.w_rows) * 2.0);
     const double activations = kernel.rows * kernel.columns / 8.0;
     for (const auto& [cluster_m, cluster_n] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
       const bool alone = cluster_m * cluster_n == 1;
@@ -169,7 +175,8 @@ void run(const Problem& p, const Configuration& c) {
              "cudaFuncSetAttribute");
   // A box of w is one block's part; when gated it is the gates' or the ups' half, also where one block copies both.
   const int halves = p.gated != 0 ? 2 : 1, w_parts = std::max(halves, c.cluster_m);
-  CUtensorMap x_map = tensor_map(p.element, p.x, p.m, p.k, p.x_stride, kernel.rows / c.cluster_n, kDepth);
+  const int x_rows = x_box_rows(p, kernel, c.cluster_n);
+  CUtensorMap x_map = tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, kDepth);
   CUtensorMap w_map =
       tensor_map(p.element, p.weight, p.n * halves, p.k, p.weight_stride, kernel.w_rows / w_parts, kDepth);
   CUtensorMap y_map = tensor_map(p.element, p.y, p.m, p.n, p.y_stride, 16, kernel.chunk);
@@ -180,6 +187,7 @@ void run(const Problem& p, const Configuration& c) {
   arguments.residual_stride = p.residual_stride;
   arguments.m = static_cast<int>(p.m);
   arguments.n = static_cast<int>(p.n);
+  arguments.x_bytes = static_cast<uint32_t>(x_rows * c.cluster_n * kDepth * 2);
   arguments.steps = parts(p.k, kDepth);
   arguments.cluster_m = c.cluster_m;
   arguments.cluster_n = c.cluster_n;

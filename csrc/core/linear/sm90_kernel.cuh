@@ -55,8 +55,8 @@ struct Cursor {
 };
 
 // One thread for each of x and w: copies its tiles for this block's warpgroups. In a cluster the blocks that need the
-// same rows of x, or of w, each copy a part of them to all. Past a.n, a gated tile has other rows of w than its own, or
-// zeros: they come to columns of y that are not there.
+// same rows of x, or of w, each copy a part of them to all. Past a.m and a.n a tile may hold anything: it comes to rows
+// and columns of y that are not there.
 template <class Tile, bool kIsX>
 __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap& map, uint32_t shared, int rank,
                                            int cluster, int clusters) {
@@ -76,7 +76,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
     for (int step = 0; step < a.steps; ++step, at.advance()) {
       const uint32_t full = shared + Tile::kFull + at.stage * 8;
       barrier_wait(shared + Tile::kEmpty + at.stage * 8, at.parity ^ 1);
-      barrier_expect(full, kBytes);
+      barrier_expect(full, kIsX ? a.x_bytes : kBytes);
       if (parts == 1) {
         load_box(to + at.stage * kBytes, map, step * Tile::kDepth, row, full);
         if constexpr (kHalves) {
