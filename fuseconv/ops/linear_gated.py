@@ -26,7 +26,7 @@ def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = 
 
 
 def _unfused(a: SimpleNamespace) -> Tensor:
-    """The derivative needs the product, which the fused kernel never writes: to keep it is cheaper than to repeat it."""
+    """The derivative needs the product, which the fused kernel never writes: keeping it is cheaper than repeating it."""
     return reference(a.x, a.weight, a.bias, a.act)
 
 
