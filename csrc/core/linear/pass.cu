@@ -11,27 +11,6 @@
 namespace fuseconv::linear {
 namespace {
 
-// f32 and f64 are held to their own rounding: the library's functions. 16-bit types are computed in f32.
-template <class T>
-__device__ __forceinline__ T activate(Activation activation, T x) {
-  switch (activation) {
-    case Activation::relu:
-      return x < T(0) ? T(0) : x;
-    case Activation::gelu:
-      return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)));
-    case Activation::gelu_tanh:
-      return T(0.5) * x * (T(1) + tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x)));
-    case Activation::silu:
-      return x / (T(1) + exp(-x));
-    case Activation::sigmoid:
-      return T(1) / (T(1) + exp(-x));
-    case Activation::tanh:
-      return tanh(x);
-    default:
-      return x;
-  }
-}
-
 template <class T>
 struct Wide {
   using Type = float;
@@ -66,7 +45,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
         const W x = W(v.values[j]) + (bias != nullptr ? W(b.values[j]) : W(0));
-        v.values[j] = T(activate<W>(activation, x) + (residual != nullptr ? W(r.values[j]) : W(0)));
+        v.values[j] = T(activate(activation, x) + (residual != nullptr ? W(r.values[j]) : W(0)));
       }
       *reinterpret_cast<P*>(y + row * y_stride + column) = v;
     }
