@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
 }
 ELEMENTS = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-BACKENDS = ("cublaslt", "sm90", "cublas")
+BACKENDS = ("cublaslt", "sm90", "cublas", "aten")
 SIX = [(128, 3072, 768), (4096, 3072, 768), (12608, 3072, 768), (8192, 4096, 1024), (2048, 5632, 2048), (4096,) * 3]
 SMALL = [(1, 3072, 768), (16, 3072, 768), (64, 3072, 768), (128, 768, 3072)]
 OTHER = [(512, 768, 768), (1024, 3072, 768), (4096, 768, 3072)]
@@ -66,6 +66,9 @@ class Problem(ctypes.Structure):
         ("workspace_bytes", ctypes.c_size_t),
         ("scratch", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
+        ("product", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("weight_transposed", ctypes.c_int32),
     )
 
 

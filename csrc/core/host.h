@@ -33,6 +33,9 @@ class CudaHost : public Host {
  public:
   // The stream that the call must use, a cudaStream_t of the current device.
   virtual void* stream() = 0;
+
+  // Host::linear on another stream.
+  virtual void linear_on(void* stream, In x, In weight, std::optional<In> bias, Out y) = 0;
 };
 
 }  // namespace fuseconv

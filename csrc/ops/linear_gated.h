@@ -1,7 +1,8 @@
 // y[..., n] = act(sum_k x[..., k] weight[n, k] + bias[n]) (sum_k x[..., k] weight[H + n, k] + bias[H + n]), n < H
 //
 // On the CPU the host's GEMM writes the product, [..., 2H], to scratch, and one more pass makes y of its halves. In f16
-// and bf16 that pass starts from the rounded product, computes in f32 and rounds once.
+// and bf16 that pass starts from the rounded product, computes in f32 and rounds once. On CUDA core/linear does it, as
+// for linear_act: in one kernel on Hopper in f16 and bf16.
 #pragma once
 
 #include <array>
@@ -40,22 +41,6 @@ struct LinearGated {
 
   // x weight^T: gates, then ups.
   static Spec product_of(In x, In weight) { return with_last_dim(x, weight.sizes[0]); }
-
-  // The halves of the product, in memory of the host.
-  struct Halves {
-    Spec spec;
-    Out product;
-    In gate, up;
-
-    Halves(Host& host, In x, In weight, Out y)
-        : spec(product_of(x, weight)),
-          product{host.scratch(static_cast<size_t>(element_count(spec) * size_of(y.dtype))), y.dtype, y.rank,
-                  spec.sizes, spec.strides},
-          gate{product.data, y.dtype, y.rank, y.sizes, spec.strides},
-          up{static_cast<const char*>(product.data) + y.sizes[y.rank - 1] * size_of(y.dtype), y.dtype, y.rank, y.sizes,
-             spec.strides} {}
-    Halves(const Halves&) = delete;
-  };
 
   template <class Act>
   struct Formula {

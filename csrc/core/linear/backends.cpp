@@ -29,22 +29,41 @@ Problem product_of(const Problem& p) {
   return product;
 }
 
-void run_in_two(const Problem& p, int algorithm) {
-  if (p.gated != 0 && p.scratch == nullptr) {
-    throw std::runtime_error("fuseconv::linear_act: backend cublas needs scratch memory for a gated layer");
+// What is left after a product, with its bias or without.
+void finish(const Problem& p, bool has_bias) {
+  Problem rest = p;
+  rest.bias = has_bias ? nullptr : p.bias;
+  if (p.gated != 0 || rest.bias != nullptr || rest.residual != nullptr || rest.activation != Activation::none) {
+    pass(rest);
   }
+}
+
+// Where a product goes before the pass over it.
+void* product_memory(const Problem& p) {
+  if (p.gated != 0 && p.scratch == nullptr) {
+    throw std::runtime_error("fuseconv::linear_act: a gated layer in two kernels needs scratch memory");
+  }
+  return p.gated != 0 ? p.scratch : p.y;
+}
+
+void run_in_two(const Problem& p, int algorithm) {
+  product_memory(p);
   const Problem product = product_of(p);
   cublaslt::run(product, algorithm);
-  Problem rest = p;
-  rest.bias = product.bias != nullptr ? nullptr : p.bias;
-  if (p.gated != 0 || rest.bias != nullptr || rest.residual != nullptr || rest.activation != Activation::none) {
-    finish(rest);
-  }
+  finish(p, product.bias != nullptr);
+}
+
+void run_by_host(const Problem& p) {
+  p.product(p.context, p.stream, product_memory(p));
+  finish(p, true);
 }
 
 }  // namespace
 
 std::string refuses(Backend backend, const Problem& p) {
+  if (p.gated != 0 && p.residual != nullptr) {
+    return "a gated layer has no residual";
+  }
   switch (backend) {
     case Backend::cublaslt:
       if (const std::string reason = cublaslt::refuses(p); !reason.empty()) {
@@ -53,10 +72,9 @@ std::string refuses(Backend backend, const Problem& p) {
       return cublaslt::algorithms(p) == 0 ? "cuBLAS proposes no algorithm" : "";
     case Backend::sm90:
       return sm90::refuses(p);
+    case Backend::aten:
+      return p.product == nullptr ? "the host has no product of its own" : "";
     default:
-      if (p.gated != 0 && p.residual != nullptr) {
-        return "a gated layer has no residual";
-      }
       return cublaslt::algorithms(product_of(p)) == 0 ? "cuBLAS proposes no algorithm" : "";
   }
 }
@@ -69,13 +87,14 @@ bool takes(const Problem& p, Choice choice) {
     case Backend::cublaslt:
       return choice.variant < cublaslt::algorithms(p);
     case Backend::sm90:
+    case Backend::aten:
       return true;
     default:
       return choice.variant < cublaslt::algorithms(product_of(p));
   }
 }
 
-std::vector<Choice> candidates(const Problem& p) {
+std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
   std::vector<Choice> fused, called;
   if (refuses(Backend::sm90, p).empty()) {
     for (const sm90::Configuration& configuration : sm90::configurations(p)) {
@@ -94,13 +113,18 @@ std::vector<Choice> candidates(const Problem& p) {
   std::vector<Choice>& first = one_call && few_tiles ? called : fused;
   std::vector<Choice>& second = one_call && few_tiles ? fused : called;
   first.insert(first.end(), second.begin(), second.end());
+  if (refuses(Backend::aten, p).empty()) {
+    first.push_back({Backend::aten, 0});
+  }
+  if (only) {
+    std::erase_if(first, [&](Choice choice) { return choice.backend != *only; });
+  }
   return first;
 }
 
 size_t scratch_bytes(const Problem& p, Choice choice) {
-  return choice.backend == Backend::cublas && p.gated != 0
-             ? static_cast<size_t>(p.m) * 2 * static_cast<size_t>(p.n) * size_of(p.element)
-             : 0;
+  const bool in_two = choice.backend == Backend::cublas || choice.backend == Backend::aten;
+  return p.gated != 0 && in_two ? static_cast<size_t>(p.m * 2 * p.n * size_of(p.element)) : 0;
 }
 
 void run(const Problem& p, Choice choice) {
@@ -109,6 +133,8 @@ void run(const Problem& p, Choice choice) {
       return cublaslt::run(p, choice.variant);
     case Backend::sm90:
       return sm90::run(p, sm90::decode(choice.variant));
+    case Backend::aten:
+      return run_by_host(p);
     default:
       return run_in_two(p, choice.variant);
   }
@@ -120,6 +146,8 @@ std::string to_string(Choice choice) {
       return "cublaslt algorithm " + std::to_string(choice.variant);
     case Backend::sm90:
       return "sm90 " + sm90::to_string(sm90::decode(choice.variant));
+    case Backend::aten:
+      return "aten";
     default:
       return "cublas algorithm " + std::to_string(choice.variant);
   }

@@ -36,7 +36,7 @@ struct Plan {
 };
 
 // Everything that a plan depends on.
-using Key = std::tuple<int, Element, Activation, std::array<int64_t, 7>, std::array<int, 5>, bool, size_t>;
+using Key = std::tuple<int, Element, Activation, std::array<int64_t, 7>, std::array<int, 5>, int, size_t>;
 
 // The largest power of two, up to 256, that divides an address.
 int alignment(const void* data) {
@@ -56,7 +56,7 @@ Key key_of(const Problem& p) {
           p.activation,
           {p.m, p.n, p.k, p.x_stride, p.weight_stride, p.residual != nullptr ? p.residual_stride : 0, p.y_stride},
           {alignment(p.x), alignment(p.weight), alignment(p.residual), alignment(p.y), p.bias != nullptr},
-          p.tf32 != 0,
+          (p.tf32 != 0 ? 1 : 0) | (p.weight_transposed != 0 ? 2 : 0),
           p.workspace_bytes};
 }
 
@@ -127,7 +127,7 @@ class Library {
                                         : p.element == Element::f32 && p.tf32 != 0 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                                                    : CUBLAS_COMPUTE_32F;
     check(cublasLtMatmulDescInit(&d.operation, compute, wide ? CUDA_R_64F : CUDA_R_32F), "cublasLtMatmulDescInit");
-    set(&d.operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    set(&d.operation, CUBLASLT_MATMUL_DESC_TRANSA, p.weight_transposed != 0 ? CUBLAS_OP_N : CUBLAS_OP_T);
     set(&d.operation, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
     set(&d.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(p));
     if (p.bias != nullptr) {
@@ -138,7 +138,11 @@ class Library {
       check(cublasLtMatrixLayoutInit(&to, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride),
             "cublasLtMatrixLayoutInit");
     };
-    layout(d.weight, p.k, p.n, p.weight_stride);
+    if (p.weight_transposed != 0) {
+      layout(d.weight, p.n, p.k, p.weight_stride);
+    } else {
+      layout(d.weight, p.k, p.n, p.weight_stride);
+    }
     layout(d.x, p.k, p.m, p.x_stride);
     layout(d.residual, p.n, p.m, p.residual != nullptr ? p.residual_stride : p.y_stride);
     layout(d.y, p.n, p.m, p.y_stride);

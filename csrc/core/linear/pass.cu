@@ -12,27 +12,6 @@
 namespace fuseconv::linear {
 namespace {
 
-// f32 and f64 are held to their own rounding: the library's functions. 16-bit types are computed in f32.
-template <class T>
-__device__ __forceinline__ T activate(Activation activation, T x) {
-  switch (activation) {
-    case Activation::relu:
-      return x < T(0) ? T(0) : x;
-    case Activation::gelu:
-      return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)));
-    case Activation::gelu_tanh:
-      return T(0.5) * x * (T(1) + tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x)));
-    case Activation::silu:
-      return x / (T(1) + exp(-x));
-    case Activation::sigmoid:
-      return T(1) / (T(1) + exp(-x));
-    case Activation::tanh:
-      return tanh(x);
-    default:
-      return x;
-  }
-}
-
 template <class T>
 struct Wide {
   using Type = float;
@@ -59,7 +38,7 @@ struct Arguments {
 };
 
 template <class T, int kVector>
-__global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Arguments<T> a) {
+__global__ void __launch_bounds__(256) pass_kernel(const __grid_constant__ Arguments<T> a) {
   using W = typename Wide<T>::Type;
   using P = Pack<T, kVector>;
   // Zeros where there is no such operand.
@@ -77,14 +56,14 @@ __global__ void __launch_bounds__(256) finish_kernel(const __grid_constant__ Arg
         const P up = load(a.z, from + a.columns), up_bias = load(a.bias, column + a.columns);
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
-          v.values[j] = T(activate<W>(a.activation, W(z.values[j]) + W(bias.values[j])) *
-                          (W(up.values[j]) + W(up_bias.values[j])));
+          v.values[j] =
+              T(activate(a.activation, W(z.values[j]) + W(bias.values[j])) * (W(up.values[j]) + W(up_bias.values[j])));
         }
       } else {
         const P residual = load(a.residual, row * a.residual_stride + column);
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
-          v.values[j] = T(activate<W>(a.activation, W(z.values[j]) + W(bias.values[j])) + W(residual.values[j]));
+          v.values[j] = T(activate(a.activation, W(z.values[j]) + W(bias.values[j])) + W(residual.values[j]));
         }
       }
       *reinterpret_cast<P*>(a.y + row * a.y_stride + column) = v;
@@ -109,8 +88,8 @@ void launch(const Problem& p) {
                                p.y_stride,
                                gated ? 2 * p.n : p.y_stride,
                                p.residual_stride};
-  finish_kernel<T, kVector><<<grid, 256, 0, static_cast<cudaStream_t>(p.stream)>>>(arguments);
-  cuda_check(cudaGetLastError(), "launch of finish_kernel");
+  pass_kernel<T, kVector><<<grid, 256, 0, static_cast<cudaStream_t>(p.stream)>>>(arguments);
+  cuda_check(cudaGetLastError(), "launch of pass_kernel");
 }
 
 template <class T>
@@ -129,7 +108,7 @@ void launch(const Problem& p) {
 
 }  // namespace
 
-void finish(const Problem& p) {
+void pass(const Problem& p) {
   if (p.m == 0 || p.n == 0) {
     return;
   }

@@ -8,6 +8,6 @@ namespace fuseconv::linear {
 
 // Reads problem's y, m, n, y_stride, bias, activation, residual, gated, scratch and stream. Throws std::runtime_error
 // when CUDA fails.
-void finish(const Problem& problem);
+void pass(const Problem& problem);
 
 }  // namespace fuseconv::linear

@@ -5,14 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/activation.h"
+#include "core/tensor_view.h"
+
 namespace fuseconv::linear {
 
-enum class Element : int32_t { f32, f64, f16, bf16 };
-
-inline size_t size_of(Element element) { return element == Element::f64 ? 8 : element == Element::f32 ? 4 : 2; }
-
-// gelu is the erf form, gelu_tanh the tanh form.
-enum class Activation : int32_t { none, relu, gelu, gelu_tanh, silu, sigmoid, tanh };
+using Element = Dtype;
 
 // Sizes and strides are in elements. Rows are contiguous: only the stride between rows is free.
 struct Problem {
@@ -32,6 +30,10 @@ struct Problem {
   size_t workspace_bytes;
   void* scratch;  // device memory, `scratch_bytes` of the choice, 256-byte aligned; or null
   void* stream;   // cudaStream_t
+  // The host framework's own z = x w^T + bias on a stream, rows of z dense, for backend `aten`; or null.
+  void (*product)(void* context, void* stream, void* z);
+  void* context;
+  int32_t weight_transposed;  // weight is [k, n] in memory, weight_stride between its rows
 };
 
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
