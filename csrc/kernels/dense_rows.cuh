@@ -1,6 +1,7 @@
 // A tensor [..., columns] as a matrix of rows that are dense in memory, one stride apart: itself, or a copy in scratch.
 #pragma once
 
+#include "core/activation.h"
 #include "kernels/pointwise.cuh"
 
 namespace fuseconv::cuda {
