@@ -1,5 +1,6 @@
 #include "core/linear/backends.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "core/linear/cublaslt.h"
@@ -101,11 +102,15 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
       fused.push_back({Backend::sm90, sm90::encode(configuration)});
     }
   }
-  const bool one_call = refuses(Backend::cublaslt, p).empty();
-  if (one_call || refuses(Backend::cublas, p).empty()) {
-    const int count = cublaslt::algorithms(one_call ? p : product_of(p));
-    for (int i = 0; i < count && (one_call || i < kAlgorithmsInTwo); ++i) {
-      called.push_back({one_call ? Backend::cublaslt : Backend::cublas, i});
+  const bool unchecked = p.activation == Activation::relu && p.relu_checked == 0;
+  const bool one_call = !unchecked && only != Backend::cublas && refuses(Backend::cublaslt, p).empty();
+  if (one_call) {
+    for (int i = 0; i < cublaslt::algorithms(p); ++i) {
+      called.push_back({Backend::cublaslt, i});
+    }
+  } else {
+    for (int i = 0; i < std::min(kAlgorithmsInTwo, cublaslt::algorithms(product_of(p))); ++i) {
+      called.push_back({Backend::cublas, i});
     }
   }
   // cuBLAS splits k where there are few tiles; sm90 does not.

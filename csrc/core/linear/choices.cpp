@@ -57,7 +57,7 @@ std::string key_of(const Problem& p, std::optional<Backend> only) {
       << kActivationNames[static_cast<size_t>(p.activation)] << ' ' << p.m << ' ' << p.n << ' ' << p.k;
   key << (p.gated != 0 ? " gated" : "") << (p.bias != nullptr ? " bias" : "")
       << (p.residual != nullptr ? " residual" : "");
-  key << (p.tf32 != 0 ? " tf32" : "") << (p.relu_may_drop_nan != 0 ? " nan" : "");
+  key << (p.tf32 != 0 ? " tf32" : "");
   key << (p.weight_transposed != 0 ? " transposed" : "") << (aligned(p) ? "" : " unaligned");
   if (p.x_stride != p.k || p.weight_stride != (p.weight_transposed != 0 ? p.n : p.k) || p.y_stride != p.n) {
     key << " strides " << p.x_stride << ' ' << p.weight_stride << ' ' << p.y_stride;
@@ -161,6 +161,7 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
   Stopwatch watch;
   Problem p = problem;
   p.stream = watch.stream;
+  p.relu_checked = 1;
   if (p.scratch == nullptr) {
     p.scratch = scratch.data;
   }
@@ -174,6 +175,10 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
   std::vector<Entry> entries;
   for (const Choice choice : candidates(p, only)) {
     try {
+      if (p.activation == Activation::relu && choice.backend == Backend::cublaslt &&
+          !cublaslt::keeps_nan(p, choice.variant)) {
+        continue;
+      }
       run(p, choice);
       cuda_check(cudaStreamSynchronize(watch.stream), "a candidate");
       const float once = watch.replay(watch.record(p, choice, 4)) / 4;
@@ -204,7 +209,7 @@ Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend
   int device;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   int64_t flags = (p.bias != nullptr ? 1 : 0) | (p.residual != nullptr ? 2 : 0) | (p.tf32 != 0 ? 4 : 0) |
-                  (p.relu_may_drop_nan != 0 ? 8 : 0) | (p.weight_transposed != 0 ? 16 : 0) | (p.gated != 0 ? 32 : 0);
+                  (p.weight_transposed != 0 ? 8 : 0) | (p.gated != 0 ? 16 : 0);
   // cuBLAS proposes by alignment, up to 256 bytes.
   for (const void* data : {p.x, p.weight, p.bias, p.residual, static_cast<const void*>(p.y)}) {
     const auto address = reinterpret_cast<uintptr_t>(data) | 256;

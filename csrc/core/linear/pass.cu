@@ -26,69 +26,89 @@ struct alignas(sizeof(T) * kVector) Pack {
   T values[kVector];
 };
 
+constexpr int kThreads = 256;
+constexpr int kRows = 4;  // of a thread: as many loads in flight
+
 template <class T>
 struct Arguments {
   T* y;
   const T* z;  // may be y
   const T* bias;
-  const T* residual;
-  Activation activation;
+  const T* other;  // a factor when gated, else an addend
+  const T* other_bias;
   bool gated;
-  int64_t rows, columns, y_stride, z_stride, residual_stride;
+  int64_t rows, columns, y_stride, z_stride, other_stride;
 };
 
-template <class T, int kVector>
-__global__ void __launch_bounds__(256) pass_kernel(const __grid_constant__ Arguments<T> a) {
+template <class Act, class T, int kVector>
+__global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ Arguments<T> a) {
   using W = typename Wide<T>::Type;
   using P = Pack<T, kVector>;
-  // Zeros where there is no such operand.
-  const auto load = [](const T* data, int64_t offset) {
-    return data != nullptr ? *reinterpret_cast<const P*>(data + offset) : P{};
-  };
-  const int64_t packs = a.columns / kVector;
-  for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-    for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < packs; i += int64_t{gridDim.x} * blockDim.x) {
-      const int64_t column = i * kVector;
-      const int64_t from = row * a.z_stride + column;
-      const P z = load(a.z, from), bias = load(a.bias, column);
-      P v;
-      if (a.gated) {
-        const P up = load(a.z, from + a.columns), up_bias = load(a.bias, column + a.columns);
+  const int64_t column = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * kVector;
+  if (column >= a.columns) {
+    return;
+  }
+  const auto load = [](const T* at, P& pack) { pack = *reinterpret_cast<const P*>(at); };
+  P bias{}, other_bias{};
+  if (a.bias != nullptr) {
+    load(a.bias + column, bias);
+  }
+  if (a.other_bias != nullptr) {
+    load(a.other_bias + column, other_bias);
+  }
+  for (int64_t first = blockIdx.y * int64_t{kRows}; first < a.rows; first += gridDim.y * int64_t{kRows}) {
+    P v[kRows], other[kRows] = {};
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) {
-          v.values[j] =
-              T(activate(a.activation, W(z.values[j]) + W(bias.values[j])) * (W(up.values[j]) + W(up_bias.values[j])));
-        }
-      } else {
-        const P residual = load(a.residual, row * a.residual_stride + column);
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) {
-          v.values[j] = T(activate(a.activation, W(z.values[j]) + W(bias.values[j])) + W(residual.values[j]));
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i < a.rows) {
+        load(a.z + (first + i) * a.z_stride + column, v[i]);
+        if (a.other != nullptr) {
+          load(a.other + (first + i) * a.other_stride + column, other[i]);
         }
       }
-      *reinterpret_cast<P*>(a.y + row * a.y_stride + column) = v;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i < a.rows) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          // An absent addend is not 0: -0 + 0 is 0.
+          W x = W(v[i].values[j]), o = W(other[i].values[j]);
+          x = a.bias != nullptr ? x + W(bias.values[j]) : x;
+          o = a.other_bias != nullptr ? o + W(other_bias.values[j]) : o;
+          x = Act{}(x);
+          v[i].values[j] = T(a.gated ? x * o : a.other != nullptr ? x + o : x);
+        }
+        *reinterpret_cast<P*>(a.y + (first + i) * a.y_stride + column) = v[i];
+      }
     }
   }
 }
 
+template <class T>
+Arguments<T> arguments_of(const Problem& p) {
+  Arguments<T> a{};
+  a.gated = p.gated != 0;
+  a.y = static_cast<T*>(p.y);
+  a.z = static_cast<const T*>(a.gated ? p.scratch : p.y);
+  a.bias = static_cast<const T*>(p.bias);
+  a.rows = p.m;
+  a.columns = p.n;
+  a.y_stride = p.y_stride;
+  a.z_stride = a.gated ? 2 * p.n : p.y_stride;
+  a.other = a.gated ? a.z + p.n : static_cast<const T*>(p.residual);
+  a.other_stride = a.gated ? a.z_stride : p.residual_stride;
+  a.other_bias = a.gated && a.bias != nullptr ? a.bias + p.n : nullptr;
+  return a;
+}
+
 template <class T, int kVector>
 void launch(const Problem& p) {
-  const int64_t packs = p.n / kVector;
-  const dim3 grid(static_cast<unsigned>(std::min<int64_t>((packs + 255) / 256, 1 << 20)),
-                  static_cast<unsigned>(std::min<int64_t>(p.m, 65535)));
-  const bool gated = p.gated != 0;
-  const Arguments<T> arguments{static_cast<T*>(p.y),
-                               static_cast<const T*>(gated ? p.scratch : p.y),
-                               static_cast<const T*>(p.bias),
-                               static_cast<const T*>(p.residual),
-                               p.activation,
-                               gated,
-                               p.m,
-                               p.n,
-                               p.y_stride,
-                               gated ? 2 * p.n : p.y_stride,
-                               p.residual_stride};
-  pass_kernel<T, kVector><<<grid, 256, 0, static_cast<cudaStream_t>(p.stream)>>>(arguments);
+  const dim3 grid(static_cast<unsigned>((p.n + kThreads * kVector - 1) / (kThreads * kVector)),
+                  static_cast<unsigned>(std::min<int64_t>((p.m + kRows - 1) / kRows, 65535)));
+  dispatch(p.activation, [&]<class Act>(Act) {
+    pass_kernel<Act, T, kVector><<<grid, kThreads, 0, static_cast<cudaStream_t>(p.stream)>>>(arguments_of<T>(p));
+  });
   cuda_check(cudaGetLastError(), "launch of pass_kernel");
 }
 

@@ -23,10 +23,10 @@ struct Problem {
   const void* residual;  // [m, n], or null
   void* y;               // [m, n]; overlaps nothing that is read
   int64_t x_stride, weight_stride, residual_stride, y_stride;
-  int32_t tf32;               // f32 only: multiply in TF32
-  int32_t relu_may_drop_nan;  // relu only: a NaN may come out as 0, as cuBLASLt's epilogue gives it
-  int32_t gated;              // without a residual
-  void* workspace;            // device memory, kWorkspaceBytes, 256-byte aligned; or null
+  int32_t tf32;          // f32 only: multiply in TF32
+  int32_t relu_checked;  // relu only: cublaslt may be proposed, since each algorithm is seen to keep a NaN before use
+  int32_t gated;         // without a residual
+  void* workspace;       // device memory, kWorkspaceBytes, 256-byte aligned; or null
   size_t workspace_bytes;
   void* scratch;  // device memory, `scratch_bytes` of the choice, 256-byte aligned; or null
   void* stream;   // cudaStream_t
