@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
 }
 ELEMENTS = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-BACKENDS = ("cublaslt", "sm90", "cublas", "aten")
+BACKENDS = ("cublaslt", "sm90", "cublas", "aten", "sm80")
 SIX = [(128, 3072, 768), (4096, 3072, 768), (12608, 3072, 768), (8192, 4096, 1024), (2048, 5632, 2048), (4096,) * 3]
 SMALL = [(1, 3072, 768), (16, 3072, 768), (64, 3072, 768), (128, 768, 3072)]
 OTHER = [(512, 768, 768), (1024, 3072, 768), (4096, 768, 3072)]

@@ -69,10 +69,8 @@ def operands(m, n, k, dtype, *, bias=True, form="plain"):
     return x, weight, b if bias else None, r
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("shape", range(SHAPES))
-def test_sm90_is_as_right_as_two_kernels_and_writes_only_y(library, shape, place, dtype):
+def assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype):
+    """Every problem by every choice, in turn, into the same framed y."""
     for m, n, k, act, bias, form in PROBLEMS:
         x, weight, b, r = operands(m, n, k, dtype, bias=bias, form=form)
         xd, wd, bd, rd = wide(x, weight, b, r)
@@ -80,14 +78,30 @@ def test_sm90_is_as_right_as_two_kernels_and_writes_only_y(library, shape, place
         reference = meaning(xd, wd, bd, act, rd, gated=gated)
         frame = torch.full((m + 2, n + 16), float("nan"), dtype=dtype, device="cuda")
         y = frame[1:-1, 8:-8]
-        for early in (0, 1):
+        for choice in choices:
             problem, _ = library.problem(x, weight, b, act, r, y, gated=gated)
-            library.run(problem, Choice(1, library.library.fuseconv_linear_sm90_variant(shape, *place, early)))
-        two_kernels = error(meaning(x, weight, b, act, r, gated=gated), reference)
-        assert error(y, reference) <= 1.005 * two_kernels, (m, n, k, act, form)
+            library.run(problem, choice)
+        separate = error(meaning(x, weight, b, act, r, gated=gated), reference)
+        assert error(y, reference) <= 1.005 * separate, (m, n, k, act, form)
         torch.testing.assert_close(y.double(), reference, atol=ABSOLUTE[dtype], rtol=RELATIVE[dtype])
         y.fill_(float("nan"))
         assert frame.isnan().all(), "written outside y"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("shape", range(SHAPES))
+def test_sm90(library, shape, place, dtype):
+    variants = [library.library.fuseconv_linear_sm90_variant(shape, *place, early) for early in (0, 1)]
+    choices = [Choice(BACKENDS.index("sm90"), variant) for variant in variants]
+    assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [0, 1])
+def test_sm80(library, shape, dtype):
+    choices = [Choice(BACKENDS.index("sm80"), shape)]
+    assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype)
 
 
 @pytest.mark.parametrize("act", ACTIVATIONS)

@@ -9,9 +9,10 @@
 namespace fuseconv::linear {
 
 // cublaslt: one call with its epilogue. sm90: our fused kernel. cublas: cublaslt's GEMM, then one pass, in place or,
-// when gated, from the problem's scratch to y. aten: the host framework's own product, then that pass.
-enum class Backend : int32_t { cublaslt, sm90, cublas, aten };
-inline constexpr std::array<std::string_view, 4> kBackends = {"cublaslt", "sm90", "cublas", "aten"};
+// when gated, from the problem's scratch to y. aten: the host framework's own product, then that pass. sm80:
+// our fused kernel for Ampere and what came after.
+enum class Backend : int32_t { cublaslt, sm90, cublas, aten, sm80 };
+inline constexpr std::array<std::string_view, 5> kBackends = {"cublaslt", "sm90", "cublas", "aten", "sm80"};
 
 // One of kBackends, or "auto" for none in particular. Throws std::runtime_error otherwise.
 std::optional<Backend> parse_backend(const char* op, std::string_view name);

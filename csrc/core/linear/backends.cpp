@@ -1,10 +1,12 @@
 #include "core/linear/backends.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 #include "core/linear/cublaslt.h"
 #include "core/linear/pass.h"
+#include "core/linear/sm80.h"
 #include "core/linear/sm90.h"
 
 namespace fuseconv::linear {
@@ -73,6 +75,8 @@ std::string refuses(Backend backend, const Problem& p) {
       return cublaslt::algorithms(p) == 0 ? "cuBLAS proposes no algorithm" : "";
     case Backend::sm90:
       return sm90::refuses(p);
+    case Backend::sm80:
+      return sm80::refuses(p);
     case Backend::aten:
       return p.product == nullptr ? "the host has no product of its own" : "";
     default:
@@ -90,6 +94,8 @@ bool takes(const Problem& p, Choice choice) {
     case Backend::sm90:
     case Backend::aten:
       return true;
+    case Backend::sm80:
+      return choice.variant < static_cast<int>(std::size(sm80::kShapes));
     default:
       return choice.variant < cublaslt::algorithms(product_of(p));
   }
@@ -100,6 +106,12 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
   if (refuses(Backend::sm90, p).empty()) {
     for (const sm90::Configuration& configuration : sm90::configurations(p)) {
       fused.push_back({Backend::sm90, sm90::encode(configuration)});
+    }
+  }
+  // Where there is sm90, sm80 is slower.
+  if ((fused.empty() || only == Backend::sm80) && refuses(Backend::sm80, p).empty()) {
+    for (const int shape : sm80::shapes(p)) {
+      fused.push_back({Backend::sm80, shape});
     }
   }
   const bool unchecked = p.activation == Activation::relu && p.relu_checked == 0;
@@ -138,6 +150,8 @@ void run(const Problem& p, Choice choice) {
       return cublaslt::run(p, choice.variant);
     case Backend::sm90:
       return sm90::run(p, sm90::decode(choice.variant));
+    case Backend::sm80:
+      return sm80::run(p, choice.variant);
     case Backend::aten:
       return run_by_host(p);
     default:
@@ -151,6 +165,8 @@ std::string to_string(Choice choice) {
       return "cublaslt algorithm " + std::to_string(choice.variant);
     case Backend::sm90:
       return "sm90 " + sm90::to_string(sm90::decode(choice.variant));
+    case Backend::sm80:
+      return std::string("sm80 ") + sm80::kShapes[choice.variant];
     case Backend::aten:
       return "aten";
     default:

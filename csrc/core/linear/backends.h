@@ -10,7 +10,8 @@
 
 namespace fuseconv::linear {
 
-// A backend and which of its variants: cuBLAS's algorithm by rank, or a configuration of sm90 by its code.
+// A backend and which of its variants: cuBLAS's algorithm by rank, a configuration of sm90 by its code, or a tile
+// of sm80.
 struct Choice {
   Backend backend;
   int32_t variant;
