@@ -7,6 +7,8 @@
 #include "ops/add_layer_norm.h"
 #include "ops/add_relu.h"
 #include "ops/bias_act.h"
+#include "ops/gated_act.h"
+#include "ops/gated_act_backward.h"
 #include "ops/layer_norm_act.h"
 #include "ops/linear_act.h"
 #include "ops/linear_gated.h"
@@ -14,7 +16,7 @@
 
 namespace fuseconv {
 
-using AllOps =
-    std::tuple<ActivationBackward, AddLayerNorm, AddRelu, BiasAct, LayerNormAct, LinearAct, LinearGated, MulAdd>;
+using AllOps = std::tuple<ActivationBackward, AddLayerNorm, AddRelu, BiasAct, GatedAct, GatedActBackward, LayerNormAct,
+                          LinearAct, LinearGated, MulAdd>;
 
 }  // namespace fuseconv

@@ -11,6 +11,8 @@ from fuseconv.ops.activation_backward import activation_backward
 from fuseconv.ops.add_layer_norm import add_layer_norm
 from fuseconv.ops.add_relu import add_relu
 from fuseconv.ops.bias_act import bias_act
+from fuseconv.ops.gated_act import gated_act
+from fuseconv.ops.gated_act_backward import gated_act_backward
 from fuseconv.ops.layer_norm_act import layer_norm_act
 from fuseconv.ops.library import library_paths
 from fuseconv.ops.linear_act import linear_act
@@ -18,7 +20,18 @@ from fuseconv.ops.linear_gated import linear_gated
 from fuseconv.ops.mul_add import mul_add
 from fuseconv.ops.op import NAMESPACE, Op, Sample
 
-OPS = (activation_backward, add_layer_norm, add_relu, bias_act, layer_norm_act, linear_act, linear_gated, mul_add)
+OPS = (
+    activation_backward,
+    add_layer_norm,
+    add_relu,
+    bias_act,
+    gated_act,
+    gated_act_backward,
+    layer_norm_act,
+    linear_act,
+    linear_gated,
+    mul_add,
+)
 
 library.load()
 for _op in OPS:
@@ -34,6 +47,8 @@ __all__ = [
     "add_layer_norm",
     "add_relu",
     "bias_act",
+    "gated_act",
+    "gated_act_backward",
     "layer_norm_act",
     "library_paths",
     "linear_act",

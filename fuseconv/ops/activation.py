@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -31,4 +33,34 @@ def activate(x: Tensor, act: str) -> Tensor:
             return torch.sigmoid(x)
         case "tanh":
             return torch.tanh(x)
+    raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
+
+
+def activation_gradient(grad: Tensor, x: Tensor, act: str) -> Tensor:
+    """Returns the gradient before the activation from the one after it: grad act'(x).
+
+    Raises:
+        ValueError: there is no such activation.
+    """
+    match act:
+        case "none":
+            return grad
+        case "relu":
+            return torch.where(x <= 0, torch.zeros_like(grad), grad)
+        case "gelu":
+            density = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+            return grad * (0.5 * (1 + torch.erf(x / math.sqrt(2))) + x * density)
+        case "gelu_tanh":
+            root = math.sqrt(2 / math.pi)
+            t = torch.tanh(root * (x + 0.044715 * x * x * x))
+            return grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x))
+        case "silu":
+            s = torch.sigmoid(x)
+            return grad * (s + x * (s * (1 - s)))
+        case "sigmoid":
+            s = torch.sigmoid(x)
+            return grad * (s * (1 - s))
+        case "tanh":
+            t = torch.tanh(x)
+            return grad * (1 - t * t)
     raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
