@@ -166,6 +166,9 @@ def test_special_values_through_activations(act, dtype, device):
     one = torch.ones(1, 1, dtype=dtype, device=device)
     truth = ops.linear_act.reference(finite[:, None].double(), one.double(), act=act).to(dtype)
     torch.testing.assert_close(ops.linear_act(finite[:, None], one, act=act), truth)
+    ones = torch.ones(2, 1, dtype=dtype, device=device)
+    truth = ops.linear_gated.reference(finite[:, None].double(), ones.double(), act=act).to(dtype)
+    torch.testing.assert_close(ops.linear_gated(finite[:, None], ones, act=act), truth)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

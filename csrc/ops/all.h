@@ -9,10 +9,12 @@
 #include "ops/bias_act.h"
 #include "ops/layer_norm_act.h"
 #include "ops/linear_act.h"
+#include "ops/linear_gated.h"
 #include "ops/mul_add.h"
 
 namespace fuseconv {
 
-using AllOps = std::tuple<ActivationBackward, AddLayerNorm, AddRelu, BiasAct, LayerNormAct, LinearAct, MulAdd>;
+using AllOps =
+    std::tuple<ActivationBackward, AddLayerNorm, AddRelu, BiasAct, LayerNormAct, LinearAct, LinearGated, MulAdd>;
 
 }  // namespace fuseconv

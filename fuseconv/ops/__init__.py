@@ -14,10 +14,11 @@ from fuseconv.ops.bias_act import bias_act
 from fuseconv.ops.layer_norm_act import layer_norm_act
 from fuseconv.ops.library import library_paths
 from fuseconv.ops.linear_act import linear_act
+from fuseconv.ops.linear_gated import linear_gated
 from fuseconv.ops.mul_add import mul_add
 from fuseconv.ops.op import NAMESPACE, Op, Sample
 
-OPS = (activation_backward, add_layer_norm, add_relu, bias_act, layer_norm_act, linear_act, mul_add)
+OPS = (activation_backward, add_layer_norm, add_relu, bias_act, layer_norm_act, linear_act, linear_gated, mul_add)
 
 library.load()
 for _op in OPS:
@@ -36,5 +37,6 @@ __all__ = [
     "layer_norm_act",
     "library_paths",
     "linear_act",
+    "linear_gated",
     "mul_add",
 ]
