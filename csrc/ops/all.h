@@ -8,10 +8,11 @@
 #include "ops/bias_act.h"
 #include "ops/layer_norm_act.h"
 #include "ops/linear_act.h"
+#include "ops/mlp.h"
 #include "ops/mul_add.h"
 
 namespace fuseconv {
 
-using AllOps = std::tuple<AddLayerNorm, AddRelu, BiasAct, LayerNormAct, LinearAct, MulAdd>;
+using AllOps = std::tuple<AddLayerNorm, AddRelu, BiasAct, LayerNormAct, LinearAct, Mlp, MulAdd>;
 
 }  // namespace fuseconv

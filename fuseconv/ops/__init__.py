@@ -13,10 +13,11 @@ from fuseconv.ops.bias_act import bias_act
 from fuseconv.ops.layer_norm_act import layer_norm_act
 from fuseconv.ops.library import library_paths
 from fuseconv.ops.linear_act import linear_act
+from fuseconv.ops.mlp import mlp
 from fuseconv.ops.mul_add import mul_add
 from fuseconv.ops.op import NAMESPACE, Op, Sample
 
-OPS = (add_layer_norm, add_relu, bias_act, layer_norm_act, linear_act, mul_add)
+OPS = (add_layer_norm, add_relu, bias_act, layer_norm_act, linear_act, mlp, mul_add)
 
 library.load()
 for _op in OPS:
@@ -34,5 +35,6 @@ __all__ = [
     "layer_norm_act",
     "library_paths",
     "linear_act",
+    "mlp",
     "mul_add",
 ]
