@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/activation.h"
+#include "core/tensor_view.h"
+
 namespace fuseconv::linear {
 
-enum class Element : int32_t { f32, f64, f16, bf16 };
-
-// gelu is the erf form, gelu_tanh the tanh form.
-enum class Activation : int32_t { none, relu, gelu, gelu_tanh, silu, sigmoid, tanh };
+using Element = Dtype;
 
 // Sizes and strides are in elements. Rows are contiguous: only the stride between rows is free.
 struct Problem {
