@@ -22,11 +22,15 @@ struct Problem {
   const void* residual;  // [m, n], or null
   void* y;               // [m, n]; overlaps nothing that is read
   int64_t x_stride, weight_stride, residual_stride, y_stride;
-  int32_t tf32;               // f32 only: multiply in TF32
-  int32_t relu_may_drop_nan;  // relu only: a NaN may come out as 0, as cuBLASLt's epilogue gives it
-  void* workspace;            // device memory, kWorkspaceBytes, 256-byte aligned; or null
+  int32_t tf32;          // f32 only: multiply in TF32
+  int32_t relu_checked;  // relu only: cublaslt may be proposed, since each algorithm is seen to keep a NaN before use
+  void* workspace;       // device memory, kWorkspaceBytes, 256-byte aligned; or null
   size_t workspace_bytes;
   void* stream;  // cudaStream_t
+  // The host framework's own y = x w^T + bias on a stream, for backend `host`; or null.
+  void (*product)(void* context, void* stream);
+  void* context;
+  int32_t weight_transposed;  // weight is [k, n] in memory, weight_stride between its rows
 };
 
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
