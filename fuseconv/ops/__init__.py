@@ -15,10 +15,11 @@ from fuseconv.ops.layer_norm_act import layer_norm_act
 from fuseconv.ops.library import library_paths
 from fuseconv.ops.linear_act import linear_act
 from fuseconv.ops.linear_gated import linear_gated
+from fuseconv.ops.mlp import mlp
 from fuseconv.ops.mul_add import mul_add
 from fuseconv.ops.op import NAMESPACE, Op, Sample
 
-OPS = (activation_backward, add_layer_norm, add_relu, bias_act, layer_norm_act, linear_act, linear_gated, mul_add)
+OPS = (activation_backward, add_layer_norm, add_relu, bias_act, layer_norm_act, linear_act, linear_gated, mlp, mul_add)
 
 library.load()
 for _op in OPS:
@@ -38,5 +39,6 @@ __all__ = [
     "library_paths",
     "linear_act",
     "linear_gated",
+    "mlp",
     "mul_add",
 ]
