@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -52,7 +54,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
     def layers(*widths: int, bias: bool = True) -> tuple[Tensor | None, ...]:
         values: list[Tensor | None] = []
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in pairwise(widths):
             values += [draw(outputs, inputs, scale=max(inputs, 1) ** -0.5), draw(outputs) if bias else None]
         return tuple(values)
 
