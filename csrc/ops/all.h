@@ -12,11 +12,12 @@
 #include "ops/layer_norm_act.h"
 #include "ops/linear_act.h"
 #include "ops/linear_gated.h"
+#include "ops/mlp.h"
 #include "ops/mul_add.h"
 
 namespace fuseconv {
 
 using AllOps = std::tuple<ActivationBackward, AddLayerNorm, AddRelu, BiasAct, GatedAct, GatedActBackward, LayerNormAct,
-                          LinearAct, LinearGated, MulAdd>;
+                          LinearAct, LinearGated, Mlp, MulAdd>;
 
 }  // namespace fuseconv

@@ -17,6 +17,7 @@ from fuseconv.ops.layer_norm_act import layer_norm_act
 from fuseconv.ops.library import library_paths
 from fuseconv.ops.linear_act import linear_act
 from fuseconv.ops.linear_gated import linear_gated
+from fuseconv.ops.mlp import mlp
 from fuseconv.ops.mul_add import mul_add
 from fuseconv.ops.op import NAMESPACE, Op, Sample
 
@@ -30,6 +31,7 @@ OPS = (
     layer_norm_act,
     linear_act,
     linear_gated,
+    mlp,
     mul_add,
 )
 
@@ -53,5 +55,6 @@ __all__ = [
     "library_paths",
     "linear_act",
     "linear_gated",
+    "mlp",
     "mul_add",
 ]
