@@ -60,10 +60,13 @@ class Problem(ctypes.Structure):
         ("residual_stride", ctypes.c_int64),
         ("y_stride", ctypes.c_int64),
         ("tf32", ctypes.c_int32),
-        ("relu_may_drop_nan", ctypes.c_int32),
+        ("relu_checked", ctypes.c_int32),
         ("workspace", ctypes.c_void_p),
         ("workspace_bytes", ctypes.c_size_t),
         ("stream", ctypes.c_void_p),
+        ("product", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("weight_transposed", ctypes.c_int32),
     )
 
 

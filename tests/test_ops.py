@@ -17,6 +17,7 @@ from truth import assert_close_to_truth
 from fuseconv import ops
 from fuseconv.errors import FileError
 from fuseconv.ops import library
+from fuseconv.ops.autocast import lower, single, widest
 from fuseconv.ops.sampling import Draw
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -258,11 +259,43 @@ def test_results_have_eagers_layout():
         assert torch.equal(result, original)
 
 
-def test_autocast_does_not_change_the_dtype():
-    op, sample = ops.linear_act, ops.linear_act.samples("cpu", torch.float32)[2]
-    expected = op(*sample.args)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
+def test_autocast(op, device, dtype):
+    """An op under autocast is the op on tensors cast by its policy."""
+    sample = op.samples(device, torch.float32)[0]
+    expected_dtype = {lower: dtype, single: torch.float32, widest: torch.float32}[op.autocast]
+    cast = [value.to(expected_dtype) if isinstance(value, Tensor) else value for value in sample.args]
+    expected = tensors(op(*cast, **sample.kwargs))
+    with torch.autocast(device, dtype=dtype):
+        results = tensors(op(*sample.args, **sample.kwargs))
+    for result, right in zip(results, expected, strict=True):
+        assert torch.equal(result, right)
+        assert result.dtype == expected_dtype
+
+
+def test_autocast_policies():
+    single_x, half_x, double_x = (torch.ones(2, 3, dtype=dtype) for dtype in (torch.float32, torch.half, torch.double))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(op(*sample.args), expected)
+        assert ops.add_relu(single_x, half_x).dtype == torch.float32  # widest
+        assert ops.add_layer_norm(half_x, single_x, None, None, 1e-5)[0].dtype == torch.float32  # single
+        assert ops.linear_act(half_x, single_x).dtype == torch.bfloat16  # lower
+        assert ops.linear_act(double_x, double_x).dtype == torch.float64
+
+
+def test_autocast_keeps_the_gradient():
+    x = torch.randn(3, 4, requires_grad=True)
+    weight = torch.randn(5, 4, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = ops.linear_act(x, weight, act="relu")
+        expected = torch.relu(torch.nn.functional.linear(x, weight))
+    assert torch.equal(y, expected)
+    for result, right in zip(
+        torch.autograd.grad(y.sum(), (x, weight)), torch.autograd.grad(expected.sum(), (x, weight)), strict=True
+    ):
+        assert result.dtype == torch.float32
+        assert torch.equal(result, right)
 
 
 def test_export_calls_the_op():

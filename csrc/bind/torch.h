@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "core/check.h"
 #include "core/host.h"
@@ -81,6 +82,17 @@ class CommonDevice {
 };
 
 Tensor allocate(const Spec& spec, Device device);
+
+// Host::scratch: tensors of torch's allocator, kept as long as the call.
+class Scratch {
+ public:
+  explicit Scratch(Device device) : device_(device) {}
+  void* get(size_t bytes);
+
+ private:
+  Device device_;
+  std::vector<Tensor> kept_;
+};
 
 // aten::addmm.out and aten::mm.out of one device, below autograd and autocast.
 struct GemmShims {

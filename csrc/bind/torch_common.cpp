@@ -91,6 +91,12 @@ Tensor allocate(const Spec& spec, Device device) {
   return Tensor(handle);
 }
 
+void* Scratch::get(size_t bytes) {
+  const int64_t count = static_cast<int64_t>((bytes + sizeof(float) - 1) / sizeof(float));
+  kept_.push_back(allocate(contiguous(Dtype::f32, 1, &count), device_));
+  return kept_.back().mutable_data_ptr();
+}
+
 void linear(const GemmShims& shims, Device device, In x, In weight, std::optional<In> bias, Out y) {
   const int64_t columns = x.sizes[x.rank - 1];
   const int64_t width = weight.sizes[0];

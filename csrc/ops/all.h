@@ -3,6 +3,7 @@
 
 #include <tuple>
 
+#include "ops/activation_backward.h"
 #include "ops/add_layer_norm.h"
 #include "ops/add_relu.h"
 #include "ops/bias_act.h"
@@ -12,6 +13,6 @@
 
 namespace fuseconv {
 
-using AllOps = std::tuple<AddLayerNorm, AddRelu, BiasAct, LayerNormAct, LinearAct, MulAdd>;
+using AllOps = std::tuple<ActivationBackward, AddLayerNorm, AddRelu, BiasAct, LayerNormAct, LinearAct, MulAdd>;
 
 }  // namespace fuseconv

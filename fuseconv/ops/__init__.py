@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fuseconv.ops import library
 from fuseconv.ops.activation import ACTIVATIONS
+from fuseconv.ops.activation_backward import activation_backward
 from fuseconv.ops.add_layer_norm import add_layer_norm
 from fuseconv.ops.add_relu import add_relu
 from fuseconv.ops.bias_act import bias_act
@@ -16,7 +17,7 @@ from fuseconv.ops.linear_act import linear_act
 from fuseconv.ops.mul_add import mul_add
 from fuseconv.ops.op import NAMESPACE, Op, Sample
 
-OPS = (add_layer_norm, add_relu, bias_act, layer_norm_act, linear_act, mul_add)
+OPS = (activation_backward, add_layer_norm, add_relu, bias_act, layer_norm_act, linear_act, mul_add)
 
 library.load()
 for _op in OPS:
@@ -28,6 +29,7 @@ __all__ = [
     "OPS",
     "Op",
     "Sample",
+    "activation_backward",
     "add_layer_norm",
     "add_relu",
     "bias_act",

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fuseconv.ops.activation import ACTIVATIONS, activate
+from fuseconv.ops.autocast import single
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -55,4 +56,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-layer_norm_act = Op("layer_norm_act", reference, samples, errors)
+layer_norm_act = Op("layer_norm_act", reference, samples, errors, autocast=single)

@@ -1,5 +1,7 @@
 #include "core/linear/backends.h"
 
+#include <algorithm>
+
 #include "core/linear/cublaslt.h"
 #include "core/linear/pass.h"
 #include "core/linear/sm90.h"
@@ -21,14 +23,24 @@ Problem product_of(const Problem& p) {
   return product;
 }
 
-void run_in_two(const Problem& p, int algorithm) {
-  const Problem product = product_of(p);
-  cublaslt::run(product, algorithm);
+// What is left after a product, with its bias or without.
+void finish(const Problem& p, bool has_bias) {
   Problem rest = p;
-  rest.bias = product.bias != nullptr ? nullptr : p.bias;
+  rest.bias = has_bias ? nullptr : p.bias;
   if (rest.bias != nullptr || rest.residual != nullptr || rest.activation != Activation::none) {
     finish_in_place(rest);
   }
+}
+
+void run_in_two(const Problem& p, int algorithm) {
+  const Problem product = product_of(p);
+  cublaslt::run(product, algorithm);
+  finish(p, product.bias != nullptr);
+}
+
+void run_by_host(const Problem& p) {
+  p.product(p.context, p.stream);
+  finish(p, true);
 }
 
 }  // namespace
@@ -42,6 +54,8 @@ std::string refuses(Backend backend, const Problem& p) {
       return cublaslt::algorithms(p) == 0 ? "cuBLAS proposes no algorithm" : "";
     case Backend::sm90:
       return sm90::refuses(p);
+    case Backend::aten:
+      return p.product == nullptr ? "the host has no product of its own" : "";
     default:
       return cublaslt::algorithms(product_of(p)) == 0 ? "cuBLAS proposes no algorithm" : "";
   }
@@ -55,24 +69,29 @@ bool takes(const Problem& p, Choice choice) {
     case Backend::cublaslt:
       return choice.variant < cublaslt::algorithms(p);
     case Backend::sm90:
+    case Backend::aten:
       return true;
     default:
       return choice.variant < cublaslt::algorithms(product_of(p));
   }
 }
 
-std::vector<Choice> candidates(const Problem& p) {
+std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
   std::vector<Choice> fused, called;
   if (refuses(Backend::sm90, p).empty()) {
     for (const sm90::Configuration& configuration : sm90::configurations(p)) {
       fused.push_back({Backend::sm90, sm90::encode(configuration)});
     }
   }
-  const bool one_call = refuses(Backend::cublaslt, p).empty();
-  if (one_call || refuses(Backend::cublas, p).empty()) {
-    const int count = cublaslt::algorithms(one_call ? p : product_of(p));
-    for (int i = 0; i < count && (one_call || i < kAlgorithmsInTwo); ++i) {
-      called.push_back({one_call ? Backend::cublaslt : Backend::cublas, i});
+  const bool unchecked = p.activation == Activation::relu && p.relu_checked == 0;
+  const bool one_call = !unchecked && only != Backend::cublas && refuses(Backend::cublaslt, p).empty();
+  if (one_call) {
+    for (int i = 0; i < cublaslt::algorithms(p); ++i) {
+      called.push_back({Backend::cublaslt, i});
+    }
+  } else {
+    for (int i = 0; i < std::min(kAlgorithmsInTwo, cublaslt::algorithms(product_of(p))); ++i) {
+      called.push_back({Backend::cublas, i});
     }
   }
   // cuBLAS splits k where there are few tiles; sm90 does not.
@@ -80,6 +99,12 @@ std::vector<Choice> candidates(const Problem& p) {
   std::vector<Choice>& first = one_call && few_tiles ? called : fused;
   std::vector<Choice>& second = one_call && few_tiles ? fused : called;
   first.insert(first.end(), second.begin(), second.end());
+  if (refuses(Backend::aten, p).empty()) {
+    first.push_back({Backend::aten, 0});
+  }
+  if (only) {
+    std::erase_if(first, [&](Choice choice) { return choice.backend != *only; });
+  }
   return first;
 }
 
@@ -89,6 +114,8 @@ void run(const Problem& p, Choice choice) {
       return cublaslt::run(p, choice.variant);
     case Backend::sm90:
       return sm90::run(p, sm90::decode(choice.variant));
+    case Backend::aten:
+      return run_by_host(p);
     default:
       return run_in_two(p, choice.variant);
   }
@@ -100,6 +127,8 @@ std::string to_string(Choice choice) {
       return "cublaslt algorithm " + std::to_string(choice.variant);
     case Backend::sm90:
       return "sm90 " + sm90::to_string(sm90::decode(choice.variant));
+    case Backend::aten:
+      return "aten";
     default:
       return "cublas algorithm " + std::to_string(choice.variant);
   }

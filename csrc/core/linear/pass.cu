@@ -11,27 +11,6 @@
 namespace fuseconv::linear {
 namespace {
 
-// f32 and f64 are held to their own rounding: the library's functions. 16-bit types are computed in f32.
-template <class T>
-__device__ __forceinline__ T activate(Activation activation, T x) {
-  switch (activation) {
-    case Activation::relu:
-      return x < T(0) ? T(0) : x;
-    case Activation::gelu:
-      return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)));
-    case Activation::gelu_tanh:
-      return T(0.5) * x * (T(1) + tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x)));
-    case Activation::silu:
-      return x / (T(1) + exp(-x));
-    case Activation::sigmoid:
-      return T(1) / (T(1) + exp(-x));
-    case Activation::tanh:
-      return tanh(x);
-    default:
-      return x;
-  }
-}
-
 template <class T>
 struct Wide {
   using Type = float;
@@ -46,41 +25,59 @@ struct alignas(sizeof(T) * kVector) Pack {
   T values[kVector];
 };
 
-template <class T, int kVector>
-__global__ void __launch_bounds__(256)
-    finish_kernel(T* y, const T* bias, const T* residual, Activation activation, int64_t rows, int64_t columns,
-                  int64_t y_stride, int64_t residual_stride) {
+constexpr int kThreads = 256;
+constexpr int kRows = 4;  // of a thread: as many loads in flight
+
+template <class Act, class T, int kVector>
+__global__ void __launch_bounds__(kThreads) finish_kernel(T* y, const T* bias, const T* residual, int64_t rows,
+                                                          int64_t columns, int64_t y_stride, int64_t residual_stride) {
   using W = typename Wide<T>::Type;
   using P = Pack<T, kVector>;
-  const int64_t packs = columns / kVector;
-  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < packs; i += int64_t{gridDim.x} * blockDim.x) {
-      const int64_t column = i * kVector;
-      P v = *reinterpret_cast<const P*>(y + row * y_stride + column), b{}, r{};
-      if (bias != nullptr) {
-        b = *reinterpret_cast<const P*>(bias + column);
-      }
-      if (residual != nullptr) {
-        r = *reinterpret_cast<const P*>(residual + row * residual_stride + column);
-      }
+  const int64_t column = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * kVector;
+  if (column >= columns) {
+    return;
+  }
+  P b{};
+  if (bias != nullptr) {
+    b = *reinterpret_cast<const P*>(bias + column);
+  }
+  for (int64_t first = blockIdx.y * int64_t{kRows}; first < rows; first += gridDim.y * int64_t{kRows}) {
+    P v[kRows], r[kRows] = {};
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        const W x = W(v.values[j]) + (bias != nullptr ? W(b.values[j]) : W(0));
-        v.values[j] = T(activate<W>(activation, x) + (residual != nullptr ? W(r.values[j]) : W(0)));
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i < rows) {
+        v[i] = *reinterpret_cast<const P*>(y + (first + i) * y_stride + column);
+        if (residual != nullptr) {
+          r[i] = *reinterpret_cast<const P*>(residual + (first + i) * residual_stride + column);
+        }
       }
-      *reinterpret_cast<P*>(y + row * y_stride + column) = v;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i < rows) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          // An absent addend is not 0: -0 + 0 is 0.
+          W x = W(v[i].values[j]);
+          x = bias != nullptr ? x + W(b.values[j]) : x;
+          x = Act{}(x);
+          v[i].values[j] = T(residual != nullptr ? x + W(r[i].values[j]) : x);
+        }
+        *reinterpret_cast<P*>(y + (first + i) * y_stride + column) = v[i];
+      }
     }
   }
 }
 
 template <class T, int kVector>
 void launch(const Problem& p) {
-  const int64_t packs = p.n / kVector;
-  const dim3 grid(static_cast<unsigned>(std::min<int64_t>((packs + 255) / 256, 1 << 20)),
-                  static_cast<unsigned>(std::min<int64_t>(p.m, 65535)));
-  finish_kernel<T, kVector><<<grid, 256, 0, static_cast<cudaStream_t>(p.stream)>>>(
-      static_cast<T*>(p.y), static_cast<const T*>(p.bias), static_cast<const T*>(p.residual), p.activation, p.m, p.n,
-      p.y_stride, p.residual_stride);
+  const dim3 grid(static_cast<unsigned>((p.n + kThreads * kVector - 1) / (kThreads * kVector)),
+                  static_cast<unsigned>(std::min<int64_t>((p.m + kRows - 1) / kRows, 65535)));
+  dispatch(p.activation, [&]<class Act>(Act) {
+    finish_kernel<Act, T, kVector><<<grid, kThreads, 0, static_cast<cudaStream_t>(p.stream)>>>(
+        static_cast<T*>(p.y), static_cast<const T*>(p.bias), static_cast<const T*>(p.residual), p.m, p.n, p.y_stride,
+        p.residual_stride);
+  });
   cuda_check(cudaGetLastError(), "launch of finish_kernel");
 }
 

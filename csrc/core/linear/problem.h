@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/activation.h"
+#include "core/tensor_view.h"
+
 namespace fuseconv::linear {
 
-enum class Element : int32_t { f32, f64, f16, bf16 };
-
-// gelu is the erf form, gelu_tanh the tanh form.
-enum class Activation : int32_t { none, relu, gelu, gelu_tanh, silu, sigmoid, tanh };
+using Element = Dtype;
 
 // Sizes and strides are in elements. Rows are contiguous: only the stride between rows is free.
 struct Problem {
@@ -22,11 +22,15 @@ struct Problem {
   const void* residual;  // [m, n], or null
   void* y;               // [m, n]; overlaps nothing that is read
   int64_t x_stride, weight_stride, residual_stride, y_stride;
-  int32_t tf32;               // f32 only: multiply in TF32
-  int32_t relu_may_drop_nan;  // relu only: a NaN may come out as 0, as cuBLASLt's epilogue gives it
-  void* workspace;            // device memory, kWorkspaceBytes, 256-byte aligned; or null
+  int32_t tf32;          // f32 only: multiply in TF32
+  int32_t relu_checked;  // relu only: cublaslt may be proposed, since each algorithm is seen to keep a NaN before use
+  void* workspace;       // device memory, kWorkspaceBytes, 256-byte aligned; or null
   size_t workspace_bytes;
   void* stream;  // cudaStream_t
+  // The host framework's own y = x w^T + bias on a stream, for backend `host`; or null.
+  void (*product)(void* context, void* stream);
+  void* context;
+  int32_t weight_transposed;  // weight is [k, n] in memory, weight_stride between its rows
 };
 
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;

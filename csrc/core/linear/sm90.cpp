@@ -141,6 +141,9 @@ std::string refuses(const Problem& p) {
   if (p.m < 1 || p.n < 1 || p.k < 1 || p.m > kLimit || p.n > kLimit || p.k > kLimit) {
     return "a size is 0 or does not fit in 32 bits";
   }
+  if (p.weight_transposed != 0) {
+    return "the weight's rows are not dense";
+  }
   if (!aligned(p.x, p.x_stride) || !aligned(p.weight, p.weight_stride) || !aligned(p.y, p.y_stride)) {
     return "x, weight or y does not start, and step from row to row, at multiples of 16 bytes";
   }
