@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -38,7 +40,7 @@ FROM_RESULT = frozenset({"none", "relu", "sigmoid", "tanh"})
 """The activations whose derivative follows from their result; that of the others needs what they were applied to."""
 
 
-def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
+def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Any:
     """Returns grad * act'(x), by ops that can be differentiated again.
 
     Args:
@@ -49,7 +51,7 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
     Raises:
         ValueError: there is no such activation.
     """
-    aten = torch.ops.aten
+    aten: Any = torch.ops.aten
     match act:
         case "none":
             return grad
