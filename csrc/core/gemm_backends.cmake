@@ -22,7 +22,8 @@ function(fuseconv_gemm_backends target)
                   ${packages}/nvidia/cublas/include
             NO_DEFAULT_PATH)
 
-  add_library(${target} STATIC ${FUSECONV_LINEAR}/backends.cpp ${FUSECONV_LINEAR}/choices.cpp ${FUSECONV_LINEAR}/pass.cu)
+  add_library(${target} STATIC ${FUSECONV_LINEAR}/backends.cpp ${FUSECONV_LINEAR}/choices.cpp ${FUSECONV_LINEAR}/pass.cu
+                               ${FUSECONV_LINEAR}/sm80.cu)
   fuseconv_cuda_code(${target} ${FUSECONV_CUDA_ARCHS})
   if("90a" IN_LIST FUSECONV_CUDA_ARCHS)
     # One unit an activation, so that they build side by side. Only this architecture has the instructions in them.

@@ -29,7 +29,8 @@ def reference(
 ) -> Tensor:
     """act(x weight^T + bias) + residual; x [..., K], weight [N, K], bias [N], residual [..., N].
 
-    `backend` is how CUDA computes it: "auto", the fastest for the shape, or "cublaslt", "sm90", "cublas" or "aten".
+    `backend` is how CUDA computes it: "auto", the fastest for the shape, or "cublaslt", "sm90", "cublas",
+    "aten" or "sm80".
     `tf32` lets it multiply f32 in TF32.
     """
     y = activate(functional.linear(x, weight, bias), act)
