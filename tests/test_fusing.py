@@ -221,6 +221,12 @@ def test_dynamic_sizes():
             fused(torch.randn(shape))
 
 
+def test_a_part_of_a_larger_tensor_is_an_example():
+    model, _, _ = drawn("perceptron")
+    assert fused_calls(fuseconv.fuse(model, torch.randn(20, 8)[5:10])) >= 2
+    assert fused_calls(fuseconv.fuse(model, torch.randn(1, 8).expand(5, 8))) >= 2
+
+
 def test_a_constant_argument_is_part_of_the_graph():
     class Scaled(nn.Module):
         def forward(self, x: Tensor, times: int) -> Tensor:
