@@ -9,6 +9,8 @@
 #include "ops/add_rms_norm.h"
 #include "ops/attention_score.h"
 #include "ops/bias_act.h"
+#include "ops/gated_act.h"
+#include "ops/gated_act_backward.h"
 #include "ops/layer_norm_act.h"
 #include "ops/linear_act.h"
 #include "ops/linear_gated.h"
@@ -19,7 +21,6 @@
 
 namespace fuseconv {
 
-using AllOps = std::tuple<ActivationBackward, AddLayerNorm, AddRelu, AddRmsNorm, AttentionScore, BiasAct, LayerNormAct,
-                          LinearAct, LinearGated, Mlp, MulAdd, NormBackward, RmsNorm>;
+using AllOps = std::tuple<ActivationBackward, AddLayerNorm, AddRelu, AddRmsNorm, AttentionScore, BiasAct, GatedAct, GatedActBackward, LayerNormAct, LinearAct, LinearGated, Mlp, MulAdd, NormBackward, RmsNorm>;
 
 }  // namespace fuseconv

@@ -13,6 +13,8 @@ from fuseconv.ops.add_relu import add_relu
 from fuseconv.ops.add_rms_norm import add_rms_norm
 from fuseconv.ops.attention_score import attention_score
 from fuseconv.ops.bias_act import bias_act
+from fuseconv.ops.gated_act import gated_act
+from fuseconv.ops.gated_act_backward import gated_act_backward
 from fuseconv.ops.layer_norm_act import layer_norm_act
 from fuseconv.ops.library import library_paths
 from fuseconv.ops.linear_act import linear_act
@@ -23,21 +25,7 @@ from fuseconv.ops.norm_backward import norm_backward
 from fuseconv.ops.op import NAMESPACE, Op, Sample
 from fuseconv.ops.rms_norm import rms_norm
 
-OPS = (
-    activation_backward,
-    add_layer_norm,
-    add_relu,
-    add_rms_norm,
-    attention_score,
-    bias_act,
-    layer_norm_act,
-    linear_act,
-    linear_gated,
-    mlp,
-    mul_add,
-    norm_backward,
-    rms_norm,
-)
+OPS = (activation_backward, add_layer_norm, add_relu, add_rms_norm, attention_score, bias_act, gated_act, gated_act_backward, layer_norm_act, linear_act, linear_gated, mlp, mul_add, norm_backward, rms_norm)
 
 library.load()
 for _op in OPS:
@@ -55,6 +43,8 @@ __all__ = [
     "add_rms_norm",
     "attention_score",
     "bias_act",
+    "gated_act",
+    "gated_act_backward",
     "layer_norm_act",
     "library_paths",
     "linear_act",

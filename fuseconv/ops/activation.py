@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -40,7 +38,7 @@ FROM_RESULT = frozenset({"none", "relu", "sigmoid", "tanh"})
 """The activations whose derivative follows from their result; that of the others needs what they were applied to."""
 
 
-def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Any:
+def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
     """Returns grad * act'(x), by ops that can be differentiated again.
 
     Args:
@@ -51,20 +49,23 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Any:
     Raises:
         ValueError: there is no such activation.
     """
-    aten: Any = torch.ops.aten
+    aten = torch.ops.aten
+    result: Tensor
     match act:
         case "none":
             return grad
         case "relu":
-            return aten.threshold_backward(grad, value, 0)
+            result = aten.threshold_backward(grad, value, 0)
         case "gelu":
-            return aten.gelu_backward(grad, value)
+            result = aten.gelu_backward(grad, value)
         case "gelu_tanh":
-            return aten.gelu_backward(grad, value, approximate="tanh")
+            result = aten.gelu_backward(grad, value, approximate="tanh")
         case "silu":
-            return aten.silu_backward(grad, value)
+            result = aten.silu_backward(grad, value)
         case "sigmoid":
-            return aten.sigmoid_backward(grad, value)
+            result = aten.sigmoid_backward(grad, value)
         case "tanh":
-            return aten.tanh_backward(grad, value)
-    raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
+            result = aten.tanh_backward(grad, value)
+        case _:
+            raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
+    return result
