@@ -27,9 +27,16 @@ class TorchCudaHost final : public CudaHost {
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device_.index, &stream));
     return stream;
   }
+  void* scratch(size_t bytes) override {
+    const int64_t count = static_cast<int64_t>((bytes + sizeof(float) - 1) / sizeof(float));
+    // Freed with the host, after the launches: the caching allocator hands it out again in the order of the stream.
+    scratch_.push_back(allocate(contiguous(Dtype::f32, 1, &count), device_));
+    return scratch_.back().mutable_data_ptr();
+  }
 
  private:
   Device device_;
+  std::vector<Tensor> scratch_;
 };
 
 template <class Op>

@@ -1,6 +1,7 @@
 // What only the host framework can give. Each binding implements it: torch by its shims, ONNX Runtime by its own API.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -29,6 +30,9 @@ class CudaHost : public Host {
  public:
   // The stream that the call must use, a cudaStream_t of the current device.
   virtual void* stream() = 0;
+
+  // Device memory that lives until the call's work is done; 256-byte aligned.
+  virtual void* scratch(size_t bytes) = 0;
 };
 
 }  // namespace fuseconv

@@ -10,13 +10,28 @@ from fuseconv.ops.activation import ACTIVATIONS
 from fuseconv.ops.add_layer_norm import add_layer_norm
 from fuseconv.ops.add_relu import add_relu
 from fuseconv.ops.bias_act import bias_act
+from fuseconv.ops.gelu_dropout import gelu_dropout, gelu_with_dropout
 from fuseconv.ops.layer_norm_act import layer_norm_act
 from fuseconv.ops.library import library_paths
 from fuseconv.ops.linear_act import linear_act
+from fuseconv.ops.mean_abs import mean_abs
 from fuseconv.ops.mul_add import mul_add
+from fuseconv.ops.mul_tanh import mul_tanh
 from fuseconv.ops.op import NAMESPACE, Op, Sample
+from fuseconv.ops.sum_squared import sum_squared
 
-OPS = (add_layer_norm, add_relu, bias_act, layer_norm_act, linear_act, mul_add)
+OPS = (
+    add_layer_norm,
+    add_relu,
+    bias_act,
+    gelu_dropout,
+    layer_norm_act,
+    linear_act,
+    mean_abs,
+    mul_add,
+    mul_tanh,
+    sum_squared,
+)
 
 library.load()
 for _op in OPS:
@@ -31,8 +46,13 @@ __all__ = [
     "add_layer_norm",
     "add_relu",
     "bias_act",
+    "gelu_dropout",
+    "gelu_with_dropout",
     "layer_norm_act",
     "library_paths",
     "linear_act",
+    "mean_abs",
     "mul_add",
+    "mul_tanh",
+    "sum_squared",
 ]
