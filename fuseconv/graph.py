@@ -24,7 +24,7 @@ from fuseconv.steps import Binding
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _TORCH = str(Path(torch.__file__).parent)
-_CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 class Workspace:
@@ -35,9 +35,10 @@ class Workspace:
         root: the program's graph module: holds the submodules of control flow.
         ranges: symbolic size to the range declared for it.
         mode: the fake mode of the program's values; None for a program that holds no tensor.
+        trainable: whether parameters and buffers may change and gradients must flow as they did.
     """
 
-    def __init__(self, exported: torch.export.ExportedProgram) -> None:
+    def __init__(self, exported: torch.export.ExportedProgram, *, trainable: bool = False) -> None:
         self.graph = Graph()
         self.root = exported.graph_module
         copies: dict[Node, Node] = {}
@@ -49,15 +50,36 @@ class Workspace:
         self.ranges: Mapping[Any, Any] = exported.range_constraints
         fakes = (node.meta.get("val") for node in self.graph.nodes)
         self.mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
-        self._constants = _constants(exported)
+        self.trainable = trainable
+        self._states = _states(exported)
+        fixed = (InputKind.CONSTANT_TENSOR,) if trainable else _STATE_KINDS
+        self._constants = {name: tensor for name, (kind, tensor) in self._states.items() if kind in fixed}
         self.clean()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
         self._replaced: dict[Node, Node] = {}
         self._origins: dict[Node, str] = {}
 
+    def is_state(self, node: Any) -> bool:
+        """Whether a node stands for a parameter, buffer or constant of the model."""
+        return isinstance(node, Node) and node.op == "placeholder" and node.name in self._states
+
     def constant(self, node: Any) -> torch.Tensor | None:
-        """Returns the tensor a parameter, buffer or constant placeholder stands for; None for anything else."""
+        """Returns the tensor behind a placeholder whose values never change, so that they may be read; else None.
+
+        Of a trainable program those are the literals of its `forward` alone.
+        """
         return self._constants.get(node.name) if isinstance(node, Node) and node.op == "placeholder" else None
+
+    def may_require_grad(self, node: Node) -> bool:
+        """Whether anything that a node is computed from may be differentiated by: a parameter, a buffer, an input."""
+        seen, queue = {node}, [node]
+        while queue:
+            node = queue.pop()
+            if node.op == "placeholder" and self.constant(node) is None:
+                return True
+            queue.extend(operand for operand in node.all_input_nodes if operand not in seen)
+            seen.update(node.all_input_nodes)
+        return False
 
     def node(self, name: str) -> Node:
         """Returns the node of that name in the program, or what stands in its place now.
@@ -106,17 +128,17 @@ class Workspace:
         self.graph.eliminate_dead_code()
 
 
-def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+def _states(exported: torch.export.ExportedProgram) -> dict[str, tuple[InputKind, torch.Tensor]]:
     signature = exported.graph_signature
     mutated = set(signature.buffers_to_mutate.values())
     tables: tuple[Mapping[str, Any], ...] = (exported.state_dict, exported.constants)
-    constants = {}
+    states = {}
     for spec in signature.input_specs:
-        if spec.kind in _CONSTANT_KINDS and spec.target not in mutated:
+        if spec.kind in _STATE_KINDS and spec.target not in mutated:
             tensor = next((table[spec.target] for table in tables if spec.target in table), None)
             if isinstance(tensor, torch.Tensor):
-                constants[spec.arg.name] = tensor
-    return constants
+                states[spec.arg.name] = (spec.kind, tensor)
+    return states
 
 
 def is_call(node: Any) -> bool:

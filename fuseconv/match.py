@@ -14,6 +14,7 @@ import torch
 from torch.fx import Node
 
 from fuseconv.contract import SHORT_DTYPES
+from fuseconv.gradient_flow import check_gradients
 from fuseconv.graph import nodes_in
 from fuseconv.pattern import Pattern
 from fuseconv.predicates import Refused, compare, text_of
@@ -114,6 +115,8 @@ def judge(index: Index, pattern: Pattern, state: State) -> Site:
         if node.op == "placeholder" and name in results and any(user.op == "output" for user in results[name].users):
             raise Refused("an output that is computed", f"{node.name}, which is an input")
     insertion_point(matched, operands, frozenset(results.values()))
+    if index.workspace.trainable:
+        check_gradients(matched, operands, results, replacement, index.workspace)
     saved = len(nodes) - len(replacement.instructions)
     return Site(rule, tuple(sorted(matched)), known, results, saved)
 

@@ -39,7 +39,7 @@ def rewrite(program: Program, plan: Plan) -> Program:
         RuleError: a step does not fit: a node is not there, calls another op, has other operands, or what replaces it
             differs in dtype or shape.
     """
-    workspace = Workspace(program.exported)
+    workspace = Workspace(program.exported, trainable=program.trainable)
     for number, step in enumerate(plan.steps):
         where = f"step {number} of the plan, rule {step.rule} (/steps/{number})"
         try:

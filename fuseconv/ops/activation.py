@@ -1,8 +1,6 @@
-"""The activations an op's `act` argument names, in plain PyTorch."""
+"""The activations an op's `act` argument names, and their derivatives, in plain PyTorch."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
@@ -36,31 +34,38 @@ def activate(x: Tensor, act: str) -> Tensor:
     raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
 
 
-def activation_gradient(grad: Tensor, x: Tensor, act: str) -> Tensor:
-    """Returns the gradient before the activation from the one after it: grad act'(x).
+FROM_RESULT = frozenset({"none", "relu", "sigmoid", "tanh"})
+"""The activations whose derivative follows from their result; that of the others needs what they were applied to."""
+
+
+def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
+    """Returns grad * act'(x), by ops that can be differentiated again.
+
+    Args:
+        grad: the gradient of act(x).
+        value: act(x) if the activation is one of `FROM_RESULT`, else x; not read for "none".
+        act: the activation.
 
     Raises:
         ValueError: there is no such activation.
     """
+    aten = torch.ops.aten
+    result: Tensor
     match act:
         case "none":
             return grad
         case "relu":
-            return torch.where(x <= 0, torch.zeros_like(grad), grad)
+            result = aten.threshold_backward(grad, value, 0)
         case "gelu":
-            density = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-            return grad * (0.5 * (1 + torch.erf(x / math.sqrt(2))) + x * density)
+            result = aten.gelu_backward(grad, value)
         case "gelu_tanh":
-            root = math.sqrt(2 / math.pi)
-            t = torch.tanh(root * (x + 0.044715 * x * x * x))
-            return grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x))
+            result = aten.gelu_backward(grad, value, approximate="tanh")
         case "silu":
-            s = torch.sigmoid(x)
-            return grad * (s + x * (s * (1 - s)))
+            result = aten.silu_backward(grad, value)
         case "sigmoid":
-            s = torch.sigmoid(x)
-            return grad * (s * (1 - s))
+            result = aten.sigmoid_backward(grad, value)
         case "tanh":
-            t = torch.tanh(x)
-            return grad * (1 - t * t)
-    raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
+            result = aten.tanh_backward(grad, value)
+        case _:
+            raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
+    return result

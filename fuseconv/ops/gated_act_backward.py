@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fuseconv.ops.activation import ACTIVATIONS, activate, activation_gradient
+from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -13,7 +13,9 @@ from fuseconv.ops.sampling import Draw
 def reference(grad: Tensor, z: Tensor, act: str) -> Tensor:
     """Returns the gradient of z = [gate, up], [..., 2H], from that of act(gate) * up, [..., H]."""
     gate, up = z.tensor_split(2, -1)
-    return torch.cat([activation_gradient(grad * up, gate, act), grad * activate(gate, act)], -1)
+    value = activate(gate, act)
+    before = activate_backward(grad * up, value if act in FROM_RESULT else gate, act)
+    return torch.cat([before, grad * value], -1)
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
