@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,8 @@ sys.path.insert(0, str(BENCH))
 import cases  # noqa: E402  # scripts, not a package
 import clock  # noqa: E402
 import render  # noqa: E402
+
+bench = importlib.import_module("ops")
 
 HELPERS = {"activation_backward", "norm_backward"}
 """Ops that are the gradients of others: a model that learns calls them."""
@@ -37,16 +38,14 @@ def test_no_row_is_measured_twice():
         assert len(keys) == len(set(keys))
 
 
-def test_a_run_prints_and_merges_its_rows(tmp_path):
+def test_a_run_prints_and_merges_its_rows(tmp_path, monkeypatch, capsys):
     out = tmp_path / "cpu.json"
 
     def run(*arguments: str) -> str:
-        command = [sys.executable, BENCH / "ops.py", out, "--device", "cpu", "--rounds", "1", *arguments]
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={"PYTHONPATH": str(BENCH.parent), "PATH": ""}
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        monkeypatch.setattr(sys, "argv", ["ops.py", str(out), "--device", "cpu", "--rounds", "1", *arguments])
+        with torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=256):  # put back what a run sets
+            bench.main()
+        return capsys.readouterr().out
 
     printed = run("--only", "linear_act", "--act", "relu", "--dtype", "f32", "--peers", "eager", "--seconds", "0.1")
     first = json.loads(out.read_text())
@@ -66,7 +65,6 @@ def test_a_run_prints_and_merges_its_rows(tmp_path):
 
 
 def test_a_case_that_is_wrong_stops_the_run():
-    bench = importlib.import_module("ops")
     case = next(case for case in cases.cases("cpu") if case.op == "add_relu")
     operands = cases.draw("cpu", "f32", ((4, 8), (4, 8)))
     assert bench.check(case, operands) < 3
