@@ -64,6 +64,12 @@ class Choice(ctypes.Structure):
     _fields_ = (("backend", ctypes.c_int32), ("variant", ctypes.c_int32))
 
 
+class Timing(ctypes.Structure):
+    """`fuseconv::linear::Timing`."""
+
+    _fields_ = (("choice", Choice), ("microseconds", ctypes.c_float))
+
+
 class Library:
     """The C interface, with torch's tensors."""
 
@@ -129,6 +135,12 @@ class Library:
         choice = Choice()
         self._call("fuseconv_linear_choose", problem, int(may_time), ctypes.byref(choice))
         return choice
+
+    def timings(self, problem: Problem) -> list[tuple[Choice, float]]:
+        """Every candidate with its microseconds, fastest first."""
+        room = (Timing * 64)()
+        found = self._call("fuseconv_linear_time", problem, room, len(room))
+        return [(Choice(t.choice.backend, t.choice.variant), t.microseconds) for t in room[:found]]
 
     def describe(self, choice: Choice) -> str:
         """As a person reads it."""

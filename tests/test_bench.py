@@ -22,7 +22,7 @@ import render  # noqa: E402
 
 bench = importlib.import_module("ops")
 
-HELPERS = {"activation_backward", "norm_backward"}
+HELPERS = {"activation_backward", "gated_act_backward", "norm_backward"}
 """Ops that are the gradients of others: a model that learns calls them."""
 
 
