@@ -350,6 +350,14 @@ def test_autocast_keeps_the_gradient():
         assert torch.equal(result, right)
 
 
+def test_autocast_of_norms_and_scores():
+    draw = Draw("cpu", torch.bfloat16)
+    x, weight = draw(3, 16), draw(16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ops.rms_norm(x, weight, 1e-5), ops.rms_norm(x.float(), weight.float(), 1e-5))
+        assert ops.attention_score(x.float(), x.float()).dtype == torch.bfloat16
+
+
 def test_export_calls_the_op():
     class Model(torch.nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
