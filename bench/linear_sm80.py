@@ -18,7 +18,7 @@ from clock import microseconds
 from linear_library import ACTIVATIONS, BACKENDS, Choice, Library, draw, error
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
-SHAPES = ("128x128", "64x64")
+SHAPES = ("128x256", "128x128", "64x64")
 
 
 def measure(library: Library, shape: tuple[int, int, int], act: str, dtype: torch.dtype) -> list[dict[str, object]]:
@@ -52,7 +52,9 @@ def main() -> None:
     for shape in SIX + SMALL:
         for act, dtype in (("none", torch.bfloat16), ("gelu", torch.bfloat16), ("silu", torch.float16)):
             rows += measure(library, shape, act, dtype)
-            both = " ".join(f"{r['variant']} {r['us']:.2f} ({r['limit_us'] / r['us']:.2f} of mm)" for r in rows[-2:])
+            both = " ".join(
+                f"{r['variant']} {r['us']:.2f} ({r['limit_us'] / r['us']:.2f} of mm)" for r in rows[-len(SHAPES) :]
+            )
             print(
                 f"{act:5} {shape!s:19} mm {rows[-1]['limit_us']:.2f} {both} error {rows[-1]['error']:.2e}", flush=True
             )

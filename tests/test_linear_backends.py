@@ -98,7 +98,7 @@ def test_sm90(library, shape, place, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", [0, 1])
+@pytest.mark.parametrize("shape", range(3))
 def test_sm80(library, shape, dtype):
     choices = [Choice(BACKENDS.index("sm80"), shape)]
     assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype)
