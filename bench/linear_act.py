@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
 }
 ELEMENTS = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-BACKENDS = ("cublaslt", "sm90", "cublas")
+BACKENDS = ("cublaslt", "sm90", "cublas", "aten", "sm80")
 SIX = [(128, 3072, 768), (4096, 3072, 768), (12608, 3072, 768), (8192, 4096, 1024), (2048, 5632, 2048), (4096,) * 3]
 SMALL = [(1, 3072, 768), (16, 3072, 768), (64, 3072, 768), (128, 768, 3072)]
 OTHER = [(512, 768, 768), (1024, 3072, 768), (4096, 768, 3072)]
@@ -60,10 +60,15 @@ class Problem(ctypes.Structure):
         ("residual_stride", ctypes.c_int64),
         ("y_stride", ctypes.c_int64),
         ("tf32", ctypes.c_int32),
-        ("relu_may_drop_nan", ctypes.c_int32),
+        ("relu_checked", ctypes.c_int32),
+        ("gated", ctypes.c_int32),
         ("workspace", ctypes.c_void_p),
         ("workspace_bytes", ctypes.c_size_t),
+        ("scratch", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
+        ("product", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("weight_transposed", ctypes.c_int32),
     )
 
 
@@ -80,7 +85,7 @@ class Library:
         torch.mm(
             torch.ones(8, 8, device="cuda"), torch.ones(8, 8, device="cuda")
         )  # loads torch's cuBLAS, which ours links to
-        self.library = ctypes.CDLL(str(path))
+        self.library = ctypes.CDLL(str(path.resolve()))
         self.library.fuseconv_linear_cublas_version.restype = ctypes.c_long
         self.message = ctypes.create_string_buffer(4096)
         self.workspace = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
@@ -93,9 +98,12 @@ class Library:
         act: str,
         residual: torch.Tensor | None = None,
         y: torch.Tensor | None = None,
+        scratch: torch.Tensor | None = None,
+        *,
+        gated: bool = False,
     ) -> tuple[Problem, torch.Tensor]:
         """The problem, and y filled with NaN. The problem keeps no reference to the tensors: the caller must."""
-        (m, k), n = x.shape, weight.shape[0]
+        (m, k), n = x.shape, weight.shape[0] // (2 if gated else 1)
         if y is None:
             y = torch.full((m, n), float("nan"), dtype=x.dtype, device=x.device)
         return Problem(
@@ -113,6 +121,8 @@ class Library:
             weight_stride=weight.stride(0),
             residual_stride=0 if residual is None else residual.stride(0),
             y_stride=y.stride(0),
+            gated=int(gated),
+            scratch=None if scratch is None else scratch.data_ptr(),
             workspace=self.workspace.data_ptr(),
             workspace_bytes=self.workspace.numel(),
         ), y

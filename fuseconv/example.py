@@ -122,6 +122,10 @@ def _parameters(text: _Text, sizes: Mapping[str, int], draw: torch.Generator) ->
 class _NoConstants:
     """The constants of a program that is only being written."""
 
+    def is_state(self, node: object) -> bool:  # noqa: ARG002  # the protocol's
+        """Knows none."""
+        return False
+
     def constant(self, node: object) -> object:
         """Knows none."""
         del node

@@ -50,7 +50,7 @@ __all__ = [
     "to_binding",
 ]
 
-_CONSTANT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,10 @@ class Workspace:
         root: the program's graph module: holds the submodules of control flow.
         ranges: symbolic size to the range declared for it.
         mode: the fake mode of the program's values; None for a program that holds no tensor.
+        trainable: whether parameters and buffers may change and gradients must flow as they did.
     """
 
-    def __init__(self, exported: torch.export.ExportedProgram) -> None:
+    def __init__(self, exported: torch.export.ExportedProgram, *, trainable: bool = False) -> None:
         self.graph = Graph()
         self.root = exported.graph_module
         copies: dict[Node, Node] = {}
@@ -84,7 +85,12 @@ class Workspace:
         self.ranges: Mapping[Any, Any] = exported.range_constraints
         fakes = (node.meta.get("val") for node in self.graph.nodes)
         self.mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
-        self._constants: dict[str, torch.Tensor | Deferred] = dict(_constants(exported))
+        self.trainable = trainable
+        self._states = _states(exported)
+        fixed = (InputKind.CONSTANT_TENSOR,) if trainable else _STATE_KINDS
+        self._constants: dict[str, torch.Tensor | Deferred] = {
+            name: tensor for name, (kind, tensor) in self._states.items() if kind in fixed
+        }
         self._computed: dict[str, Node] = {}
         self.clean()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
@@ -102,12 +108,21 @@ class Workspace:
         except UnknownError as problem:
             raise Refused("elements that depend on no input", str(problem)) from None
 
+    def is_state(self, node: Any) -> bool:
+        """Whether a node stands for a parameter, buffer or constant of the model, or is computed of them."""
+        return self.is_constant(node) or (
+            isinstance(node, Node) and node.op == "placeholder" and node.name in self._states
+        )
+
     def is_constant(self, node: Any) -> bool:
-        """Whether a node is a parameter, buffer or constant, or computed of them at conversion."""
+        """Whether a node is a placeholder whose values never change, or computed of such at conversion."""
         return isinstance(node, Node) and node.op == "placeholder" and node.name in self._constants
 
     def constant(self, node: Any) -> torch.Tensor | None:
-        """Returns the tensor a parameter, buffer or constant placeholder stands for; None for anything else."""
+        """Returns the tensor behind a placeholder whose values never change, so that they may be read; else None.
+
+        Of a trainable program those are the literals of its `forward` alone.
+        """
         if not self.is_constant(node):
             return None
         known = self._constants[node.name]
@@ -134,7 +149,7 @@ class Workspace:
         """
         key = repr((op, args, sorted(kwargs.items())))
         if key not in self._computed:
-            first = next(node for node in self.graph.nodes if not self.is_constant(node))
+            first = next(node for node in self.graph.nodes if not self.is_state(node))
             with self.graph.inserting_before(first):
                 node = self.graph.create_node("placeholder", name, name=name)
             node.target = node.name
@@ -148,6 +163,17 @@ class Workspace:
         used = [node for node in self._computed.values() if node.users]
         tensors = ((node.name, self.constant(node)) for node in used)
         return {name: tensor for name, tensor in tensors if tensor is not None}
+
+    def may_require_grad(self, node: Node) -> bool:
+        """Whether anything that a node is computed from may be differentiated by: a parameter, a buffer, an input."""
+        seen, queue = {node}, [node]
+        while queue:
+            node = queue.pop()
+            if node.op == "placeholder" and self.constant(node) is None:
+                return True
+            queue.extend(operand for operand in node.all_input_nodes if operand not in seen)
+            seen.update(node.all_input_nodes)
+        return False
 
     def node(self, name: str) -> Node:
         """Returns the node of that name in the program, or what stands in its place now.
@@ -196,17 +222,17 @@ class Workspace:
         self.graph.eliminate_dead_code()
 
 
-def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+def _states(exported: torch.export.ExportedProgram) -> dict[str, tuple[InputKind, torch.Tensor]]:
     signature = exported.graph_signature
     mutated = set(signature.buffers_to_mutate.values())
     tables: tuple[Mapping[str, Any], ...] = (exported.state_dict, exported.constants)
-    constants = {}
+    states = {}
     for spec in signature.input_specs:
-        if spec.kind in _CONSTANT_KINDS and spec.target not in mutated:
+        if spec.kind in _STATE_KINDS and spec.target not in mutated:
             tensor = next((table[spec.target] for table in tables if spec.target in table), None)
             if isinstance(tensor, torch.Tensor):
-                constants[spec.arg.name] = tensor
-    return constants
+                states[spec.arg.name] = (spec.kind, tensor)
+    return states
 
 
 def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:

@@ -14,6 +14,7 @@ import torch
 from torch.fx import Node
 
 from fuseconv.contract import SHORT_DTYPES
+from fuseconv.gradient_flow import check_gradients
 from fuseconv.graph import Workspace, is_getitem, is_returned, nodes_in
 from fuseconv.layout import relaid
 from fuseconv.merge import spread
@@ -157,6 +158,8 @@ def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
         if isinstance(instead, Node) and instead.op == "placeholder" and is_returned(node):
             raise Refused("an output that is computed", f"{instead.name}, which is an input")
     insertion_point(matched, operands, frozenset(results.values()))
+    if index.workspace.trainable:
+        check_gradients(matched, operands, results, replacement, index.workspace)
     made = sum(not instruction.constant for instruction in replacement.instructions)
     saved = sum(not is_getitem(node) for node in matched) - made
     text = tuple(written(line) for line in lines)

@@ -56,7 +56,7 @@ def plan(
     used = [rule for rule in rules if _is_for(rule, device, targets, allow)]
     patterns = {rule.name: compile_rule(rule) for rule in used}
     check_loops(patterns.values())
-    workspace = Workspace(program.exported)
+    workspace = Workspace(program.exported, trainable=program.trainable)
     steps: list[Step] = []
     misses: dict[tuple[str, str], Miss] = {}
     for stage in STAGES:

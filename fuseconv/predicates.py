@@ -21,8 +21,11 @@ from fuseconv.contract import SHORT_DTYPES
 class Constants(Protocol):
     """What a predicate may ask of the program, beside the nodes themselves."""
 
+    def is_state(self, node: Any) -> bool:
+        """Whether a node stands for a parameter, buffer or constant of the model."""
+
     def constant(self, node: Any) -> Any:
-        """Returns the tensor a parameter, buffer or constant placeholder stands for; None for any other node."""
+        """Returns the tensor behind a placeholder whose values never change, so that they may be read; else None."""
 
     def is_constant(self, node: Any) -> bool:
         """Whether `constant` would return a tensor."""
@@ -172,13 +175,13 @@ def is_floating(_: Constants, *operands: Any) -> None:
 
 
 def same_kind(_: Constants, *operands: Any) -> None:
-    """All tensors have one dtype and one device; None, an argument left out, is passed over."""
+    """All tensors have one device, and one dtype unless autocast gives them one; None is passed over."""
     present = [operand for operand in operands if operand is not None]
     for operand in present[1:]:
-        if _fake(operand).dtype != _fake(present[0]).dtype:
-            raise Refused(f"the dtype of {text_of(present[0])}", text_of(operand))
         if _fake(operand).device != _fake(present[0]).device:
             raise Refused(f"the device {_fake(present[0]).device}", f"{operand.name} on {_fake(operand).device}")
+        if _fake(operand).dtype != _fake(present[0]).dtype and not _is_cast(operand):
+            raise Refused(f"the dtype of {text_of(present[0])}", text_of(operand))
 
 
 def same_shape(_: Constants, *operands: Any) -> None:
@@ -192,7 +195,7 @@ def same_shape(_: Constants, *operands: Any) -> None:
 def is_parameter(constants: Constants, *operands: Any) -> None:
     """Each is a parameter, buffer or constant of the model, not a computed value."""
     for operand in operands:
-        if not constants.is_constant(operand):
+        if not constants.is_state(operand):
             raise Refused("a parameter of the model", text_of(operand))
 
 
@@ -315,6 +318,13 @@ def _fake(operand: Any) -> Any:
     if not isinstance(fake, torch.Tensor):
         raise Refused("a tensor", text_of(operand))
     return fake
+
+
+def _is_cast(operand: Any) -> bool:
+    """Whether ops are called under autocast, which casts their operands."""
+    import torch
+
+    return torch.is_autocast_enabled(_fake(operand).device.type)
 
 
 def text_of(operand: Any) -> str:

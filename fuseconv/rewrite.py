@@ -39,7 +39,7 @@ def rewrite(program: Program, plan: Plan) -> Program:
         RuleError: a step does not fit: a node is not there, calls another op, has other operands, or what replaces it
             differs in dtype or shape.
     """
-    workspace = Workspace(program.exported)
+    workspace = Workspace(program.exported, trainable=program.trainable)
     for number, step in enumerate(plan.steps):
         where = f"step {number} of the plan, rule {step.rule} (/steps/{number})"
         try:
@@ -176,9 +176,7 @@ def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> t
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     kept = []
     for node in [node for node in graph.nodes if node.op == "placeholder"]:
-        spec = specs.get(node.name) or InputSpec(
-            InputKind.BUFFER, TensorArgument(node.name), node.name, persistent=True
-        )
+        spec = specs.get(node.name) or InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name)
         if spec.kind in _CONSTANTS and not node.users:
             graph.erase_node(node)
         else:
@@ -194,10 +192,10 @@ def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> t
         root=exported.graph_module,
         graph=graph,
         graph_signature=ExportGraphSignature(kept, outputs),
-        state_dict={name: tensor for name, tensor in exported.state_dict.items() if name not in dropped} | computed,
+        state_dict={name: tensor for name, tensor in exported.state_dict.items() if name not in dropped},
         range_constraints=exported.range_constraints,
         module_call_graph=exported.module_call_graph,
         example_inputs=exported.example_inputs,
-        constants={name: value for name, value in exported.constants.items() if name not in dropped},
+        constants={name: value for name, value in exported.constants.items() if name not in dropped} | computed,
         verifiers=exported.verifiers,
     )

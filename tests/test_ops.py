@@ -17,6 +17,7 @@ from truth import assert_close_to_truth
 from fuseconv import ops
 from fuseconv.errors import FileError
 from fuseconv.ops import library
+from fuseconv.ops.autocast import lower, single, widest
 from fuseconv.ops.sampling import Draw
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -24,13 +25,13 @@ DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 ROOT = Path(__file__).parent.parent
 
 
-def rows(calls="samples", dtypes=(torch.float32,)):
-    """The table: (op, sample) for every device and dtype, named."""
+def rows(calls="samples", dtypes=(torch.float32,), most=None):
+    """The table: (op, sample) for every device and dtype, named; at most so many samples of an op."""
     table = []
     for op in ops.OPS:
         for device in DEVICES:
             for dtype in dtypes:
-                for sample in op.samples(device, dtype) if calls == "samples" else op.errors(device):
+                for sample in (op.samples(device, dtype) if calls == "samples" else op.errors(device))[:most]:
                     name = f"{op.name}-{device}-{str(dtype).removeprefix('torch.')}-{sample.name}"
                     table.append(pytest.param(op, sample, id=name))
     return table
@@ -97,7 +98,7 @@ def test_values(op, sample):
             assert torch.equal(value, was)
 
 
-@pytest.mark.parametrize(("op", "sample"), rows())
+@pytest.mark.parametrize(("op", "sample"), rows() + rows(dtypes=[torch.float64, torch.float16, torch.bfloat16], most=2))
 def test_opcheck(op, sample):
     args = tuple(value.detach().requires_grad_() if isinstance(value, Tensor) else value for value in sample.args)
     outcome = torch.library.opcheck(op.overload, args, dict(sample.kwargs))
@@ -165,6 +166,9 @@ def test_special_values_through_activations(act, dtype, device):
     one = torch.ones(1, 1, dtype=dtype, device=device)
     truth = ops.linear_act.reference(finite[:, None].double(), one.double(), act=act).to(dtype)
     torch.testing.assert_close(ops.linear_act(finite[:, None], one, act=act), truth)
+    ones = torch.ones(2, 1, dtype=dtype, device=device)
+    truth = ops.linear_gated.reference(finite[:, None].double(), ones.double(), act=act).to(dtype)
+    torch.testing.assert_close(ops.linear_gated(finite[:, None], ones, act=act), truth)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -180,6 +184,8 @@ def test_special_values_through_sums_and_norms(dtype, device):
         for op, args in (
             (ops.add_layer_norm, (rest, None, None, 1e-5)),
             (ops.layer_norm_act, (None, None, 1e-5, "relu")),
+            (ops.add_rms_norm, (rest, None, 1e-5)),
+            (ops.rms_norm, (None, 1e-5)),
         ):
             for result, original in zip(
                 tensors(op(rows_in, *args)), tensors(op.reference(rows_in, *args)), strict=True
@@ -197,20 +203,63 @@ def test_f16_overflows_as_eager_does(device):
         (ops.mul_add(x, x, y), x * x + y),
         (ops.bias_act(x, y, "none"), x + y),
         (ops.add_layer_norm(x[:2], y[:2], None, None, 1e-5)[1], x[:2] + y[:2]),
+        (ops.add_rms_norm(x[:2], y[:2], None, 1e-5)[1], x[:2] + y[:2]),
     ):
         assert torch.equal(result, original)
 
 
+@pytest.mark.parametrize("op", [ops.layer_norm_act, ops.rms_norm], ids=lambda op: op.name)
 @pytest.mark.parametrize("mean", [0.0, 1.0, 100.0, 1e4])
 @pytest.mark.parametrize("columns", [48, 768, 5000, 100_003])
 @pytest.mark.parametrize("device", DEVICES)
-def test_norms_are_at_least_as_exact_as_eager(mean, columns, device):
+def test_norms_are_at_least_as_exact_as_eager(op, mean, columns, device):
     draw = Draw(device, torch.float32)
     x, weight, bias = draw(max(8, 10_000 // columns), columns) + mean, draw(columns), draw(columns)
-    truth = ops.layer_norm_act.reference(x.double(), weight.double(), bias.double(), 1e-5, "none")
-    result = ops.layer_norm_act(x, weight, bias, 1e-5, "none")
-    eager = ops.layer_norm_act.reference(x, weight, bias, 1e-5, "none")
+    args = (x, weight, bias, 1e-5, "none") if op is ops.layer_norm_act else (x, weight, 1e-5)
+    truth = op.reference(*as_f64(args))
+    result, eager = op(*args), op.reference(*args)
     assert (result - truth).square().mean() <= 1.1 * (eager - truth).square().mean()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.125])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_scores_are_at_least_as_exact_as_eager(dtype, device, scale):
+    draw = Draw(device, dtype)
+    args = (draw(4, 33, 64, scale=0.5), draw(4, 264, 64, scale=0.5), draw(33, 264), scale)
+    truth = ops.attention_score.reference(*as_f64(args))
+    result, eager = ops.attention_score(*args), ops.attention_score.reference(*args)
+    assert (result - truth).square().mean() <= 1.1 * (eager - truth).square().mean()
+
+
+@pytest.mark.parametrize("columns", [24, 27, 20_000], ids=["dense", "odd", "long"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_scores_of_special_values(dtype, device, columns):
+    draw = Draw(device, dtype)
+    q, k = draw(6, 16), draw(columns, 16)
+    mask = torch.zeros(6, columns, dtype=dtype, device=device)
+    mask[0] = float("-inf")  # no position at all: 0 / 0
+    mask[1, 1:] = float("-inf")  # one
+    mask[2, ::2] = float("-inf")
+    mask[3, 5] = float("nan")
+    mask[4, 5] = float("inf")
+    result, eager = ops.attention_score(q, k, mask, 0.25), ops.attention_score.reference(q, k, mask, 0.25)
+    truth = ops.attention_score.reference(q.double(), k.double(), mask.double(), 0.25)
+    assert_close_to_truth(result, eager, truth)
+    assert result[[0, 3, 4]].isnan().all()
+    assert result[1, 0] == 1
+    assert (result[2, ::2] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_large_scores_do_not_overflow(dtype, device):
+    # The products are beyond f16; scaled they are not.
+    q = torch.full((3, 64), 60.0, dtype=dtype, device=device)
+    k = torch.full((40, 64), 40.0, dtype=dtype, device=device)
+    expected = torch.full((3, 40), 1 / 40, dtype=torch.float64, device=device).to(dtype)
+    torch.testing.assert_close(ops.attention_score(q, k, None, 0.125), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -258,11 +307,43 @@ def test_results_have_eagers_layout():
         assert torch.equal(result, original)
 
 
-def test_autocast_does_not_change_the_dtype():
-    op, sample = ops.linear_act, ops.linear_act.samples("cpu", torch.float32)[2]
-    expected = op(*sample.args)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
+def test_autocast(op, device, dtype):
+    """An op under autocast is the op on tensors cast by its policy."""
+    sample = op.samples(device, torch.float32)[0]
+    expected_dtype = {lower: dtype, single: torch.float32, widest: torch.float32}[op.autocast]
+    cast = [value.to(expected_dtype) if isinstance(value, Tensor) else value for value in sample.args]
+    expected = tensors(op(*cast, **sample.kwargs))
+    with torch.autocast(device, dtype=dtype):
+        results = tensors(op(*sample.args, **sample.kwargs))
+    for result, right in zip(results, expected, strict=True):
+        assert torch.equal(result, right)
+        assert result.dtype == expected_dtype
+
+
+def test_autocast_policies():
+    single_x, half_x, double_x = (torch.ones(2, 3, dtype=dtype) for dtype in (torch.float32, torch.half, torch.double))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(op(*sample.args), expected)
+        assert ops.add_relu(single_x, half_x).dtype == torch.float32  # widest
+        assert ops.add_layer_norm(half_x, single_x, None, None, 1e-5)[0].dtype == torch.float32  # single
+        assert ops.linear_act(half_x, single_x).dtype == torch.bfloat16  # lower
+        assert ops.linear_act(double_x, double_x).dtype == torch.float64
+
+
+def test_autocast_keeps_the_gradient():
+    x = torch.randn(3, 4, requires_grad=True)
+    weight = torch.randn(5, 4, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = ops.linear_act(x, weight, act="relu")
+        expected = torch.relu(torch.nn.functional.linear(x, weight))
+    assert torch.equal(y, expected)
+    for result, right in zip(
+        torch.autograd.grad(y.sum(), (x, weight)), torch.autograd.grad(expected.sum(), (x, weight)), strict=True
+    ):
+        assert result.dtype == torch.float32
+        assert torch.equal(result, right)
 
 
 def test_export_calls_the_op():

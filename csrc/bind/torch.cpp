@@ -14,11 +14,11 @@ __attribute__((visibility("default"))) inline const Registration* cpu_registrati
 
 namespace {
 
-constexpr GemmShims kGemm{aoti_torch_cpu_addmm_out, aoti_torch_cpu_mm_out};
+constexpr GemmShims kGemm{aoti_torch_cpu_addmm_out, aoti_torch_cpu_mm_out, aoti_torch_cpu_baddbmm_out};
 
 class TorchCpuHost final : public CpuHost {
  public:
-  explicit TorchCpuHost(Device device) : device_(device) {}
+  explicit TorchCpuHost(Device device) : device_(device), scratch_(device) {}
 
   void parallel_for(int64_t count, int64_t grain, Body body, void* context) override {
     TORCH_ERROR_CODE_CHECK(torch_parallel_for(0, count, grain, body, context));
@@ -26,9 +26,14 @@ class TorchCpuHost final : public CpuHost {
   void linear(In x, In weight, std::optional<In> bias, Out y) override {
     torch_binding::linear(kGemm, device_, x, weight, bias, y);
   }
+  void batched_product(In a, In b, double scale, Out y) override {
+    torch_binding::batched_product(kGemm, device_, a, b, scale, y);
+  }
+  void* scratch(size_t bytes) override { return scratch_.get(bytes); }
 
  private:
   Device device_;
+  Scratch scratch_;
 };
 
 template <class Op>

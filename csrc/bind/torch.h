@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "core/check.h"
 #include "core/host.h"
@@ -82,14 +83,29 @@ class CommonDevice {
 
 Tensor allocate(const Spec& spec, Device device);
 
-// aten::addmm.out and aten::mm.out of one device, below autograd and autocast.
+// Host::scratch: tensors of torch's allocator, kept as long as the call.
+class Scratch {
+ public:
+  explicit Scratch(Device device) : device_(device) {}
+  void* get(size_t bytes);
+
+ private:
+  Device device_;
+  std::vector<Tensor> kept_;
+};
+
+// aten::addmm.out, aten::mm.out and aten::baddbmm.out of one device, below autograd and autocast.
 struct GemmShims {
   AOTITorchError (*addmm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double);
   AOTITorchError (*mm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle);
+  AOTITorchError (*baddbmm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double);
 };
 
 // Host::linear by these shims: what aten::linear does, into a result that exists. The weight keeps its strides.
 void linear(const GemmShims& shims, Device device, In x, In weight, std::optional<In> bias, Out y);
+
+// Host::batched_product by these shims.
+void batched_product(const GemmShims& shims, Device device, In a, In b, double scale, Out y);
 
 // Runs an op: stack of arguments in, stack of results out. `invoke(device, run)` makes the host and calls run(host).
 template <class Op, class Kernel, class Invoke, size_t N, class... Args, size_t... I, size_t... O>

@@ -2,6 +2,8 @@
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cuda.h>
 #include <torch/csrc/stable/accelerator.h>
 
+#include <memory>
+
 #include "bind/registry.h"
 #include "bind/torch.h"
 #include "ops/all.h"
@@ -13,15 +15,26 @@ __attribute__((visibility("default"))) inline const Registration* cuda_registrat
 
 namespace {
 
-constexpr GemmShims kGemm{aoti_torch_cuda_addmm_out, aoti_torch_cuda_mm_out};
+constexpr GemmShims kGemm{aoti_torch_cuda_addmm_out, aoti_torch_cuda_mm_out, aoti_torch_cuda_baddbmm_out};
 
 class TorchCudaHost final : public CudaHost {
  public:
-  explicit TorchCudaHost(Device device) : device_(device) {}
+  explicit TorchCudaHost(Device device) : device_(device), scratch_(device) {}
 
   void linear(In x, In weight, std::optional<In> bias, Out y) override {
     torch_binding::linear(kGemm, device_, x, weight, bias, y);
   }
+  void linear_on(void* stream, In x, In weight, std::optional<In> bias, Out y) override {
+    CUDAStreamGuardHandle guard;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_create_cuda_stream_guard(stream, device_.index, &guard));
+    const std::unique_ptr<CUDAStreamGuardOpaque, decltype(&aoti_torch_delete_cuda_stream_guard)> kept(
+        guard, &aoti_torch_delete_cuda_stream_guard);
+    linear(x, weight, bias, y);
+  }
+  void batched_product(In a, In b, double scale, Out y) override {
+    torch_binding::batched_product(kGemm, device_, a, b, scale, y);
+  }
+  void* scratch(size_t bytes) override { return scratch_.get(bytes); }
   void* stream() override {
     void* stream;
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device_.index, &stream));
@@ -30,6 +43,7 @@ class TorchCudaHost final : public CudaHost {
 
  private:
   Device device_;
+  Scratch scratch_;
 };
 
 template <class Op>

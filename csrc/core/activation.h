@@ -8,6 +8,7 @@
 // the bound of the fit stands beside each.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -17,7 +18,10 @@
 
 namespace fuseconv {
 
+// gelu is the erf form, gelu_tanh the tanh form.
 enum class Activation : int32_t { none, relu, gelu, gelu_tanh, silu, sigmoid, tanh };
+inline constexpr std::array<std::string_view, 7> kActivationNames = {"none", "relu",    "gelu", "gelu_tanh",
+                                                                     "silu", "sigmoid", "tanh"};
 
 // Reads an activation's name in a schema. Throws, listing the names, when there is none such.
 Activation parse_activation(const char* op, std::string_view name);

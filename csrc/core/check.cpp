@@ -42,4 +42,16 @@ void check_has_dims(const char* op, Argument tensor) {
   check(tensor.tensor.rank > 0, "fuseconv::", op, ": ", tensor.name, " must have at least one dim");
 }
 
+size_t parse_name(const char* op, const char* kind, std::span<const std::string_view> names, std::string_view name) {
+  std::string all;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == name) {
+      return i;
+    }
+    all.append(i == 0 ? "" : ", ").append(names[i]);
+  }
+  throw std::runtime_error("fuseconv::" + std::string(op) + ": unknown " + kind + " '" + std::string(name) +
+                           "'; use one of " + all);
+}
+
 }  // namespace fuseconv

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "core/tensor_view.h"
 
@@ -38,6 +40,9 @@ void check_vector(const char* op, Argument vector, Argument tensor);
 
 // Checks that both have the same sizes.
 void check_same_sizes(const char* op, Argument a, Argument b);
+
+// The place of `name` in `names`. Throws, listing them, when it is not there; `kind` is what they are names of.
+size_t parse_name(const char* op, const char* kind, std::span<const std::string_view> names, std::string_view name);
 
 // Checks that there is a last dim.
 void check_has_dims(const char* op, Argument tensor);

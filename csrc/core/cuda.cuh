@@ -51,6 +51,10 @@ inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(da
 // The largest grid of one dimension.
 inline constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1;
 
+inline void check_cuda(cudaError_t error, const char* call) {
+  check(error == cudaSuccess, "fuseconv: ", call, ": ", cudaGetErrorString(error));
+}
+
 inline void check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
   check(error == cudaSuccess, "fuseconv: launching ", kernel, " failed: ", cudaGetErrorString(error));

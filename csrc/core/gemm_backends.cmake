@@ -1,9 +1,10 @@
 # The CUDA backends of linear_act: core/linear/*.
 #
-# fuseconv_gemm_backends(<target>) makes <target>, a static library of them, framework-free. It needs nvcc 12.3 or newer
-# and nothing else: the Hopper kernel has no library behind it. cuBLASLt is a backend where cublasLt.h is found, in
-# $FUSECONV_CUBLAS_INCLUDE, in the CUDA toolkit, or in the Python package nvidia-cublas; else a message says what is left
-# out. The library itself is not needed to build: a stub of its soname stands in, and torch has loaded the real one.
+# fuseconv_gemm_backends(<target>) makes <target>, a static library of them, framework-free, for FUSECONV_CUDA_ARCHS. It
+# needs nvcc 12.3 or newer and nothing else: the Hopper kernel has no library behind it. cuBLASLt is a backend where
+# cublasLt.h is found, in $FUSECONV_CUBLAS_INCLUDE, in the CUDA toolkit, or in the Python package nvidia-cublas; else a
+# message says what is left out. The library itself is not needed to build: a stub of its soname stands in, and torch has
+# loaded the real one.
 #
 # fuseconv_gemm_library(<target>) makes a shared library of the same with a plain C interface, which bench/linear_act.py
 # and tests/test_linear_backends.py drive.
@@ -13,41 +14,41 @@ set(FUSECONV_LINEAR_ACTIVATIONS none relu gelu gelu_tanh silu sigmoid tanh)
 
 function(fuseconv_gemm_backends target)
   find_package(CUDAToolkit 12.3 REQUIRED)
-  find_package(Python3 COMPONENTS Interpreter)
-  set(packages "")
-  if(Python3_FOUND)
-    execute_process(
-      COMMAND ${Python3_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_path('purelib'))"
-      OUTPUT_VARIABLE packages OUTPUT_STRIP_TRAILING_WHITESPACE)
-  endif()
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+    OUTPUT_VARIABLE packages OUTPUT_STRIP_TRAILING_WHITESPACE)
   find_path(FUSECONV_CUBLAS_INCLUDE cublasLt.h
             HINTS $ENV{FUSECONV_CUBLAS_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS} ${packages}/nvidia/cu13/include
                   ${packages}/nvidia/cublas/include
             NO_DEFAULT_PATH)
 
   add_library(${target} STATIC ${FUSECONV_LINEAR}/backends.cpp ${FUSECONV_LINEAR}/choices.cpp ${FUSECONV_LINEAR}/pass.cu
-                               ${FUSECONV_LINEAR}/sm90.cpp)
-  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "80-real;90-real")
-  # One unit an activation, so that they build side by side. Only this architecture has the instructions they are made of.
-  foreach(activation IN LISTS FUSECONV_LINEAR_ACTIVATIONS)
-    add_library(${target}_${activation} OBJECT ${FUSECONV_LINEAR}/sm90_kernels.cu)
-    target_compile_definitions(${target}_${activation} PRIVATE FUSECONV_ACTIVATION=${activation})
-    set_target_properties(${target}_${activation} PROPERTIES CUDA_ARCHITECTURES 90a-real)
-    fuseconv_gemm_options(${target}_${activation})
-    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${activation}>)
-  endforeach()
+                               ${FUSECONV_LINEAR}/sm80.cu)
+  fuseconv_cuda_code(${target} ${FUSECONV_CUDA_ARCHS})
+  if("90a" IN_LIST FUSECONV_CUDA_ARCHS)
+    # One unit an activation, so that they build side by side. Only this architecture has the instructions in them.
+    foreach(activation IN LISTS FUSECONV_LINEAR_ACTIVATIONS)
+      add_library(${target}_${activation} OBJECT ${FUSECONV_LINEAR}/sm90_kernels.cu)
+      target_compile_definitions(${target}_${activation} PRIVATE FUSECONV_ACTIVATION=${activation})
+      fuseconv_cuda_code(${target}_${activation} 90a)
+      fuseconv_gemm_options(${target}_${activation})
+      target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${activation}>)
+    endforeach()
+    target_sources(${target} PRIVATE ${FUSECONV_LINEAR}/sm90.cpp)
+  else()
+    target_sources(${target} PRIVATE ${FUSECONV_LINEAR}/sm90_absent.cpp)
+  endif()
   fuseconv_gemm_options(${target})
 
   if(FUSECONV_CUBLAS_INCLUDE)
     file(STRINGS ${FUSECONV_CUBLAS_INCLUDE}/cublas_api.h major REGEX "#define CUBLAS_VER_MAJOR")
     string(REGEX REPLACE ".* " "" major "${major}")
-    file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/cublaslt_stub.cpp "")
-    add_library(${target}_cublaslt_stub SHARED ${CMAKE_CURRENT_BINARY_DIR}/cublaslt_stub.cpp)
-    set_target_properties(${target}_cublaslt_stub PROPERTIES OUTPUT_NAME cublasLt SOVERSION ${major})
+    if(NOT TARGET cublasLt)
+      fuseconv_stand_in(cublasLt libcublasLt.so.${major})
+    endif()
     target_sources(${target} PRIVATE ${FUSECONV_LINEAR}/cublaslt.cpp)
-    target_include_directories(${target} PRIVATE ${FUSECONV_CUBLAS_INCLUDE})
-    target_link_libraries(
-      ${target} PUBLIC "-Wl,--push-state,--no-as-needed" ${target}_cublaslt_stub "-Wl,--pop-state")
+    target_include_directories(${target} SYSTEM PRIVATE ${FUSECONV_CUBLAS_INCLUDE})
+    target_link_libraries(${target} PUBLIC cublasLt)
   else()
     message(WARNING "fuseconv: cublasLt.h was not found, so linear_act is built without its backends cublaslt and cublas. "
                     "Install nvidia-cublas beside the Python that builds, or set FUSECONV_CUBLAS_INCLUDE to its folder.")
@@ -65,8 +66,6 @@ function(fuseconv_gemm_library target)
 endfunction()
 
 function(fuseconv_gemm_options target)
-  target_include_directories(${target} PRIVATE ${FUSECONV_LINEAR}/../.. ${CUDAToolkit_INCLUDE_DIRS})
-  target_compile_features(${target} PRIVATE cxx_std_17 cuda_std_17)
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror>)
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY Static)
+  target_link_libraries(${target} PRIVATE fuseconv_common)
+  target_include_directories(${target} PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endfunction()

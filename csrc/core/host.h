@@ -1,6 +1,7 @@
 // What only the host framework can give. Each binding implements it: torch by its shims, ONNX Runtime by its own API.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -12,6 +13,13 @@ class Host {
  public:
   // y = x weight^T + bias by the host's own GEMM; x [..., K], weight [N, K] of any strides, y [..., N] contiguous.
   virtual void linear(In x, In weight, std::optional<In> bias, Out y) = 0;
+
+  // y = scale * (a b^T) for each matrix of the leading dims, by the host's own GEMM; a [..., S, D] and b [..., T, D] of
+  // any strides, their leading dims those of y, y [..., S, T] contiguous. The scale is applied before the rounding.
+  virtual void batched_product(In a, In b, double scale, Out y) = 0;
+
+  // Memory that lives until the call's work is done, aligned to 64 bytes on the CPU and to 256 on CUDA.
+  virtual void* scratch(size_t bytes) = 0;
 
  protected:
   ~Host() = default;
@@ -29,6 +37,9 @@ class CudaHost : public Host {
  public:
   // The stream that the call must use, a cudaStream_t of the current device.
   virtual void* stream() = 0;
+
+  // Host::linear on another stream.
+  virtual void linear_on(void* stream, In x, In weight, std::optional<In> bias, Out y) = 0;
 };
 
 }  // namespace fuseconv

@@ -171,6 +171,19 @@ Spec broadcast(const char* op, Argument a, Argument b) {
   return identity ? contiguous_like(result) : result;
 }
 
+Spec expand(const char* op, Argument tensor, int32_t rank, const int64_t* sizes) {
+  Spec result = contiguous(tensor.tensor.dtype, rank, sizes);
+  bool expands = tensor.tensor.rank <= rank;
+  for (int axis = 0; expands && axis < rank; ++axis) {
+    const int own = axis - (rank - tensor.tensor.rank);
+    expands = own < 0 || tensor.tensor.sizes[own] == 1 || tensor.tensor.sizes[own] == sizes[axis];
+    result.strides[axis] = broadcast_stride(tensor.tensor, rank, axis, sizes[axis]);
+  }
+  check(expands, "fuseconv::", op, ": ", tensor.name, " of shape ", to_string(tensor.tensor),
+        " cannot be broadcast to ", to_string(result));
+  return result;
+}
+
 Loop element_loop(Out result, std::initializer_list<In> inputs) {
   int axes[kMaxRank];
   std::iota(axes, axes + result.rank, 0);

@@ -19,6 +19,9 @@ inline Spec contiguous_like(In tensor) { return contiguous(tensor.dtype, tensor.
 // of dims of the first argument that has one), so that a view of the eager op's result is a view of this one too.
 Spec broadcast(const char* op, Argument a, Argument b);
 
+// The sizes and strides of `tensor` expanded to a shape that it broadcasts to, of `rank` dims; throws if it does not.
+Spec expand(const char* op, Argument tensor, int32_t rank, const int64_t* sizes);
+
 bool is_contiguous(In tensor);
 
 int64_t element_count(In tensor);

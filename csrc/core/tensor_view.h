@@ -10,6 +10,9 @@ inline constexpr int kMaxRank = 16;
 
 enum class Dtype : int32_t { f32, f64, f16, bf16, other };
 
+// Bytes of an element.
+constexpr int64_t size_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
+
 // A tensor that is read. The host owns the data and the two arrays of `rank` numbers for the length of the call.
 struct In {
   const void* data;

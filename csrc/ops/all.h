@@ -3,15 +3,23 @@
 
 #include <tuple>
 
+#include "ops/activation_backward.h"
 #include "ops/add_layer_norm.h"
 #include "ops/add_relu.h"
+#include "ops/add_rms_norm.h"
+#include "ops/attention_score.h"
 #include "ops/bias_act.h"
 #include "ops/layer_norm_act.h"
 #include "ops/linear_act.h"
+#include "ops/linear_gated.h"
+#include "ops/mlp.h"
 #include "ops/mul_add.h"
+#include "ops/norm_backward.h"
+#include "ops/rms_norm.h"
 
 namespace fuseconv {
 
-using AllOps = std::tuple<AddLayerNorm, AddRelu, BiasAct, LayerNormAct, LinearAct, MulAdd>;
+using AllOps = std::tuple<ActivationBackward, AddLayerNorm, AddRelu, AddRmsNorm, AttentionScore, BiasAct, LayerNormAct,
+                          LinearAct, LinearGated, Mlp, MulAdd, NormBackward, RmsNorm>;
 
 }  // namespace fuseconv

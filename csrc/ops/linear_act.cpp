@@ -6,7 +6,7 @@ namespace fuseconv {
 
 template <class Isa>
 void LinearAct::cpu(CpuHost& host, In x, In weight, std::optional<In> bias, std::optional<In> residual,
-                    std::string_view act, Out y) {
+                    std::string_view act, std::string_view, bool, Out y) {
   host.linear(x, weight, bias, y);
   const Activation activation = parse_activation(name, act);
   if (activation == Activation::none && !residual) {
@@ -22,6 +22,6 @@ void LinearAct::cpu(CpuHost& host, In x, In weight, std::optional<In> bias, std:
 }
 
 template void LinearAct::cpu<isa::FUSECONV_ISA>(CpuHost&, In, In, std::optional<In>, std::optional<In>,
-                                                std::string_view, Out);
+                                                std::string_view, std::string_view, bool, Out);
 
 }  // namespace fuseconv

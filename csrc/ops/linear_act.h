@@ -1,7 +1,10 @@
 // y[..., n] = act(sum_k x[..., k] weight[n, k] + bias[n]) + residual[..., n]
 //
-// The product is the host's GEMM, written into y; activation and residual are one more pass over y, in place. In f16
-// and bf16 that pass starts from the rounded product, computes in f32 and rounds once.
+// On the CPU the product is the host's GEMM, written into y; activation and residual are one more pass over y, in
+// place. In f16 and bf16 that pass starts from the rounded product, computes in f32 and rounds once.
+//
+// On CUDA core/linear has several backends; `backend` forces one, and "auto" takes the fastest for the shape: timed
+// once, on first use outside a stream capture. f32 is multiplied in f32, or in TF32 where `tf32` asks for it.
 #pragma once
 
 #include <array>
@@ -11,16 +14,18 @@
 #include "core/activation.h"
 #include "core/host.h"
 #include "core/layout.h"
+#include "core/linear_backend.h"
 
 namespace fuseconv {
 
 struct LinearAct {
   static constexpr const char* name = "linear_act";
   static constexpr const char* schema =
-      "linear_act(Tensor x, Tensor weight, Tensor? bias=None, Tensor? residual=None, str act=\"none\") -> Tensor";
+      "linear_act(Tensor x, Tensor weight, Tensor? bias=None, Tensor? residual=None, str act=\"none\", "
+      "str backend=\"auto\", bool tf32=False) -> Tensor";
 
   static std::array<Spec, 1> outputs(In x, In weight, std::optional<In> bias, std::optional<In> residual,
-                                     std::string_view act) {
+                                     std::string_view act, std::string_view backend, bool) {
     common_dtype(name, {{"x", x}, {"weight", weight}});
     check_has_dims(name, {"x", x});
     const int64_t columns = x.sizes[x.rank - 1];
@@ -38,14 +43,15 @@ struct LinearAct {
       check_same_sizes(name, {"x weight^T", y}, {"residual", *residual});
     }
     parse_activation(name, act);
+    linear::parse_backend(name, backend);
     return {y};
   }
 
   template <class Isa>
   static void cpu(CpuHost& host, In x, In weight, std::optional<In> bias, std::optional<In> residual,
-                  std::string_view act, Out y);
+                  std::string_view act, std::string_view backend, bool tf32, Out y);
   static void cuda(CudaHost& host, In x, In weight, std::optional<In> bias, std::optional<In> residual,
-                   std::string_view act, Out y);
+                   std::string_view act, std::string_view backend, bool tf32, Out y);
 
   template <class Act>
   struct Epilogue {

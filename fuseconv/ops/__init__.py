@@ -7,16 +7,37 @@ from __future__ import annotations
 
 from fuseconv.ops import library
 from fuseconv.ops.activation import ACTIVATIONS
+from fuseconv.ops.activation_backward import activation_backward
 from fuseconv.ops.add_layer_norm import add_layer_norm
 from fuseconv.ops.add_relu import add_relu
+from fuseconv.ops.add_rms_norm import add_rms_norm
+from fuseconv.ops.attention_score import attention_score
 from fuseconv.ops.bias_act import bias_act
 from fuseconv.ops.layer_norm_act import layer_norm_act
 from fuseconv.ops.library import library_paths
 from fuseconv.ops.linear_act import linear_act
+from fuseconv.ops.linear_gated import linear_gated
+from fuseconv.ops.mlp import mlp
 from fuseconv.ops.mul_add import mul_add
+from fuseconv.ops.norm_backward import norm_backward
 from fuseconv.ops.op import NAMESPACE, Op, Sample
+from fuseconv.ops.rms_norm import rms_norm
 
-OPS = (add_layer_norm, add_relu, bias_act, layer_norm_act, linear_act, mul_add)
+OPS = (
+    activation_backward,
+    add_layer_norm,
+    add_relu,
+    add_rms_norm,
+    attention_score,
+    bias_act,
+    layer_norm_act,
+    linear_act,
+    linear_gated,
+    mlp,
+    mul_add,
+    norm_backward,
+    rms_norm,
+)
 
 library.load()
 for _op in OPS:
@@ -28,11 +49,18 @@ __all__ = [
     "OPS",
     "Op",
     "Sample",
+    "activation_backward",
     "add_layer_norm",
     "add_relu",
+    "add_rms_norm",
+    "attention_score",
     "bias_act",
     "layer_norm_act",
     "library_paths",
     "linear_act",
+    "linear_gated",
+    "mlp",
     "mul_add",
+    "norm_backward",
+    "rms_norm",
 ]

@@ -2,21 +2,73 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fuseconv.ops.activation import ACTIVATIONS, activate
+from fuseconv.ops.activation_backward import ACTIVATIONS as FROM_RESULT
+from fuseconv.ops.activation_backward import activation_backward, as_rows
+from fuseconv.ops.autocast import lower
+from fuseconv.ops.gradient import Gradient
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
 
 def reference(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None, act: str = "none"
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    act: str = "none",
+    backend: str = "auto",  # noqa: ARG001  # how, not what
+    tf32: bool = False,  # noqa: ARG001  # f64 and the CPU have no such choice
 ) -> Tensor:
-    """act(x weight^T + bias) + residual; x [..., K], weight [N, K], bias [N], residual [..., N]."""
+    """act(x weight^T + bias) + residual; x [..., K], weight [N, K], bias [N], residual [..., N].
+
+    `backend` is how CUDA computes it: "auto", the fastest for the shape, or "cublaslt", "sm90", "cublas",
+    "aten" or "sm80".
+    `tf32` lets it multiply f32 in TF32.
+    """
     y = activate(functional.linear(x, weight, bias), act)
     return y if residual is None else y + residual
+
+
+_FROM_RESULT = ("none", *FROM_RESULT)
+
+
+def _unfused(a: SimpleNamespace) -> Tensor | None:
+    """The rest, and what a residual is added to, are kept as the product that their derivative needs."""
+    if a.act == "none" or (a.act in _FROM_RESULT and a.residual is None):
+        return None
+    inner = a.act if a.act in _FROM_RESULT else "none"
+    y = linear_act(a.x, a.weight, a.bias, None, inner, a.backend, a.tf32)
+    y = y if inner == a.act else activate(y, a.act)
+    return y if a.residual is None else y + a.residual
+
+
+def _keep(a: SimpleNamespace, results: tuple[Tensor, ...]) -> dict[str, Any]:
+    y = None if a.act == "none" else results[0]
+    return {"x": a.x, "weight": a.weight, "y": y, "act": a.act}
+
+
+def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> dict[str, Tensor]:
+    grad = grad.contiguous()
+    product = grad
+    gradients = {"residual": grad}
+    if kept.act != "none":
+        product, gradients["bias"] = activation_backward(grad, kept.y, kept.act, "bias" in needed)
+    rows = as_rows(product)
+    if kept.act == "none" and "bias" in needed:
+        gradients["bias"] = rows.sum(0)
+    if "x" in needed:
+        gradients["x"] = (rows @ kept.weight).reshape(kept.x.shape)
+    if "weight" in needed:
+        gradients["weight"] = rows.t() @ as_rows(kept.x)
+    return gradients
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
@@ -44,6 +96,11 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("x_swapped_dims", (draw(3, 2, 24).transpose(0, 1), weight, bias, None, "gelu")),
         Sample("x_expanded", (draw(1, 24).expand(5, 24), weight, bias, None, "silu")),
         Sample("residual_permuted", (x, weight, bias, draw.permuted(5, 17), "gelu_tanh")),
+        *(
+            Sample(f"rows_of_16_bytes_{act}", (draw(33, 64), draw(72, 64, scale=0.2), draw(72), draw(33, 72), act))
+            for act in ACTIVATIONS
+        ),
+        Sample("tf32_on_request", (x, weight, bias, None, "relu", "auto", device == "cpu")),
         Sample("unaligned", (draw.unaligned(5, 24), draw.unaligned(17, 24), draw.unaligned(17), None, "gelu")),
     ]
 
@@ -60,10 +117,13 @@ def errors(device: str) -> list[Sample]:
         Sample("bias", (x, weight, draw(24)), matches=r"bias must have the shape \[17\].*but has \[24\]"),
         Sample("residual", (x, weight, None, x), matches=r"residual must have the shape .*\[5, 17\].*has \[5, 24\]"),
         Sample("act", (x, weight, None, None, "GELU"), matches="unknown activation 'GELU'"),
+        Sample(
+            "backend", (x, weight, None, None, "relu", "cutlass"), matches="unknown backend .cutlass.; use one of auto,"
+        ),
         Sample("dtypes", (x, weight.half()), matches="weight and x must have the same dtype"),
         Sample("bias_dtype", (x, weight, draw(17).half()), matches="bias and x must have the same dtype"),
         Sample("complex", waves, matches="x must be float64, float32, float16 or bfloat16"),
     ]
 
 
-linear_act = Op("linear_act", reference, samples, errors)
+linear_act = Op("linear_act", reference, samples, errors, Gradient(_keep, _backward, _unfused), autocast=lower)

@@ -1,17 +1,17 @@
 // The backends of a linear layer on CUDA, behind one interface.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/linear/problem.h"
+#include "core/linear_backend.h"
 
 namespace fuseconv::linear {
 
-// cublaslt: one call with its epilogue. sm90: our fused kernel. cublas: cublaslt's GEMM, then one pass over y.
-enum class Backend : int32_t { cublaslt, sm90, cublas };
-
-// A backend and which of its variants: cuBLAS's algorithm by rank, or a configuration of sm90 by its code.
+// A backend and which of its variants: cuBLAS's algorithm by rank, a configuration of sm90 by its code, or a tile
+// of sm80.
 struct Choice {
   Backend backend;
   int32_t variant;
@@ -23,8 +23,12 @@ std::string refuses(Backend backend, const Problem& problem);
 // Whether a choice made for another call fits this one.
 bool takes(const Problem& problem, Choice choice);
 
-// What is worth timing for a problem; the first is what to use untimed. Empty only when every backend refuses.
-std::vector<Choice> candidates(const Problem& problem);
+// What is worth timing for a problem, of one backend if `only` names one; the first is what to use untimed. Empty when
+// no backend takes the problem.
+std::vector<Choice> candidates(const Problem& problem, std::optional<Backend> only);
+
+// The bytes of scratch that a choice needs: its product of a gated layer, [m, 2n]. 0 for most.
+size_t scratch_bytes(const Problem& problem, Choice choice);
 
 // Queues the work on the problem's stream; allowed inside a stream capture. Throws std::runtime_error.
 void run(const Problem& problem, Choice choice);

@@ -43,7 +43,7 @@ int fuseconv_linear_run(const Problem* problem, Choice choice, char* message, in
 // Fills `choices` and returns how many there are, also when that is more than `room`.
 int fuseconv_linear_candidates(const Problem* problem, Choice* choices, int room, char* message, int capacity) {
   return guarded(message, capacity, [&] {
-    const std::vector<Choice> found = candidates(*problem);
+    const std::vector<Choice> found = candidates(*problem, std::nullopt);
     for (size_t i = 0; i < found.size() && i < static_cast<size_t>(room); ++i) {
       choices[i] = found[i];
     }
@@ -70,7 +70,7 @@ int fuseconv_linear_describe(Choice choice, char* message, int capacity) {
 // Fills `timings`, fastest first, and returns how many there are, also when that is more than `room`.
 int fuseconv_linear_time(const Problem* problem, Timing* timings, int room, char* message, int capacity) {
   return guarded(message, capacity, [&] {
-    const std::vector<Timing> found = time_candidates(*problem);
+    const std::vector<Timing> found = time_candidates(*problem, std::nullopt);
     std::copy_n(found.begin(), std::min(found.size(), static_cast<size_t>(room)), timings);
     return static_cast<int>(found.size());
   });

@@ -1,10 +1,12 @@
 #include "core/linear/choices.h"
 
 #include <cuda_runtime_api.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -17,7 +19,6 @@ namespace {
 
 // The second word changes when variants change their meaning.
 constexpr const char* kHeader = "fuseconv-linear-choices 1";
-constexpr std::array kBackends = {"cublaslt", "sm90", "cublas"};
 constexpr int kRounds = 5;
 constexpr float kMicrosecondsOfGraph = 400.0f;
 
@@ -49,20 +50,43 @@ bool aligned(const Problem& p) {
   return addresses % 16 == 0;
 }
 
-std::string key_of(const Problem& p) {
+std::string key_of(const Problem& p, std::optional<Backend> only) {
   static constexpr std::array kElements = {"f32", "f64", "f16", "bf16"};
-  static constexpr std::array kActivations = {"none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"};
   std::ostringstream key;
   key << device_name() << "; cublas " << cublaslt::version() << "; " << kElements[static_cast<size_t>(p.element)] << ' '
-      << kActivations[static_cast<size_t>(p.activation)] << ' ' << p.m << ' ' << p.n << ' ' << p.k;
-  key << (p.bias != nullptr ? " bias" : "") << (p.residual != nullptr ? " residual" : "");
-  key << (p.tf32 != 0 ? " tf32" : "") << (p.relu_may_drop_nan != 0 ? " nan" : "");
-  key << (aligned(p) ? "" : " unaligned");
-  if (p.x_stride != p.k || p.weight_stride != p.k || p.y_stride != p.n) {
+      << kActivationNames[static_cast<size_t>(p.activation)] << ' ' << p.m << ' ' << p.n << ' ' << p.k;
+  key << (p.gated != 0 ? " gated" : "") << (p.bias != nullptr ? " bias" : "")
+      << (p.residual != nullptr ? " residual" : "");
+  key << (p.tf32 != 0 ? " tf32" : "");
+  key << (p.weight_transposed != 0 ? " transposed" : "") << (aligned(p) ? "" : " unaligned");
+  if (p.x_stride != p.k || p.weight_stride != (p.weight_transposed != 0 ? p.n : p.k) || p.y_stride != p.n) {
     key << " strides " << p.x_stride << ' ' << p.weight_stride << ' ' << p.y_stride;
+  }
+  if (only) {
+    key << " only " << kBackends[static_cast<size_t>(*only)];
   }
   return key.str();
 }
+
+// Device memory that candidates need while they are timed. Null where there is not enough: those are then left out.
+class Scratch {
+ public:
+  Scratch(const Problem& p, std::optional<Backend> only) {
+    size_t bytes = 0;
+    for (const Choice choice : candidates(p, only)) {
+      bytes = std::max(bytes, scratch_bytes(p, choice));
+    }
+    if (bytes > 0 && cudaMalloc(&data, bytes) != cudaSuccess) {
+      data = nullptr;
+      cudaGetLastError();  // else a later check would find it
+    }
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { cudaFree(data); }
+
+  void* data = nullptr;
+};
 
 // Owns a stream, two events and the graphs of the candidates.
 class Stopwatch {
@@ -126,16 +150,21 @@ class Stopwatch {
 
 }  // namespace
 
-std::vector<Timing> time_candidates(const Problem& problem) {
+std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backend> only) {
   if (capturing(problem)) {
     throw std::runtime_error(
         "fuseconv::linear_act: cannot time backends while the stream is being captured; "
         "call once before the capture, or load a timing cache");
   }
   cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(problem.stream)), "cudaStreamSynchronize");
+  const Scratch scratch(problem, only);
   Stopwatch watch;
   Problem p = problem;
   p.stream = watch.stream;
+  p.relu_checked = 1;
+  if (p.scratch == nullptr) {
+    p.scratch = scratch.data;
+  }
 
   struct Entry {
     Choice choice;
@@ -144,8 +173,12 @@ std::vector<Timing> time_candidates(const Problem& problem) {
     std::vector<float> microseconds;
   };
   std::vector<Entry> entries;
-  for (const Choice choice : candidates(p)) {
+  for (const Choice choice : candidates(p, only)) {
     try {
+      if (p.activation == Activation::relu && choice.backend == Backend::cublaslt &&
+          !cublaslt::keeps_nan(p, choice.variant)) {
+        continue;
+      }
       run(p, choice);
       cuda_check(cudaStreamSynchronize(watch.stream), "a candidate");
       const float once = watch.replay(watch.record(p, choice, 4)) / 4;
@@ -172,11 +205,11 @@ std::vector<Timing> time_candidates(const Problem& problem) {
   return timings;
 }
 
-Choices::Signature Choices::signature_of(const Problem& p) {
+Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend> only) {
   int device;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   int64_t flags = (p.bias != nullptr ? 1 : 0) | (p.residual != nullptr ? 2 : 0) | (p.tf32 != 0 ? 4 : 0) |
-                  (p.relu_may_drop_nan != 0 ? 8 : 0);
+                  (p.weight_transposed != 0 ? 8 : 0) | (p.gated != 0 ? 16 : 0);
   // cuBLAS proposes by alignment, up to 256 bytes.
   for (const void* data : {p.x, p.weight, p.bias, p.residual, static_cast<const void*>(p.y)}) {
     const auto address = reinterpret_cast<uintptr_t>(data) | 256;
@@ -193,11 +226,12 @@ Choices::Signature Choices::signature_of(const Problem& p) {
           p.y_stride,
           p.residual_stride,
           static_cast<int64_t>(p.workspace_bytes),
-          flags};
+          flags,
+          only ? static_cast<int64_t>(*only) : -1};
 }
 
-Choices::Known Choices::find(const Problem& problem, bool may_time) {
-  const std::string key = key_of(problem);
+Choices::Known Choices::find(const Problem& problem, bool may_time, std::optional<Backend> only) {
+  const std::string key = key_of(problem, only);
   {
     const std::lock_guard lock(mutex_);
     const auto kept = kept_.find(key);
@@ -206,23 +240,31 @@ Choices::Known Choices::find(const Problem& problem, bool may_time) {
     }
   }
   if (may_time) {
-    if (const std::vector<Timing> timings = time_candidates(problem); !timings.empty()) {
+    if (const std::vector<Timing> timings = time_candidates(problem, only); !timings.empty()) {
       const std::lock_guard lock(mutex_);
       kept_.insert_or_assign(key, timings.front());
+      if (!path_.empty()) {
+        write(path_);
+      }
       return {timings.front().choice, true};
     }
   }
-  const std::vector<Choice> untimed = candidates(problem);
+  const std::vector<Choice> untimed = candidates(problem, only);
   if (untimed.empty()) {
-    throw std::runtime_error(
-        "fuseconv::linear_act: no CUDA backend takes this problem: cublaslt: " + refuses(Backend::cublaslt, problem) +
-        "; sm90: " + refuses(Backend::sm90, problem) + "; cublas: " + refuses(Backend::cublas, problem));
+    std::string reasons;
+    for (size_t i = 0; i < kBackends.size(); ++i) {
+      if (!only || *only == static_cast<Backend>(i)) {
+        reasons.append(reasons.empty() ? "" : "; ").append(kBackends[i]).append(": ");
+        reasons += refuses(static_cast<Backend>(i), problem);
+      }
+    }
+    throw std::runtime_error("fuseconv::linear_act: no CUDA backend takes this problem: " + reasons);
   }
   return {untimed.front(), false};
 }
 
-Choice Choices::choose(const Problem& problem, bool may_time) {
-  const Signature signature = signature_of(problem);
+Choice Choices::choose(const Problem& problem, bool may_time, std::optional<Backend> only) {
+  const Signature signature = signature_of(problem, only);
   {
     const std::lock_guard lock(mutex_);
     const auto known = known_.find(signature);
@@ -230,9 +272,24 @@ Choice Choices::choose(const Problem& problem, bool may_time) {
       return known->second.choice;
     }
   }
-  const Known found = find(problem, may_time && !capturing(problem));
+  const Known found = find(problem, may_time && !capturing(problem), only);
   const std::lock_guard lock(mutex_);
   return known_.insert_or_assign(signature, found).first->second.choice;
+}
+
+Choices& Choices::of_process() {
+  // Not destroyed: CUDA may be gone before a static destructor runs.
+  static Choices* const choices = [] {
+    auto* made = new Choices;
+    if (const char* path = std::getenv("FUSECONV_TIMING_CACHE"); path != nullptr && *path != '\0') {
+      if (std::ifstream(path).good()) {
+        made->load(path);
+      }
+      made->path_ = path;
+    }
+    return made;
+  }();
+  return *choices;
 }
 
 void Choices::load(const std::string& path) {
@@ -268,21 +325,21 @@ void Choices::load(const std::string& path) {
 }
 
 void Choices::save(const std::string& path) const {
-  const std::string partial = path + ".partial";
-  {
-    std::ofstream file(partial);
-    file << kHeader << '\n';
-    const std::lock_guard lock(mutex_);
-    for (const auto& [key, timing] : kept_) {
-      file << key << '\t' << kBackends[static_cast<size_t>(timing.choice.backend)] << '\t' << timing.choice.variant
-           << '\t' << timing.microseconds << '\n';
-    }
-    if (!file.flush()) {
-      throw std::runtime_error("fuseconv::linear_act: cannot write " + partial);
-    }
+  const std::lock_guard lock(mutex_);
+  write(path);
+}
+
+void Choices::write(const std::string& path) const {
+  const std::string partial = path + ".partial." + std::to_string(getpid());
+  std::ofstream file(partial);
+  file << kHeader << '\n';
+  for (const auto& [key, timing] : kept_) {
+    file << key << '\t' << kBackends[static_cast<size_t>(timing.choice.backend)] << '\t' << timing.choice.variant
+         << '\t' << timing.microseconds << '\n';
   }
-  if (std::rename(partial.c_str(), path.c_str()) != 0) {
-    throw std::runtime_error("fuseconv::linear_act: cannot replace " + path);
+  file.close();
+  if (!file || std::rename(partial.c_str(), path.c_str()) != 0) {
+    throw std::runtime_error("fuseconv::linear_act: cannot write the timing cache " + path);
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -36,7 +38,7 @@ struct Plan {
 };
 
 // Everything that a plan depends on.
-using Key = std::tuple<int, Element, Activation, std::array<int64_t, 7>, std::array<int, 5>, bool, size_t>;
+using Key = std::tuple<int, Element, Activation, std::array<int64_t, 7>, std::array<int, 5>, int, size_t>;
 
 // The largest power of two, up to 256, that divides an address.
 int alignment(const void* data) {
@@ -56,7 +58,7 @@ Key key_of(const Problem& p) {
           p.activation,
           {p.m, p.n, p.k, p.x_stride, p.weight_stride, p.residual != nullptr ? p.residual_stride : 0, p.y_stride},
           {alignment(p.x), alignment(p.weight), alignment(p.residual), alignment(p.y), p.bias != nullptr},
-          p.tf32 != 0,
+          (p.tf32 != 0 ? 1 : 0) | (p.weight_transposed != 0 ? 2 : 0),
           p.workspace_bytes};
 }
 
@@ -127,7 +129,7 @@ class Library {
                                         : p.element == Element::f32 && p.tf32 != 0 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                                                    : CUBLAS_COMPUTE_32F;
     check(cublasLtMatmulDescInit(&d.operation, compute, wide ? CUDA_R_64F : CUDA_R_32F), "cublasLtMatmulDescInit");
-    set(&d.operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    set(&d.operation, CUBLASLT_MATMUL_DESC_TRANSA, p.weight_transposed != 0 ? CUBLAS_OP_N : CUBLAS_OP_T);
     set(&d.operation, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
     set(&d.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(p));
     if (p.bias != nullptr) {
@@ -138,7 +140,11 @@ class Library {
       check(cublasLtMatrixLayoutInit(&to, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride),
             "cublasLtMatrixLayoutInit");
     };
-    layout(d.weight, p.k, p.n, p.weight_stride);
+    if (p.weight_transposed != 0) {
+      layout(d.weight, p.n, p.k, p.weight_stride);
+    } else {
+      layout(d.weight, p.k, p.n, p.weight_stride);
+    }
     layout(d.x, p.k, p.m, p.x_stride);
     layout(d.residual, p.n, p.m, p.residual != nullptr ? p.residual_stride : p.y_stride);
     layout(d.y, p.n, p.m, p.y_stride);
@@ -179,19 +185,73 @@ Library& library() {
   return *library;
 }
 
+// y = factor (weight x) + bias, and so on.
+void multiply(const Problem& p, int algorithm, double factor) {
+  const Plan& plan = library().plan(p);
+  if (algorithm < 0 || algorithm >= static_cast<int>(plan.algorithms.size())) {
+    throw std::runtime_error("fuseconv::linear_act: cuBLAS proposes " + std::to_string(plan.algorithms.size()) +
+                             " algorithms, so there is none of rank " + std::to_string(algorithm));
+  }
+  Descriptors d = plan.descriptors;  // cuBLAS takes pointers that are not const, and the bias is this call's own
+  if (p.bias != nullptr) {
+    set(&d.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  }
+  const bool wide = p.element == Element::f64;
+  const double alpha64 = factor, beta64 = p.residual != nullptr ? 1.0 : 0.0;
+  const float alpha32 = static_cast<float>(factor), beta32 = static_cast<float>(beta64);
+  const void* alpha = wide ? static_cast<const void*>(&alpha64) : &alpha32;
+  const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
+  check(cublasLtMatmul(library().handle(), &d.operation, alpha, p.weight, &d.weight, p.x, &d.x, beta,
+                       p.residual != nullptr ? p.residual : p.y, &d.residual, p.y, &d.y,
+                       &plan.algorithms[static_cast<size_t>(algorithm)], p.workspace, p.workspace_bytes,
+                       static_cast<cudaStream_t>(p.stream)),
+        "cublasLtMatmul");
+}
+
+template <class T>
+bool all_nan(const std::vector<char>& bytes) {
+  for (size_t i = 0; i + sizeof(T) <= bytes.size(); i += sizeof(T)) {
+    T value;
+    std::memcpy(&value, &bytes[i], sizeof(T));
+    if (value == value) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// f16 has 5 bits of exponent, bf16 has 8.
+bool all_nan(const std::vector<char>& bytes, Element element) {
+  if (element == Element::f64) {
+    return all_nan<double>(bytes);
+  }
+  if (element == Element::f32) {
+    return all_nan<float>(bytes);
+  }
+  const uint16_t infinity = element == Element::f16 ? 0x7c00 : 0x7f80;
+  for (size_t i = 0; i + 2 <= bytes.size(); i += 2) {
+    uint16_t bits;
+    std::memcpy(&bits, &bytes[i], 2);
+    if ((bits & 0x7fff) <= infinity) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string refuses(const Problem& p) {
   if (p.m < 1 || p.n < 1 || p.k < 1) {
     return "a size is 0";
   }
+  if (p.gated != 0) {
+    return "cuBLAS has no epilogue that multiplies gates and ups";
+  }
   switch (p.activation) {
     case Activation::none:
       return "";
     case Activation::relu:
-      if (p.relu_may_drop_nan == 0) {
-        return "its relu turns a NaN into 0";
-      }
       break;
     case Activation::gelu_tanh:
       // Seen with cuBLAS 13.1: errors of 2e-6 in f32 and 2e-10 in f64, ten and a million times their own rounding.
@@ -213,25 +273,24 @@ void run(const Problem& p, int algorithm) {
   if (const std::string reason = refuses(p); !reason.empty()) {
     throw std::runtime_error("fuseconv::linear_act: backend cublaslt refuses: " + reason);
   }
-  const Plan& plan = library().plan(p);
-  if (algorithm < 0 || algorithm >= static_cast<int>(plan.algorithms.size())) {
-    throw std::runtime_error("fuseconv::linear_act: cuBLAS proposes " + std::to_string(plan.algorithms.size()) +
-                             " algorithms, so there is none of rank " + std::to_string(algorithm));
+  multiply(p, algorithm, 1.0);
+}
+
+bool keeps_nan(const Problem& p, int algorithm) {
+  multiply(p, algorithm, std::numeric_limits<double>::quiet_NaN());
+  const size_t element = static_cast<size_t>(size_of(p.element));
+  std::vector<char> rows(static_cast<size_t>(2 * p.n) * element);
+  const auto stream = static_cast<cudaStream_t>(p.stream);
+  const size_t row = static_cast<size_t>(p.n) * element;
+  for (const int64_t place : {int64_t{0}, p.m - 1}) {
+    cuda_check(cudaMemcpyAsync(rows.data() + (place == 0 ? 0 : row),
+                               static_cast<const char*>(p.y) + static_cast<size_t>(place * p.y_stride) * element, row,
+                               cudaMemcpyDeviceToHost, stream),
+               "cudaMemcpyAsync");
   }
-  Descriptors d = plan.descriptors;  // cuBLAS takes pointers that are not const, and the bias is this call's own
-  if (p.bias != nullptr) {
-    set(&d.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-  }
-  const bool wide = p.element == Element::f64;
-  const double one64 = 1.0, beta64 = p.residual != nullptr ? 1.0 : 0.0;
-  const float one32 = 1.0f, beta32 = p.residual != nullptr ? 1.0f : 0.0f;
-  const void* one = wide ? static_cast<const void*>(&one64) : &one32;
-  const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
-  check(cublasLtMatmul(library().handle(), &d.operation, one, p.weight, &d.weight, p.x, &d.x, beta,
-                       p.residual != nullptr ? p.residual : p.y, &d.residual, p.y, &d.y,
-                       &plan.algorithms[static_cast<size_t>(algorithm)], p.workspace, p.workspace_bytes,
-                       static_cast<cudaStream_t>(p.stream)),
-        "cublasLtMatmul");
+  cuda_check(cudaStreamSynchronize(stream), "an algorithm");
+  rows.resize(p.m > 1 ? 2 * row : row);
+  return all_nan(rows, p.element);
 }
 
 size_t version() { return cublasLtGetVersion(); }

@@ -1,4 +1,5 @@
-// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place: 16 bytes a thread where rows allow it.
+// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place, or, when gated,
+// y[m, n] = act(z[m, n] + bias[n]) (z[m, N + n] + bias[N + n]): 16 bytes a thread where rows allow it.
 #include "core/linear/pass.h"
 
 #include <cuda_bf16.h>
@@ -10,27 +11,6 @@
 
 namespace fuseconv::linear {
 namespace {
-
-// f32 and f64 are held to their own rounding: the library's functions. 16-bit types are computed in f32.
-template <class T>
-__device__ __forceinline__ T activate(Activation activation, T x) {
-  switch (activation) {
-    case Activation::relu:
-      return x < T(0) ? T(0) : x;
-    case Activation::gelu:
-      return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)));
-    case Activation::gelu_tanh:
-      return T(0.5) * x * (T(1) + tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x)));
-    case Activation::silu:
-      return x / (T(1) + exp(-x));
-    case Activation::sigmoid:
-      return T(1) / (T(1) + exp(-x));
-    case Activation::tanh:
-      return tanh(x);
-    default:
-      return x;
-  }
-}
 
 template <class T>
 struct Wide {
@@ -46,42 +26,90 @@ struct alignas(sizeof(T) * kVector) Pack {
   T values[kVector];
 };
 
-template <class T, int kVector>
-__global__ void __launch_bounds__(256)
-    finish_kernel(T* y, const T* bias, const T* residual, Activation activation, int64_t rows, int64_t columns,
-                  int64_t y_stride, int64_t residual_stride) {
+constexpr int kThreads = 256;
+constexpr int kRows = 4;  // of a thread: as many loads in flight
+
+template <class T>
+struct Arguments {
+  T* y;
+  const T* z;  // may be y
+  const T* bias;
+  const T* other;  // a factor when gated, else an addend
+  const T* other_bias;
+  bool gated;
+  int64_t rows, columns, y_stride, z_stride, other_stride;
+};
+
+template <class Act, class T, int kVector>
+__global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ Arguments<T> a) {
   using W = typename Wide<T>::Type;
   using P = Pack<T, kVector>;
-  const int64_t packs = columns / kVector;
-  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < packs; i += int64_t{gridDim.x} * blockDim.x) {
-      const int64_t column = i * kVector;
-      P v = *reinterpret_cast<const P*>(y + row * y_stride + column), b{}, r{};
-      if (bias != nullptr) {
-        b = *reinterpret_cast<const P*>(bias + column);
-      }
-      if (residual != nullptr) {
-        r = *reinterpret_cast<const P*>(residual + row * residual_stride + column);
-      }
+  const int64_t column = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * kVector;
+  if (column >= a.columns) {
+    return;
+  }
+  const auto load = [](const T* at, P& pack) { pack = *reinterpret_cast<const P*>(at); };
+  P bias{}, other_bias{};
+  if (a.bias != nullptr) {
+    load(a.bias + column, bias);
+  }
+  if (a.other_bias != nullptr) {
+    load(a.other_bias + column, other_bias);
+  }
+  for (int64_t first = blockIdx.y * int64_t{kRows}; first < a.rows; first += gridDim.y * int64_t{kRows}) {
+    P v[kRows], other[kRows] = {};
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        const W x = W(v.values[j]) + (bias != nullptr ? W(b.values[j]) : W(0));
-        v.values[j] = T(activate<W>(activation, x) + (residual != nullptr ? W(r.values[j]) : W(0)));
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i < a.rows) {
+        load(a.z + (first + i) * a.z_stride + column, v[i]);
+        if (a.other != nullptr) {
+          load(a.other + (first + i) * a.other_stride + column, other[i]);
+        }
       }
-      *reinterpret_cast<P*>(y + row * y_stride + column) = v;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i < a.rows) {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          // An absent addend is not 0: -0 + 0 is 0.
+          W x = W(v[i].values[j]), o = W(other[i].values[j]);
+          x = a.bias != nullptr ? x + W(bias.values[j]) : x;
+          o = a.other_bias != nullptr ? o + W(other_bias.values[j]) : o;
+          x = Act{}(x);
+          v[i].values[j] = T(a.gated ? x * o : a.other != nullptr ? x + o : x);
+        }
+        *reinterpret_cast<P*>(a.y + (first + i) * a.y_stride + column) = v[i];
+      }
     }
   }
 }
 
+template <class T>
+Arguments<T> arguments_of(const Problem& p) {
+  Arguments<T> a{};
+  a.gated = p.gated != 0;
+  a.y = static_cast<T*>(p.y);
+  a.z = static_cast<const T*>(a.gated ? p.scratch : p.y);
+  a.bias = static_cast<const T*>(p.bias);
+  a.rows = p.m;
+  a.columns = p.n;
+  a.y_stride = p.y_stride;
+  a.z_stride = a.gated ? 2 * p.n : p.y_stride;
+  a.other = a.gated ? a.z + p.n : static_cast<const T*>(p.residual);
+  a.other_stride = a.gated ? a.z_stride : p.residual_stride;
+  a.other_bias = a.gated && a.bias != nullptr ? a.bias + p.n : nullptr;
+  return a;
+}
+
 template <class T, int kVector>
 void launch(const Problem& p) {
-  const int64_t packs = p.n / kVector;
-  const dim3 grid(static_cast<unsigned>(std::min<int64_t>((packs + 255) / 256, 1 << 20)),
-                  static_cast<unsigned>(std::min<int64_t>(p.m, 65535)));
-  finish_kernel<T, kVector><<<grid, 256, 0, static_cast<cudaStream_t>(p.stream)>>>(
-      static_cast<T*>(p.y), static_cast<const T*>(p.bias), static_cast<const T*>(p.residual), p.activation, p.m, p.n,
-      p.y_stride, p.residual_stride);
-  cuda_check(cudaGetLastError(), "launch of finish_kernel");
+  const dim3 grid(static_cast<unsigned>((p.n + kThreads * kVector - 1) / (kThreads * kVector)),
+                  static_cast<unsigned>(std::min<int64_t>((p.m + kRows - 1) / kRows, 65535)));
+  dispatch(p.activation, [&]<class Act>(Act) {
+    pass_kernel<Act, T, kVector><<<grid, kThreads, 0, static_cast<cudaStream_t>(p.stream)>>>(arguments_of<T>(p));
+  });
+  cuda_check(cudaGetLastError(), "launch of pass_kernel");
 }
 
 template <class T>
@@ -90,7 +118,8 @@ void launch(const Problem& p) {
   const auto fits = [](const void* data, int64_t stride) {
     return data == nullptr || (reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % kVector == 0);
   };
-  if (p.n % kVector == 0 && fits(p.y, p.y_stride) && fits(p.bias, 0) && fits(p.residual, p.residual_stride)) {
+  if (p.n % kVector == 0 && fits(p.y, p.y_stride) && fits(p.scratch, 0) && fits(p.bias, 0) &&
+      fits(p.residual, p.residual_stride)) {
     launch<T, kVector>(p);
   } else {
     launch<T, 1>(p);
@@ -99,7 +128,7 @@ void launch(const Problem& p) {
 
 }  // namespace
 
-void finish_in_place(const Problem& p) {
+void pass(const Problem& p) {
   if (p.m == 0 || p.n == 0) {
     return;
   }

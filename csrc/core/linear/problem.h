@@ -1,15 +1,16 @@
-// One linear layer as its backends see it: y = act(x w^T + bias) + residual. Plain data, with no framework behind it.
+// One linear layer as its backends see it: y = act(x w^T + bias) + residual, or gated, with the halves g and u of
+// weight and bias: y = act(x wg^T + bg) (x wu^T + bu). Plain data, with no framework behind it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "core/activation.h"
+#include "core/tensor_view.h"
+
 namespace fuseconv::linear {
 
-enum class Element : int32_t { f32, f64, f16, bf16 };
-
-// gelu is the erf form, gelu_tanh the tanh form.
-enum class Activation : int32_t { none, relu, gelu, gelu_tanh, silu, sigmoid, tanh };
+using Element = Dtype;
 
 // Sizes and strides are in elements. Rows are contiguous: only the stride between rows is free.
 struct Problem {
@@ -17,16 +18,22 @@ struct Problem {
   Activation activation;
   int64_t m, n, k;
   const void* x;         // [m, k]
-  const void* weight;    // [n, k]
-  const void* bias;      // [n], or null
+  const void* weight;    // [n, k]; gated: [2n, k], the rows of wg, then those of wu
+  const void* bias;      // [n], gated: [2n]; or null
   const void* residual;  // [m, n], or null
   void* y;               // [m, n]; overlaps nothing that is read
   int64_t x_stride, weight_stride, residual_stride, y_stride;
-  int32_t tf32;               // f32 only: multiply in TF32
-  int32_t relu_may_drop_nan;  // relu only: a NaN may come out as 0, as cuBLASLt's epilogue gives it
-  void* workspace;            // device memory, kWorkspaceBytes, 256-byte aligned; or null
+  int32_t tf32;          // f32 only: multiply in TF32
+  int32_t relu_checked;  // relu only: cublaslt may be proposed, since each algorithm is seen to keep a NaN before use
+  int32_t gated;         // without a residual
+  void* workspace;       // device memory, kWorkspaceBytes, 256-byte aligned; or null
   size_t workspace_bytes;
-  void* stream;  // cudaStream_t
+  void* scratch;  // device memory, `scratch_bytes` of the choice, 256-byte aligned; or null
+  void* stream;   // cudaStream_t
+  // The host framework's own z = x w^T + bias on a stream, rows of z dense, for backend `aten`; or null.
+  void (*product)(void* context, void* stream, void* z);
+  void* context;
+  int32_t weight_transposed;  // weight is [k, n] in memory, weight_stride between its rows
 };
 
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;

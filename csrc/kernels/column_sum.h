@@ -1,0 +1,88 @@
+// d = formula(x...) element by element over [..., columns], and the sum of d over all dims but the last, in one pass.
+// Compiled once per instruction set.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/block.h"
+#include "kernels/pointwise.h"
+#include "kernels/position.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+
+// Computes blocks of columns, all rows of each. A few values go into a partial sum in the compute type; the total is in
+// f64.
+template <class T>
+struct ColumnSum {
+  static constexpr int64_t kRows = 64;
+  using A = Compute<T>;
+
+  const Loop& loop;  // of rows: d, then the inputs
+  const In* operands;
+  int count;
+  int64_t columns;
+  T* sum;
+  BlockFunction<A> function;
+  const void* formula;
+
+  void operator()(int64_t first_block, int64_t last_block) const {
+    for (int64_t block = first_block; block < last_block; ++block) {
+      const int64_t start = block * kBlock;
+      sum_columns(start, std::min(kBlock, columns - start));
+    }
+  }
+
+  void sum_columns(int64_t start, int64_t n) const {
+    alignas(64) A buffers[kMaxOperands][kBlock];
+    alignas(64) A partial[kBlock] = {};
+    double total[kBlock] = {};
+    Position position(loop, count, 0);
+    for (int64_t row = 0, rows = loop.count(); row < rows; ++row, position.advance(1)) {
+      const A* inputs[kMaxOperands];
+      for (int i = 1; i < count; ++i) {
+        const int64_t stride = operands[i].strides[operands[i].rank - 1];
+        const T* source = static_cast<const T*>(operands[i].data) + position.offsets()[i] + start * stride;
+        inputs[i - 1] = load_block(source, stride, n, buffers[i]);
+      }
+      T* target = static_cast<T*>(const_cast<void*>(operands[0].data)) + position.offsets()[0] + start;
+      A* values = result_block(target, 1, buffers[0]);
+      function(formula, values, inputs, n);
+      store_block(values, target, 1, n);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        partial[i] += values[i];
+      }
+      if (row % kRows == kRows - 1 || row == rows - 1) {
+        for (int64_t i = 0; i < n; ++i) {
+          total[i] += partial[i];
+          partial[i] = 0;
+        }
+      }
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      sum[start + i] = narrow<T>(static_cast<A>(total[i]));
+    }
+  }
+};
+
+// d is contiguous, sum [columns].
+template <class Formula, class... Inputs>
+void pointwise_and_column_sum(CpuHost& host, const Formula& formula, Out d, Out sum, Inputs... inputs) {
+  const In operands[] = {d, inputs...};
+  constexpr int kCount = 1 + sizeof...(Inputs);
+  const Loop loop = row_loop(operands, kCount);
+  const int64_t columns = sum.sizes[0];
+  dispatch(d.dtype, [&]<class T>(T) {
+    ColumnSum<T> work{
+        loop,    operands, kCount, columns, static_cast<T*>(sum.data), &block<Formula, Compute<T>, sizeof...(Inputs)>,
+        &formula};
+    host.parallel_for(
+        (columns + kBlock - 1) / kBlock, 1,
+        [](int64_t begin, int64_t end, void* context) { (*static_cast<const ColumnSum<T>*>(context))(begin, end); },
+        &work);
+  });
+}
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

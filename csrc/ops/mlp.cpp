@@ -1,0 +1,67 @@
+#include "ops/mlp.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "kernels/pointwise.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+namespace {
+
+// Rows that go through the layers together: enough for the GEMM to be at full speed, few enough that two blocks of
+// intermediates of the largest width stay in a second-level cache.
+constexpr int64_t kBlockRows = 1024;
+
+void layer(CpuHost& host, const Mlp::Layer& layer, In x, Out y) {
+  host.linear(x, layer.weight, layer.bias, y);
+  if (layer.activation != Activation::none) {
+    dispatch(layer.activation, [&]<class Act>(Act) { pointwise(host, Act{}, y, In(y)); });
+  }
+}
+
+}  // namespace
+}  // namespace FUSECONV_ISA
+
+template <class Isa>
+void Mlp::cpu(CpuHost& host, In x, In weight1, std::optional<In> bias1, In weight2, std::optional<In> bias2,
+              std::optional<In> weight3, std::optional<In> bias3, std::string_view act, std::string_view last_act,
+              Out y) {
+  const Layers all = layers(weight1, bias1, weight2, bias2, weight3, bias3, act, last_act);
+  const int64_t width = y.sizes[y.rank - 1], inputs = x.sizes[x.rank - 1];
+  const int64_t rows = width == 0 ? 0 : element_count(y) / width;
+  if (rows == 0) {
+    return;
+  }
+  // Rows of no single stride are one block: the host's GEMM makes them dense.
+  const Loop loop = row_loop(&x, 1);
+  const int64_t block = loop.rank == 1 ? std::min(kBlockRows, rows) : rows;
+  const int64_t element = y.dtype == Dtype::f64 ? 8 : y.dtype == Dtype::f32 ? 4 : 2;
+  const auto at = [&](const void* data, int64_t offset) { return static_cast<const char*>(data) + offset * element; };
+  const size_t bytes = static_cast<size_t>(block * kMaxWidth * element);
+  const std::unique_ptr<char[]> memory(new char[2 * bytes]);
+  for (int64_t row = 0; row < rows; row += block) {
+    const int64_t count = std::min(block, rows - row);
+    const int64_t x_sizes[] = {count, inputs}, x_strides[] = {loop.strides[0][0], x.strides[x.rank - 1]};
+    In input = loop.rank == 1 ? In{at(x.data, row * x_strides[0]), x.dtype, 2, x_sizes, x_strides} : x;
+    Spec result;
+    for (int i = 0; i < all.count; ++i) {
+      const int64_t sizes[] = {count, all.at[i].weight.sizes[0]};
+      const Spec before = result;
+      if (i > 0) {
+        input.sizes = before.sizes;
+        input.strides = before.strides;
+      }
+      result = contiguous(y.dtype, 2, sizes);
+      void* data = i + 1 == all.count ? const_cast<char*>(at(y.data, row * width)) : memory.get() + i % 2 * bytes;
+      const Out output{data, y.dtype, 2, result.sizes, result.strides};
+      layer(host, all.at[i], input, output);
+      input = {data, y.dtype, 2, nullptr, nullptr};
+    }
+  }
+}
+
+template void Mlp::cpu<isa::FUSECONV_ISA>(CpuHost&, In, In, std::optional<In>, In, std::optional<In>, std::optional<In>,
+                                          std::optional<In>, std::string_view, std::string_view, Out);
+
+}  // namespace fuseconv

@@ -1,0 +1,67 @@
+"""activation_backward: the gradient before an activation from the one after it, and its sum over rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fuseconv.ops.op import Op, Sample
+from fuseconv.ops.sampling import Draw
+
+ACTIVATIONS = ("relu", "sigmoid", "tanh")
+"""The activations whose derivative follows from their result."""
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """[..., C] as [rows, C]."""
+    return x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
+
+
+def reference(grad: Tensor, y: Tensor, act: str, sum_rows: bool) -> tuple[Tensor, Tensor]:
+    """Returns d = grad act'(z) for y = act(z), both [..., C], and d summed over all dims but the last; else [0]."""
+    match act:
+        case "relu":
+            d = torch.where(y <= 0, torch.zeros_like(grad), grad)
+        case "sigmoid":
+            d = grad * ((1 - y) * y)
+        case "tanh":
+            d = grad * (1 - y * y)
+        case _:
+            raise ValueError(f"the derivative of '{act}' does not follow from y; use one of {', '.join(ACTIVATIONS)}")
+    d = d.contiguous()
+    return d, as_rows(d).sum(0) if sum_rows else d.new_empty((0,))
+
+
+def samples(device: str, dtype: torch.dtype) -> list[Sample]:
+    """Calls that the op must serve."""
+    draw = Draw(device, dtype)
+    grad, y = draw(2, 5, 48), draw(2, 5, 48).sigmoid() - 0.25
+    return [
+        *(Sample(act, (grad, y, act, True)) for act in ACTIVATIONS),
+        *(Sample(f"{act}_alone", (grad, y, act, False)) for act in ACTIVATIONS),
+        Sample("one_dim", (draw(7), draw(7), "relu", True)),
+        Sample("no_rows", (draw(0, 7), draw(0, 7), "relu", True)),
+        Sample("no_columns", (draw(3, 0), draw(3, 0), "relu", True)),
+        Sample("rows", (draw(1031, 24), draw(1031, 24), "relu", True)),
+        Sample("columns", (draw(3, 1031), draw(3, 1031), "tanh", True)),
+        Sample("permuted", (draw.permuted(4, 6, 48), draw.permuted(4, 6, 48), "tanh", True)),
+        Sample("strided", (draw.strided(4, 48), draw(4, 48), "sigmoid", True)),
+        Sample("padded", (draw.padded(40, 48), draw.padded(40, 48), "relu", True)),
+        Sample("expanded", (draw(1, 1).expand(4, 48), draw(4, 48), "relu", True)),
+        Sample("unaligned", (draw.unaligned(9, 48), draw.unaligned(9, 48), "relu", True)),
+    ]
+
+
+def errors(device: str) -> list[Sample]:
+    """Calls that the op must refuse."""
+    draw = Draw(device, torch.float32)
+    grad = draw(4, 6)
+    return [
+        Sample("sizes", (grad, draw(6), "relu", True), matches=r"y must have the shape of grad, \[4, 6\]"),
+        Sample("scalar", (draw(), draw(), "relu", True), matches="grad must have at least one dim"),
+        Sample("act", (grad, grad, "gelu", True), matches="derivative of 'gelu' does not follow from y"),
+        Sample("dtypes", (grad, grad.half(), "relu", True), matches="y and grad must have the same dtype"),
+    ]
+
+
+activation_backward = Op("activation_backward", reference, samples, errors)
