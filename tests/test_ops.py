@@ -318,7 +318,10 @@ def test_autocast(op, device, dtype):
     """An op under autocast is the op on tensors cast by its policy."""
     sample = op.samples(device, torch.float32)[0]
     expected_dtype = {lower: dtype, single: torch.float32, widest: torch.float32}[op.autocast]
-    cast = [value.to(expected_dtype) if isinstance(value, Tensor) else value for value in sample.args]
+    cast = [
+        value.to(expected_dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+        for value in sample.args
+    ]
     expected = tensors(op(*cast, **sample.kwargs))
     with torch.autocast(device, dtype=dtype):
         results = tensors(op(*sample.args, **sample.kwargs))
