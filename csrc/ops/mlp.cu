@@ -1,7 +1,28 @@
-#include "core/cuda.cuh"
 #include "kernels/mlp.h"
+#include "ops/linear_act.h"
 
 namespace fuseconv {
+namespace {
+
+// One layer after the other by linear_act.
+void by_layers(CudaHost& host, In x, const Mlp::Layers& layers, std::string_view act, std::string_view last_act,
+               Out y) {
+  const int64_t rows = element_count(y) / y.sizes[y.rank - 1];
+  Spec results[3];
+  In input = x;
+  for (int i = 0; i < layers.count; ++i) {
+    const bool last = i + 1 == layers.count;
+    const Mlp::Layer& layer = layers.at[i];
+    const int64_t sizes[] = {rows, layer.weight.sizes[0]};
+    results[i] = contiguous(y.dtype, 2, sizes);
+    void* data = last ? y.data : host.scratch(rows * sizes[1] * size_of(y.dtype));
+    const Out output{data, y.dtype, 2, results[i].sizes, results[i].strides};
+    LinearAct::cuda(host, input, layer.weight, layer.bias, std::nullopt, last ? last_act : act, "auto", false, output);
+    input = output;
+  }
+}
+
+}  // namespace
 
 void Mlp::cuda(CudaHost& host, In x, In weight1, std::optional<In> bias1, In weight2, std::optional<In> bias2,
                std::optional<In> weight3, std::optional<In> bias3, std::string_view act, std::string_view last_act,
@@ -12,6 +33,9 @@ void Mlp::cuda(CudaHost& host, In x, In weight1, std::optional<In> bias1, In wei
   p.rows = width == 0 ? 0 : element_count(y) / width;
   if (p.rows == 0) {
     return;
+  }
+  if (y.dtype == Dtype::f32 || y.dtype == Dtype::f64) {
+    return by_layers(host, x, all, act, last_act, y);
   }
   p.dtype = y.dtype;
   p.x = x.data;
@@ -30,9 +54,7 @@ void Mlp::cuda(CudaHost& host, In x, In weight1, std::optional<In> bias1, In wei
   }
   p.y = y.data;
   p.stream = host.stream();
-  if (p.dtype == Dtype::f32 || p.dtype == Dtype::f64) {
-    mlp_simt(p);
-  } else if (cuda::mlp_sm90_takes(p)) {
+  if (cuda::mlp_sm90_takes(p)) {
     mlp_sm90(p);
   } else {
     mlp_mma(p);

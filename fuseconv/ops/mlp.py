@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import torch
@@ -39,11 +40,13 @@ def reference(
 def unfused(arguments: SimpleNamespace) -> Tensor:
     """The same by linear_act: a gradient needs what lies between the layers, which the one kernel never writes."""
     a = arguments
-    h = linear_act(a.x, a.weight1, a.bias1, act=a.act)
+    h: Tensor = linear_act(a.x, a.weight1, a.bias1, act=a.act)
     if a.weight3 is None:
-        return linear_act(h, a.weight2, a.bias2, act=a.last_act)
-    h = linear_act(h, a.weight2, a.bias2, act=a.act)
-    return linear_act(h, a.weight3, a.bias3, act=a.last_act)
+        h = linear_act(h, a.weight2, a.bias2, act=a.last_act)
+    else:
+        h = linear_act(h, a.weight2, a.bias2, act=a.act)
+        h = linear_act(h, a.weight3, a.bias3, act=a.last_act)
+    return h
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
@@ -52,7 +55,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
     def layers(*widths: int, bias: bool = True) -> tuple[Tensor | None, ...]:
         values: list[Tensor | None] = []
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in pairwise(widths):
             values += [draw(outputs, inputs, scale=max(inputs, 1) ** -0.5), draw(outputs) if bias else None]
         return tuple(values)
 
@@ -105,7 +108,9 @@ def errors(device: str) -> list[Sample]:
     long = "257 wide; at most 256 fit in one kernel: use linear_act for each layer"
     return [
         Sample("inner", (x, draw(32, 23), None, second, None), matches=r"weight1 .* \[N, 24\].*but has \[32, 23\]"),
-        Sample("chain", (x, first, None, draw(16, 31), None), matches=r"weight2 .* \[N, 32\], the rows of .*\[16, 31\]"),
+        Sample(
+            "chain", (x, first, None, draw(16, 31), None), matches=r"weight2 .* \[N, 32\], the rows of .*\[16, 31\]"
+        ),
         Sample("third", (x, first, None, second, None, draw(4, 4)), matches=r"weight3 must have the shape \[N, 16\]"),
         Sample("weight_rank", (x, draw(24), None, second, None), matches=r"weight1 must have .*but has \[24\]"),
         Sample("scalar", (draw(), first, None, second, None), matches="x must have at least one dim"),
