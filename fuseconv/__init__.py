@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fuseconv import errors as errors
+    from fuseconv import nn as nn
     from fuseconv import ops as ops
+    from fuseconv.fusing import fuse as fuse
     from fuseconv.pipeline import convert as convert
     from fuseconv.pipeline import verify as verify
     from fuseconv.runtime import load as load
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "convert", "errors", "load", "ops", "verify"]
+__all__ = ["__version__", "convert", "errors", "fuse", "load", "nn", "ops", "verify"]
 
-_HOMES = {"convert": "fuseconv.pipeline", "load": "fuseconv.runtime", "verify": "fuseconv.pipeline"}
+_HOMES = {
+    "convert": "fuseconv.pipeline",
+    "fuse": "fuseconv.fusing",
+    "load": "fuseconv.runtime",
+    "verify": "fuseconv.pipeline",
+}
 
 
 def __getattr__(name: str) -> Any:

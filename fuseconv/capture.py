@@ -31,11 +31,13 @@ class Program:
         exported: flat calling convention: (tensor, ...) to (tensor, ...); placeholders are named as the contract says.
         contract: inputs and outputs; an integer input that indexes an embedding has its range.
         examples: one tensor per input.
+        trainable: whether its parameters and buffers may change and gradients flow through it; a conversion's do not.
     """
 
     exported: ExportedProgram
     contract: Contract
     examples: tuple[torch.Tensor, ...]
+    trainable: bool = False
 
 
 def capture(subject: Subject) -> Program:

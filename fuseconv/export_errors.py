@@ -8,7 +8,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,22 +44,37 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
     text = str(error)
     if "Constraints violated" in text or "constraints violated" in text.lower():
         return _constraint(text, subject, tensors, export)
-    where = _model_line(traceback.extract_tb(error.__traceback__)) or type(subject.module).__name__
+    args, kwargs = ((), dict(zip(subject.call, tensors, strict=True))) if subject.call else (tuple(tensors), {})
+    shapes = ", ".join(f"{spec.name}{list(t.shape)}" for spec, t in zip(subject.contract.inputs, tensors, strict=True))
+    return _explain(
+        error, subject.module, args, kwargs, shapes, "correct --input (sizes, dtypes, ranges) or --input-range"
+    )
+
+
+def explain_call(
+    error: Exception, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> FuseconvError:
+    """Turns what `torch.export.export` raised for a module and example inputs into an error with a remedy."""
+    return _explain(error, module, args, kwargs, "the example inputs", "give inputs with which the model itself runs")
+
+
+def _explain(
+    error: Exception, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: str, fix: str
+) -> FuseconvError:
+    text = str(error)
+    where = _model_line(traceback.extract_tb(error.__traceback__)) or type(module).__name__
     if "data-dependent" in text:
         return UnsupportedError(
             f"the model's control flow depends on the values of a tensor: {_first_line(text)}",
             where=where,
             fix="choose with torch.where or torch.cond, or decide from shapes and settings, which are known beforehand",
         )
-    refusal = _eager(subject, tensors)
+    refusal = _eager(module, args, kwargs)
     if refusal is not None:
-        shapes = ", ".join(
-            f"{spec.name}{list(t.shape)}" for spec, t in zip(subject.contract.inputs, tensors, strict=True)
-        )
         return UsageError(
-            f"the model does not accept {shapes}: {type(refusal).__name__}: {_first_line(str(refusal))}",
+            f"the model does not accept {inputs}: {type(refusal).__name__}: {_first_line(str(refusal))}",
             where=_model_line(traceback.extract_tb(refusal.__traceback__)) or where,
-            fix="correct --input (sizes, dtypes, ranges) or --input-range",
+            fix=fix,
         )
     return UnsupportedError(
         f"the model cannot be exported: {type(error).__name__}: {_first_line(text)}",
@@ -68,15 +83,12 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
     )
 
 
-def _eager(subject: Subject, tensors: Sequence[torch.Tensor]) -> Exception | None:
-    """Runs the model; returns what it raised."""
-    copies = [tensor.clone() for tensor in tensors]
+def _eager(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Exception | None:
+    """Runs the model on copies; returns what it raised."""
+    args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (args, dict(kwargs)))
     try:
         with torch.no_grad():
-            if subject.call:
-                subject.module(**dict(zip(subject.call, copies, strict=True)))
-            else:
-                subject.module(*copies)
+            module(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - whatever the model raises is the answer
         return error
     return None

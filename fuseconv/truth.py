@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule, Interpreter, Node, map_arg
 from torch.utils import _pytree as pytree
 
 from fuseconv.capture import Program
@@ -34,18 +34,54 @@ def run_in_float64(program: Program, inputs: tuple[torch.Tensor, ...]) -> tuple[
         The outputs; floating ones are float64, complex ones complex128.
     """
     module = program.exported.module(check_guards=False)
-    with torch.no_grad(), _default_dtype(torch.float64):
-        return tuple(_widen(output) for output in pytree.tree_leaves(_Float64(module).run(*inputs)))
+    with torch.no_grad():
+        return tuple(interpret_in_float64(module, inputs))
+
+
+def interpret_in_float64(module: GraphModule, operands: Sequence[Any]) -> list[Any]:
+    """Runs a graph of ATen ops with everything widened to float64; gradients flow where they are enabled.
+
+    Args:
+        module: the graph.
+        operands: what its placeholders stand for, in their order.
+
+    Returns:
+        The leaves of its output, floating tensors in float64.
+    """
+    with _default_dtype(torch.float64):
+        return [_widen(output) for output in pytree.tree_leaves(_Float64(module).run(*operands))]
 
 
 class _Float64(Interpreter):
     """Widens what every op reads, so that no op's own default can narrow a value on its way."""
+
+    def run_node(self, n: Node) -> Any:
+        if not _draws(n):
+            return super().run_node(n)
+        # How many random numbers a kernel draws depends on its dtype: in its own it draws those of the original.
+        args, kwargs = map_arg((n.args, dict(n.kwargs)), lambda operand: _as_captured(self.env[operand], operand))
+        return _widen(n.target(*args, **kwargs))  # type: ignore[operator]  # an OpOverload
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.aten._assert_tensor_metadata.default:
             return None  # it asserts the very dtypes that are changed here
         args, kwargs = pytree.tree_map(_widen, (args, kwargs))
         return super().call_function(target, args, kwargs)
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node draws random numbers, and writes to no operand: then it may be given copies."""
+    op = node.target
+    return (
+        isinstance(op, torch._ops.OpOverload)
+        and torch.Tag.nondeterministic_seeded in op.tags
+        and not op._schema.is_mutable
+    )
+
+
+def _as_captured(value: Any, node: Node) -> Any:
+    captured = node.meta.get("val")
+    return value.to(captured.dtype) if isinstance(value, torch.Tensor) and captured is not None else value
 
 
 def _widen(value: Any) -> Any:

@@ -25,13 +25,13 @@ DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 ROOT = Path(__file__).parent.parent
 
 
-def rows(calls="samples", dtypes=(torch.float32,)):
-    """The table: (op, sample) for every device and dtype, named."""
+def rows(calls="samples", dtypes=(torch.float32,), most=None):
+    """The table: (op, sample) for every device and dtype, named; at most so many samples of an op."""
     table = []
     for op in ops.OPS:
         for device in DEVICES:
             for dtype in dtypes:
-                for sample in op.samples(device, dtype) if calls == "samples" else op.errors(device):
+                for sample in (op.samples(device, dtype) if calls == "samples" else op.errors(device))[:most]:
                     name = f"{op.name}-{device}-{str(dtype).removeprefix('torch.')}-{sample.name}"
                     table.append(pytest.param(op, sample, id=name))
     return table
@@ -46,8 +46,12 @@ def layout(tensor):
     return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
 
 
+def differentiable(value):
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
 def as_f64(args):
-    return [value.double() if isinstance(value, Tensor) else value for value in args]
+    return [value.double() if differentiable(value) else value for value in args]
 
 
 @contextmanager
@@ -87,7 +91,7 @@ def test_values(op, sample):
     before = [value.clone() if isinstance(value, Tensor) else value for value in sample.args]
     results = run_on_dirty_memory(op, sample)
     eager = tensors(op.reference(*sample.args, **sample.kwargs))
-    kwargs = {name: value.double() if isinstance(value, Tensor) else value for name, value in sample.kwargs.items()}
+    kwargs = dict(zip(sample.kwargs, as_f64(sample.kwargs.values()), strict=True))
     truth = tensors(op.reference(*as_f64(sample.args), **kwargs))
     assert len(results) == len(eager)
     for result, original, true in zip(results, eager, truth, strict=True):
@@ -98,9 +102,9 @@ def test_values(op, sample):
             assert torch.equal(value, was)
 
 
-@pytest.mark.parametrize(("op", "sample"), rows())
+@pytest.mark.parametrize(("op", "sample"), rows() + rows(dtypes=[torch.float64, torch.float16, torch.bfloat16], most=2))
 def test_opcheck(op, sample):
-    args = tuple(value.detach().requires_grad_() if isinstance(value, Tensor) else value for value in sample.args)
+    args = tuple(value.detach().requires_grad_() if differentiable(value) else value for value in sample.args)
     outcome = torch.library.opcheck(op.overload, args, dict(sample.kwargs))
     assert set(outcome.values()) == {"SUCCESS"}
     assert len(outcome) == 4
@@ -108,8 +112,8 @@ def test_opcheck(op, sample):
 
 @pytest.mark.parametrize(("op", "sample"), rows(dtypes=[torch.float64]))
 def test_gradient(op, sample):
-    args = [value.clone().requires_grad_() if isinstance(value, Tensor) else value for value in sample.args]
-    tensors_in = [value for value in args if isinstance(value, Tensor)]
+    args = [value.clone().requires_grad_() if differentiable(value) else value for value in sample.args]
+    tensors_in = [value for value in args if differentiable(value)]
     if sum(value.numel() for value in tensors_in) > 4000:
         pytest.skip("too many elements for finite differences")
     assert torch.autograd.gradcheck(lambda *_: op(*args, **sample.kwargs), tensors_in, fast_mode=True)
@@ -118,8 +122,8 @@ def test_gradient(op, sample):
 @pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
 def test_second_derivative(op):
     sample = op.samples("cpu", torch.float64)[0]
-    args = [value.clone().requires_grad_() if isinstance(value, Tensor) else value for value in sample.args]
-    tensors_in = [value for value in args if isinstance(value, Tensor)]
+    args = [value.clone().requires_grad_() if differentiable(value) else value for value in sample.args]
+    tensors_in = [value for value in args if differentiable(value)]
     assert torch.autograd.gradgradcheck(lambda *_: op(*args, **sample.kwargs), tensors_in, fast_mode=True)
 
 
@@ -166,6 +170,9 @@ def test_special_values_through_activations(act, dtype, device):
     one = torch.ones(1, 1, dtype=dtype, device=device)
     truth = ops.linear_act.reference(finite[:, None].double(), one.double(), act=act).to(dtype)
     torch.testing.assert_close(ops.linear_act(finite[:, None], one, act=act), truth)
+    ones = torch.ones(2, 1, dtype=dtype, device=device)
+    truth = ops.linear_gated.reference(finite[:, None].double(), ones.double(), act=act).to(dtype)
+    torch.testing.assert_close(ops.linear_gated(finite[:, None], ones, act=act), truth)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -181,6 +188,8 @@ def test_special_values_through_sums_and_norms(dtype, device):
         for op, args in (
             (ops.add_layer_norm, (rest, None, None, 1e-5)),
             (ops.layer_norm_act, (None, None, 1e-5, "relu")),
+            (ops.add_rms_norm, (rest, None, 1e-5)),
+            (ops.rms_norm, (None, 1e-5)),
         ):
             for result, original in zip(
                 tensors(op(rows_in, *args)), tensors(op.reference(rows_in, *args)), strict=True
@@ -198,20 +207,63 @@ def test_f16_overflows_as_eager_does(device):
         (ops.mul_add(x, x, y), x * x + y),
         (ops.bias_act(x, y, "none"), x + y),
         (ops.add_layer_norm(x[:2], y[:2], None, None, 1e-5)[1], x[:2] + y[:2]),
+        (ops.add_rms_norm(x[:2], y[:2], None, 1e-5)[1], x[:2] + y[:2]),
     ):
         assert torch.equal(result, original)
 
 
+@pytest.mark.parametrize("op", [ops.layer_norm_act, ops.rms_norm], ids=lambda op: op.name)
 @pytest.mark.parametrize("mean", [0.0, 1.0, 100.0, 1e4])
 @pytest.mark.parametrize("columns", [48, 768, 5000, 100_003])
 @pytest.mark.parametrize("device", DEVICES)
-def test_norms_are_at_least_as_exact_as_eager(mean, columns, device):
+def test_norms_are_at_least_as_exact_as_eager(op, mean, columns, device):
     draw = Draw(device, torch.float32)
     x, weight, bias = draw(max(8, 10_000 // columns), columns) + mean, draw(columns), draw(columns)
-    truth = ops.layer_norm_act.reference(x.double(), weight.double(), bias.double(), 1e-5, "none")
-    result = ops.layer_norm_act(x, weight, bias, 1e-5, "none")
-    eager = ops.layer_norm_act.reference(x, weight, bias, 1e-5, "none")
+    args = (x, weight, bias, 1e-5, "none") if op is ops.layer_norm_act else (x, weight, 1e-5)
+    truth = op.reference(*as_f64(args))
+    result, eager = op(*args), op.reference(*args)
     assert (result - truth).square().mean() <= 1.1 * (eager - truth).square().mean()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.125])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_scores_are_at_least_as_exact_as_eager(dtype, device, scale):
+    draw = Draw(device, dtype)
+    args = (draw(4, 33, 64, scale=0.5), draw(4, 264, 64, scale=0.5), draw(33, 264), scale)
+    truth = ops.attention_score.reference(*as_f64(args))
+    result, eager = ops.attention_score(*args), ops.attention_score.reference(*args)
+    assert (result - truth).square().mean() <= 1.1 * (eager - truth).square().mean()
+
+
+@pytest.mark.parametrize("columns", [24, 27, 20_000], ids=["dense", "odd", "long"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_scores_of_special_values(dtype, device, columns):
+    draw = Draw(device, dtype)
+    q, k = draw(6, 16), draw(columns, 16)
+    mask = torch.zeros(6, columns, dtype=dtype, device=device)
+    mask[0] = float("-inf")  # no position at all: 0 / 0
+    mask[1, 1:] = float("-inf")  # one
+    mask[2, ::2] = float("-inf")
+    mask[3, 5] = float("nan")
+    mask[4, 5] = float("inf")
+    result, eager = ops.attention_score(q, k, mask, 0.25), ops.attention_score.reference(q, k, mask, 0.25)
+    truth = ops.attention_score.reference(q.double(), k.double(), mask.double(), 0.25)
+    assert_close_to_truth(result, eager, truth)
+    assert result[[0, 3, 4]].isnan().all()
+    assert result[1, 0] == 1
+    assert (result[2, ::2] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_large_scores_do_not_overflow(dtype, device):
+    # The products are beyond f16; scaled they are not.
+    q = torch.full((3, 64), 60.0, dtype=dtype, device=device)
+    k = torch.full((40, 64), 40.0, dtype=dtype, device=device)
+    expected = torch.full((3, 40), 1 / 40, dtype=torch.float64, device=device).to(dtype)
+    torch.testing.assert_close(ops.attention_score(q, k, None, 0.125), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -296,6 +348,14 @@ def test_autocast_keeps_the_gradient():
     ):
         assert result.dtype == torch.float32
         assert torch.equal(result, right)
+
+
+def test_autocast_of_norms_and_scores():
+    draw = Draw("cpu", torch.bfloat16)
+    x, weight = draw(3, 16), draw(16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ops.rms_norm(x, weight, 1e-5), ops.rms_norm(x.float(), weight.float(), 1e-5))
+        assert ops.attention_score(x.float(), x.float()).dtype == torch.bfloat16
 
 
 def test_export_calls_the_op():

@@ -14,7 +14,7 @@ __attribute__((visibility("default"))) inline const Registration* cpu_registrati
 
 namespace {
 
-constexpr GemmShims kGemm{aoti_torch_cpu_addmm_out, aoti_torch_cpu_mm_out};
+constexpr GemmShims kGemm{aoti_torch_cpu_addmm_out, aoti_torch_cpu_mm_out, aoti_torch_cpu_baddbmm_out};
 
 class TorchCpuHost final : public CpuHost {
  public:
@@ -25,6 +25,9 @@ class TorchCpuHost final : public CpuHost {
   }
   void linear(In x, In weight, std::optional<In> bias, Out y) override {
     torch_binding::linear(kGemm, device_, x, weight, bias, y);
+  }
+  void batched_product(In a, In b, double scale, Out y) override {
+    torch_binding::batched_product(kGemm, device_, a, b, scale, y);
   }
   void* scratch(size_t bytes) override { return scratch_.get(bytes); }
 

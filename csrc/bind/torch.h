@@ -9,6 +9,7 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -41,6 +42,10 @@ template <>
 struct Owner<std::string_view> {
   using type = std::string;
 };
+template <>
+struct Owner<std::span<const int64_t>> {
+  using type = std::vector<int64_t>;
+};
 
 Dtype dtype_of(const Tensor& tensor);
 int32_t shim_dtype(Dtype dtype);
@@ -51,6 +56,7 @@ inline std::optional<In> view(const std::optional<Tensor>& tensor) {
   return tensor ? std::optional<In>(view(*tensor)) : std::nullopt;
 }
 inline std::string_view view(const std::string& text) { return text; }
+inline std::span<const int64_t> view(const std::vector<int64_t>& numbers) { return numbers; }
 template <class T>
   requires std::is_arithmetic_v<T>
 T view(T value) {
@@ -94,14 +100,18 @@ class Scratch {
   std::vector<Tensor> kept_;
 };
 
-// aten::addmm.out and aten::mm.out of one device, below autograd and autocast.
+// aten::addmm.out, aten::mm.out and aten::baddbmm.out of one device, below autograd and autocast.
 struct GemmShims {
   AOTITorchError (*addmm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double);
   AOTITorchError (*mm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle);
+  AOTITorchError (*baddbmm_out)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double);
 };
 
 // Host::linear by these shims: what aten::linear does, into a result that exists. The weight keeps its strides.
 void linear(const GemmShims& shims, Device device, In x, In weight, std::optional<In> bias, Out y);
+
+// Host::batched_product by these shims.
+void batched_product(const GemmShims& shims, Device device, In a, In b, double scale, Out y);
 
 // Runs an op: stack of arguments in, stack of results out. `invoke(device, run)` makes the host and calls run(host).
 template <class Op, class Kernel, class Invoke, size_t N, class... Args, size_t... I, size_t... O>

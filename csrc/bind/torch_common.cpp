@@ -32,12 +32,30 @@ Tensor flatten_rows(In x, Device device, int64_t rows, int64_t columns) {
   return torch::stable::reshape(torch::stable::contiguous(Tensor(handle)), {rows, columns});
 }
 
+// [..., M, N] as [batch, M, N]: a view where the leading dims have one stride, else a copy. Or its matrices transposed.
+Tensor flatten_batch(In x, Device device, int64_t batch, bool transposed) {
+  const int64_t rows = x.sizes[x.rank - 2], columns = x.sizes[x.rank - 1];
+  const In matrices{x.data, x.dtype, x.rank - 1, x.sizes, x.strides};  // its rows are our matrices
+  const Loop loop = row_loop(&matrices, 1);
+  if (loop.rank == 1) {
+    const int64_t stride = loop.strides[0][0], row_stride = x.strides[x.rank - 2],
+                  column_stride = x.strides[x.rank - 1];
+    return transposed ? borrow(x.data, x.dtype, device, {batch, columns, rows}, {stride, column_stride, row_stride})
+                      : borrow(x.data, x.dtype, device, {batch, rows, columns}, {stride, row_stride, column_stride});
+  }
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_create_tensor_from_blob(const_cast<void*>(x.data), x.rank, x.sizes, x.strides, 0,
+                                                            shim_dtype(x.dtype), device.type, device.index, &handle));
+  const Tensor copy = torch::stable::reshape(torch::stable::contiguous(Tensor(handle)), {batch, rows, columns});
+  return transposed ? torch::stable::transpose(copy, 1, 2) : copy;
+}
+
 }  // namespace
 
 Dtype dtype_of(const Tensor& tensor) {
   int32_t dtype;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
-  for (Dtype known : {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16}) {
+  for (Dtype known : {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16, Dtype::i64}) {
     if (dtype == shim_dtype(known)) {
       return known;
     }
@@ -55,6 +73,8 @@ int32_t shim_dtype(Dtype dtype) {
       return aoti_torch_dtype_float16();
     case Dtype::bf16:
       return aoti_torch_dtype_bfloat16();
+    case Dtype::i64:
+      return aoti_torch_dtype_int64();
     case Dtype::other:
       break;
   }
@@ -113,6 +133,19 @@ void linear(const GemmShims& shims, Device device, In x, In weight, std::optiona
   } else {
     TORCH_ERROR_CODE_CHECK(shims.mm_out(y2.get(), x2.get(), w2.get()));
   }
+}
+
+void batched_product(const GemmShims& shims, Device device, In a, In b, double scale, Out y) {
+  if (element_count(y) == 0) {
+    return;
+  }
+  const int64_t rows = y.sizes[y.rank - 2], columns = y.sizes[y.rank - 1];
+  const int64_t batch = element_count(y) / (rows * columns);
+  const Tensor a3 = flatten_batch(a, device, batch, false);
+  const Tensor b3 = flatten_batch(b, device, batch, true);
+  const Tensor y3 = borrow(y.data, y.dtype, device, {batch, rows, columns}, {rows * columns, columns, 1});
+  // With beta 0 the addend is not read: y itself stands in for it.
+  TORCH_ERROR_CODE_CHECK(shims.baddbmm_out(y3.get(), y3.get(), a3.get(), b3.get(), 0.0, scale));
 }
 
 }  // namespace fuseconv::torch_binding

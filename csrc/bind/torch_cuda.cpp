@@ -15,7 +15,7 @@ __attribute__((visibility("default"))) inline const Registration* cuda_registrat
 
 namespace {
 
-constexpr GemmShims kGemm{aoti_torch_cuda_addmm_out, aoti_torch_cuda_mm_out};
+constexpr GemmShims kGemm{aoti_torch_cuda_addmm_out, aoti_torch_cuda_mm_out, aoti_torch_cuda_baddbmm_out};
 
 class TorchCudaHost final : public CudaHost {
  public:
@@ -30,6 +30,9 @@ class TorchCudaHost final : public CudaHost {
     const std::unique_ptr<CUDAStreamGuardOpaque, decltype(&aoti_torch_delete_cuda_stream_guard)> kept(
         guard, &aoti_torch_delete_cuda_stream_guard);
     linear(x, weight, bias, y);
+  }
+  void batched_product(In a, In b, double scale, Out y) override {
+    torch_binding::batched_product(kGemm, device_, a, b, scale, y);
   }
   void* scratch(size_t bytes) override { return scratch_.get(bytes); }
   void* stream() override {

@@ -6,7 +6,7 @@
 # message says what is left out. The library itself is not needed to build: a stub of its soname stands in, and torch has
 # loaded the real one.
 #
-# fuseconv_gemm_library(<target>) makes a shared library of the same with a plain C interface, which bench/linear_act.py
+# fuseconv_gemm_library(<target>) makes a shared library of the same with a plain C interface, which bench/linear_library.py
 # and tests/test_linear_backends.py drive.
 
 set(FUSECONV_LINEAR ${CMAKE_CURRENT_LIST_DIR}/linear)
@@ -22,7 +22,8 @@ function(fuseconv_gemm_backends target)
                   ${packages}/nvidia/cublas/include
             NO_DEFAULT_PATH)
 
-  add_library(${target} STATIC ${FUSECONV_LINEAR}/backends.cpp ${FUSECONV_LINEAR}/choices.cpp ${FUSECONV_LINEAR}/pass.cu)
+  add_library(${target} STATIC ${FUSECONV_LINEAR}/backends.cpp ${FUSECONV_LINEAR}/choices.cpp ${FUSECONV_LINEAR}/pass.cu
+                               ${FUSECONV_LINEAR}/sm80.cu)
   fuseconv_cuda_code(${target} ${FUSECONV_CUDA_ARCHS})
   if("90a" IN_LIST FUSECONV_CUDA_ARCHS)
     # One unit an activation, so that they build side by side. Only this architecture has the instructions in them.

@@ -14,6 +14,10 @@ class Host {
   // y = x weight^T + bias by the host's own GEMM; x [..., K], weight [N, K] of any strides, y [..., N] contiguous.
   virtual void linear(In x, In weight, std::optional<In> bias, Out y) = 0;
 
+  // y = scale * (a b^T) for each matrix of the leading dims, by the host's own GEMM; a [..., S, D] and b [..., T, D] of
+  // any strides, their leading dims those of y, y [..., S, T] contiguous. The scale is applied before the rounding.
+  virtual void batched_product(In a, In b, double scale, Out y) = 0;
+
   // Memory that lives until the call's work is done, aligned to 64 bytes on the CPU and to 256 on CUDA.
   virtual void* scratch(size_t bytes) = 0;
 

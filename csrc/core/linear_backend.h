@@ -1,4 +1,4 @@
-// The names of linear_act's CUDA backends, which its `backend` argument takes on every device.
+// The names of the CUDA backends of linear layers, which linear_act's `backend` argument takes on every device.
 #pragma once
 
 #include <array>
@@ -8,10 +8,11 @@
 
 namespace fuseconv::linear {
 
-// cublaslt: one call with its epilogue. sm90: our fused kernel. cublas: cublaslt's GEMM, then one pass over y. aten:
-// the host framework's own product, then one pass over y.
-enum class Backend : int32_t { cublaslt, sm90, cublas, aten };
-inline constexpr std::array<std::string_view, 4> kBackends = {"cublaslt", "sm90", "cublas", "aten"};
+// cublaslt: one call with its epilogue. sm90: our fused kernel. cublas: cublaslt's GEMM, then one pass, in place or,
+// when gated, from the problem's scratch to y. aten: the host framework's own product, then that pass. sm80:
+// our fused kernel for Ampere and what came after.
+enum class Backend : int32_t { cublaslt, sm90, cublas, aten, sm80 };
+inline constexpr std::array<std::string_view, 5> kBackends = {"cublaslt", "sm90", "cublas", "aten", "sm80"};
 
 // One of kBackends, or "auto" for none in particular. Throws std::runtime_error otherwise.
 std::optional<Backend> parse_backend(const char* op, std::string_view name);

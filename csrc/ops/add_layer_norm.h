@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "kernels/layer_norm.h"
+#include "kernels/norm.h"
 
 namespace fuseconv {
 
@@ -16,17 +16,13 @@ struct AddLayerNorm {
 
   static std::array<Spec, 2> outputs(In x, In residual, std::optional<In> weight, std::optional<In> bias, double,
                                      bool keep_sum) {
-    check_layer_norm(name, x, weight, bias);
-    common_dtype(name, {{"x", x}, {"residual", residual}});
-    check_same_sizes(name, {"x", x}, {"residual", residual});
-    const int64_t none = 0;
-    return {contiguous_like(x),
-            keep_sum ? broadcast(name, {"x", x}, {"residual", residual}) : contiguous(x.dtype, 1, &none)};
+    check_norm(name, x, weight, bias);
+    return norm_and_sum(name, x, residual, keep_sum);
   }
 
-  static LayerNorm norm(In x, In residual, std::optional<In> weight, std::optional<In> bias, double eps, bool keep_sum,
+  static Norm arguments(In x, In residual, std::optional<In> weight, std::optional<In> bias, double eps, bool keep_sum,
                         Out y, Out sum) {
-    return {x, residual, weight, bias, eps, Activation::none, y, keep_sum ? std::optional(sum) : std::nullopt};
+    return {x, residual, weight, bias, eps, true, Activation::none, y, keep_sum ? std::optional(sum) : std::nullopt};
   }
 
   template <class Isa>

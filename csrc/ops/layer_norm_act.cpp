@@ -5,7 +5,7 @@ namespace fuseconv {
 template <class Isa>
 void LayerNormAct::cpu(CpuHost& host, In x, std::optional<In> weight, std::optional<In> bias, double eps,
                        std::string_view act, Out y) {
-  layer_norm(host, norm(x, weight, bias, eps, act, y));
+  norm(host, arguments(x, weight, bias, eps, act, y));
 }
 
 template void LayerNormAct::cpu<isa::FUSECONV_ISA>(CpuHost&, In, std::optional<In>, std::optional<In>, double,

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "kernels/layer_norm.h"
+#include "kernels/norm.h"
 
 namespace fuseconv {
 
@@ -16,14 +16,14 @@ struct LayerNormAct {
 
   static std::array<Spec, 1> outputs(In x, std::optional<In> weight, std::optional<In> bias, double,
                                      std::string_view act) {
-    check_layer_norm(name, x, weight, bias);
+    check_norm(name, x, weight, bias);
     parse_activation(name, act);
     return {contiguous_like(x)};
   }
 
-  static LayerNorm norm(In x, std::optional<In> weight, std::optional<In> bias, double eps, std::string_view act,
+  static Norm arguments(In x, std::optional<In> weight, std::optional<In> bias, double eps, std::string_view act,
                         Out y) {
-    return {x, std::nullopt, weight, bias, eps, parse_activation(name, act), y, std::nullopt};
+    return {x, std::nullopt, weight, bias, eps, true, parse_activation(name, act), y, std::nullopt};
   }
 
   template <class Isa>

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fuseconv.ops.autocast import single
+from fuseconv.ops.norm_backward import sum_norm_gradient
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -63,4 +64,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-add_layer_norm = Op("add_layer_norm", reference, samples, errors, autocast=single)
+add_layer_norm = Op("add_layer_norm", reference, samples, errors, sum_norm_gradient(centred=True), single)

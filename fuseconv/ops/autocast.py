@@ -12,6 +12,11 @@ KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 """The dispatch key of autocast, by device type."""
 
 
+def current(device: str) -> torch.dtype | None:
+    """Returns the dtype that autocast gives to matrix products on a device type; None where it is off."""
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
 def lower(tensors: list[Tensor], device: str) -> torch.dtype | None:
     """To autocast's dtype: what is dominated by a matrix product."""
     return None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.get_autocast_dtype(device)

@@ -64,10 +64,11 @@ def autograd_kernel(overload: torch._ops.OpOverload, gradient: Gradient) -> Call
     """Returns the op's kernel for the Autograd key."""
     schema = overload._schema.arguments
     names = [argument.name for argument in schema]
+    defaults = tuple(argument.default_value for argument in schema)
 
-    def run(*args: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
-            return overload(*args)
+            return overload(*args, **kwargs)
 
     class Function(torch.autograd.Function):
         @staticmethod
@@ -93,10 +94,10 @@ def autograd_kernel(overload: torch._ops.OpOverload, gradient: Gradient) -> Call
     Function.__name__ = Function.__qualname__ = f"{overload._opname}_backward"
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        if not (torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs)):
+            return run(*args, **kwargs)
         # The dispatcher leaves out what equals its default.
-        args += tuple(kwargs.get(argument.name, argument.default_value) for argument in schema[len(args) :])
-        if not (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
-            return run(*args)
+        args += tuple(map(kwargs.get, names[len(args) :], defaults[len(args) :]))
         results = gradient.unfused(SimpleNamespace(**dict(zip(names, args, strict=True))))
         return Function.apply(*args) if results is None else results  # type: ignore[no-untyped-call]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fuseconv.ops.activation import ACTIVATIONS, activate
 from fuseconv.ops.autocast import single
+from fuseconv.ops.norm_backward import norm_gradient
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -24,7 +27,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     return [
         *(
             Sample(f"columns_{columns}", (draw(3, columns), draw(columns), draw(columns), 1e-5, "relu"))
-            for columns in (1, 7, 384, 1024, 3073)
+            for columns in (1, 7, 64, 384, 1024, 3073, 4096)
         ),
         *(Sample(act, (draw(2, 5, 48, scale=3), weight, bias, 1e-5, act)) for act in ACTIVATIONS),
         Sample("no_affine", (draw(4, 48), None, None, 1e-12, "gelu")),
@@ -56,4 +59,11 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-layer_norm_act = Op("layer_norm_act", reference, samples, errors, autocast=single)
+def _without_act(arguments: SimpleNamespace) -> Tensor:
+    result: Tensor = layer_norm_act(arguments.x, arguments.weight, arguments.bias, arguments.eps, "none")
+    return result
+
+
+layer_norm_act = Op(
+    "layer_norm_act", reference, samples, errors, norm_gradient(centred=True, before_act=_without_act), single
+)

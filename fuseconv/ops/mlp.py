@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,16 +38,14 @@ def reference(
     return activate(h, last_act)
 
 
-def unfused(arguments: SimpleNamespace) -> Tensor:
+def unfused(arguments: SimpleNamespace) -> Any:
     """The same by linear_act: a gradient needs what lies between the layers, which the one kernel never writes."""
     a = arguments
-    h: Tensor = linear_act(a.x, a.weight1, a.bias1, act=a.act)
-    if a.weight3 is None:
-        h = linear_act(h, a.weight2, a.bias2, act=a.last_act)
-    else:
+    h = linear_act(a.x, a.weight1, a.bias1, act=a.act)
+    if a.weight3 is not None:
         h = linear_act(h, a.weight2, a.bias2, act=a.act)
-        h = linear_act(h, a.weight3, a.bias3, act=a.last_act)
-    return h
+    last, bias = (a.weight2, a.bias2) if a.weight3 is None else (a.weight3, a.bias3)
+    return linear_act(h, last, bias, act=a.last_act)
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:

@@ -1,9 +1,12 @@
 #include "core/linear/backends.h"
 
 #include <algorithm>
+#include <iterator>
+#include <stdexcept>
 
 #include "core/linear/cublaslt.h"
 #include "core/linear/pass.h"
+#include "core/linear/sm80.h"
 #include "core/linear/sm90.h"
 
 namespace fuseconv::linear {
@@ -12,11 +15,17 @@ namespace {
 constexpr int kAlgorithmsInTwo = 8;
 constexpr int64_t kFewTiles = int64_t{64} * 64 * 48;
 
-// The part of a problem that cuBLAS does for backend `cublas`: the bias too, where it is rounded only once.
+// The part of a problem that cuBLAS does for backend `cublas`: the bias too, where it is rounded only once. The product
+// of a gated layer goes to scratch.
 Problem product_of(const Problem& p) {
   Problem product = p;
   product.activation = Activation::none;
   product.residual = nullptr;
+  if (p.gated != 0) {
+    product.gated = 0;
+    product.n = product.y_stride = 2 * p.n;
+    product.y = p.scratch;
+  }
   if (cublaslt::algorithms(product) == 0) {
     product.bias = nullptr;
   }
@@ -27,25 +36,37 @@ Problem product_of(const Problem& p) {
 void finish(const Problem& p, bool has_bias) {
   Problem rest = p;
   rest.bias = has_bias ? nullptr : p.bias;
-  if (rest.bias != nullptr || rest.residual != nullptr || rest.activation != Activation::none) {
-    finish_in_place(rest);
+  if (p.gated != 0 || rest.bias != nullptr || rest.residual != nullptr || rest.activation != Activation::none) {
+    pass(rest);
   }
 }
 
+// Where a product goes before the pass over it.
+void* product_memory(const Problem& p) {
+  if (p.gated != 0 && p.scratch == nullptr) {
+    throw std::runtime_error("fuseconv::linear_act: a gated layer in two kernels needs scratch memory");
+  }
+  return p.gated != 0 ? p.scratch : p.y;
+}
+
 void run_in_two(const Problem& p, int algorithm) {
+  product_memory(p);
   const Problem product = product_of(p);
   cublaslt::run(product, algorithm);
   finish(p, product.bias != nullptr);
 }
 
 void run_by_host(const Problem& p) {
-  p.product(p.context, p.stream);
+  p.product(p.context, p.stream, product_memory(p));
   finish(p, true);
 }
 
 }  // namespace
 
 std::string refuses(Backend backend, const Problem& p) {
+  if (p.gated != 0 && p.residual != nullptr) {
+    return "a gated layer has no residual";
+  }
   switch (backend) {
     case Backend::cublaslt:
       if (const std::string reason = cublaslt::refuses(p); !reason.empty()) {
@@ -54,6 +75,8 @@ std::string refuses(Backend backend, const Problem& p) {
       return cublaslt::algorithms(p) == 0 ? "cuBLAS proposes no algorithm" : "";
     case Backend::sm90:
       return sm90::refuses(p);
+    case Backend::sm80:
+      return sm80::refuses(p);
     case Backend::aten:
       return p.product == nullptr ? "the host has no product of its own" : "";
     default:
@@ -71,17 +94,36 @@ bool takes(const Problem& p, Choice choice) {
     case Backend::sm90:
     case Backend::aten:
       return true;
+    case Backend::sm80:
+      return choice.variant < static_cast<int>(std::size(sm80::kShapes));
     default:
       return choice.variant < cublaslt::algorithms(product_of(p));
   }
 }
 
 std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
+  if (p.gated != 0 && p.residual != nullptr) {
+    return {};
+  }
   std::vector<Choice> fused, called;
-  if (refuses(Backend::sm90, p).empty()) {
+  const bool hopper = refuses(Backend::sm90, p).empty();
+  if (hopper) {
     for (const sm90::Configuration& configuration : sm90::configurations(p)) {
       fused.push_back({Backend::sm90, sm90::encode(configuration)});
     }
+  }
+  // Where there is sm90, sm80 is slower.
+  if ((!hopper || only == Backend::sm80) && refuses(Backend::sm80, p).empty()) {
+    for (const int shape : sm80::shapes(p)) {
+      fused.push_back({Backend::sm80, shape});
+    }
+  }
+  // cuBLAS splits k where there are few tiles; ours do not.
+  const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
+  // Timed again and again on a weight that just fits in L2, a gated layer in two kernels can seem the faster. In a model,
+  // where the weight comes from memory, it is not.
+  if (p.gated != 0 && hopper && !few_tiles && !only) {
+    return fused;
   }
   const bool unchecked = p.activation == Activation::relu && p.relu_checked == 0;
   const bool one_call = !unchecked && only != Backend::cublas && refuses(Backend::cublaslt, p).empty();
@@ -94,8 +136,6 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
       called.push_back({Backend::cublas, i});
     }
   }
-  // cuBLAS splits k where there are few tiles; sm90 does not.
-  const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
   std::vector<Choice>& first = one_call && few_tiles ? called : fused;
   std::vector<Choice>& second = one_call && few_tiles ? fused : called;
   first.insert(first.end(), second.begin(), second.end());
@@ -108,12 +148,19 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
   return first;
 }
 
+size_t scratch_bytes(const Problem& p, Choice choice) {
+  const bool in_two = choice.backend == Backend::cublas || choice.backend == Backend::aten;
+  return p.gated != 0 && in_two ? static_cast<size_t>(p.m * 2 * p.n * size_of(p.element)) : 0;
+}
+
 void run(const Problem& p, Choice choice) {
   switch (choice.backend) {
     case Backend::cublaslt:
       return cublaslt::run(p, choice.variant);
     case Backend::sm90:
       return sm90::run(p, sm90::decode(choice.variant));
+    case Backend::sm80:
+      return sm80::run(p, choice.variant);
     case Backend::aten:
       return run_by_host(p);
     default:
@@ -127,6 +174,8 @@ std::string to_string(Choice choice) {
       return "cublaslt algorithm " + std::to_string(choice.variant);
     case Backend::sm90:
       return "sm90 " + sm90::to_string(sm90::decode(choice.variant));
+    case Backend::sm80:
+      return std::string("sm80 ") + sm80::kShapes[choice.variant];
     case Backend::aten:
       return "aten";
     default:

@@ -10,7 +10,8 @@
 
 namespace fuseconv::linear {
 
-// A backend and which of its variants: cuBLAS's algorithm by rank, or a configuration of sm90 by its code.
+// A backend and which of its variants: cuBLAS's algorithm by rank, a configuration of sm90 by its code, or a tile
+// of sm80.
 struct Choice {
   Backend backend;
   int32_t variant;
@@ -25,6 +26,9 @@ bool takes(const Problem& problem, Choice choice);
 // What is worth timing for a problem, of one backend if `only` names one; the first is what to use untimed. Empty when
 // no backend takes the problem.
 std::vector<Choice> candidates(const Problem& problem, std::optional<Backend> only);
+
+// The bytes of scratch that a choice needs: its product of a gated layer, [m, 2n]. 0 for most.
+size_t scratch_bytes(const Problem& problem, Choice choice);
 
 // Queues the work on the problem's stream; allowed inside a stream capture. Throws std::runtime_error.
 void run(const Problem& problem, Choice choice);

@@ -55,7 +55,8 @@ std::string key_of(const Problem& p, std::optional<Backend> only) {
   std::ostringstream key;
   key << device_name() << "; cublas " << cublaslt::version() << "; " << kElements[static_cast<size_t>(p.element)] << ' '
       << kActivationNames[static_cast<size_t>(p.activation)] << ' ' << p.m << ' ' << p.n << ' ' << p.k;
-  key << (p.bias != nullptr ? " bias" : "") << (p.residual != nullptr ? " residual" : "");
+  key << (p.gated != 0 ? " gated" : "") << (p.bias != nullptr ? " bias" : "")
+      << (p.residual != nullptr ? " residual" : "");
   key << (p.tf32 != 0 ? " tf32" : "");
   key << (p.weight_transposed != 0 ? " transposed" : "") << (aligned(p) ? "" : " unaligned");
   if (p.x_stride != p.k || p.weight_stride != (p.weight_transposed != 0 ? p.n : p.k) || p.y_stride != p.n) {
@@ -66,6 +67,26 @@ std::string key_of(const Problem& p, std::optional<Backend> only) {
   }
   return key.str();
 }
+
+// Device memory that candidates need while they are timed. Null where there is not enough: those are then left out.
+class Scratch {
+ public:
+  Scratch(const Problem& p, std::optional<Backend> only) {
+    size_t bytes = 0;
+    for (const Choice choice : candidates(p, only)) {
+      bytes = std::max(bytes, scratch_bytes(p, choice));
+    }
+    if (bytes > 0 && cudaMalloc(&data, bytes) != cudaSuccess) {
+      data = nullptr;
+      cudaGetLastError();  // else a later check would find it
+    }
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { cudaFree(data); }
+
+  void* data = nullptr;
+};
 
 // Owns a stream, two events and the graphs of the candidates.
 class Stopwatch {
@@ -136,10 +157,14 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
         "call once before the capture, or load a timing cache");
   }
   cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(problem.stream)), "cudaStreamSynchronize");
+  const Scratch scratch(problem, only);
   Stopwatch watch;
   Problem p = problem;
   p.stream = watch.stream;
   p.relu_checked = 1;
+  if (p.scratch == nullptr) {
+    p.scratch = scratch.data;
+  }
 
   struct Entry {
     Choice choice;
@@ -184,7 +209,7 @@ Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend
   int device;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   int64_t flags = (p.bias != nullptr ? 1 : 0) | (p.residual != nullptr ? 2 : 0) | (p.tf32 != 0 ? 4 : 0) |
-                  (p.weight_transposed != 0 ? 8 : 0);
+                  (p.weight_transposed != 0 ? 8 : 0) | (p.gated != 0 ? 16 : 0);
   // cuBLAS proposes by alignment, up to 256 bytes.
   for (const void* data : {p.x, p.weight, p.bias, p.residual, static_cast<const void*>(p.y)}) {
     const auto address = reinterpret_cast<uintptr_t>(data) | 256;

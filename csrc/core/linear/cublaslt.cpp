@@ -245,6 +245,9 @@ std::string refuses(const Problem& p) {
   if (p.m < 1 || p.n < 1 || p.k < 1) {
     return "a size is 0";
   }
+  if (p.gated != 0) {
+    return "cuBLAS has no epilogue that multiplies gates and ups";
+  }
   switch (p.activation) {
     case Activation::none:
       return "";

@@ -1,4 +1,5 @@
-// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place: 16 bytes a thread where rows allow it.
+// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place, or, when gated,
+// y[m, n] = act(z[m, n] + bias[n]) (z[m, N + n] + bias[N + n]): 16 bytes a thread where rows allow it.
 #include "core/linear/pass.h"
 
 #include <cuda_bf16.h>
@@ -28,45 +29,77 @@ struct alignas(sizeof(T) * kVector) Pack {
 constexpr int kThreads = 256;
 constexpr int kRows = 4;  // of a thread: as many loads in flight
 
+template <class T>
+struct Arguments {
+  T* y;
+  const T* z;  // may be y
+  const T* bias;
+  const T* other;  // a factor when gated, else an addend
+  const T* other_bias;
+  bool gated;
+  int64_t rows, columns, y_stride, z_stride, other_stride;
+};
+
 template <class Act, class T, int kVector>
-__global__ void __launch_bounds__(kThreads) finish_kernel(T* y, const T* bias, const T* residual, int64_t rows,
-                                                          int64_t columns, int64_t y_stride, int64_t residual_stride) {
+__global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ Arguments<T> a) {
   using W = typename Wide<T>::Type;
   using P = Pack<T, kVector>;
   const int64_t column = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * kVector;
-  if (column >= columns) {
+  if (column >= a.columns) {
     return;
   }
-  P b{};
-  if (bias != nullptr) {
-    b = *reinterpret_cast<const P*>(bias + column);
+  const auto load = [](const T* at, P& pack) { pack = *reinterpret_cast<const P*>(at); };
+  P bias{}, other_bias{};
+  if (a.bias != nullptr) {
+    load(a.bias + column, bias);
   }
-  for (int64_t first = blockIdx.y * int64_t{kRows}; first < rows; first += gridDim.y * int64_t{kRows}) {
-    P v[kRows], r[kRows] = {};
+  if (a.other_bias != nullptr) {
+    load(a.other_bias + column, other_bias);
+  }
+  for (int64_t first = blockIdx.y * int64_t{kRows}; first < a.rows; first += gridDim.y * int64_t{kRows}) {
+    P v[kRows], other[kRows] = {};
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (first + i < rows) {
-        v[i] = *reinterpret_cast<const P*>(y + (first + i) * y_stride + column);
-        if (residual != nullptr) {
-          r[i] = *reinterpret_cast<const P*>(residual + (first + i) * residual_stride + column);
+      if (first + i < a.rows) {
+        load(a.z + (first + i) * a.z_stride + column, v[i]);
+        if (a.other != nullptr) {
+          load(a.other + (first + i) * a.other_stride + column, other[i]);
         }
       }
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (first + i < rows) {
+      if (first + i < a.rows) {
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
           // An absent addend is not 0: -0 + 0 is 0.
-          W x = W(v[i].values[j]);
-          x = bias != nullptr ? x + W(b.values[j]) : x;
+          W x = W(v[i].values[j]), o = W(other[i].values[j]);
+          x = a.bias != nullptr ? x + W(bias.values[j]) : x;
+          o = a.other_bias != nullptr ? o + W(other_bias.values[j]) : o;
           x = Act{}(x);
-          v[i].values[j] = T(residual != nullptr ? x + W(r[i].values[j]) : x);
+          v[i].values[j] = T(a.gated ? x * o : a.other != nullptr ? x + o : x);
         }
-        *reinterpret_cast<P*>(y + (first + i) * y_stride + column) = v[i];
+        *reinterpret_cast<P*>(a.y + (first + i) * a.y_stride + column) = v[i];
       }
     }
   }
+}
+
+template <class T>
+Arguments<T> arguments_of(const Problem& p) {
+  Arguments<T> a{};
+  a.gated = p.gated != 0;
+  a.y = static_cast<T*>(p.y);
+  a.z = static_cast<const T*>(a.gated ? p.scratch : p.y);
+  a.bias = static_cast<const T*>(p.bias);
+  a.rows = p.m;
+  a.columns = p.n;
+  a.y_stride = p.y_stride;
+  a.z_stride = a.gated ? 2 * p.n : p.y_stride;
+  a.other = a.gated ? a.z + p.n : static_cast<const T*>(p.residual);
+  a.other_stride = a.gated ? a.z_stride : p.residual_stride;
+  a.other_bias = a.gated && a.bias != nullptr ? a.bias + p.n : nullptr;
+  return a;
 }
 
 template <class T, int kVector>
@@ -74,11 +107,9 @@ void launch(const Problem& p) {
   const dim3 grid(static_cast<unsigned>((p.n + kThreads * kVector - 1) / (kThreads * kVector)),
                   static_cast<unsigned>(std::min<int64_t>((p.m + kRows - 1) / kRows, 65535)));
   dispatch(p.activation, [&]<class Act>(Act) {
-    finish_kernel<Act, T, kVector><<<grid, kThreads, 0, static_cast<cudaStream_t>(p.stream)>>>(
-        static_cast<T*>(p.y), static_cast<const T*>(p.bias), static_cast<const T*>(p.residual), p.m, p.n, p.y_stride,
-        p.residual_stride);
+    pass_kernel<Act, T, kVector><<<grid, kThreads, 0, static_cast<cudaStream_t>(p.stream)>>>(arguments_of<T>(p));
   });
-  cuda_check(cudaGetLastError(), "launch of finish_kernel");
+  cuda_check(cudaGetLastError(), "launch of pass_kernel");
 }
 
 template <class T>
@@ -87,7 +118,8 @@ void launch(const Problem& p) {
   const auto fits = [](const void* data, int64_t stride) {
     return data == nullptr || (reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % kVector == 0);
   };
-  if (p.n % kVector == 0 && fits(p.y, p.y_stride) && fits(p.bias, 0) && fits(p.residual, p.residual_stride)) {
+  if (p.n % kVector == 0 && fits(p.y, p.y_stride) && fits(p.scratch, 0) && fits(p.bias, 0) &&
+      fits(p.residual, p.residual_stride)) {
     launch<T, kVector>(p);
   } else {
     launch<T, 1>(p);
@@ -96,7 +128,7 @@ void launch(const Problem& p) {
 
 }  // namespace
 
-void finish_in_place(const Problem& p) {
+void pass(const Problem& p) {
   if (p.m == 0 || p.n == 0) {
     return;
   }

@@ -1,4 +1,5 @@
-// One linear layer as its backends see it: y = act(x w^T + bias) + residual. Plain data, with no framework behind it.
+// One linear layer as its backends see it: y = act(x w^T + bias) + residual, or gated, with the halves g and u of
+// weight and bias: y = act(x wg^T + bg) (x wu^T + bu). Plain data, with no framework behind it.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +18,20 @@ struct Problem {
   Activation activation;
   int64_t m, n, k;
   const void* x;         // [m, k]
-  const void* weight;    // [n, k]
-  const void* bias;      // [n], or null
+  const void* weight;    // [n, k]; gated: [2n, k], the rows of wg, then those of wu
+  const void* bias;      // [n], gated: [2n]; or null
   const void* residual;  // [m, n], or null
   void* y;               // [m, n]; overlaps nothing that is read
   int64_t x_stride, weight_stride, residual_stride, y_stride;
   int32_t tf32;          // f32 only: multiply in TF32
   int32_t relu_checked;  // relu only: cublaslt may be proposed, since each algorithm is seen to keep a NaN before use
+  int32_t gated;         // without a residual
   void* workspace;       // device memory, kWorkspaceBytes, 256-byte aligned; or null
   size_t workspace_bytes;
-  void* stream;  // cudaStream_t
-  // The host framework's own y = x w^T + bias on a stream, for backend `host`; or null.
-  void (*product)(void* context, void* stream);
+  void* scratch;  // device memory, `scratch_bytes` of the choice, 256-byte aligned; or null
+  void* stream;   // cudaStream_t
+  // The host framework's own z = x w^T + bias on a stream, rows of z dense, for backend `aten`; or null.
+  void (*product)(void* context, void* stream, void* z);
   void* context;
   int32_t weight_transposed;  // weight is [k, n] in memory, weight_stride between its rows
 };

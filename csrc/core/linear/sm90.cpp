@@ -18,22 +18,23 @@ constexpr int kDepth = 64;  // of a tile, along k
 constexpr size_t kCandidates = 10;
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of sizes and numbers of tiles
 
-Kernel find(Activation activation, Element element, bool residual, int shape) {
-  switch (activation) {
+Kernel find(const Problem& p, int shape) {
+  const Form form = p.gated != 0 ? Form::gated : p.residual != nullptr ? Form::residual : Form::plain;
+  switch (p.activation) {
     case Activation::none:
-      return kernel<Activation::none>(element, residual, shape);
+      return kernel<Activation::none>(p.element, form, shape);
     case Activation::relu:
-      return kernel<Activation::relu>(element, residual, shape);
+      return kernel<Activation::relu>(p.element, form, shape);
     case Activation::gelu:
-      return kernel<Activation::gelu>(element, residual, shape);
+      return kernel<Activation::gelu>(p.element, form, shape);
     case Activation::gelu_tanh:
-      return kernel<Activation::gelu_tanh>(element, residual, shape);
+      return kernel<Activation::gelu_tanh>(p.element, form, shape);
     case Activation::silu:
-      return kernel<Activation::silu>(element, residual, shape);
+      return kernel<Activation::silu>(p.element, form, shape);
     case Activation::sigmoid:
-      return kernel<Activation::sigmoid>(element, residual, shape);
+      return kernel<Activation::sigmoid>(p.element, form, shape);
     default:
-      return kernel<Activation::tanh>(element, residual, shape);
+      return kernel<Activation::tanh>(p.element, form, shape);
   }
 }
 
@@ -53,17 +54,20 @@ PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   return encoder;
 }
 
-// Boxes of `box_rows` rows by 64 columns of a [rows, columns] matrix of 16-bit elements; outside it, zeros.
-CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows) {
+// Boxes of a [rows, columns] matrix of 16-bit elements; outside it, zeros. In shared memory their rows, of 128 or 64
+// bytes, are swizzled.
+CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows,
+                       int box_columns) {
   CUtensorMap map;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride) * 2};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[] = {1, 1};
   const CUresult status = tensor_map_encoder()(
       &map, element == Element::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-      const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      box_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw std::runtime_error("fuseconv::linear_act: cuTensorMapEncodeTiled failed with status " +
                              std::to_string(status));
@@ -76,6 +80,11 @@ int attribute(cudaDeviceAttr name) {
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   cuda_check(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
   return value;
+}
+
+// The rows of x in a box. Where y has fewer than a tile, what is not copied is time won.
+int x_box_rows(const Problem& p, const Kernel& kernel, int parts) {
+  return static_cast<int>(std::min<int64_t>(kernel.rows / parts, (p.m + 7) / 8 * 8));
 }
 
 bool aligned(const void* data, int64_t stride) {
@@ -106,9 +115,10 @@ std::vector<Configuration> configurations(const Problem& p) {
   const double steps = static_cast<double>((p.k + kDepth - 1) / kDepth);
   std::vector<Guess> guesses;
   for (int shape = 0; shape < kTileShapes; ++shape) {
-    const Kernel kernel = find(p.activation, p.element, p.residual != nullptr, shape);
+    const Kernel kernel = find(p, shape);
     // Tensor cores do 2048 products a clock; a processor takes in about 64 bytes a clock. (Seen on an H200.)
-    const double step = std::max(kernel.rows * kernel.columns * kDepth / 2048.0, (kernel.rows + kernel.columns) * 2.0);
+    const double step =
+        std::max(kernel.rows * kernel.w_rows * kDepth / 2048.0, (x_box_rows(p, kernel, 1) + kernel.w_rows) * 2.0);
     const double activations = kernel.rows * kernel.columns / 8.0;
     for (const auto& [cluster_m, cluster_n] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
       const bool alone = cluster_m * cluster_n == 1;
@@ -138,7 +148,8 @@ std::string refuses(const Problem& p) {
   if (p.element != Element::f16 && p.element != Element::bf16) {
     return "the element type is neither f16 nor bf16";
   }
-  if (p.m < 1 || p.n < 1 || p.k < 1 || p.m > kLimit || p.n > kLimit || p.k > kLimit) {
+  const int64_t w_limit = p.gated != 0 ? kLimit / 2 : kLimit;
+  if (p.m < 1 || p.n < 1 || p.k < 1 || p.m > kLimit || p.n > w_limit || p.k > kLimit) {
     return "a size is 0 or does not fit in 32 bits";
   }
   if (p.weight_transposed != 0) {
@@ -158,13 +169,17 @@ void run(const Problem& p, const Configuration& c) {
   if (const std::string reason = refuses(p); !reason.empty()) {
     throw std::runtime_error("fuseconv::linear_act: backend sm90 refuses: " + reason);
   }
-  const Kernel kernel = find(p.activation, p.element, p.residual != nullptr, c.shape);
+  const Kernel kernel = find(p, c.shape);
   cuda_check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(kernel.shared_bytes)),
              "cudaFuncSetAttribute");
-  CUtensorMap x_map = tensor_map(p.element, p.x, p.m, p.k, p.x_stride, kernel.rows / c.cluster_n);
-  CUtensorMap w_map = tensor_map(p.element, p.weight, p.n, p.k, p.weight_stride, kernel.columns / c.cluster_m);
-  CUtensorMap y_map = tensor_map(p.element, p.y, p.m, p.n, p.y_stride, 16);
+  // A box of w is one block's part; when gated it is the gates' or the ups' half, also where one block copies both.
+  const int halves = p.gated != 0 ? 2 : 1, w_parts = std::max(halves, c.cluster_m);
+  const int x_rows = x_box_rows(p, kernel, c.cluster_n);
+  CUtensorMap x_map = tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, kDepth);
+  CUtensorMap w_map =
+      tensor_map(p.element, p.weight, p.n * halves, p.k, p.weight_stride, kernel.w_rows / w_parts, kDepth);
+  CUtensorMap y_map = tensor_map(p.element, p.y, p.m, p.n, p.y_stride, 16, kernel.chunk);
   const auto parts = [](int64_t size, int part) { return static_cast<int>((size + part - 1) / part); };
   Arguments arguments{};
   arguments.bias = p.bias;
@@ -172,6 +187,7 @@ void run(const Problem& p, const Configuration& c) {
   arguments.residual_stride = p.residual_stride;
   arguments.m = static_cast<int>(p.m);
   arguments.n = static_cast<int>(p.n);
+  arguments.x_bytes = static_cast<uint32_t>(x_rows * c.cluster_n * kDepth * 2);
   arguments.steps = parts(p.k, kDepth);
   arguments.cluster_m = c.cluster_m;
   arguments.cluster_n = c.cluster_n;

@@ -18,6 +18,7 @@ struct Arguments {
   const void* residual;
   int64_t residual_stride;
   int m, n;
+  uint32_t x_bytes;          // of a tile of x: fewer rows than the tile where y has fewer
   int steps;                 // of 64 along k
   int cluster_m, cluster_n;  // blocks of a cluster along the rows and the columns of y
   int tiles;                 // cluster tiles

@@ -1,4 +1,6 @@
-// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n] in f16 and bf16, for Hopper (sm_90a).
+// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, with N columns of y and 2N rows of w,
+// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
+// in f16 and bf16, for Hopper (sm_90a).
 //
 // A persistent grid. In each block two warps copy tiles of x and w to a ring in shared memory. The warpgroups that
 // multiply take turns: the first has the block's even tiles, the second the odd ones, so that one keeps the tensor
@@ -30,7 +32,7 @@ __device__ __forceinline__ Place place(const Arguments& a, int index, int rank) 
   const int column = divide(within, height);
   const int row = strip * a.height.value + within - column * height.value;
   const int rank_m = a.cluster_n == 2 ? rank / 2 : rank, rank_n = a.cluster_n == 2 ? rank % 2 : 0;
-  return {(row * a.cluster_m + rank_m) * Tile::kRows, (column * a.cluster_n + rank_n) * Tile::kColumns};
+  return {(row * a.cluster_m + rank_m) * Tile::kRows, (column * a.cluster_n + rank_n) * Tile::kYColumns};
 }
 
 // A position in the ring, and the parity of the round.
@@ -53,11 +55,13 @@ struct Cursor {
 };
 
 // One thread for each of x and w: copies its tiles for this block's warpgroups. In a cluster the blocks that need the
-// same rows of x, or of w, each copy a part of them to all.
+// same rows of x, or of w, each copy a part of them to all. Past a.m and a.n a tile may hold anything: it comes to rows
+// and columns of y that are not there.
 template <class Tile, bool kIsX>
 __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap& map, uint32_t shared, int rank,
                                            int cluster, int clusters) {
   constexpr uint32_t kBytes = kIsX ? Tile::kXBytes : Tile::kWBytes;
+  constexpr bool kHalves = !kIsX && Tile::kGated;
   const int rank_m = a.cluster_n == 2 ? rank / 2 : rank, rank_n = a.cluster_n == 2 ? rank % 2 : 0;
   const int part = kIsX ? rank_n : rank_m, parts = kIsX ? a.cluster_n : a.cluster_m;
   const int part_rows = (kIsX ? Tile::kRows : Tile::kColumns) / parts;
@@ -67,14 +71,17 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
   Cursor<Tile::kStages> at;
   for (int tile = cluster; tile < a.tiles; tile += clusters) {
     const Place p = place<Tile>(a, tile, rank);
-    const int row = (kIsX ? p.row : p.column) + part * part_rows;
+    const int row = (kIsX ? p.row : p.column) + part * (kHalves ? a.n : part_rows);
 #pragma unroll 1
     for (int step = 0; step < a.steps; ++step, at.advance()) {
       const uint32_t full = shared + Tile::kFull + at.stage * 8;
       barrier_wait(shared + Tile::kEmpty + at.stage * 8, at.parity ^ 1);
-      barrier_expect(full, kBytes);
+      barrier_expect(full, kIsX ? a.x_bytes : kBytes);
       if (parts == 1) {
         load_box(to + at.stage * kBytes, map, step * Tile::kDepth, row, full);
+        if constexpr (kHalves) {
+          load_box(to + at.stage * kBytes + kBytes / 2, map, step * Tile::kDepth, row + a.n, full);
+        }
       } else {
         load_box(to + at.stage * kBytes, map, step * Tile::kDepth, row, full, kIsX ? same_x : same_w);
       }
@@ -82,10 +89,11 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
   }
 }
 
-// The first column of a chunk of 64. The last chunk ends with the tile, and may overlap the one before it.
+// The first column of a chunk. The last chunk ends with the tile, and may overlap the one before it.
 template <class Tile>
 __device__ constexpr int chunk_column(int chunk) {
-  return 64 * chunk < Tile::kColumns - 64 ? 64 * chunk : Tile::kColumns - 64;
+  constexpr int kLast = Tile::kYColumns - Tile::kChunk;
+  return Tile::kChunk * chunk < kLast ? Tile::kChunk * chunk : kLast;
 }
 
 // A thread's elements of 16 rows by 64 columns: 2 of every 8 columns, in rows r and r + 8.
@@ -98,13 +106,15 @@ __device__ __forceinline__ void load_residual(uint32_t (&residual)[16], const Ar
   }
 }
 
-// 16 rows by 64 columns of one warp: accumulators to y, through `shared`, 16 rows of 128 bytes swizzled by 128 bytes.
-template <class Element, class Epilogue, bool kResidual>
+// 16 rows of a chunk, of one warp: accumulators to y, through `shared`, where a row's 16-byte pieces are swizzled as
+// the tensor map of y says. A gated tile's ups are kYColumns after its gates.
+template <class Element, class Epilogue, bool kResidual, class Tile>
 __device__ __forceinline__ void finish(const float* accumulators, const uint32_t* bias, const uint32_t* residual,
                                        uint32_t shared, int lane) {
+  constexpr int kRowBytes = Tile::kChunk * 2;
   const int row = lane % 16;
 #pragma unroll
-  for (int j = 0; j < 8; j += 2) {
+  for (int j = 0; j < Tile::kChunk / 8; j += 2) {
     uint32_t packed[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -113,6 +123,11 @@ __device__ __forceinline__ void finish(const float* accumulators, const uint32_t
       const float* d = accumulators + column * 4 + half * 2;
       float low = Epilogue::apply(fmaf(d[0], Epilogue::kScale, b.x * Epilogue::kScale));
       float high = Epilogue::apply(fmaf(d[1], Epilogue::kScale, b.y * Epilogue::kScale));
+      if constexpr (Tile::kGated) {
+        const float2 up = unpack(bias[column + Tile::kYColumns / 8], Element());
+        low *= d[Tile::kYColumns / 2] + up.x;
+        high *= d[Tile::kYColumns / 2 + 1] + up.y;
+      }
       if constexpr (kResidual) {
         const float2 r = unpack(residual[column * 2 + half], Element());
         low += r.x;
@@ -120,8 +135,8 @@ __device__ __forceinline__ void finish(const float* accumulators, const uint32_t
       }
       packed[i] = pack(low, high, Element());
     }
-    store_matrices(shared + row * 128 + (((j + lane / 16) ^ (row % 8)) << 4), packed[0], packed[1], packed[2],
-                   packed[3]);
+    const int piece = (j + lane / 16) ^ (row * kRowBytes / 128 % (kRowBytes / 16));
+    store_matrices(shared + row * kRowBytes + piece * 16, packed[0], packed[1], packed[2], packed[3]);
   }
 }
 
@@ -160,8 +175,10 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
     uint32_t bias[Tile::kColumns / 8], residual[16];
 #pragma unroll
     for (int j = 0; j < Tile::kColumns / 8; ++j) {
-      const int column = thread_column + 8 * j;
-      bias[j] = load_pair(static_cast<const Element*>(a.bias) + column, a.bias != nullptr && column < a.n);
+      constexpr int kPieces = Tile::kYColumns / 8;
+      const int column = thread_column + 8 * (j % kPieces);
+      bias[j] = load_pair(static_cast<const Element*>(a.bias) + (j < kPieces ? 0 : a.n) + column,
+                          a.bias != nullptr && column < a.n);
     }
     if constexpr (Tile::kTurns) {
       named_barrier_wait(1 + group, 256);
@@ -214,7 +231,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
         store_wait<1>();
       }
       __syncwarp();
-      finish<Element, Epilogue, kResidual>(&d[band][column / 2], &bias[column / 8], residual, from, lane);
+      finish<Element, Epilogue, kResidual, Tile>(&d[band][column / 2], &bias[column / 8], residual, from, lane);
       shared_fence();
       __syncwarp();
       if (lane == 0) {

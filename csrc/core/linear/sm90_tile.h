@@ -6,17 +6,21 @@
 namespace fuseconv::linear::sm90 {
 
 // Two warpgroups, or one, that either take turns at whole tiles or multiply each tile together, half of its rows each.
-// A group has kBands bands of 64 rows by kColumns columns; kStages steps of 64 along k are in flight.
-template <bool turns, int groups, int bands, int columns, int stages>
+// A group has kBands bands of 64 rows by kColumns columns; kStages steps of 64 along k are in flight. The columns are
+// rows of w: when gated, half of them gates, then as many ups, so that one thread has both factors of its elements of
+// y.
+template <bool turns, int groups, int bands, int columns, int stages, bool gated>
 struct Tile {
-  static constexpr bool kTurns = turns;
+  static constexpr bool kTurns = turns, kGated = gated;
   static constexpr int kGroups = groups, kBands = bands, kColumns = columns, kStages = stages;
   static constexpr int kRows = 64 * kBands * (kTurns ? 1 : kGroups), kDepth = 64;
   static constexpr int kThreads = 128 * (kGroups + 1);
-  // y is made in chunks of 64 columns.
-  static constexpr int kChunks = (kColumns + 63) / 64;
+  // y is made in chunks of 64 columns, or of all where there are fewer.
+  static constexpr int kYColumns = kColumns / (kGated ? 2 : 1), kChunk = kYColumns < 64 ? kYColumns : 64;
+  static constexpr int kChunks = (kYColumns + kChunk - 1) / kChunk;
   // Bytes, from the first multiple of 1024.
-  static constexpr uint32_t kXBytes = kRows * kDepth * 2, kWBytes = kColumns * kDepth * 2, kStagingBytes = 16 * 64 * 2;
+  static constexpr uint32_t kXBytes = kRows * kDepth * 2, kWBytes = kColumns * kDepth * 2;
+  static constexpr uint32_t kStagingBytes = 16 * kChunk * 2;
   static constexpr uint32_t kX = 0, kW = kStages * kXBytes, kStaging = kW + kStages * kWBytes;
   static constexpr uint32_t kFull = kStaging + kGroups * 4 * 2 * kStagingBytes, kEmpty = kFull + kStages * 8;
   static constexpr uint32_t kBytes = kEmpty + kStages * 8 + 1024;
@@ -24,11 +28,17 @@ struct Tile {
 };
 
 // Turns overlap the activations of one tile with the product of the next. Together is for as many tiles as processors.
-using Turns128x128 = Tile<true, 2, 2, 128, 6>;
-using Turns128x160 = Tile<true, 2, 2, 160, 5>;
-using Turns128x176 = Tile<true, 2, 2, 176, 5>;
-using Turns64x128 = Tile<true, 2, 1, 128, 8>;
-using Together128x192 = Tile<false, 2, 1, 192, 4>;
-using Together64x64 = Tile<false, 1, 1, 64, 12>;
+template <bool gated>
+using Turns128x128 = Tile<true, 2, 2, 128, 6, gated>;
+template <bool gated>
+using Turns128x160 = Tile<true, 2, 2, 160, 5, gated>;
+template <bool gated>
+using Turns128x176 = Tile<true, 2, 2, 176, 5, gated>;
+template <bool gated>
+using Turns64x128 = Tile<true, 2, 1, 128, 8, gated>;
+template <bool gated>
+using Together128x192 = Tile<false, 2, 1, 192, 4, gated>;
+template <bool gated>
+using Together64x64 = Tile<false, 1, 1, 64, 12, gated>;
 
 }  // namespace fuseconv::linear::sm90

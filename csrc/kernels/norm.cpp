@@ -1,12 +1,12 @@
-#include "kernels/layer_norm.h"
+#include "kernels/norm.h"
 
 #include <algorithm>
-#include <new>
 
 #include "kernels/block.h"
+#include "kernels/buffer.h"
+#include "kernels/moments.h"
 #include "kernels/pointwise.h"
 #include "kernels/position.h"
-#include "kernels/row_sum.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
@@ -14,55 +14,11 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // elements a thread takes at least
 
-// Cache-line aligned memory for n values.
-template <class A>
-class Buffer {
- public:
-  explicit Buffer(int64_t n) : data_(static_cast<A*>(::operator new(n * sizeof(A), std::align_val_t(64)))) {}
-  ~Buffer() { ::operator delete(data_, std::align_val_t(64)); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  A* data() { return data_; }
-
- private:
-  A* data_;
-};
-
-// What a row is normalised by: s becomes (s - center - correction) * factor.
-template <class A>
-struct Moments {
-  A center;
-  A correction;
-  A factor;
-};
-
-// The corrected two-pass algorithm (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983): the
-// distances to a center near the mean are small and nearly exact, and their own mean makes up for what the center
-// misses.
-template <class A>
-Moments<A> moments(const A* s, int64_t n, double eps) {
-  const double share = 1.0 / n;
-  double total;
-  sum_row<1>(s, n, [](const auto& x, auto* t) { t[0] = x; }, &total);
-  const A center = static_cast<A>(total * share);
-  double distances[2];
-  sum_row<2>(
-      s, n,
-      [center](const auto& x, auto* t) {
-        t[0] = x - center;
-        t[1] = t[0] * t[0];
-      },
-      distances);
-  const double correction = distances[0] * share;
-  const double variance = std::max(distances[1] * share - correction * correction, 0.0);
-  return {center, static_cast<A>(correction), static_cast<A>(1 / std::sqrt(variance + eps))};
-}
-
 template <class T>
 struct Rows {
   using A = Compute<T>;
 
-  const LayerNorm& norm;
+  const Norm& norm;
   const Loop& loop;  // operands: y, x, then residual and sum where they are
   int operands;
   int64_t columns;
@@ -75,7 +31,8 @@ struct Rows {
     for (Position position(loop, operands, begin); begin < end; ++begin, position.advance(1)) {
       const int64_t* offsets = position.offsets();
       const A* s = load_row(offsets, row.data());
-      store_row(s, moments(s, columns, norm.eps), scale, shift, static_cast<T*>(norm.y.data) + offsets[0]);
+      store_row(s, moments(s, columns, norm.eps, norm.centred), scale, shift,
+                static_cast<T*>(norm.y.data) + offsets[0]);
     }
   }
 
@@ -148,7 +105,7 @@ struct Rows {
 
 }  // namespace
 
-void layer_norm(CpuHost& host, const LayerNorm& norm) {
+void norm(CpuHost& host, const Norm& norm) {
   const int64_t columns = norm.x.sizes[norm.x.rank - 1];
   if (element_count(norm.x) == 0) {
     return;

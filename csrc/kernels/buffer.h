@@ -1,0 +1,28 @@
+// Working memory of a kernel: cache-line aligned, uninitialised. Compiled once per instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+#include "core/isa.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+
+// Memory for n values.
+template <class A>
+class Buffer {
+ public:
+  explicit Buffer(int64_t n) : data_(static_cast<A*>(::operator new(n * sizeof(A), std::align_val_t(64)))) {}
+  ~Buffer() { ::operator delete(data_, std::align_val_t(64)); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  A* data() { return data_; }
+
+ private:
+  A* data_;
+};
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

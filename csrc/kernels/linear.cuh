@@ -1,0 +1,87 @@
+// A linear layer of tensors of any strides, by the backend of core/linear that is the fastest for it.
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+#include "core/linear/choices.h"
+#include "kernels/dense_rows.cuh"
+
+namespace fuseconv::cuda {
+
+// The host's own product, as a backend to choose.
+struct HostProduct {
+  CudaHost& host;
+  In x, weight;
+  std::optional<In> bias;
+
+  static void run(void* context, void* stream, void* z) {
+    const HostProduct& self = *static_cast<const HostProduct*>(context);
+    Spec spec = contiguous_like(self.x);
+    spec.sizes[spec.rank - 1] = self.weight.sizes[0];
+    spec = contiguous_like(spec);
+    self.host.linear_on(stream, self.x, self.weight, self.bias, {z, spec.dtype, spec.rank, spec.sizes, spec.strides});
+  }
+};
+
+// The environment variable FUSECONV_TIMING=off forbids it.
+inline bool may_time() {
+  static const bool may = [] {
+    const char* timing = std::getenv("FUSECONV_TIMING");
+    return timing == nullptr || std::string_view(timing) != "off";
+  }();
+  return may;
+}
+
+// [n, k] with dense rows, or dense columns: then as the matrix [k, n] that it is in memory.
+inline DenseRows weight_rows(CudaHost& host, In weight, bool* transposed) {
+  const int64_t sizes[] = {weight.sizes[1], weight.sizes[0]}, strides[] = {weight.strides[1], weight.strides[0]};
+  const In other{weight.data, weight.dtype, 2, sizes, strides};
+  DenseRows rows{weight.data, 0};
+  *transposed = !is_dense_rows(weight, &rows.stride) && is_dense_rows(other, &rows.stride);
+  return *transposed ? rows : dense_rows(host, weight);
+}
+
+// y = the layer that `p` says: its activation, gated, tf32; the rest of it is filled in here. `only` forces a backend.
+inline void run_linear(CudaHost& host, linear::Problem p, In x, In weight, std::optional<In> bias,
+                       std::optional<In> residual, std::optional<linear::Backend> only, Out y) {
+  p.n = y.sizes[y.rank - 1];
+  p.k = weight.sizes[1];
+  p.m = p.n == 0 ? 0 : element_count(y) / p.n;
+  if (p.m == 0) {
+    return;
+  }
+  p.element = y.dtype;
+  const DenseRows x_rows = dense_rows(host, x);
+  bool transposed;
+  const DenseRows w_rows = weight_rows(host, weight, &transposed);
+  p.x = x_rows.data;
+  p.x_stride = x_rows.stride;
+  p.weight = w_rows.data;
+  p.weight_stride = w_rows.stride;
+  p.weight_transposed = transposed;
+  if (bias) {
+    p.bias = dense_rows(host, *bias).data;
+  }
+  if (residual) {
+    const DenseRows rows = dense_rows(host, *residual);
+    p.residual = rows.data;
+    p.residual_stride = rows.stride;
+  }
+  p.y = y.data;
+  p.y_stride = p.n;
+  p.workspace = host.scratch(linear::kWorkspaceBytes);
+  p.workspace_bytes = linear::kWorkspaceBytes;
+  p.stream = host.stream();
+  HostProduct product{host, x, weight, bias};
+  p.product = &HostProduct::run;
+  p.context = &product;
+  const linear::Choice choice = linear::Choices::of_process().choose(p, may_time(), only);
+  if (const size_t bytes = linear::scratch_bytes(p, choice); bytes > 0) {
+    p.scratch = host.scratch(bytes);
+  }
+  linear::run(p, choice);
+}
+
+}  // namespace fuseconv::cuda

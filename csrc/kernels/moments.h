@@ -1,0 +1,47 @@
+// The mean and the mean square of a row, or of its distances to the mean. Compiled once per instruction set.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/row_sum.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+
+// What a row is normalised by: s becomes (s - center - correction) * factor.
+template <class A>
+struct Moments {
+  A center;
+  A correction;
+  A factor;
+};
+
+// The corrected two-pass algorithm (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983): the
+// distances to a center near the mean are small and nearly exact, and their own mean makes up for what the center
+// misses.
+template <class A>
+Moments<A> moments(const A* s, int64_t n, double eps, bool centred) {
+  const double share = 1.0 / n;
+  double total;
+  if (!centred) {
+    sum_row<1>(s, n, [](const auto& x, auto* t) { t[0] = x * x; }, &total);
+    return {A(0), A(0), static_cast<A>(1 / std::sqrt(total * share + eps))};
+  }
+  sum_row<1>(s, n, [](const auto& x, auto* t) { t[0] = x; }, &total);
+  const A center = static_cast<A>(total * share);
+  double distances[2];
+  sum_row<2>(
+      s, n,
+      [center](const auto& x, auto* t) {
+        t[0] = x - center;
+        t[1] = t[0] * t[0];
+      },
+      distances);
+  const double correction = distances[0] * share;
+  const double variance = std::max(distances[1] * share - correction * correction, 0.0);
+  return {center, static_cast<A>(correction), static_cast<A>(1 / std::sqrt(variance + eps))};
+}
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

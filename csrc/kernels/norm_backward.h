@@ -1,0 +1,39 @@
+// With n = (x - m) / sqrt(v + eps) as in kernels/norm.h, h = grad * weight, C columns, and the mean over columns:
+//   grad_x = (h - mean(h) - n mean(h n)) / sqrt(v + eps) + grad_sum;   mean(h) for centred norms only
+//   grad_weight[c] = sum over rows of grad n;   grad_bias[c] = sum over rows of grad
+//
+// A row is read once; m and v are computed again. Rows are summed in a fixed order: the same call gives the same bits.
+#pragma once
+
+#include <optional>
+
+#include "core/host.h"
+#include "core/isa.h"
+#include "core/layout.h"
+
+namespace fuseconv {
+
+struct NormGradients {
+  In grad;
+  In x;
+  std::optional<In> weight;
+  std::optional<In> grad_sum;
+  double eps;
+  bool centred;
+  Out grad_x;
+  std::optional<Out> grad_weight;  // contiguous; sums of columns where the caller wants them
+  std::optional<Out> grad_bias;
+};
+
+inline namespace FUSECONV_ISA {
+
+void norm_backward(CpuHost& host, const NormGradients& norm);
+
+}  // namespace FUSECONV_ISA
+
+namespace cuda {
+
+void norm_backward(CudaHost& host, const NormGradients& norm);
+
+}  // namespace cuda
+}  // namespace fuseconv

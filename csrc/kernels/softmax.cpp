@@ -1,0 +1,95 @@
+#include "kernels/softmax.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/activation.h"
+#include "kernels/block.h"
+#include "kernels/buffer.h"
+#include "kernels/position.h"
+#include "kernels/row_sum.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+namespace {
+
+constexpr int64_t kGrain = 8192;  // elements a thread takes at least
+
+template <class T>
+struct SoftmaxRows {
+  using A = Compute<T>;
+
+  const Softmax& softmax;
+  const Loop& loop;  // operands: y, then the mask where it is
+  int64_t columns;
+
+  void operator()(int64_t begin, int64_t end) const {
+    Buffer<A> buffer(columns);
+    for (Position position(loop, softmax.mask ? 2 : 1, begin); begin < end; ++begin, position.advance(1)) {
+      const int64_t* offsets = position.offsets();
+      T* y = static_cast<T*>(softmax.y.data) + offsets[0];
+      A* s = result_block(y, 1, buffer.data());
+      const A largest = load_row(y, softmax.mask ? offsets[1] : 0, s);
+#pragma omp simd
+      for (int64_t i = 0; i < columns; ++i) {
+        s[i] = exp_of_negative(s[i] - largest);
+      }
+      double sum;
+      sum_row<1>(s, columns, [](const auto& x, auto* t) { t[0] = x; }, &sum);
+      const A total = static_cast<A>(sum);
+#pragma omp simd
+      for (int64_t i = 0; i < columns; ++i) {
+        s[i] /= total;
+      }
+      store_block(s, y, 1, columns);
+    }
+  }
+
+  // Fills s with y + mask and returns the largest.
+  A load_row(const T* y, int64_t mask_offset, A* s) const {
+    alignas(64) A y_block[kBlock], mask_block[kBlock];
+    A largest = -std::numeric_limits<A>::infinity();
+    for (int64_t start = 0; start < columns; start += kBlock) {
+      const int64_t n = std::min(kBlock, columns - start);
+      const A* values = load_block(y + start, 1, n, y_block);
+      A* target = s + start;
+      if (softmax.mask) {
+        const int64_t stride = softmax.mask->strides[softmax.mask->rank - 1];
+        const T* mask = static_cast<const T*>(softmax.mask->data) + mask_offset + start * stride;
+        const A* addend = load_block(mask, stride, n, mask_block);
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) {
+          target[i] = values[i] + addend[i];
+        }
+      } else if (values != target) {
+        std::copy_n(values, n, target);
+      }
+#pragma omp simd reduction(max : largest)
+      for (int64_t i = 0; i < n; ++i) {
+        largest = target[i] > largest ? target[i] : largest;
+      }
+    }
+    return largest;
+  }
+};
+
+}  // namespace
+
+void softmax(CpuHost& host, const Softmax& softmax) {
+  if (element_count(softmax.y) == 0) {
+    return;
+  }
+  const In operands[2] = {softmax.y, softmax.mask ? *softmax.mask : In(softmax.y)};
+  const Loop loop = row_loop(operands, softmax.mask ? 2 : 1);
+  const int64_t columns = softmax.y.sizes[softmax.y.rank - 1];
+  dispatch(softmax.y.dtype, [&]<class T>(T) {
+    SoftmaxRows<T> rows{softmax, loop, columns};
+    host.parallel_for(
+        loop.count(), std::max<int64_t>(1, kGrain / columns),
+        [](int64_t begin, int64_t end, void* context) { (*static_cast<const SoftmaxRows<T>*>(context))(begin, end); },
+        &rows);
+  });
+}
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

@@ -1,0 +1,31 @@
+// y[r, c] = exp(s[r, c] - m[r]) / sum over c of exp(s[r, c] - m[r]), in place;  s = y + mask,  m[r] = max over c of s
+//
+// In f32 for f32, f16 and bf16 and in f64 for f64, rounded once. A row of -inf gives NaN, as 0 / 0 does.
+#pragma once
+
+#include <optional>
+
+#include "core/host.h"
+#include "core/isa.h"
+#include "core/layout.h"
+
+namespace fuseconv {
+
+// y is contiguous; the mask has its sizes, and any strides.
+struct Softmax {
+  Out y;
+  std::optional<In> mask;
+};
+
+inline namespace FUSECONV_ISA {
+
+void softmax(CpuHost& host, const Softmax& softmax);
+
+}  // namespace FUSECONV_ISA
+
+namespace cuda {
+
+void softmax(CudaHost& host, const Softmax& softmax);
+
+}  // namespace cuda
+}  // namespace fuseconv

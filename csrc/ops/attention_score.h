@@ -1,0 +1,71 @@
+// y[..., s, t] = softmax over t of (scale * sum_d q[..., s, d] k[..., t, d] + mask[..., s, t])
+//
+// The product is the host's GEMM, written into y with the scale applied before it is rounded; mask and softmax are one
+// pass over y, in place. In f16 and bf16 that pass starts from the rounded score, computes in f32 and rounds once.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "core/host.h"
+#include "core/layout.h"
+#include "kernels/softmax.h"
+
+namespace fuseconv {
+
+struct AttentionScore {
+  static constexpr const char* name = "attention_score";
+  static constexpr const char* schema =
+      "attention_score(Tensor q, Tensor k, Tensor? mask=None, float scale=1.0) -> Tensor";
+
+  static std::array<Spec, 1> outputs(In q, In k, std::optional<In> mask, double) {
+    common_dtype(name, {{"q", q}, {"k", k}});
+    check(q.rank >= 2, "fuseconv::", name, ": q must have the shape [..., S, D], but has ", to_string(q));
+    check(k.rank >= 2 && k.sizes[k.rank - 1] == q.sizes[q.rank - 1], "fuseconv::", name,
+          ": k must have the shape [..., T, ", q.sizes[q.rank - 1], "], the last dim of q, but has ", to_string(k));
+    Spec y = broadcast(name, {"q without its last two dims", leading(q)}, {"k without its last two dims", leading(k)});
+    y.rank += 2;
+    check(y.rank <= kMaxRank, "fuseconv::", name, ": q and k may have at most ", kMaxRank, " dims");
+    y.sizes[y.rank - 2] = q.sizes[q.rank - 2];
+    y.sizes[y.rank - 1] = k.sizes[k.rank - 2];
+    y = contiguous_like(y);
+    if (mask) {
+      check(
+          mask->dtype == q.dtype, "fuseconv::", name,
+          ": mask is added to the scores and must have the dtype of q; in place of a bool mask, True where a position "
+          "takes part, give torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float('-inf'))");
+      expand(name, {"mask", *mask}, y.rank, y.sizes);
+    }
+    return {y};
+  }
+
+  template <class Isa>
+  static void cpu(CpuHost& host, In q, In k, std::optional<In> mask, double scale, Out y);
+  static void cuda(CudaHost& host, In q, In k, std::optional<In> mask, double scale, Out y);
+
+  // The product, then rows(y, mask in the shape of y).
+  template <class Host, class Rows>
+  static void run(Host& host, In q, In k, const std::optional<In>& mask, double scale, Out y, Rows rows) {
+    int64_t sizes[kMaxRank];
+    const auto expanded = [&](In x) {
+      std::copy_n(y.sizes, y.rank, sizes);
+      std::copy_n(x.sizes + x.rank - 2, 2, sizes + y.rank - 2);
+      return expand(name, {"", x}, y.rank, sizes);
+    };
+    const Spec all_q = expanded(q), all_k = expanded(k);
+    host.batched_product(In{q.data, q.dtype, all_q.rank, all_q.sizes, all_q.strides},
+                         In{k.data, k.dtype, all_k.rank, all_k.sizes, all_k.strides}, scale, y);
+    if (mask) {
+      const Spec all = expand(name, {"mask", *mask}, y.rank, y.sizes);
+      rows(Softmax{y, In{mask->data, mask->dtype, all.rank, all.sizes, all.strides}});
+    } else {
+      rows(Softmax{y, std::nullopt});
+    }
+  }
+
+ private:
+  static In leading(In x) { return {x.data, x.dtype, x.rank - 2, x.sizes, x.strides}; }
+};
+
+}  // namespace fuseconv

@@ -1,0 +1,190 @@
+"""What a captured graph takes: the containers, and the dtype, device and sizes of every tensor it was proved for.
+
+A graph called with anything else would compute something, and nobody has proved what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fuseconv.errors import ContractError, UnsupportedError
+from fuseconv.ops import autocast
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size `factor * dim + offset` of a dim from `low` to `high`."""
+
+    dim: str
+    factor: int
+    offset: int
+    low: int
+    high: int | None
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What one leaf of a call must be.
+
+    Attributes:
+        name: as messages call it.
+        dtype: of the tensor; None for a constant.
+        device: of the tensor; None for a constant.
+        shape: its sizes; None for a constant.
+        value: the constant.
+    """
+
+    name: str
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+    shape: tuple[int | Size, ...] | None = None
+    value: Any = None
+
+    def check(self, found: Any, dims: dict[str, int]) -> None:
+        """Checks one leaf of a call.
+
+        Args:
+            found: the leaf.
+            dims: the values of dims that earlier leaves had; added to.
+
+        Raises:
+            ContractError: it is something else.
+        """
+        if self.dtype is None or self.device is None:
+            if type(found) is not type(self.value) or found != self.value:
+                raise self._differs(repr(self.value), repr(found))
+        elif not isinstance(found, Tensor):
+            raise self._differs(f"a tensor of {self.dtype}", repr(found))
+        elif found.dtype != self.dtype or found.device.type != self.device.type:
+            raise self._differs(f"{self.dtype} on {self.device}", f"{found.dtype} on {found.device}")
+        elif self.shape is not None and not _fits(self.shape, found.shape, dims):
+            raise self._differs(_text(self.shape, dims), str(list(found.shape)))
+
+    def _differs(self, wanted: str, found: str) -> ContractError:
+        return ContractError(
+            f"{self.name} must be {wanted}, as it was captured, but is {found}",
+            where=self.name,
+            fix="fuse the model again with such inputs; `dynamic_shapes` names the sizes that may vary",
+        )
+
+
+def operand_like(name: str, example: Any, ranges: Mapping[Any, Any]) -> Operand:
+    """Returns what a placeholder takes.
+
+    Args:
+        name: the placeholder's.
+        example: its fake value; or the constant it stands for.
+        ranges: symbol to the range of a dim.
+
+    Raises:
+        UnsupportedError: a size is no whole multiple of a dim.
+    """
+    if not isinstance(example, Tensor):
+        return Operand(name, value=example)
+    return Operand(name, example.dtype, example.device, tuple(_size(name, size, ranges) for size in example.shape))
+
+
+@dataclass(frozen=True)
+class CapturedCall:
+    """The calls that a captured graph takes. It never changes, and so copies of a module share it.
+
+    Attributes:
+        operands: the leaves that the graph takes, in order: the model's parameters, buffers and constants, the inputs.
+        arguments: the containers of the inputs: (args, kwargs).
+        keywords: the names in kwargs, in their order there.
+        results: the containers of the outputs.
+        device: the device type the graph was captured on.
+        autocast: what torch.autocast did there: the graph's dtypes follow from it.
+    """
+
+    operands: tuple[Operand, ...]
+    arguments: pytree.TreeSpec
+    keywords: tuple[str, ...]
+    results: pytree.TreeSpec
+    device: str
+    autocast: torch.dtype | None
+
+    def __deepcopy__(self, _: Any) -> CapturedCall:
+        return self
+
+    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Returns the leaves of a call, keywords in the order they were captured in.
+
+        Raises:
+            ContractError: it has other containers, or passes by keyword what was captured by position.
+        """
+        ordered = {name: kwargs[name] for name in (*self.keywords, *kwargs) if name in kwargs}
+        leaves, found = pytree.tree_flatten((args, ordered))
+        if found != self.arguments:
+            raise ContractError(
+                f"the graph was captured for the call {self.arguments}, this is {found}",
+                where="call",
+                fix="call it as `example_inputs` did, or fuse the model again with inputs of this form",
+            )
+        return leaves
+
+    def check(self, values: Sequence[Any]) -> None:
+        """Checks the leaves of a call, and autocast.
+
+        Raises:
+            ContractError: one is not what the graph was captured with.
+        """
+        if (now := autocast.current(self.device)) != self.autocast:
+            raise ContractError(
+                f"the graph was captured with autocast {self.autocast or 'off'}, and is called with {now or 'off'}",
+                where="torch.autocast",
+                fix="call `fuse` under the autocast under which the module is called",
+            )
+        dims: dict[str, int] = {}
+        for operand, value in zip(self.operands, values, strict=True):
+            operand.check(value, dims)
+
+
+def _size(name: str, size: Any, ranges: Mapping[Any, Any]) -> int | Size:
+    if isinstance(size, int):
+        return size
+    expression = size.node.expr
+    if expression.is_number:
+        return int(expression)
+    symbols = list(expression.free_symbols)
+    offset = expression.subs(symbols[0], 0)
+    factor = expression.subs(symbols[0], 1) - offset
+    if len(symbols) != 1 or (expression - factor * symbols[0] - offset).expand() != 0:
+        raise UnsupportedError(
+            f"a size of {name} is {expression}", where=name, fix="give dims of which each size is a whole multiple"
+        )
+    bounds = ranges[symbols[0]]
+    high = int(bounds.upper) if bounds.upper.is_Integer else None
+    return Size(str(symbols[0]), int(factor), int(offset), int(bounds.lower), high)
+
+
+def _fits(shape: tuple[int | Size, ...], found: Sequence[int], dims: dict[str, int]) -> bool:
+    if len(shape) != len(found):
+        return False
+    for size, length in zip(shape, found, strict=True):
+        if isinstance(size, int):
+            if size != length:
+                return False
+            continue
+        value = (length - size.offset) // size.factor
+        first = dims.setdefault(size.dim, value)
+        if size.factor * first + size.offset != length or first < size.low or (size.high and first > size.high):
+            return False
+    return True
+
+
+def _text(shape: tuple[int | Size, ...], dims: Mapping[str, int]) -> str:
+    sizes = []
+    for size in shape:
+        if isinstance(size, int):
+            sizes.append(str(size))
+        else:
+            known = f" = {dims[size.dim]}" if size.dim in dims else ""
+            sizes.append(f"{size.dim}{known} in {size.low}..{'' if size.high is None else size.high}")
+    return f"[{', '.join(sizes)}]"

@@ -1,0 +1,108 @@
+"""attention_score: softmax(scale * q k^T + mask), the weights of attention."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from fuseconv.ops.autocast import lower
+from fuseconv.ops.gradient import Gradient, Values
+from fuseconv.ops.op import Op, Sample
+from fuseconv.ops.sampling import Draw
+
+
+def reference(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    """softmax(q k^T * scale + mask) over the last dim.
+
+    Args:
+        q: [..., S, D].
+        k: [..., T, D]; the leading dims of q and k broadcast.
+        mask: added to the scores: what broadcasts to [..., S, T]; -inf where a position takes no part.
+        scale: what the product is multiplied by.
+    """
+    scores = torch.matmul(q, k.transpose(-2, -1)) * scale
+    return torch.softmax(scores if mask is None else scores + mask, -1)
+
+
+def samples(device: str, dtype: torch.dtype) -> list[Sample]:
+    """Calls that the op must serve."""
+    draw = Draw(device, dtype)
+    q, k = draw(2, 3, 5, 16), draw(2, 3, 24, 16)
+    # Finite, so that differences of them can be taken; the tests have -inf.
+    causal = torch.full((24, 24), -1e4, dtype=dtype, device=device).triu(1)
+    padding = torch.tensor([0.0, -1e4], dtype=dtype, device=device).repeat_interleave(12)[None, None, None]
+    return [
+        Sample("bare", (q, k)),
+        Sample("scale", (q, k, None, 0.25)),
+        Sample("matrices", (draw(7, 16), draw(9, 16), None, 0.25)),
+        *(
+            Sample(f"columns_{size}", (draw(3, 16), draw(size, 16), None, 0.25))
+            for size in (1, 8, 197, 384, 1024, 3073)
+        ),
+        Sample("long", (draw(2, 4), draw(17000, 4), None, 0.5)),
+        Sample("threads", (draw(4, 70, 16), draw(4, 197, 16), None, 0.25)),
+        Sample("mask", (q, k, draw(2, 3, 5, 24), 0.25)),
+        Sample("mask_of_columns", (q, k, draw(24), 0.25)),
+        Sample("mask_of_rows", (q, k, draw(5, 1), 0.25)),
+        Sample("mask_strided", (q, k, draw.strided(5, 24), 0.25)),
+        Sample("causal", (draw(2, 24, 16), draw(2, 24, 16), causal, 0.25)),
+        Sample("padding", (q, k, padding, 0.25)),
+        Sample("keys_broadcast", (q, draw(3, 24, 16), None, 0.25)),
+        Sample("queries_broadcast", (draw(5, 16), k, None, 0.25)),
+        Sample("keys_expanded", (q, draw(2, 1, 24, 16).expand(2, 3, 24, 16), None, 0.25)),
+        Sample("heads_inside", (draw(2, 5, 3, 16).transpose(1, 2), draw(2, 24, 3, 16).transpose(1, 2), None, 0.25)),
+        Sample("keys_transposed", (q, draw(2, 3, 16, 24).transpose(2, 3), None, 0.25)),
+        Sample("strided", (draw.strided(2, 5, 16), draw.strided(2, 24, 16), None, 0.25)),
+        Sample("unaligned", (draw.unaligned(2, 5, 16), draw.unaligned(2, 24, 16), None, 0.25)),
+        Sample("no_rows", (draw(2, 0, 16), draw(2, 24, 16))),
+        Sample("no_columns", (draw(2, 5, 16), draw(2, 0, 16))),
+        Sample("no_inner", (draw(2, 5, 0), draw(2, 24, 0), draw(24))),
+        Sample("no_batch", (draw(0, 5, 16), draw(0, 24, 16))),
+        Sample("large", (draw(2, 5, 16, scale=10), draw(2, 24, 16, scale=10))),
+    ]
+
+
+def errors(device: str) -> list[Sample]:
+    """Calls that the op must refuse."""
+    draw = Draw(device, torch.float32)
+    q, k = draw(2, 5, 16), draw(2, 24, 16)
+    allowed = torch.ones(5, 24, dtype=torch.bool, device=device)
+    return [
+        Sample("inner", (q, draw(2, 24, 8)), matches=r"k must have the shape \[\.\.\., T, 16\].*but has \[2, 24, 8\]"),
+        Sample("rank", (draw(16), k), matches=r"q must have the shape \[\.\.\., S, D\], but has \[16\]"),
+        Sample(
+            "batch", (q, draw(3, 24, 16)), matches=r"q without its last two dims of shape \[2\] and k.*\[3\] cannot"
+        ),
+        Sample("bool_mask", (q, k, allowed), matches=r"in place of a bool mask.*masked_fill\(~mask, float\('-inf'\)\)"),
+        Sample("mask", (q, k, draw(5, 23)), matches=r"mask of shape \[5, 23\] cannot be broadcast to \[2, 5, 24\]"),
+        Sample("mask_rank", (q, k, draw(1, 2, 5, 24)), matches=r"mask of shape \[1, 2, 5, 24\] cannot be broadcast to"),
+        Sample("dtypes", (q, k.half()), matches="k and q must have the same dtype"),
+    ]
+
+
+def _keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
+    mask = arguments.mask
+    return {
+        "q": arguments.q,
+        "k": arguments.k,
+        "scale": arguments.scale,
+        "mask_shape": None if mask is None else mask.shape,
+        "y": results[0],
+    }
+
+
+def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
+    score = torch.ops.aten._softmax_backward_data(grad, kept.y, -1, kept.y.dtype)
+    gradients = {}
+    if "q" in needed:
+        gradients["q"] = (torch.matmul(score, kept.k) * kept.scale).sum_to_size(kept.q.shape)
+    if "k" in needed:
+        gradients["k"] = (torch.matmul(score.transpose(-2, -1), kept.q) * kept.scale).sum_to_size(kept.k.shape)
+    if "mask" in needed:
+        gradients["mask"] = score.sum_to_size(kept.mask_shape)
+    return gradients
+
+
+attention_score = Op("attention_score", reference, samples, errors, Gradient(_keep, _backward), lower)

@@ -1,0 +1,138 @@
+"""norm_backward: the gradients of layer norm and RMS norm; and the gradients of the ops that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from fuseconv.ops.activation import FROM_RESULT, activate_backward
+from fuseconv.ops.autocast import single
+from fuseconv.ops.gradient import Gradient, Values
+from fuseconv.ops.op import Op, Sample
+from fuseconv.ops.sampling import Draw
+
+
+def reference(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    grad_sum: Tensor | None,
+    eps: float,
+    centred: bool,
+    affine: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of n * weight + bias, n = (x - m) / sqrt(v + eps) over the last dim.
+
+    Args:
+        grad: [..., C], the gradient of the norm's result.
+        x: [..., C].
+        weight: [C], or None for 1.
+        grad_sum: [..., C], added to the gradient of x, or None for 0.
+        eps: as in the norm.
+        centred: layer norm, where m is the mean and v the variance; else RMS norm: m = 0, v the mean of squares.
+        affine: whether the sums over rows are wanted.
+
+    Returns:
+        The gradient of x; that of the weight, [C], or an empty tensor unless `affine`; and that of the bias, [C], or an
+        empty tensor unless `affine` and `centred`.
+    """
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    g, s = grad.to(wide), x.to(wide)
+    if centred:
+        s = s - s.mean(-1, keepdim=True)
+    factor = torch.rsqrt((s * s).mean(-1, keepdim=True) + eps)
+    n = s * factor
+    h = g if weight is None else g * weight.to(wide)
+    grad_x = h - n * (h * n).mean(-1, keepdim=True)
+    if centred:
+        grad_x = grad_x - h.mean(-1, keepdim=True)
+    grad_x = grad_x * factor
+    if grad_sum is not None:
+        grad_x = grad_x + grad_sum.to(wide)
+    none = x.new_empty((0,))
+    rows = list(range(x.dim() - 1))
+    # A sum over no dims at all would be one over all of them.
+    weight_sum = (g * n).unsqueeze(0).sum([0, *(dim + 1 for dim in rows)]).to(x.dtype) if affine else none
+    bias_sum = g.unsqueeze(0).sum([0, *(dim + 1 for dim in rows)]).to(x.dtype) if affine and centred else none
+    return grad_x.to(x.dtype).contiguous(), weight_sum, bias_sum
+
+
+def samples(device: str, dtype: torch.dtype) -> list[Sample]:
+    """Calls that the op must serve."""
+    draw = Draw(device, dtype)
+    grad, x, weight, grad_sum = draw(2, 5, 48), draw(2, 5, 48), draw(48), draw(2, 5, 48)
+    return [
+        *(
+            Sample(f"columns_{size}", (draw(3, size), draw(3, size), draw(size), None, 1e-5, True, True))
+            for size in (7, 48, 384, 1024, 3073, 4096)
+        ),
+        Sample("rms", (grad, x, weight, None, 1e-5, False, True)),
+        Sample("rms_wide", (draw(9, 1024), draw(9, 1024), draw(1024), draw(9, 1024), 1e-5, False, True)),
+        Sample("not_affine", (grad, x, None, None, 1e-5, True, False)),
+        Sample("rms_not_affine", (grad, x, weight, None, 1e-5, False, False)),
+        Sample("no_weight", (grad, x, None, None, 1e-5, True, True)),
+        Sample("grad_sum", (grad, x, weight, grad_sum, 1e-5, True, True)),
+        Sample("rms_grad_sum", (grad, x, weight, grad_sum, 1e-5, False, True)),
+        Sample("one_dim", (draw(48), draw(48), weight, None, 1e-5, True, True)),
+        Sample("no_rows", (draw(0, 48), draw(0, 48), weight, None, 1e-5, True, True)),
+        Sample("threads", (draw(2000, 48), draw(2000, 48), weight, None, 1e-5, True, True)),
+        Sample("permuted", (draw.permuted(4, 6, 48), draw(4, 6, 48), weight, None, 1e-5, True, True)),
+        Sample("strided", (draw(4, 48), draw.strided(4, 48), draw.strided(48), None, 1e-5, True, True)),
+        Sample("unaligned", (draw.unaligned(4, 48), draw.unaligned(4, 48), draw(48), None, 1e-5, False, True)),
+        Sample("expanded_grad", (draw(1, 1).expand(4, 48), draw(4, 48), weight, None, 1e-5, False, True)),
+    ]
+
+
+def errors(device: str) -> list[Sample]:
+    """Calls that the op must refuse."""
+    draw = Draw(device, torch.float32)
+    x, rest = draw(4, 6), (1e-5, True, True)
+    return [
+        Sample("grad", (draw(6), x, None, None, *rest), matches=r"grad must have the shape of x, \[4, 6\]"),
+        Sample("grad_sum", (x, x, None, draw(6), *rest), matches=r"grad_sum must have the shape of x, \[4, 6\]"),
+        Sample("weight", (x, x, draw(4), None, *rest), matches=r"weight must have the shape \[6\].*but has \[4\]"),
+        Sample("dtypes", (x.half(), x, None, None, *rest), matches="grad and x must have the same dtype"),
+    ]
+
+
+norm_backward = Op("norm_backward", reference, samples, errors, autocast=single)
+
+
+def norm_gradient(*, centred: bool, before_act: Callable[[SimpleNamespace], Tensor]) -> Gradient:
+    """The gradient of act(norm(x)); `before_act(arguments)` computes norm(x), which is not kept."""
+
+    def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
+        act = arguments.act
+        return vars(arguments) | {"result": results[0] if act in FROM_RESULT and act != "none" else None}
+
+    def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
+        if kept.act != "none":
+            grad = activate_backward(grad, kept.result if kept.act in FROM_RESULT else before_act(kept), kept.act)
+        affine = not needed.isdisjoint({"weight", "bias"})
+        x, weight, bias = norm_backward(grad, kept.x, kept.weight, None, kept.eps, centred, affine)
+        return {"x": x, "weight": weight, "bias": bias}
+
+    return Gradient(keep, backward)
+
+
+def sum_norm_gradient(*, centred: bool) -> Gradient:
+    """The gradient of norm(x + residual) and of the sum, from the sum; which is computed again if it was not kept."""
+
+    def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
+        terms = {"x": None, "residual": None} if arguments.keep_sum else {}
+        return vars(arguments) | terms | {"sum": results[1] if arguments.keep_sum else None}
+
+    def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor | None, grad_sum: Tensor | None) -> Values:
+        if not kept.keep_sum:
+            grad_sum = None
+        if grad is None:
+            return {"x": grad_sum, "residual": grad_sum}
+        s = kept.sum if kept.keep_sum else kept.x + kept.residual
+        affine = not needed.isdisjoint({"weight", "bias"})
+        both, weight, bias = norm_backward(grad, s, kept.weight, grad_sum, kept.eps, centred, affine)
+        return {"x": both, "residual": both, "weight": weight, "bias": bias}
+
+    return Gradient(keep, backward)

@@ -1,0 +1,362 @@
+"""fuse(): what it fuses, what it leaves alone because the model still learns, and that it is the same model."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fuseconv
+from fuseconv.capture import Program
+from fuseconv.contract import Contract
+from fuseconv.errors import ContractError, ParityError, UnsupportedError, UsageError
+from fuseconv.own_rules import load_rules
+from fuseconv.plan import plan
+
+
+class Everything(nn.Module):
+    """Tied and unused parameters, batch norm, dropout, a scalar parameter, a buffer, literals, detached values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.drop = nn.Dropout(0.25)
+        self.middle = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16), nn.ReLU(inplace=True))
+        self.last = nn.Linear(16, 4)
+        self.tied = self.last.weight
+        self.unused = nn.Linear(2, 2)
+        self.gain = nn.Parameter(torch.tensor(1.5))
+        self.register_buffer("scale", torch.tensor(2.0), persistent=False)
+
+    def forward(self, x: Tensor, *, shift: Tensor) -> dict[str, Tensor]:
+        h = self.middle(self.drop(self.norm(torch.relu(self.first(x)))))
+        with torch.no_grad():
+            mean = h.mean()
+        y = self.last(h) * self.scale * torch.tensor(3.0) * self.gain + mean
+        return {"y": y + h.mean().detach(), "shifted": y + shift}
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 16), nn.SiLU(), nn.Linear(16, 4))
+
+
+class Encoder(nn.Module):
+    """A transformer's feed-forward block, post-norm, with a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.norm = nn.Linear(8, 32), nn.Linear(32, 8), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        s = x + self.down(nn.functional.gelu(self.up(x), approximate="tanh"))
+        return self.norm(s), s
+
+
+# What it is, its inputs, and how many fused ops it becomes at least.
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, Tensor] | Tensor], int]] = {
+    "everything": (
+        Everything,
+        lambda: {"x": torch.randn(6, 8), "shift": torch.randn(4)},
+        2,
+    ),
+    "perceptron": (perceptron, lambda: torch.randn(5, 8), 2),
+    "encoder": (Encoder, lambda: torch.randn(2, 3, 8), 2),
+}
+
+
+def drawn(name: str) -> tuple[nn.Module, dict[str, Tensor] | Tensor, int]:
+    torch.manual_seed(0)
+    make, inputs, ops = MODELS[name]
+    return make(), inputs(), ops
+
+
+def fused_calls(module: nn.Module) -> int:
+    """How many fused ops a module calls in one forward."""
+    graphs = [inner.graph for inner in module.modules() if isinstance(inner, torch.fx.GraphModule)]
+    return sum(getattr(node.target, "namespace", "") == "fuseconv" for graph in graphs for node in graph.nodes)
+
+
+def called(module: nn.Module, inputs: dict[str, Tensor] | Tensor) -> list[Tensor]:
+    torch.manual_seed(7)
+    outputs = module(**inputs) if isinstance(inputs, dict) else module(inputs)
+    return torch.utils._pytree.tree_leaves(outputs)
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["plain", "autocast"])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("name", MODELS)
+def test_trains_as_the_model(name, mode, low):
+    model, inputs, ops = drawn(name)
+    model.train(mode == "train")
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with torch.autocast("cpu", torch.bfloat16, enabled=low):
+        fused = fuseconv.fuse(model, inputs)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items()), "fuse changed the model"
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert fused_calls(fused) >= (1 if low else ops)
+
+    twin = copy.deepcopy(model)
+    tolerance = {"rtol": 3e-2, "atol": 3e-2} if low else {"rtol": 1e-5, "atol": 1e-6}
+    with torch.autocast("cpu", torch.bfloat16, enabled=low):
+        actual, expected = called(fused, inputs), called(twin, inputs)
+    torch.testing.assert_close(actual, expected, **tolerance)
+    sum(value.float().square().sum() for value in actual).backward()
+    sum(value.float().square().sum() for value in expected).backward()
+    for (key, ours), theirs in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert (ours.grad is None) == (theirs.grad is None), key
+        if ours.grad is not None:
+            torch.testing.assert_close(ours.grad / theirs.grad.norm(), theirs.grad / theirs.grad.norm(), **tolerance)
+    for ours, theirs in zip(model.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, **tolerance)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_holds_the_very_parameters_and_buffers_under_their_names(name):
+    model, inputs, _ = drawn(name)
+    fused = fuseconv.fuse(model, inputs)
+    assert list(fused.state_dict()) == list(model.state_dict())
+    for ours, theirs in (
+        (fused.named_parameters(remove_duplicate=False), model.named_parameters(remove_duplicate=False)),
+        (fused.named_buffers(remove_duplicate=False), model.named_buffers(remove_duplicate=False)),
+    ):
+        assert [(key, id(tensor)) for key, tensor in ours] == [(key, id(tensor)) for key, tensor in theirs]
+    fused.load_state_dict({key: value * 0 for key, value in model.state_dict().items()})
+    assert not any(value.any() for value in model.state_dict().values())
+
+
+def test_a_step_of_an_optimizer_made_before_is_seen_by_both():
+    model, inputs, _ = drawn("perceptron")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    fused = fuseconv.fuse(model, inputs)
+    before = fused(inputs)
+    before.sum().backward()
+    optimizer.step()
+    after = fused(inputs)
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, model(inputs))
+
+
+def test_assigned_parameters_are_used():
+    model, inputs, _ = drawn("perceptron")
+    fused = fuseconv.fuse(model, inputs)
+    fused.load_state_dict({key: torch.zeros_like(value) for key, value in fused.state_dict().items()}, assign=True)
+    assert not fused(inputs).any()
+
+
+def test_a_copy_is_a_model_of_its_own():
+    model, inputs, _ = drawn("perceptron")
+    fused = fuseconv.fuse(model, inputs)
+    twin, before = copy.deepcopy(fused), fused(inputs)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert torch.equal(twin(inputs), before)
+    assert not fused(inputs).any()
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_the_mode_is_part_of_the_graph(mode):
+    model, inputs, _ = drawn("everything")
+    model.train(mode == "train")
+    fused = fuseconv.fuse(model, inputs)
+    assert fused.train(mode == "train") is fused
+    other = {"train": "eval", "eval": "train"}[mode]
+    with pytest.raises(UsageError, match=f"captured in {mode} mode") as caught:
+        getattr(fused, other)()
+    assert f"model.{other}()" in caught.value.fix
+    dropped = [step.rule for step in fused.plan.steps if step.rule == "eval-dropout"]
+    assert len(dropped) == (mode == "eval")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda fused, x: fused(x.double()), "must be torch.float32 on cpu.*is torch.float64"),
+        (lambda fused, x: fused(torch.randn(3, 8)), r"must be \[5, 8\].*is \[3, 8\]"),
+        (lambda fused, x: fused(input=x), "captured for the call"),
+        (lambda fused, x: fused(x, x), "captured for the call"),
+        (lambda fused, x: fused(3), "must be a tensor of torch.float32.*is 3"),
+        (lambda fused, x: copy.deepcopy(fused).double()(x), "0.weight must be torch.float32.*is torch.float64"),
+    ],
+    ids=["dtype", "shape", "keyword", "two", "number", "converted"],
+)
+def test_another_call_is_refused(call, message):
+    model, inputs, _ = drawn("perceptron")
+    fused = fuseconv.fuse(model, inputs)
+    with pytest.raises(ContractError, match=message):
+        call(fused, inputs)
+
+
+def test_another_autocast_is_refused():
+    model, inputs, _ = drawn("perceptron")
+    fused = fuseconv.fuse(model, inputs)
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(ContractError, match=r"autocast off.*called with torch.bf"),
+    ):
+        fused(inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = fuseconv.fuse(model, inputs)
+        assert low(inputs).dtype == torch.bfloat16
+    with pytest.raises(ContractError, match=r"autocast torch.bfloat16.*called with off"):
+        low(inputs)
+
+
+def test_dynamic_sizes():
+    model, inputs, _ = drawn("perceptron")
+    batch = torch.export.Dim("batch", min=1, max=64)
+    fused = fuseconv.fuse(model, inputs, dynamic_shapes=({0: batch},))
+    assert fused_calls(fused) >= 2
+    for rows in (1, 2, 5, 64):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(fused(x), model(x))
+    for shape in ((65, 8), (0, 8), (4, 9), (4,)):
+        with pytest.raises(ContractError, match="must be"):
+            fused(torch.randn(shape))
+
+
+def test_a_part_of_a_larger_tensor_is_an_example():
+    model, _, _ = drawn("perceptron")
+    assert fused_calls(fuseconv.fuse(model, torch.randn(20, 8)[5:10])) >= 2
+    assert fused_calls(fuseconv.fuse(model, torch.randn(1, 8).expand(5, 8))) >= 2
+
+
+def test_a_constant_argument_is_part_of_the_graph():
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor, times: int) -> Tensor:
+            return torch.relu(x * times)
+
+    fused = fuseconv.fuse(Scaled(), (torch.randn(3), 2))
+    assert torch.equal(fused(torch.ones(3), 2), torch.full((3,), 2.0))
+    with pytest.raises(ContractError, match=r"must be 2.*is 3"):
+        fused(torch.ones(3), 3)
+
+
+def test_compiles_without_a_break():
+    model, inputs, _ = drawn("everything")
+    fused = fuseconv.fuse(model.eval(), inputs)
+    compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(called(compiled, inputs), called(model, inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_exports_again():
+    model, inputs, _ = drawn("perceptron")
+    graph = torch.export.export(fuseconv.fuse(model, inputs), (inputs,), strict=False).graph
+    assert sum(getattr(node.target, "namespace", "") == "fuseconv" for node in graph.nodes) >= 2
+
+
+def test_values_that_may_change_are_read_only_in_a_conversion():
+    model, inputs, _ = drawn("everything")
+    with torch.enable_grad():
+        exported = torch.export.export(model, (), inputs, strict=False)
+    counts = {
+        trainable: plan(
+            Program(exported, Contract((), ()), (), trainable=trainable), load_rules(), device="cpu", targets=["export"]
+        ).counts()
+        for trainable in (False, True)
+    }
+    # scale and gain are scalars of the model, torch.tensor(3.0) is a literal.
+    assert (counts[False]["mul-constant"], counts[True]["mul-constant"]) == (3, 1)
+    # Of three detached values one is a literal, which nothing differentiates by.
+    assert (counts[False]["alias"], counts[True]["alias"]) == (2, 1)
+
+
+def rule_file(folder: Path, *rules: dict) -> Path:
+    path = folder / "rules.json"
+    path.write_text(json.dumps({"rules": [{"stage": "fuse", "doc": "For a test.", **rule} for rule in rules]}))
+    return path
+
+
+def test_a_lost_detach_is_a_miss_with_its_reason(tmp_path):
+    class Detached(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).detach() * x
+
+    match = ["h = aten.linear.default(x, w, b)", "y = aten.detach.default(h)"]
+    rules = rule_file(tmp_path, {"name": "drop", "match": match, "replace": ["y = aten.linear.default(x, w, b)"]})
+    fused = fuseconv.fuse(Detached(4, 4), torch.randn(2, 4), rules)
+    assert not fused.plan.steps
+    (miss,) = fused.plan.misses
+    assert "the gradient of detach not to reach" in miss.reason
+
+
+def test_a_wrong_fusion_is_an_error(tmp_path):
+    match = ["y = aten.gelu.default(x)"]
+    rules = rule_file(tmp_path, {"name": "other", "match": match, "replace": ["y = aten.silu.default(x)"]})
+    model, inputs, _ = drawn("perceptron")
+    with pytest.raises(ParityError, match="first: output 0: rmse") as caught:
+        fuseconv.fuse(model, inputs, rules)
+    assert "other" in caught.value.where
+
+
+def test_a_wrong_gradient_is_an_error(tmp_path):
+    class Rounded(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            return y + (torch.round(y) - y).detach()  # straight through: the gradient of the identity
+
+    match = [
+        "r = aten.round.default(x)",
+        "d = aten.sub.Tensor(r, x)",
+        "e = aten.detach.default(d)",
+        "y = aten.add.Tensor(x, e)",
+    ]
+    rules = rule_file(tmp_path, {"name": "round", "match": match, "replace": ["y = aten.round.default(x)"]})
+    with pytest.raises(ParityError, match="the gradient of weight"):
+        fuseconv.fuse(Rounded(4, 4), torch.randn(3, 4), rules)
+
+
+def test_errors_of_the_model_and_of_capture():
+    with pytest.raises(UsageError, match="the model does not accept the example inputs"):
+        fuseconv.fuse(nn.Linear(4, 4), torch.randn(3, 5))
+
+    class Branching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(UnsupportedError, match="depends on the values"):
+        fuseconv.fuse(Branching(), torch.randn(3))
+
+
+def test_state_that_is_no_tensor_is_refused():
+    class Odd(nn.Linear):
+        def get_extra_state(self) -> dict:
+            return {"steps": 1}
+
+        def set_extra_state(self, state: dict) -> None: ...
+
+    with pytest.raises(UnsupportedError, match="_extra_state"):
+        fuseconv.fuse(Odd(4, 4), torch.randn(3, 4))
+
+
+def test_a_part_with_a_name_of_our_own_is_refused():
+    model = nn.Sequential()
+    model.add_module("plan", nn.Linear(4, 4))
+    with pytest.raises(UnsupportedError, match=r"a name of fuse's own.*plan"):
+        fuseconv.fuse(model, torch.randn(3, 4))
+
+
+def test_the_backend_is_given_to_every_op_that_has_one():
+    model, inputs, _ = drawn("perceptron")
+    for backend in ("auto", "aten"):
+        (graph,) = [
+            inner.graph
+            for inner in fuseconv.fuse(model, inputs, backend=backend).modules()
+            if isinstance(inner, torch.fx.GraphModule)
+        ]
+        calls = [node for node in graph.nodes if node.target is torch.ops.fuseconv.linear_act.default]
+        assert calls
+        assert all(node.kwargs["backend"] == backend for node in calls)
+    with pytest.raises(RuntimeError, match="backend"):
+        fuseconv.fuse(model, inputs, backend="none of these")
+
+
+def test_a_backend_without_an_op_that_has_one_is_refused():
+    with pytest.raises(UsageError, match="no op of the fused graph has a backend"):
+        fuseconv.fuse(nn.LayerNorm(4), torch.randn(3, 4), backend="cublas")

@@ -1,0 +1,111 @@
+"""A model trained fused and unfused, from the same seed on the same data, learns the same.
+
+The curve of the loss is judged as any output is (docs/numerics.md): the truth is the same training in float64, where
+rounding is 2^29 times finer than in f32, and the fused curve may be at most as far from it, by the table's factor, as
+the unfused one. So the tolerance is what rounding does to this very training, amplified by its 200 steps as they
+amplify it, and no figure is chosen here. The curves of several seeds are judged together: one training's distance from
+the truth is the sum of few random numbers, and the ratio of two such sums scatters.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fuseconv
+from fuseconv.tolerance import compare
+
+STEPS, BATCH, WIDTH, SEEDS = 200, 128, 64, 4
+
+
+class Calls(TorchDispatchMode):
+    """Counts the calls of fused ops."""
+
+    fused = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.fused += func.namespace == "fuseconv"
+        return func(*args, **(kwargs or {}))
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)
+    )
+
+
+def by_fuse(model: nn.Module, x: Tensor) -> nn.Module:
+    return fuseconv.fuse(model, x)
+
+
+def by_modules(model: nn.Module, _: Tensor) -> nn.Module:
+    return nn.Sequential(
+        fuseconv.nn.LinearAct.from_linear(model[0], "gelu"),
+        fuseconv.nn.LinearAct.from_linear(model[2], "relu"),
+        fuseconv.nn.LinearAct.from_linear(model[4]),
+    )
+
+
+OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, 1e-3),
+}
+
+
+def curve(model: nn.Module, called: nn.Module, optimizer: str, data: tuple[Tensor, Tensor], low: bool) -> Tensor:
+    """Trains; returns the loss of every step."""
+    inputs, targets = data
+    chosen = OPTIMIZERS[optimizer](model.parameters())
+    losses = []
+    for step in range(STEPS):
+        rows = slice(step % 4 * BATCH, (step % 4 + 1) * BATCH)
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            y = called(inputs[rows])
+        loss = nn.functional.mse_loss(y.to(targets.dtype), targets[rows])
+        chosen.zero_grad()
+        loss.backward()
+        chosen.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def drawn(seed: int) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    torch.manual_seed(seed)
+    model, x = perceptron(), torch.randn(4 * BATCH, WIDTH)
+    return model, (x, torch.tanh(x @ torch.randn(WIDTH, WIDTH) / WIDTH**0.5))
+
+
+@functools.cache
+def references(seed: int, optimizer: str, low: bool) -> tuple[Tensor, Tensor]:
+    """The curve of the model itself, and the truth."""
+    model, data = drawn(seed)
+    exact = copy.deepcopy(model).double()
+    return (
+        curve(model, model, optimizer, data, low),
+        curve(exact, exact, optimizer, (data[0].double(), data[1].double()), low=False),
+    )
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["f32", "bf16_autocast"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("fused", [by_fuse, by_modules])
+def test_learns_the_same(fused, optimizer, low):
+    curves: list[tuple[Tensor, ...]] = []
+    for seed in range(SEEDS):
+        model, data = drawn(seed)
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            called = fused(model, data[0][:BATCH])
+            with Calls() as calls:
+                called(data[0][:BATCH])
+        assert calls.fused >= 2
+        curves.append((curve(model, called, optimizer, data, low), *references(seed, optimizer, low)))
+    actual, original, truth = (torch.cat(of) for of in zip(*curves, strict=True))
+    row = compare(actual, original, truth)
+    assert row.ok, row.reason
+    assert all(learned[-1] < 0.7 * learned[0] for learned in original.split(STEPS)), "the model learns"
