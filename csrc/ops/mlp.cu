@@ -1,23 +1,24 @@
 #include "kernels/mlp.h"
-#include "ops/linear_act.h"
+#include "kernels/pointwise.cuh"
 
 namespace fuseconv {
 namespace {
 
-// One layer after the other by linear_act.
-void by_layers(CudaHost& host, In x, const Mlp::Layers& layers, std::string_view act, std::string_view last_act,
-               Out y) {
+// One layer after the other: the host's GEMM, and one more pass for the activation.
+void by_layers(CudaHost& host, In x, const Mlp::Layers& layers, Out y) {
   const int64_t rows = element_count(y) / y.sizes[y.rank - 1];
   Spec results[3];
   In input = x;
   for (int i = 0; i < layers.count; ++i) {
-    const bool last = i + 1 == layers.count;
     const Mlp::Layer& layer = layers.at[i];
     const int64_t sizes[] = {rows, layer.weight.sizes[0]};
     results[i] = contiguous(y.dtype, 2, sizes);
-    void* data = last ? y.data : host.scratch(rows * sizes[1] * size_of(y.dtype));
+    void* data = i + 1 == layers.count ? y.data : host.scratch(rows * sizes[1] * size_of(y.dtype));
     const Out output{data, y.dtype, 2, results[i].sizes, results[i].strides};
-    LinearAct::cuda(host, input, layer.weight, layer.bias, std::nullopt, last ? last_act : act, "auto", false, output);
+    host.linear(input, layer.weight, layer.bias, output);
+    if (layer.activation != Activation::none && sizes[1] > 0) {
+      dispatch(layer.activation, [&]<class Act>(Act) { cuda::pointwise(host, Act{}, output, In(output)); });
+    }
     input = output;
   }
 }
@@ -35,7 +36,7 @@ void Mlp::cuda(CudaHost& host, In x, In weight1, std::optional<In> bias1, In wei
     return;
   }
   if (y.dtype == Dtype::f32 || y.dtype == Dtype::f64) {
-    return by_layers(host, x, all, act, last_act, y);
+    return by_layers(host, x, all, y);
   }
   p.dtype = y.dtype;
   p.x = x.data;

@@ -5,8 +5,9 @@
 // blocks whose intermediates stay in the second-level cache. Between the layers the values are rounded to the dtype of
 // x.
 //
-// On CUDA f32 and f64 go by linear_act, layer by layer: arithmetic, not memory, is what their products wait for. One
-// kernel of FFMA tiles was 1.1 to 2.6 times slower on an H200, at every batch and width tried.
+// On CUDA f32 and f64 go layer by layer, the host's GEMM and a pass for the activation: arithmetic, not memory, is what
+// their products wait for. In f32 one kernel of FFMA tiles, and linear_act's backends, were slower on an H200, at every
+// batch and width tried (docs/performance.md).
 #pragma once
 
 #include <array>
