@@ -46,6 +46,11 @@ __device__ __forceinline__ Compute<X> term_of(X x) {
   return t;
 }
 
+// A run as it is loaded. Taken apart into 16-bit elements only when all loads are under way: the compiler does that
+// where the load is, and would wait there for each.
+template <class X, int Size>
+using Bits = std::conditional_t<sizeof(Vector<X, Size>) == sizeof(uint4), uint4, Vector<X, Size>>;
+
 // Adds up every `stride`-th of the runs [begin, end), element by element; `at(run)` is where one lies.
 template <class Formula, class X, class Index, int Size, class At>
 __device__ __forceinline__ void add_runs(Index begin, Index end, Index stride, At at, double (&totals)[Size]) {
@@ -54,10 +59,29 @@ __device__ __forceinline__ void add_runs(Index begin, Index end, Index stride, A
     Compute<X> sums[Size] = {};
 #pragma unroll 1
     for (int step = 0; step < kReduceSteps && begin < end; ++step, begin += kReduceUnroll * stride) {
+      Bits<X, Size> bits[kReduceUnroll] = {};
+      if (begin + (kReduceUnroll - 1) * stride < end) {
+        const X* places[kReduceUnroll];
+#pragma unroll
+        for (int u = 0; u < kReduceUnroll; ++u) {
+          places[u] = at(begin + u * stride);
+        }
+#pragma unroll
+        for (int u = 0; u < kReduceUnroll; ++u) {
+          bits[u] = *reinterpret_cast<const Bits<X, Size>*>(places[u]);
+        }
+      } else {
+#pragma unroll
+        for (int u = 0; u < kReduceUnroll; ++u) {
+          if (begin + u * stride < end) {
+            bits[u] = *reinterpret_cast<const Bits<X, Size>*>(at(begin + u * stride));
+          }
+        }
+      }
       Run runs[kReduceUnroll];
 #pragma unroll
       for (int u = 0; u < kReduceUnroll; ++u) {
-        runs[u] = begin + u * stride < end ? *reinterpret_cast<const Run*>(at(begin + u * stride)) : Run{};
+        memcpy(&runs[u], &bits[u], sizeof(Run));
       }
 #pragma unroll
       for (int i = 0; i < Size; ++i) {
