@@ -2,7 +2,7 @@
 
     python bench/linear_sm80.py build/libfuseconv_linear.so bench/results/h200_linear_sm80.json
 
-Library, clock and checks are those of bench/linear_act.py.
+Library and checks are those of bench/linear_library.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import statistics
 from pathlib import Path
 
 import torch
-from linear_act import ACTIVATIONS, BACKENDS, SIX, SMALL, Choice, Library, draw, error, microseconds
+from cases import SIX, SMALL
+from clock import microseconds
+from linear_library import ACTIVATIONS, BACKENDS, Choice, Library, draw, error
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
-SHAPES = ("128x128", "64x64")
+SHAPES = ("128x256", "128x128", "64x64")
 
 
 def measure(library: Library, shape: tuple[int, int, int], act: str, dtype: torch.dtype) -> list[dict[str, object]]:
@@ -34,7 +36,7 @@ def measure(library: Library, shape: tuple[int, int, int], act: str, dtype: torc
         calls[tile] = [lambda c=choice: library.run(problem, c)]
         rows.append({"op": "linear_act", "act": act, "backend": "sm80", "variant": tile, "shape": list(shape)})
         rows[-1] |= {"dtype": str(dtype).removeprefix("torch."), "error": error(y, reference)}
-    times = microseconds(calls, 7, min(40, max(4, int(1e-3 / (2 * m * n * k / 400e12 + 3e-6)))))
+    times = microseconds(calls, "cuda", 7)
     for row in rows:
         row |= {"us": statistics.median(times[row["variant"]]), "limit_us": statistics.median(times["mm"])}
     return rows
@@ -50,7 +52,9 @@ def main() -> None:
     for shape in SIX + SMALL:
         for act, dtype in (("none", torch.bfloat16), ("gelu", torch.bfloat16), ("silu", torch.float16)):
             rows += measure(library, shape, act, dtype)
-            both = " ".join(f"{r['variant']} {r['us']:.2f} ({r['limit_us'] / r['us']:.2f} of mm)" for r in rows[-2:])
+            both = " ".join(
+                f"{r['variant']} {r['us']:.2f} ({r['limit_us'] / r['us']:.2f} of mm)" for r in rows[-len(SHAPES) :]
+            )
             print(
                 f"{act:5} {shape!s:19} mm {rows[-1]['limit_us']:.2f} {both} error {rows[-1]['error']:.2e}", flush=True
             )

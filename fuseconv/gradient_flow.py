@@ -68,12 +68,13 @@ def _differentiable(value: Any) -> bool:
 
 
 def _leaf(value: Tensor) -> Tensor:
-    return value.detach().clone().requires_grad_()
+    # Memory of its own: a fake copy of a part of a larger tensor asks how large that is.
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device, requires_grad=True)
 
 
 def _copies(leaves: Mapping[Node, Tensor]) -> dict[Node, Any]:
     """The leaves as computed values: ops may write to them."""
-    return {node: leaf.clone() for node, leaf in leaves.items()}
+    return {node: leaf * 1 for node, leaf in leaves.items()}
 
 
 def _matched(matched: frozenset[Node], values: dict[Node, Any]) -> dict[Node, Any]:

@@ -46,8 +46,12 @@ def layout(tensor):
     return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
 
 
+def differentiable(value):
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
 def as_f64(args):
-    return [value.double() if isinstance(value, Tensor) else value for value in args]
+    return [value.double() if differentiable(value) else value for value in args]
 
 
 @contextmanager
@@ -87,7 +91,7 @@ def test_values(op, sample):
     before = [value.clone() if isinstance(value, Tensor) else value for value in sample.args]
     results = run_on_dirty_memory(op, sample)
     eager = tensors(op.reference(*sample.args, **sample.kwargs))
-    kwargs = {name: value.double() if isinstance(value, Tensor) else value for name, value in sample.kwargs.items()}
+    kwargs = dict(zip(sample.kwargs, as_f64(sample.kwargs.values()), strict=True))
     truth = tensors(op.reference(*as_f64(sample.args), **kwargs))
     assert len(results) == len(eager)
     for result, original, true in zip(results, eager, truth, strict=True):
@@ -100,7 +104,7 @@ def test_values(op, sample):
 
 @pytest.mark.parametrize(("op", "sample"), rows() + rows(dtypes=[torch.float64, torch.float16, torch.bfloat16], most=2))
 def test_opcheck(op, sample):
-    args = tuple(value.detach().requires_grad_() if isinstance(value, Tensor) else value for value in sample.args)
+    args = tuple(value.detach().requires_grad_() if differentiable(value) else value for value in sample.args)
     outcome = torch.library.opcheck(op.overload, args, dict(sample.kwargs))
     assert set(outcome.values()) == {"SUCCESS"}
     assert len(outcome) == 4
@@ -108,8 +112,8 @@ def test_opcheck(op, sample):
 
 @pytest.mark.parametrize(("op", "sample"), rows(dtypes=[torch.float64]))
 def test_gradient(op, sample):
-    args = [value.clone().requires_grad_() if isinstance(value, Tensor) else value for value in sample.args]
-    tensors_in = [value for value in args if isinstance(value, Tensor)]
+    args = [value.clone().requires_grad_() if differentiable(value) else value for value in sample.args]
+    tensors_in = [value for value in args if differentiable(value)]
     if sum(value.numel() for value in tensors_in) > 4000:
         pytest.skip("too many elements for finite differences")
     assert torch.autograd.gradcheck(lambda *_: op(*args, **sample.kwargs), tensors_in, fast_mode=True)
@@ -118,8 +122,8 @@ def test_gradient(op, sample):
 @pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
 def test_second_derivative(op):
     sample = op.samples("cpu", torch.float64)[0]
-    args = [value.clone().requires_grad_() if isinstance(value, Tensor) else value for value in sample.args]
-    tensors_in = [value for value in args if isinstance(value, Tensor)]
+    args = [value.clone().requires_grad_() if differentiable(value) else value for value in sample.args]
+    tensors_in = [value for value in args if differentiable(value)]
     assert torch.autograd.gradgradcheck(lambda *_: op(*args, **sample.kwargs), tensors_in, fast_mode=True)
 
 
@@ -344,6 +348,14 @@ def test_autocast_keeps_the_gradient():
     ):
         assert result.dtype == torch.float32
         assert torch.equal(result, right)
+
+
+def test_autocast_of_norms_and_scores():
+    draw = Draw("cpu", torch.bfloat16)
+    x, weight = draw(3, 16), draw(16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ops.rms_norm(x, weight, 1e-5), ops.rms_norm(x.float(), weight.float(), 1e-5))
+        assert ops.attention_score(x.float(), x.float()).dtype == torch.bfloat16
 
 
 def test_export_calls_the_op():

@@ -10,6 +10,7 @@ the truth is the sum of few random numbers, and the ratio of two such sums scatt
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -74,29 +75,36 @@ def curve(model: nn.Module, called: nn.Module, optimizer: str, data: tuple[Tenso
     return torch.stack(losses)
 
 
+def drawn(seed: int) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    torch.manual_seed(seed)
+    model, x = perceptron(), torch.randn(4 * BATCH, WIDTH)
+    return model, (x, torch.tanh(x @ torch.randn(WIDTH, WIDTH) / WIDTH**0.5))
+
+
+@functools.cache
+def references(seed: int, optimizer: str, low: bool) -> tuple[Tensor, Tensor]:
+    """The curve of the model itself, and the truth."""
+    model, data = drawn(seed)
+    exact = copy.deepcopy(model).double()
+    return (
+        curve(model, model, optimizer, data, low),
+        curve(exact, exact, optimizer, (data[0].double(), data[1].double()), low=False),
+    )
+
+
 @pytest.mark.parametrize("low", [False, True], ids=["f32", "bf16_autocast"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("fused", [by_fuse, by_modules])
 def test_learns_the_same(fused, optimizer, low):
     curves: list[tuple[Tensor, ...]] = []
     for seed in range(SEEDS):
-        torch.manual_seed(seed)
-        unfused = perceptron()
-        x = torch.randn(4 * BATCH, WIDTH)
-        data = x, torch.tanh(x @ torch.randn(WIDTH, WIDTH) / WIDTH**0.5)
-        exact, trained = copy.deepcopy(unfused).double(), copy.deepcopy(unfused)
+        model, data = drawn(seed)
         with torch.autocast("cpu", torch.bfloat16, enabled=low):
-            called = fused(trained, x[:BATCH])
+            called = fused(model, data[0][:BATCH])
             with Calls() as calls:
-                called(x[:BATCH])
-            assert calls.fused >= 2
-        curves.append(
-            (
-                curve(trained, called, optimizer, data, low),
-                curve(unfused, unfused, optimizer, data, low),
-                curve(exact, exact, optimizer, (data[0].double(), data[1].double()), low=False),
-            )
-        )
+                called(data[0][:BATCH])
+        assert calls.fused >= 2
+        curves.append((curve(model, called, optimizer, data, low), *references(seed, optimizer, low)))
     actual, original, truth = (torch.cat(of) for of in zip(*curves, strict=True))
     row = compare(actual, original, truth)
     assert row.ok, row.reason

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -41,6 +42,10 @@ template <>
 struct Owner<std::string_view> {
   using type = std::string;
 };
+template <>
+struct Owner<std::span<const int64_t>> {
+  using type = std::vector<int64_t>;
+};
 
 Dtype dtype_of(const Tensor& tensor);
 int32_t shim_dtype(Dtype dtype);
@@ -51,6 +56,7 @@ inline std::optional<In> view(const std::optional<Tensor>& tensor) {
   return tensor ? std::optional<In>(view(*tensor)) : std::nullopt;
 }
 inline std::string_view view(const std::string& text) { return text; }
+inline std::span<const int64_t> view(const std::vector<int64_t>& numbers) { return numbers; }
 template <class T>
   requires std::is_arithmetic_v<T>
 T view(T value) {

@@ -55,7 +55,7 @@ Tensor flatten_batch(In x, Device device, int64_t batch, bool transposed) {
 Dtype dtype_of(const Tensor& tensor) {
   int32_t dtype;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
-  for (Dtype known : {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16}) {
+  for (Dtype known : {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16, Dtype::i64}) {
     if (dtype == shim_dtype(known)) {
       return known;
     }
@@ -73,6 +73,8 @@ int32_t shim_dtype(Dtype dtype) {
       return aoti_torch_dtype_float16();
     case Dtype::bf16:
       return aoti_torch_dtype_bfloat16();
+    case Dtype::i64:
+      return aoti_torch_dtype_int64();
     case Dtype::other:
       break;
   }

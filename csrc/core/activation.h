@@ -158,6 +158,40 @@ FUSECONV_INLINE A activate(Activation activation, A x) {
   return x;
 }
 
+// The gradient before an activation from the one after it, at x. A NaN does not stop relu's, as in PyTorch.
+template <class A>
+FUSECONV_INLINE A activation_gradient(Identity, A grad, A) {
+  return grad;
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(Relu, A grad, A x) {
+  return x <= 0 ? A(0) : grad;
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(Gelu, A grad, A x) {
+  return grad * (normal_cdf(x) + x * A(0.39894228040143268) * exp_of_negative(A(-0.5) * x * x));
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(GeluTanh, A grad, A x) {
+  const A s = logistic(x * (A(1.5957691216057308) + A(0.07135481627260025) * x * x));
+  return grad * (s + x * (s * (1 - s)) * (A(1.5957691216057308) + A(0.21406444881780075) * x * x));
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(Silu, A grad, A x) {
+  const A s = logistic(x);
+  return grad * (s + x * (s * (1 - s)));
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(Sigmoid, A grad, A x) {
+  const A s = logistic(x);
+  return grad * (s * (1 - s));
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(Tanh, A grad, A x) {
+  const A t = hyperbolic_tangent(x);
+  return grad * (1 - t * t);
+}
+
 // Calls `function` with the functor of an activation: for loops that are compiled for each of them.
 template <class Function>
 void dispatch(Activation activation, Function function) {

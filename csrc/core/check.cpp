@@ -17,9 +17,10 @@ std::string to_string(In tensor) {
 Dtype common_dtype(const char* op, std::initializer_list<Argument> arguments) {
   const Argument& first = *arguments.begin();
   for (const Argument& argument : arguments) {
-    check(argument.tensor.dtype != Dtype::other, "fuseconv::", op, ": ", argument.name,
+    const Dtype dtype = argument.tensor.dtype;
+    check(dtype != Dtype::i64 && dtype != Dtype::other, "fuseconv::", op, ": ", argument.name,
           " must be float64, float32, float16 or bfloat16");
-    check(argument.tensor.dtype == first.tensor.dtype, "fuseconv::", op, ": ", argument.name, " and ", first.name,
+    check(dtype == first.tensor.dtype, "fuseconv::", op, ": ", argument.name, " and ", first.name,
           " must have the same dtype");
   }
   return first.tensor.dtype;

@@ -60,6 +60,15 @@ inline void check_launch(const char* kernel) {
   check(error == cudaSuccess, "fuseconv: launching ", kernel, " failed: ", cudaGetErrorString(error));
 }
 
+// Multiprocessors of the current device.
+inline int processor_count() {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  const cudaError_t error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  check(error == cudaSuccess, "fuseconv: asking for the device's processors failed: ", cudaGetErrorString(error));
+  return count;
+}
+
 inline cudaStream_t stream_of(CudaHost& host) { return static_cast<cudaStream_t>(host.stream()); }
 
 // Calls `function` with a value of the element type that `dtype` names.
@@ -74,6 +83,7 @@ void dispatch(Dtype dtype, Function function) {
       return function(__half{});
     case Dtype::bf16:
       return function(__nv_bfloat16{});
+    case Dtype::i64:
     case Dtype::other:
       throw std::logic_error("fuseconv: a kernel was called with a dtype that outputs() did not refuse");
   }

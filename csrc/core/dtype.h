@@ -87,6 +87,7 @@ void dispatch(Dtype dtype, Function function) {
       return function(f16{});
     case Dtype::bf16:
       return function(bf16{});
+    case Dtype::i64:
     case Dtype::other:
       throw std::logic_error("fuseconv: a kernel was called with a dtype that outputs() did not refuse");
   }

@@ -1,6 +1,7 @@
 #include "core/layout.h"
 
 #include <algorithm>
+#include <bitset>
 #include <numeric>
 
 namespace fuseconv {
@@ -108,6 +109,18 @@ void finish(Loop& loop, int operands) {
   }
 }
 
+// Which axes of a tensor `dims` names; all if there are none.
+std::bitset<kMaxRank> axes_of(std::span<const int64_t> dims, int rank) {
+  std::bitset<kMaxRank> axes;
+  if (dims.empty()) {
+    axes.set();
+  }
+  for (const int64_t dim : dims) {
+    axes.set(dim < 0 ? dim + rank : dim);
+  }
+  return axes;
+}
+
 }  // namespace
 
 Spec contiguous(Dtype dtype, int32_t rank, const int64_t* sizes) {
@@ -213,6 +226,56 @@ Loop row_loop(const In* tensors, int count) {
   }
   finish(loop, count);
   return loop;
+}
+
+Spec reduced(const char* op, Argument x, std::span<const int64_t> dims, bool keep_dims) {
+  const int64_t rank = std::max(x.tensor.rank, 1);  // the one value of a scalar counts as its dim 0
+  std::bitset<kMaxRank> named;
+  for (const int64_t dim : dims) {
+    check(-rank <= dim && dim < rank, "fuseconv::", op, ": dim has ", dim, ", but ", x.name, " of shape ",
+          to_string(x.tensor), " has the dims ", -rank, " to ", rank - 1);
+    const int64_t axis = dim < 0 ? dim + rank : dim;
+    check(!named[axis], "fuseconv::", op, ": dim names the dim ", axis, " of ", x.name, " twice");
+    named.set(axis);
+  }
+  const std::bitset<kMaxRank> taken = axes_of(dims, static_cast<int>(rank));
+  Spec result{x.tensor.dtype, 0, {}, {}};
+  for (int axis = 0; axis < x.tensor.rank; ++axis) {
+    if (!taken[axis] || keep_dims) {
+      result.sizes[result.rank++] = taken[axis] ? 1 : x.tensor.sizes[axis];
+    }
+  }
+  return contiguous_like(result);
+}
+
+ReductionLoops reduction_loops(In x, std::span<const int64_t> dims) {
+  const std::bitset<kMaxRank> taken = axes_of(dims, std::max(x.rank, 1));
+  int64_t result_strides[kMaxRank] = {};
+  int64_t stride = 1;
+  int axes[kMaxRank];
+  for (int axis = x.rank - 1; axis >= 0; --axis) {
+    axes[axis] = axis;
+    if (!taken[axis]) {
+      result_strides[axis] = stride;
+      stride *= x.sizes[axis];
+    }
+  }
+  // An expanded axis goes outermost: nothing is near along it.
+  sort_axes(axes, axes + x.rank,
+            [&](int a, int b) { return x.strides[b] != 0 && (x.strides[a] == 0 || x.strides[a] > x.strides[b]); });
+  ReductionLoops loops{};
+  for (int i = 0; i < x.rank; ++i) {
+    const int axis = axes[i];
+    if (taken[axis]) {
+      append_axis(loops.taken, 1, x.sizes[axis], &x.strides[axis]);
+    } else {
+      const int64_t strides[] = {result_strides[axis], x.strides[axis]};
+      append_axis(loops.kept, 2, x.sizes[axis], strides);
+    }
+  }
+  finish(loops.kept, 2);
+  finish(loops.taken, 1);
+  return loops;
 }
 
 }  // namespace fuseconv

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 #include "core/check.h"
 #include "core/tensor_view.h"
@@ -21,10 +22,21 @@ Spec broadcast(const char* op, Argument a, Argument b);
 
 // The sizes and strides of `tensor` expanded to a shape that it broadcasts to, of `rank` dims; throws if it does not.
 Spec expand(const char* op, Argument tensor, int32_t rank, const int64_t* sizes);
+// The result, contiguous, of a reduction of `x` over `dims`: negative ones count from the end, none at all means all of
+// them. Their sizes become 1 if `keep_dims`, else they go. Checks that each dim is there and is named once.
+Spec reduced(const char* op, Argument x, std::span<const int64_t> dims, bool keep_dims);
 
 bool is_contiguous(In tensor);
 
 int64_t element_count(In tensor);
+
+// Where the elements of a pointwise input are: a tensor's where they lie, those of an object that makes values from
+// indices where a contiguous result has them.
+inline In places(In tensor, In) { return tensor; }
+template <class Source>
+In places(const Source&, In row_major) {
+  return row_major;
+}
 
 inline constexpr int kMaxOperands = 4;
 
@@ -50,5 +62,13 @@ Loop element_loop(Out result, std::initializer_list<In> inputs);
 // The loop over the rows (all dims but the last) of tensors of one shape; strides are those of the rows' first
 // elements.
 Loop row_loop(const In* tensors, int count);
+
+// The two loops of a reduction over `dims` of x, which `reduced` has checked, both in the order of x's memory. Operands
+// of `kept` are the result, contiguous, and x; that of `taken` is x.
+struct ReductionLoops {
+  Loop kept;
+  Loop taken;
+};
+ReductionLoops reduction_loops(In x, std::span<const int64_t> dims);
 
 }  // namespace fuseconv

@@ -8,7 +8,8 @@ namespace fuseconv {
 // More dims than any layer has; bindings refuse a tensor that has more.
 inline constexpr int kMaxRank = 16;
 
-enum class Dtype : int32_t { f32, f64, f16, bf16, other };
+// The four that kernels compute in; i64 for what an op is told in a tensor, as a seed is.
+enum class Dtype : int32_t { f32, f64, f16, bf16, i64, other };
 
 // Bytes of an element.
 constexpr int64_t size_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }

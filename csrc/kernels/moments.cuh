@@ -76,13 +76,12 @@ __device__ __forceinline__ Moments<Compute<T>> center_row(Group<Threads>& group,
     center = center_of<T>(group.sum(static_cast<Total<T>>(total)), columns);
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
-      if ((chunk * Threads + lane) * kSize < columns) {
+      const A subtrahend = (chunk * Threads + lane) * kSize < columns ? center : A(0);
 #pragma unroll
-        for (int i = 0; i < kSize; ++i) {
-          s[chunk][i] -= center;
-          distances += s[chunk][i];
-          squares += s[chunk][i] * s[chunk][i];
-        }
+      for (int i = 0; i < kSize; ++i) {
+        s[chunk][i] -= subtrahend;
+        distances += s[chunk][i];
+        squares += s[chunk][i] * s[chunk][i];
       }
     }
   } else {

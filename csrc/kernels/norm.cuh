@@ -91,21 +91,15 @@ __global__ void __launch_bounds__(kRowBlock<Threads>, kResidentBlocks<Compute<T>
       store_row<T, Threads>(a.sum + offsets[3], s, lane, columns, a.streaming);
     }
     const Moments<A> m = center_row<T>(group, s, lane, columns, a.eps, a.centred);
+    Run<T> weight[Chunks], bias[Chunks];
+    fetch_row<T, Threads>(a.weight, weight, lane, columns, A(1));
+    fetch_row<T, Threads>(a.bias, bias, lane, columns, A(-0.0));
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
-      const int column = (chunk * Threads + lane) * kSize;
-      Run<T> weight, bias;
-      if (column < columns && a.weight != nullptr) {
-        weight = load_run(a.weight + column);
-      }
-      if (column < columns && a.bias != nullptr) {
-        bias = load_run(a.bias + column);
-      }
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
-        const A scale = a.weight != nullptr ? widen(weight.values[i]) : A(1);
-        const A shift = a.bias != nullptr ? widen(bias.values[i]) : A(-0.0);
-        s[chunk][i] = fma(fma(s[chunk][i], m.factor, m.offset), scale, shift);
+        s[chunk][i] =
+            fma(fma(s[chunk][i], m.factor, m.offset), widen(weight[chunk].values[i]), widen(bias[chunk].values[i]));
       }
     }
     if constexpr (!std::is_same_v<T, double>) {

@@ -64,31 +64,37 @@ __global__ void __launch_bounds__(kRowBlock<Threads>, kResidentBlocks<Compute<T>
   Group<Threads> group;
   A weight_sum[Chunks][kSize] = {};
   A bias_sum[Chunks][kSize] = {};
+  // The sums leave registers for few rows at a time: the next ones are on their way while these are computed. Past the
+  // last row that is one of no gradient.
+  Run<T> next_x[Chunks], next_grad[Chunks];
+  const auto fetch = [&](int64_t index) {
+    int64_t offsets[4];
+    row_offsets(a.rows, min(index, a.row_count - 1), offsets);
+    fetch_row<T, Threads>(a.x + offsets[2], next_x, lane, columns, A(0));
+    fetch_row<T, Threads>(a.grad + offsets[1], next_grad, lane, index < a.row_count ? columns : 0, A(0));
+  };
+  constexpr int kRows = kRowsPerBlock<Threads>;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kRows;
+  fetch(static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / Threads);
   for_each_row<Threads>(a.row_count, [&](int64_t index, bool active) {
     int64_t offsets[4];
     row_offsets(a.rows, index, offsets);
     A n[Chunks][kSize], h[Chunks][kSize];
-    load_row<T, Threads>(a.x + offsets[2], n, lane, columns, A(0));
-    load_row<T, Threads>(a.grad + offsets[1], h, lane, active ? columns : 0, A(0));
+    widen_row(next_x, n);
+    widen_row(next_grad, h);
+    fetch(index + step);
     const Moments<A> m = center_row<T>(group, n, lane, columns, a.eps, a.centred);
+    Run<T> weight[Chunks];
+    fetch_row<T, Threads>(a.weight, weight, lane, columns, A(1));
     A along = 0, level = 0;  // the means of h n, and of h
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
-      const int column = (chunk * Threads + lane) * kSize;
-      Run<T> weight;
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        weight.values[i] = narrow<T>(1);
-      }
-      if (column < columns && a.weight != nullptr) {
-        weight = load_run(a.weight + column);
-      }
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
         n[chunk][i] = fma(n[chunk][i], m.factor, m.offset);
         weight_sum[chunk][i] += h[chunk][i] * n[chunk][i];
         bias_sum[chunk][i] += h[chunk][i];
-        h[chunk][i] *= widen(weight.values[i]);
+        h[chunk][i] *= widen(weight[chunk].values[i]);
         along += h[chunk][i] * n[chunk][i];
         level += h[chunk][i];
       }

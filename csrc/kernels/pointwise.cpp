@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/block.h"
 #include "kernels/position.h"
 
 namespace fuseconv {
@@ -16,7 +15,7 @@ template <class T>
 struct Walk {
   const Loop& loop;
   T* y;
-  const void* const* x;
+  const Operand<Compute<T>>* x;
   int inputs;
   BlockFunction<Compute<T>> function;
   const void* formula;
@@ -41,8 +40,13 @@ struct Walk {
       const Compute<T>* operands[kMaxOperands];
       for (int i = 0; i < inputs; ++i) {
         const int64_t input_stride = loop.strides[i + 1][loop.rank - 1];
-        const T* source = static_cast<const T*>(x[i]) + offsets[i + 1] + done * input_stride;
-        operands[i] = load_block(source, input_stride, size, buffers[i + 1]);
+        const int64_t offset = offsets[i + 1] + done * input_stride;
+        if (x[i].fill != nullptr) {
+          x[i].fill(x[i].data, offset, input_stride, buffers[i + 1], size);
+          operands[i] = buffers[i + 1];
+        } else {
+          operands[i] = load_block(static_cast<const T*>(x[i].data) + offset, input_stride, size, buffers[i + 1]);
+        }
       }
       T* target = y + offsets[0] + done * stride;
       Compute<T>* values = result_block(target, stride, buffers[0]);
@@ -55,7 +59,7 @@ struct Walk {
 }  // namespace
 
 template <class T>
-void run_pointwise(CpuHost& host, const Loop& loop, void* y, const void* const* x, int inputs,
+void run_pointwise(CpuHost& host, const Loop& loop, void* y, const Operand<Compute<T>>* x, int inputs,
                    BlockFunction<Compute<T>> function, const void* formula) {
   Walk<T> walk{loop, static_cast<T*>(y), x, inputs, function, formula};
   host.parallel_for(
@@ -63,13 +67,13 @@ void run_pointwise(CpuHost& host, const Loop& loop, void* y, const void* const* 
       [](int64_t begin, int64_t end, void* context) { (*static_cast<const Walk<T>*>(context))(begin, end); }, &walk);
 }
 
-template void run_pointwise<float>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<float>,
+template void run_pointwise<float>(CpuHost&, const Loop&, void*, const Operand<float>*, int, BlockFunction<float>,
                                    const void*);
-template void run_pointwise<double>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<double>,
+template void run_pointwise<double>(CpuHost&, const Loop&, void*, const Operand<double>*, int, BlockFunction<double>,
                                     const void*);
-template void run_pointwise<f16>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<float>,
+template void run_pointwise<f16>(CpuHost&, const Loop&, void*, const Operand<float>*, int, BlockFunction<float>,
                                  const void*);
-template void run_pointwise<bf16>(CpuHost&, const Loop&, void*, const void* const*, int, BlockFunction<float>,
+template void run_pointwise<bf16>(CpuHost&, const Loop&, void*, const Operand<float>*, int, BlockFunction<float>,
                                   const void*);
 
 }  // namespace FUSECONV_ISA

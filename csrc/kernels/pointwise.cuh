@@ -1,190 +1,187 @@
 // y = formula(x...) element by element, broadcasting, over tensors of any strides.
 //
 // One kernel: a thread takes a run of elements of the innermost axis, 16 bytes of them where every operand is dense or
-// constant along that axis and aligned, else one; and several such runs, so that many loads are in flight.
+// constant along that axis and aligned, else one; and several such runs, so that many loads are in flight. Formulas of
+// f16 and bf16 are computed with core/coarse.cuh.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <limits>
+#include <cuda/std/tuple>
 #include <utility>
 
+#include "core/coarse.cuh"
 #include "core/cuda.cuh"
 #include "core/layout.h"
+#include "kernels/index.cuh"
 
 namespace fuseconv::cuda {
 
-// Quotients by a number known to the host. For 32-bit numbers below 2^31 by one multiplication (Granlund and
-// Montgomery, "Division by invariant integers using multiplication", 1994); for wider ones by division.
-template <class Index>
-struct Divisor;
+#ifndef PW_THREADS
+#define PW_THREADS 256
+#endif
+#ifndef PW_UNROLL
+#define PW_UNROLL 4
+#endif
+#ifndef PW_LOAD
+#define PW_LOAD 0
+#endif
+#ifndef PW_STORE
+#define PW_STORE 1
+#endif
 
-template <>
-struct Divisor<uint32_t> {
-  uint32_t divisor, multiplier, shift;
+inline constexpr int kPointwiseThreads = PW_THREADS;
+inline constexpr int kPointwiseUnroll = PW_UNROLL;
 
-  Divisor() = default;
-  explicit Divisor(int64_t d) : divisor(static_cast<uint32_t>(d)), shift(0) {
-    while ((uint64_t{1} << shift) < divisor) {
-      ++shift;
-    }
-    multiplier = static_cast<uint32_t>((uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor) / divisor + 1);
-  }
-  __device__ __forceinline__ uint32_t quotient(uint32_t n) const { return (__umulhi(n, multiplier) + n) >> shift; }
-};
+// A larger result than the second-level cache of any GPU holds goes past it: nothing reads it from there.
+inline constexpr int64_t kStreamedBytes = int64_t{64} << 20;
 
-template <>
-struct Divisor<int64_t> {
-  int64_t divisor;
+// An operand of a formula is an object with two members. `fetch<Size>(offset)` starts what takes long, and
+// `values<T, Size>(fetched)` makes of it the values that the formula takes. This one is a tensor.
+template <class T>
+struct TensorOperand {
+  const T* data;
+  bool constant;  // along the innermost axis
 
-  Divisor() = default;
-  explicit Divisor(int64_t d) : divisor(d) {}
-  __device__ __forceinline__ int64_t quotient(int64_t n) const { return n / divisor; }
-};
-
-// The index space in runs. Strides are those of a run's first element; the innermost axis counts runs.
-template <class T, class Index, int Operands>
-struct PointwiseArguments {
-  int32_t rank;
-  Index runs;
-  Divisor<Index> sizes[kMaxRank];
-  int64_t strides[Operands][kMaxRank];
-  bool constant[Operands];  // along the innermost axis
-  T* y;
-  const T* x[Operands - 1];
-};
-
-inline constexpr int kPointwiseThreads = 256;
-
-template <class T, int Size>
-__device__ __forceinline__ Vector<T, Size> load_run(const T* x, bool constant) {
-  if constexpr (Size > 1) {
-    if (constant) {
-      const T value = *x;
-      Vector<T, Size> run;
+  template <int Size>
+  __device__ __forceinline__ Vector<T, Size> fetch(int64_t offset) const {
+    if constexpr (Size > 1) {
+      if (constant) {
+        const T value = data[offset];
+        Vector<T, Size> run;
 #pragma unroll
-      for (int i = 0; i < Size; ++i) {
-        run.values[i] = value;
+        for (int i = 0; i < Size; ++i) {
+          run.values[i] = value;
+        }
+        return run;
       }
+      Vector<T, Size> run;
+      const int4* p = reinterpret_cast<const int4*>(data + offset);
+      int4 bits;
+      if (PW_LOAD == 0) bits = *p;
+      if (PW_LOAD == 1) bits = __ldcs(p);
+      if (PW_LOAD == 2)
+        asm volatile("ld.global.nc.L1::no_allocate.v4.s32 {%0,%1,%2,%3}, [%4];" : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w) : "l"(p));
+      if (PW_LOAD == 3)
+        asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.s32 {%0,%1,%2,%3}, [%4];" : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w) : "l"(p));
+      memcpy(&run, &bits, 16);
       return run;
     }
+    return *reinterpret_cast<const Vector<T, Size>*>(data + offset);
   }
-  return *reinterpret_cast<const Vector<T, Size>*>(x);
+
+  template <class, int Size>
+  static __device__ __forceinline__ Vector<FormulaType<T>, Size> values(const Vector<T, Size>& run) {
+    Vector<FormulaType<T>, Size> result;
+#pragma unroll
+    for (int i = 0; i < Size; ++i) {
+      result.values[i] = to_formula(run.values[i]);
+    }
+    return result;
+  }
+};
+
+template <class T, int Size>
+__device__ __forceinline__ void store_run(T* y, const Vector<T, Size>& run, bool streamed) {
+  if constexpr (sizeof run == sizeof(int4)) {
+    if (streamed) {
+      int4 bits;
+      memcpy(&bits, &run, sizeof bits);
+      __stcs(reinterpret_cast<int4*>(y), bits);
+      return;
+    }
+  }
+  *reinterpret_cast<Vector<T, Size>*>(y) = run;
 }
 
-template <class Formula, class T, class Index, int Size, int Unroll, int... I>
-__global__ void __launch_bounds__(kPointwiseThreads)
-    pointwise_kernel(const __grid_constant__ PointwiseArguments<T, Index, sizeof...(I) + 1> arguments,
-                     std::integer_sequence<int, I...>) {
-  constexpr int kInputs = sizeof...(I);
-  const Formula formula{};
-  const int64_t tile = static_cast<int64_t>(kPointwiseThreads) * Unroll;
-  for (int64_t start = blockIdx.x * tile; start < arguments.runs; start += gridDim.x * tile) {
-    int64_t offsets[Unroll];
-    Vector<T, Size> inputs[Unroll][kInputs];
+template <class Formula, int Size, class T, class Index, class... Operands, int... I>
+__device__ __forceinline__ void run_pointwise(const IndexSpace<Index, sizeof...(Operands) + 1>& space, T* y,
+                                              bool streamed, std::integer_sequence<int, I...>,
+                                              const Operands&... operands) {
+  using Fetched = ::cuda::std::tuple<decltype(operands.template fetch<Size>(0))...>;
+  const int64_t tile = static_cast<int64_t>(kPointwiseThreads) * kPointwiseUnroll;
+  for (int64_t start = blockIdx.x * tile + threadIdx.x; start < space.count; start += gridDim.x * tile) {
+    int64_t offsets[kPointwiseUnroll][sizeof...(Operands) + 1] = {};
+    Fetched fetched[kPointwiseUnroll];
 #pragma unroll
-    for (int u = 0; u < Unroll; ++u) {
-      const int64_t run = start + u * kPointwiseThreads + threadIdx.x;
-      if (run >= arguments.runs) {
-        continue;
+    for (int u = 0; u < kPointwiseUnroll; ++u) {
+      const int64_t run = start + u * kPointwiseThreads;
+      if (run < space.count) {
+        space.locate(static_cast<Index>(run), offsets[u]);
+        ((::cuda::std::get<I>(fetched[u]) = operands.template fetch<Size>(offsets[u][I + 1])), ...);
       }
-      int64_t offset[kInputs + 1] = {};
-      Index rest = static_cast<Index>(run);
-#pragma unroll 1
-      for (int axis = arguments.rank - 1; axis > 0; --axis) {
-        const Index quotient = arguments.sizes[axis].quotient(rest);
-        const int64_t position = rest - quotient * arguments.sizes[axis].divisor;
-        rest = quotient;
+    }
 #pragma unroll
-        for (int operand = 0; operand <= kInputs; ++operand) {
-          offset[operand] += position * arguments.strides[operand][axis];
+    for (int u = 0; u < kPointwiseUnroll; ++u) {
+      if (start + u * kPointwiseThreads < space.count) {
+        const ::cuda::std::tuple inputs(operands.template values<T, Size>(::cuda::std::get<I>(fetched[u]))...);
+        Vector<T, Size> results;
+#pragma unroll
+        for (int i = 0; i < Size; ++i) {
+          results.values[i] = from_formula<T>(Formula{}(::cuda::std::get<I>(inputs).values[i]...));
         }
+        store_run(y + offsets[u][0], results, streamed);
       }
-      offsets[u] = offset[0] + static_cast<int64_t>(rest) * arguments.strides[0][0];
-      ((inputs[u][I] =
-            load_run<T, Size>(arguments.x[I] + offset[I + 1] + static_cast<int64_t>(rest) * arguments.strides[I + 1][0],
-                              arguments.constant[I + 1])),
-       ...);
-    }
-#pragma unroll
-    for (int u = 0; u < Unroll; ++u) {
-      if (start + u * kPointwiseThreads + threadIdx.x >= arguments.runs) {
-        continue;
-      }
-      Vector<T, Size> results;
-#pragma unroll
-      for (int i = 0; i < Size; ++i) {
-        results.values[i] = narrow<T>(formula(widen(inputs[u][I].values[i])...));
-      }
-      *reinterpret_cast<Vector<T, Size>*>(arguments.y + offsets[u]) = results;
     }
   }
 }
 
-template <class Formula, class T, class Index, int Size, int Unroll, int Inputs>
-void launch_pointwise(CudaHost& host, const Loop& loop, void* y, const std::array<const void*, Inputs>& x) {
-  PointwiseArguments<T, Index, Inputs + 1> arguments{};
-  const int inner = loop.rank - 1;
-  arguments.rank = loop.rank;
-  arguments.runs = static_cast<Index>(loop.count() / Size);
-  arguments.y = static_cast<T*>(y);
-  for (int axis = 0; axis <= inner; ++axis) {
-    const int64_t run = axis == inner ? Size : 1;
-    arguments.sizes[axis] = Divisor<Index>(loop.sizes[axis] / run);
-    for (int operand = 0; operand <= Inputs; ++operand) {
-      arguments.strides[operand][axis] = loop.strides[operand][axis] * run;
-    }
-  }
-  for (int operand = 0; operand <= Inputs; ++operand) {
-    arguments.constant[operand] = loop.strides[operand][inner] == 0;
-  }
-  for (int i = 0; i < Inputs; ++i) {
-    arguments.x[i] = static_cast<const T*>(x[i]);
-  }
-  const int64_t tile = static_cast<int64_t>(kPointwiseThreads) * Unroll;
-  const int64_t blocks = std::min((static_cast<int64_t>(arguments.runs) + tile - 1) / tile, kMaxBlocks);
-  pointwise_kernel<Formula, T, Index, Size, Unroll>
-      <<<blocks, kPointwiseThreads, 0, stream_of(host)>>>(arguments, std::make_integer_sequence<int, Inputs>{});
+template <class Formula, class T, class Index, int Size, class... Operands>
+__global__ void __launch_bounds__(kPointwiseThreads)
+    pointwise_kernel(const __grid_constant__ IndexSpace<Index, sizeof...(Operands) + 1> space, T* y, bool streamed,
+                     const __grid_constant__ Operands... operands) {
+  run_pointwise<Formula, Size>(space, y, streamed, std::make_integer_sequence<int, sizeof...(Operands)>{}, operands...);
+}
+
+template <class T>
+TensorOperand<T> operand(const Loop& loop, int index, const In& tensor) {
+  return {static_cast<const T*>(tensor.data), loop.strides[index][loop.rank - 1] == 0};
+}
+template <class T, class Source>
+Source operand(const Loop&, int, const Source& source) {
+  return source;
+}
+
+inline const void* memory_of(const In& tensor) { return tensor.data; }
+template <class Source>
+const void* memory_of(const Source&) {
+  return nullptr;
+}
+
+template <class Formula, class T, class Index, int Size, class... Inputs, int... I>
+void launch_pointwise(CudaHost& host, const Loop& loop, void* y, std::integer_sequence<int, I...>,
+                      const Inputs&... inputs) {
+  const IndexSpace<Index, sizeof...(Inputs) + 1> space(loop, Size);
+  const int64_t tile = static_cast<int64_t>(kPointwiseThreads) * kPointwiseUnroll;
+  const int64_t blocks = std::min((static_cast<int64_t>(space.count) + tile - 1) / tile, kMaxBlocks);
+  const bool streamed = PW_STORE && loop.count() * static_cast<int64_t>(sizeof(T)) > kStreamedBytes;
+  pointwise_kernel<Formula, T, Index, Size><<<blocks, kPointwiseThreads, 0, stream_of(host)>>>(
+      space, static_cast<T*>(y), streamed, operand<T>(loop, I + 1, inputs)...);
   check_launch("a pointwise kernel");
 }
 
-// Whether runs of `size` elements along the innermost axis are aligned in every operand.
-template <class T, size_t Inputs>
-bool has_aligned_runs(const Loop& loop, const void* y, const std::array<const void*, Inputs>& x, int size) {
-  const int inner = loop.rank - 1;
-  bool aligned = loop.sizes[inner] % size == 0 && loop.strides[0][inner] == 1;
-  for (size_t operand = 0; operand <= Inputs; ++operand) {
-    if (loop.strides[operand][inner] == 0) {
-      continue;
-    }
-    aligned &= loop.strides[operand][inner] == 1 && is_aligned(operand == 0 ? y : x[operand - 1]);
-    for (int axis = 0; axis < inner; ++axis) {
-      aligned &= loop.strides[operand][axis] % size == 0;
-    }
-  }
-  return aligned;
-}
-
+// Inputs are tensors, or operands that make values from row-major indices (kernels/philox.cuh).
 template <class Formula, class... Inputs>
-void pointwise(CudaHost& host, const Formula&, Out y, Inputs... inputs) {
+void pointwise(CudaHost& host, const Formula&, Out y, const Inputs&... inputs) {
   static_assert(std::is_empty_v<Formula>, "the kernel makes the formula itself");
-  constexpr int kInputs = sizeof...(Inputs);
-  static_assert((std::is_same_v<Inputs, In> && ...) && kInputs < kMaxOperands);
-  const Loop loop = element_loop(y, {inputs...});
-  const int64_t count = loop.count();
-  if (count == 0) {
+  static_assert(sizeof...(Inputs) < kMaxOperands);
+  const Spec row_major = contiguous_like(y);
+  const Loop loop = element_loop(y, {places(inputs, row_major)...});
+  if (loop.count() == 0) {
     return;
   }
-  const std::array<const void*, kInputs> x{inputs.data...};
-  // The multiplication that divides is right below 2^31, also after the last step of a grid.
-  constexpr int64_t kNarrow = int64_t{1} << 31;
+  constexpr std::make_integer_sequence<int, sizeof...(Inputs)> sequence{};
   dispatch(y.dtype, [&]<class T>(T) {
-    if (count / kVectorSize<T> < kNarrow && has_aligned_runs<T>(loop, y.data, x, kVectorSize<T>)) {
-      launch_pointwise<Formula, T, uint32_t, kVectorSize<T>, 4, kInputs>(host, loop, y.data, x);
-    } else if (count < kNarrow) {
-      launch_pointwise<Formula, T, uint32_t, 1, 4, kInputs>(host, loop, y.data, x);
+    constexpr int kSize = kVectorSize<T>;
+    const void* const memory[] = {y.data, memory_of(inputs)...};
+    bool aligned = loop.sizes[loop.rank - 1] % kSize == 0 && loop.strides[0][loop.rank - 1] == 1;
+    for (int operand = 0; operand <= static_cast<int>(sizeof...(Inputs)); ++operand) {
+      aligned &= has_aligned_runs<T>(loop, operand, memory[operand], kSize);
+    }
+    if (aligned && fits_32_bits(loop, sizeof...(Inputs) + 1, kSize)) {
+      launch_pointwise<Formula, T, uint32_t, kSize>(host, loop, y.data, sequence, inputs...);
+    } else if (fits_32_bits(loop, sizeof...(Inputs) + 1, 1)) {
+      launch_pointwise<Formula, T, uint32_t, 1>(host, loop, y.data, sequence, inputs...);
     } else {
-      launch_pointwise<Formula, T, int64_t, 1, 4, kInputs>(host, loop, y.data, x);
+      launch_pointwise<Formula, T, int64_t, 1>(host, loop, y.data, sequence, inputs...);
     }
   });
 }

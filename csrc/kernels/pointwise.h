@@ -3,6 +3,9 @@
 // The formula is a functor on computed values. It runs over blocks that fit the first-level cache: an operand that is
 // dense and needs no conversion is used where it lies, another is gathered and widened into a buffer first. So a
 // formula is instantiated for float and double only, and its loop is always dense.
+//
+// An input is a tensor, or a source: an object that makes values from the places of elements,
+// `source.fill<kBlock>(index, stride, values, n)`, where index is the row-major index of the first of n.
 #pragma once
 
 #include <type_traits>
@@ -11,6 +14,7 @@
 #include "core/dtype.h"
 #include "core/host.h"
 #include "core/layout.h"
+#include "kernels/block.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
@@ -34,19 +38,38 @@ void block(const void* formula, A* y, const A* const* x, int64_t n) {
   block<Formula, A>(formula, y, x, n, std::make_index_sequence<N>{});
 }
 
+// Memory of the element type, or, where `fill` is not null, a source.
+template <class A>
+struct Operand {
+  const void* data;
+  void (*fill)(const void* source, int64_t index, int64_t stride, A* values, int64_t n);
+};
+
+template <class A, class Input>
+Operand<A> operand(const Input& input) {
+  if constexpr (std::is_same_v<Input, In>) {
+    return {input.data, nullptr};
+  } else {
+    return {&input, [](const void* source, int64_t index, int64_t stride, A* values, int64_t n) {
+              static_cast<const Input*>(source)->template fill<kBlock>(index, stride, values, n);
+            }};
+  }
+}
+
 // The walk over the index space; defined in pointwise.cpp for the four element types.
 template <class T>
-void run_pointwise(CpuHost& host, const Loop& loop, void* y, const void* const* x, int inputs,
+void run_pointwise(CpuHost& host, const Loop& loop, void* y, const Operand<Compute<T>>* x, int inputs,
                    BlockFunction<Compute<T>> function, const void* formula);
 
 template <class Formula, class... Inputs>
-void pointwise(CpuHost& host, const Formula& formula, Out y, Inputs... inputs) {
-  static_assert((std::is_same_v<Inputs, In> && ...) && sizeof...(Inputs) < kMaxOperands);
-  const Loop loop = element_loop(y, {inputs...});
-  const void* data[] = {inputs.data...};
+void pointwise(CpuHost& host, const Formula& formula, Out y, const Inputs&... inputs) {
+  static_assert(sizeof...(Inputs) < kMaxOperands);
+  const Spec row_major = contiguous_like(y);
+  const Loop loop = element_loop(y, {places(inputs, row_major)...});
   dispatch(y.dtype, [&]<class T>(T) {
-    run_pointwise<T>(host, loop, y.data, data, sizeof...(Inputs), &block<Formula, Compute<T>, sizeof...(Inputs)>,
-                     &formula);
+    using A = Compute<T>;
+    const Operand<A> operands[] = {operand<A>(inputs)...};
+    run_pointwise<T>(host, loop, y.data, operands, sizeof...(Inputs), &block<Formula, A, sizeof...(Inputs)>, &formula);
   });
 }
 

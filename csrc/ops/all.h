@@ -9,17 +9,24 @@
 #include "ops/add_rms_norm.h"
 #include "ops/attention_score.h"
 #include "ops/bias_act.h"
+#include "ops/gated_act.h"
+#include "ops/gated_act_backward.h"
+#include "ops/gelu_dropout.h"
 #include "ops/layer_norm_act.h"
 #include "ops/linear_act.h"
 #include "ops/linear_gated.h"
+#include "ops/mean_abs.h"
 #include "ops/mlp.h"
 #include "ops/mul_add.h"
+#include "ops/mul_tanh.h"
 #include "ops/norm_backward.h"
 #include "ops/rms_norm.h"
+#include "ops/sum_squared.h"
 
 namespace fuseconv {
 
-using AllOps = std::tuple<ActivationBackward, AddLayerNorm, AddRelu, AddRmsNorm, AttentionScore, BiasAct, LayerNormAct,
-                          LinearAct, LinearGated, Mlp, MulAdd, NormBackward, RmsNorm>;
+using AllOps = std::tuple<ActivationBackward, AddLayerNorm, AddRelu, AddRmsNorm, AttentionScore, BiasAct, GatedAct,
+                          GatedActBackward, GeluDropout, LayerNormAct, LinearAct, LinearGated, MeanAbs, Mlp, MulAdd,
+                          MulTanh, NormBackward, RmsNorm, SumSquared>;
 
 }  // namespace fuseconv

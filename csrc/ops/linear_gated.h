@@ -9,9 +9,7 @@
 #include <optional>
 #include <string_view>
 
-#include "core/activation.h"
-#include "core/host.h"
-#include "core/layout.h"
+#include "ops/gated_act.h"
 
 namespace fuseconv {
 
@@ -41,14 +39,6 @@ struct LinearGated {
 
   // x weight^T: gates, then ups.
   static Spec product_of(In x, In weight) { return with_last_dim(x, weight.sizes[0]); }
-
-  template <class Act>
-  struct Formula {
-    template <class A>
-    FUSECONV_INLINE A operator()(A gate, A up) const {
-      return Act{}(gate)*up;
-    }
-  };
 
  private:
   static Spec with_last_dim(In x, int64_t size) {

@@ -57,8 +57,8 @@ struct Mlp {
       const In& weight = all.at[i].weight;
       common_dtype(name, {{"x", x}, {weight_names[i], weight}});
       check(weight.rank == 2 && weight.sizes[1] == width, "fuseconv::", name, ": ", weight_names[i],
-            " must have the shape [N, ", width, "], ", i == 0 ? "the last dim of x" : "the rows of the weight before it",
-            ", but has ", to_string(weight));
+            " must have the shape [N, ", width, "], ",
+            i == 0 ? "the last dim of x" : "the rows of the weight before it", ", but has ", to_string(weight));
       width = weight.sizes[0];
       check_width(weight_names[i], width);
       if (const auto& bias = all.at[i].bias) {

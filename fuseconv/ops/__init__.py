@@ -13,15 +13,21 @@ from fuseconv.ops.add_relu import add_relu
 from fuseconv.ops.add_rms_norm import add_rms_norm
 from fuseconv.ops.attention_score import attention_score
 from fuseconv.ops.bias_act import bias_act
+from fuseconv.ops.gated_act import gated_act
+from fuseconv.ops.gated_act_backward import gated_act_backward
+from fuseconv.ops.gelu_dropout import gelu_dropout, gelu_with_dropout
 from fuseconv.ops.layer_norm_act import layer_norm_act
 from fuseconv.ops.library import library_paths
 from fuseconv.ops.linear_act import linear_act
 from fuseconv.ops.linear_gated import linear_gated
+from fuseconv.ops.mean_abs import mean_abs
 from fuseconv.ops.mlp import mlp
 from fuseconv.ops.mul_add import mul_add
+from fuseconv.ops.mul_tanh import mul_tanh
 from fuseconv.ops.norm_backward import norm_backward
 from fuseconv.ops.op import NAMESPACE, Op, Sample
 from fuseconv.ops.rms_norm import rms_norm
+from fuseconv.ops.sum_squared import sum_squared
 
 OPS = (
     activation_backward,
@@ -30,13 +36,19 @@ OPS = (
     add_rms_norm,
     attention_score,
     bias_act,
+    gated_act,
+    gated_act_backward,
+    gelu_dropout,
     layer_norm_act,
     linear_act,
     linear_gated,
+    mean_abs,
     mlp,
     mul_add,
+    mul_tanh,
     norm_backward,
     rms_norm,
+    sum_squared,
 )
 
 library.load()
@@ -55,12 +67,19 @@ __all__ = [
     "add_rms_norm",
     "attention_score",
     "bias_act",
+    "gated_act",
+    "gated_act_backward",
+    "gelu_dropout",
+    "gelu_with_dropout",
     "layer_norm_act",
     "library_paths",
     "linear_act",
     "linear_gated",
+    "mean_abs",
     "mlp",
     "mul_add",
+    "mul_tanh",
     "norm_backward",
     "rms_norm",
+    "sum_squared",
 ]

@@ -50,19 +50,22 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
         ValueError: there is no such activation.
     """
     aten = torch.ops.aten
+    result: Tensor
     match act:
         case "none":
             return grad
         case "relu":
-            return aten.threshold_backward(grad, value, 0)
+            result = aten.threshold_backward(grad, value, 0)
         case "gelu":
-            return aten.gelu_backward(grad, value)
+            result = aten.gelu_backward(grad, value)
         case "gelu_tanh":
-            return aten.gelu_backward(grad, value, approximate="tanh")
+            result = aten.gelu_backward(grad, value, approximate="tanh")
         case "silu":
-            return aten.silu_backward(grad, value)
+            result = aten.silu_backward(grad, value)
         case "sigmoid":
-            return aten.sigmoid_backward(grad, value)
+            result = aten.sigmoid_backward(grad, value)
         case "tanh":
-            return aten.tanh_backward(grad, value)
-    raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
+            result = aten.tanh_backward(grad, value)
+        case _:
+            raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
+    return result

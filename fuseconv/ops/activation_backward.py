@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fuseconv.ops.activation import activate_backward
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -19,15 +20,9 @@ def as_rows(x: Tensor) -> Tensor:
 
 def reference(grad: Tensor, y: Tensor, act: str, sum_rows: bool) -> tuple[Tensor, Tensor]:
     """Returns d = grad act'(z) for y = act(z), both [..., C], and d summed over all dims but the last; else [0]."""
-    match act:
-        case "relu":
-            d = torch.where(y <= 0, torch.zeros_like(grad), grad)
-        case "sigmoid":
-            d = grad * ((1 - y) * y)
-        case "tanh":
-            d = grad * (1 - y * y)
-        case _:
-            raise ValueError(f"the derivative of '{act}' does not follow from y; use one of {', '.join(ACTIVATIONS)}")
+    if act not in ACTIVATIONS:
+        raise ValueError(f"the derivative of '{act}' does not follow from y; use one of {', '.join(ACTIVATIONS)}")
+    d = activate_backward(grad, y, act)
     d = d.contiguous()
     return d, as_rows(d).sum(0) if sum_rows else d.new_empty((0,))
 

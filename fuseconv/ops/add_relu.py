@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor
 
+from fuseconv.ops.activation import activate_backward
+from fuseconv.ops.gradient import Gradient, Values
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -12,6 +16,20 @@ from fuseconv.ops.sampling import Draw
 def reference(a: Tensor, b: Tensor) -> Tensor:
     """relu(a + b)."""
     return torch.relu(a + b)
+
+
+def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
+    """The result only: relu's derivative follows from it."""
+    return {"y": results[0], "a_sizes": arguments.a.shape, "b_sizes": arguments.b.shape}
+
+
+def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
+    """The gradients of a and b."""
+    grad = activate_backward(grad, kept.y, "relu")
+    return {
+        "a": grad.sum_to_size(kept.a_sizes) if "a" in needed else None,
+        "b": grad.sum_to_size(kept.b_sizes) if "b" in needed else None,
+    }
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
@@ -30,4 +48,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-add_relu = Op("add_relu", reference, samples, errors)
+add_relu = Op("add_relu", reference, samples, errors, Gradient(keep, backward))

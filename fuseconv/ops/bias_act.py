@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor
 
-from fuseconv.ops.activation import ACTIVATIONS, activate
+from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward
+from fuseconv.ops.gradient import Gradient, Values
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -13,6 +16,21 @@ from fuseconv.ops.sampling import Draw
 def reference(x: Tensor, bias: Tensor, act: str) -> Tensor:
     """act(x + bias); x [..., C], bias [C]."""
     return activate(x + bias, act)
+
+
+def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
+    """The result where the derivative follows from it, else the arguments: their sum is no larger read than written."""
+    x, bias, act = arguments.x, arguments.bias, arguments.act
+    if act == "none":
+        return {"act": act}
+    return {"y": results[0], "act": act} if act in FROM_RESULT else {"x": x, "bias": bias, "act": act}
+
+
+def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
+    """The gradients of x and bias."""
+    value = kept.x + kept.bias if hasattr(kept, "x") else getattr(kept, "y", None)
+    grad = activate_backward(grad, value, kept.act)
+    return {"x": grad, "bias": grad.sum_to_size(grad.shape[-1:]) if "bias" in needed else None}
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
@@ -46,4 +64,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-bias_act = Op("bias_act", reference, samples, errors)
+bias_act = Op("bias_act", reference, samples, errors, Gradient(keep, backward))

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fuseconv.ops.activation import ACTIVATIONS, activate
-from fuseconv.ops.activation_backward import ACTIVATIONS as FROM_RESULT
+from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate
 from fuseconv.ops.activation_backward import activation_backward, as_rows
 from fuseconv.ops.autocast import lower
 from fuseconv.ops.gradient import Gradient
@@ -37,14 +36,11 @@ def reference(
     return y if residual is None else y + residual
 
 
-_FROM_RESULT = ("none", *FROM_RESULT)
-
-
 def _unfused(a: SimpleNamespace) -> Tensor | None:
     """The rest, and what a residual is added to, are kept as the product that their derivative needs."""
-    if a.act == "none" or (a.act in _FROM_RESULT and a.residual is None):
+    if a.act == "none" or (a.act in FROM_RESULT and a.residual is None):
         return None
-    inner = a.act if a.act in _FROM_RESULT else "none"
+    inner = a.act if a.act in FROM_RESULT else "none"
     y = linear_act(a.x, a.weight, a.bias, None, inner, a.backend, a.tf32)
     y = y if inner == a.act else activate(y, a.act)
     return y if a.residual is None else y + a.residual

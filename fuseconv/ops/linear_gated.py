@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from fuseconv.ops.activation import ACTIVATIONS, activate
 from fuseconv.ops.autocast import lower
+from fuseconv.ops.gated_act import gated_act
 from fuseconv.ops.gradient import by_reference
 from fuseconv.ops.linear_act import linear_act
 from fuseconv.ops.op import Op, Sample
@@ -28,9 +29,8 @@ def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = 
 
 def _unfused(a: SimpleNamespace) -> Tensor:
     """The derivative needs the product. The fused kernel never writes it; to repeat it costs more than to keep it."""
-    product: Tensor = linear_act(a.x, a.weight, a.bias)
-    gate, up = product.tensor_split(2, -1)
-    return activate(gate, a.act) * up
+    y: Tensor = gated_act(linear_act(a.x, a.weight, a.bias), a.act)
+    return y
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor
 
+from fuseconv.ops.gradient import Gradient, Values
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -12,6 +15,27 @@ from fuseconv.ops.sampling import Draw
 def reference(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """Returns a * b + c."""
     return a * b + c
+
+
+def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
+    """Each factor if the other's gradient is wanted."""
+    a, b, c = arguments.a, arguments.b, arguments.c
+    return {
+        "a": a if b.requires_grad else None,
+        "b": b if a.requires_grad else None,
+        "a_sizes": a.shape,
+        "b_sizes": b.shape,
+        "c_sizes": c.shape,
+    }
+
+
+def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
+    """The gradients of a, b and c."""
+    return {
+        "a": (grad * kept.b).sum_to_size(kept.a_sizes) if "a" in needed else None,
+        "b": (grad * kept.a).sum_to_size(kept.b_sizes) if "b" in needed else None,
+        "c": grad.sum_to_size(kept.c_sizes) if "c" in needed else None,
+    }
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
@@ -35,4 +59,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-mul_add = Op("mul_add", reference, samples, errors)
+mul_add = Op("mul_add", reference, samples, errors, Gradient(keep, backward))

@@ -22,11 +22,12 @@ from fuseconv.ops import OPS, Op
 DOMAIN = "com.fuseconv"
 VERSION = 1
 
-_ATTRIBUTES: Mapping[str, tuple[type, Any]] = {
+_ATTRIBUTES: Mapping[str, tuple[Any, Any]] = {
     "str": (str, OpSchema.AttrType.STRING),
     "float": (float, OpSchema.AttrType.FLOAT),
     "bool": (int, OpSchema.AttrType.INT),
     "int": (int, OpSchema.AttrType.INT),
+    "List[int]": (Sequence[int], OpSchema.AttrType.INTS),
 }
 _DTYPES = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 _SIZES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
@@ -62,7 +63,11 @@ class Call:
         return Call(
             op,
             tuple(None if node is None else (node.meta["val"].dtype, sizes(node.meta["val"])) for node in tensors),
-            tuple((name, value) for name, value in given.items() if name not in _tensor_names(op)),
+            tuple(
+                (name, tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value)
+                for name, value in given.items()
+                if name not in _tensor_names(op)
+            ),
         )
 
     def examples(self) -> list[torch.Tensor]:

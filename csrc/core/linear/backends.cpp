@@ -102,17 +102,28 @@ bool takes(const Problem& p, Choice choice) {
 }
 
 std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
+  if (p.gated != 0 && p.residual != nullptr) {
+    return {};
+  }
   std::vector<Choice> fused, called;
-  if (refuses(Backend::sm90, p).empty()) {
+  const bool hopper = refuses(Backend::sm90, p).empty();
+  if (hopper) {
     for (const sm90::Configuration& configuration : sm90::configurations(p)) {
       fused.push_back({Backend::sm90, sm90::encode(configuration)});
     }
   }
   // Where there is sm90, sm80 is slower.
-  if ((fused.empty() || only == Backend::sm80) && refuses(Backend::sm80, p).empty()) {
+  if ((!hopper || only == Backend::sm80) && refuses(Backend::sm80, p).empty()) {
     for (const int shape : sm80::shapes(p)) {
       fused.push_back({Backend::sm80, shape});
     }
+  }
+  // cuBLAS splits k where there are few tiles; ours do not.
+  const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
+  // Timed again and again on a weight that just fits in L2, a gated layer in two kernels can seem the faster. In a model,
+  // where the weight comes from memory, it is not.
+  if (p.gated != 0 && hopper && !few_tiles && !only) {
+    return fused;
   }
   const bool unchecked = p.activation == Activation::relu && p.relu_checked == 0;
   const bool one_call = !unchecked && only != Backend::cublas && refuses(Backend::cublaslt, p).empty();
@@ -125,8 +136,6 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
       called.push_back({Backend::cublas, i});
     }
   }
-  // cuBLAS splits k where there are few tiles; sm90 does not.
-  const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
   std::vector<Choice>& first = one_call && few_tiles ? called : fused;
   std::vector<Choice>& second = one_call && few_tiles ? fused : called;
   first.insert(first.end(), second.begin(), second.end());

@@ -1,6 +1,7 @@
 #include "core/linear/sm80.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -15,17 +16,26 @@ constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of siz
 struct Kernel {
   const void* function;
   int rows, columns;  // of a tile of y
+  int threads;
   unsigned shared_bytes;
 };
 
 template <class Tile>
 Kernel describe() {
-  return {reinterpret_cast<const void*>(&linear_kernel<Tile>), Tile::kRows, Tile::kYColumns, Tile::kBytes};
+  return {reinterpret_cast<const void*>(&linear_kernel<Tile>), Tile::kRows, Tile::kYColumns, Tile::kThreads,
+          Tile::kBytes};
 }
 
 template <class T, bool kGated>
 Kernel of_shape(int shape) {
-  return shape == 0 ? describe<Tile<T, 128, 128, 4, kGated>>() : describe<Tile<T, 64, 64, 6, kGated>>();
+  switch (shape) {
+    case 0:
+      return describe<Tile<T, 128, 256, 64, 64, 3, kGated>>();
+    case 1:
+      return describe<Tile<T, 128, 128, 64, 64, 3, kGated>>();
+    default:
+      return describe<Tile<T, 64, 64, 32, 32, 4, kGated>>();
+  }
 }
 
 Kernel find(const Problem& p, int shape) {
@@ -51,14 +61,25 @@ bool aligned(const void* data, int64_t stride) {
 }  // namespace
 
 std::vector<int> shapes(const Problem& p) {
+  // A smaller tile reads more of global and of shared memory for a product. (Seen on an H200.)
+  constexpr double kSlowness[] = {1.0, 1.1, 1.5};
   const int processors = attribute(cudaDevAttrMultiProcessorCount);
-  const auto clocks = [&](int shape) {
+  const int64_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  std::vector<std::pair<double, int>> guesses;
+  for (int shape = 0; shape < static_cast<int>(std::size(kShapes)); ++shape) {
     const Kernel kernel = find(p, shape);
-    const int64_t waves = parts(parts(p.m, kernel.rows) * parts(p.n, kernel.columns), processors);
-    // A smaller tile reads more of shared memory for a product.
-    return static_cast<double>(waves) * kernel.rows * kernel.columns * (shape == 0 ? 1.0 : 1.5);
-  };
-  return clocks(0) <= clocks(1) ? std::vector{0, 1} : std::vector{1, 0};
+    if (kernel.shared_bytes <= room) {
+      const int64_t tiles = parts(p.m, kernel.rows) * parts(p.n, kernel.columns);
+      const double work = static_cast<double>(kernel.rows) * kernel.columns * kSlowness[shape];
+      guesses.emplace_back(static_cast<double>(parts(tiles, processors)) * work, shape);
+    }
+  }
+  std::sort(guesses.begin(), guesses.end());
+  std::vector<int> found;
+  for (const auto& [clocks, shape] : guesses) {
+    found.push_back(shape);
+  }
+  return found;
 }
 
 std::string refuses(const Problem& p) {
@@ -108,7 +129,8 @@ void run(const Problem& p, int shape) {
   void* parameters[] = {&arguments};
   cuda_check(
       cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(arguments.row_tiles * arguments.column_tiles)),
-                       dim3(128), parameters, kernel.shared_bytes, static_cast<cudaStream_t>(p.stream)),
+                       dim3(static_cast<unsigned>(kernel.threads)), parameters, kernel.shared_bytes,
+                       static_cast<cudaStream_t>(p.stream)),
       "launch of linear_kernel");
 }
 

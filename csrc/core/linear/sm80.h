@@ -10,9 +10,9 @@
 namespace fuseconv::linear::sm80 {
 
 // Tiles by rows of x and of w.
-inline constexpr const char* kShapes[] = {"128x128", "64x64"};
+inline constexpr const char* kShapes[] = {"128x256", "128x128", "64x64"};
 
-// The indices of what is worth timing for a problem, the best guess first: by waves of tiles.
+// The indices of the tiles that the device has memory for, the best guess first: by waves of tiles.
 std::vector<int> shapes(const Problem& problem);
 
 // Why this backend cannot do it, or an empty string. Reads the current device.

@@ -2,7 +2,7 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
 // in f16 and bf16, for compute capability 8.0 and above.
 //
-// A block multiplies one tile, four warps a quarter each. Steps of 32 along k are copied to a ring in shared memory, a
+// A block multiplies one tile, each warp a part of it. Steps of 64 along k are copied to a ring in shared memory, a
 // few ahead of their use; a warp loads the fragments of 16 along k while it multiplies the 16 before. The tile then
 // goes through shared memory, in f32, so that bias, residual and y are read and written 16 bytes a thread, and gates
 // and ups meet.
@@ -25,22 +25,27 @@ struct Arguments {
   Activation activation;
 };
 
-template <class T, int rows, int columns, int stages, bool gated>
+// kRows of x by kColumns of w, a warp kWarpRows by kWarpColumns of them; kStages steps of kDepth along k are in flight.
+// The columns are rows of w: when gated, half of them gates, then as many ups.
+template <class T, int rows, int columns, int warp_rows, int warp_columns, int stages, bool gated>
 struct Tile {
   using Element = T;
-  static constexpr int kRows = rows, kColumns = columns, kStages = stages, kDepth = 32, kThreads = 128;
+  static constexpr int kRows = rows, kColumns = columns, kWarpRows = warp_rows, kWarpColumns = warp_columns;
+  static constexpr int kDepth = 64, kStages = stages;
   static constexpr bool kGated = gated;
-  static constexpr int kYColumns = gated ? columns / 2 : columns;
-  static constexpr int kWarpRows = rows / 2, kWarpColumns = columns / 2;
+  static constexpr int kYColumns = gated ? columns / 2 : columns, kWarpsAcross = columns / warp_columns;
+  static constexpr int kThreads = 32 * (rows / warp_rows) * kWarpsAcross, kBlocks = 256 / kThreads;
+  static constexpr int kPieces = kDepth / 8;  // of 16 bytes in a row
   static constexpr uint32_t kRowBytes = kDepth * 2, kXBytes = rows * kRowBytes,
                             kStageBytes = (rows + columns) * kRowBytes;
   static constexpr uint32_t kRing = kStages * kStageBytes, kStaging = rows * columns * 4;
   static constexpr uint32_t kBytes = kRing > kStaging ? kRing : kStaging;
 };
 
-// The 16-byte piece of a row of 64 bytes, placed so that 8 rows of one piece lie in different banks.
+// A 16-byte piece of a row, placed so that 8 rows of one piece lie in different banks.
+template <class Tile>
 __device__ __forceinline__ uint32_t ring_offset(int row, int piece) {
-  return row * 64 + ((piece ^ (row / 2 % 4)) << 4);
+  return row * Tile::kRowBytes + ((piece ^ row % 8) << 4);
 }
 
 // Where the f32 at [row, column] of the tile is staged: pairs of one fragment, and runs of 4 of one row, without
@@ -51,10 +56,11 @@ __device__ __forceinline__ int staging_offset(int row, int column) {
   return row * kColumns + block * 8 + (column / 4 % 2 ^ block / 4 % 2) * 4 + column % 4;
 }
 
-// One thread's share of the copies of a tile of kCount rows: rows threadIdx.x / 4 + 32 i, piece threadIdx.x % 4. The
-// rows from kHalf on are `up` bytes further.
-template <int kCount, int kHalf>
+// One thread's share of the copies of kCount rows: one piece of every kStep-th row. The rows from kHalf on are `up`
+// bytes further.
+template <class Tile, int kCount, int kHalf>
 struct Copier {
+  static constexpr int kStep = Tile::kThreads / Tile::kPieces;
   const char* from;
   int64_t stride, up;
   int rows;  // that there are from the first one on, in each half
@@ -62,20 +68,21 @@ struct Copier {
 
   __device__ __forceinline__ Copier(const void* data, int64_t row_stride, int first_row, int count, uint32_t shared)
       : stride(row_stride * 2), up(count * stride) {
-    const int row = threadIdx.x / 4, piece = threadIdx.x % 4;
+    const int row = threadIdx.x / Tile::kPieces, piece = threadIdx.x % Tile::kPieces;
     from = static_cast<const char*>(data) + (first_row + row) * stride + piece * 16;
     rows = count - first_row - row;
-    to = shared + ring_offset(row, piece);
+    to = shared + ring_offset<Tile>(row, piece);
   }
 
   // `left` are the bytes of a row from this thread's piece on. What is not there is not read: it comes as zeros.
   __device__ __forceinline__ void copy_step(uint32_t stage, int left) {
     const int bytes = min(max(left, 0), 16);
 #pragma unroll
-    for (int i = 0; i < kCount; i += 32) {
-      copy(to + stage + i * 64, from + i % kHalf * stride + (i < kHalf ? 0 : up), i % kHalf < rows ? bytes : 0);
+    for (int i = 0; i < kCount; i += kStep) {
+      copy(to + stage + i * Tile::kRowBytes, from + i % kHalf * stride + (i < kHalf ? 0 : up),
+           i % kHalf < rows ? bytes : 0);
     }
-    from += 64;
+    from += Tile::kRowBytes;
   }
 };
 
@@ -127,7 +134,8 @@ template <class Tile, Activation kActivation>
 __device__ __forceinline__ void finish(const Arguments& a, const float* staging, int first_row, int first_column) {
   using T = typename Tile::Element;
   using Act = Epilogue<kActivation>;
-  constexpr int kRuns = Tile::kYColumns / 8, kStep = Tile::kThreads / kRuns, kUnroll = 4;
+  constexpr int kRuns = Tile::kYColumns / 8, kStep = Tile::kThreads / kRuns;
+  constexpr int kUnroll = Tile::kRows / kStep < 4 ? Tile::kRows / kStep : 4;
   const int column = threadIdx.x % kRuns * 8, count = min(a.n - first_column - column, 8);
   if (count <= 0) {
     return;
@@ -223,18 +231,18 @@ __device__ __forceinline__ int2 place(const Arguments& a) {
 }
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, 2) linear_kernel(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) linear_kernel(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) uint8_t memory[];
   const uint32_t ring = shared_address(memory);
   const int2 at = place(a);
   const int first_row = at.x * Tile::kRows, first_column = at.y * Tile::kYColumns;
-  Copier<Tile::kRows, Tile::kRows> x(a.x, a.x_stride, first_row, a.m, ring);
-  Copier<Tile::kColumns, Tile::kYColumns> w(a.w, a.w_stride, first_column, a.n, ring + Tile::kXBytes);
+  Copier<Tile, Tile::kRows, Tile::kRows> x(a.x, a.x_stride, first_row, a.m, ring);
+  Copier<Tile, Tile::kColumns, Tile::kYColumns> w(a.w, a.w_stride, first_column, a.n, ring + Tile::kXBytes);
   const int steps = (a.k + Tile::kDepth - 1) / Tile::kDepth;
   const auto copy_step = [&](int step) {
     if (step < steps) {
       const uint32_t stage = step % Tile::kStages * Tile::kStageBytes;
-      const int left = (a.k - step * Tile::kDepth - static_cast<int>(threadIdx.x % 4) * 8) * 2;
+      const int left = (a.k - step * Tile::kDepth - static_cast<int>(threadIdx.x % Tile::kPieces) * 8) * 2;
       x.copy_step(stage, left);
       w.copy_step(stage, left);
     }
@@ -246,34 +254,41 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) linear_kernel(const __grid_
   }
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int warp_row = warp / 2 * Tile::kWarpRows, warp_column = warp % 2 * Tile::kWarpColumns;
-  // The second 16 along k are two pieces further: another value of one bit of the swizzled address.
-  const uint32_t from_x = ring + ring_offset(warp_row + lane % 16, lane / 16);
-  const uint32_t from_w = ring + Tile::kXBytes + ring_offset(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  const int warp_row = warp / Tile::kWarpsAcross * Tile::kWarpRows,
+            warp_column = warp % Tile::kWarpsAcross * Tile::kWarpColumns;
+  // The next 16 along k are two pieces further: other values of bits of the swizzled address.
+  const uint32_t from_x = ring + ring_offset<Tile>(warp_row + lane % 16, lane / 16);
+  const uint32_t from_w =
+      ring + Tile::kXBytes + ring_offset<Tile>(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
   float d[Tile::kWarpRows / 16][Tile::kWarpColumns / 8][4] = {};
   Fragments<Tile> fragments[2];
   copy_wait<Tile::kStages - 2>();
   __syncthreads();
   fragments[0].load(from_x, from_w);
   uint32_t stage = 0;
+  constexpr int kParts = Tile::kDepth / 16;
   for (int step = 0; step < steps; ++step) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (half == 0) {
-        fragments[1].load((from_x ^ 32) + stage, (from_w ^ 32) + stage);
-        copy_step(step + Tile::kStages - 1);
-      } else {
+    for (int part = 0; part < kParts; ++part) {
+      Fragments<Tile>& next = fragments[(part + 1) % 2];
+      const Fragments<Tile>& now = fragments[part % 2];
+      if (part == kParts - 1) {
         copy_wait<Tile::kStages - 2>();
         __syncthreads();
         stage = stage + Tile::kStageBytes == Tile::kRing ? 0 : stage + Tile::kStageBytes;
-        fragments[0].load(from_x + stage, from_w + stage);
+      }
+      const uint32_t flip = (part + 1) % kParts * 32, next_x = (from_x ^ flip) + stage,
+                     next_w = (from_w ^ flip) + stage;
+      next.load(next_x, next_w);
+      if (part == 0) {
+        copy_step(step + Tile::kStages - 1);
       }
 #pragma unroll
       for (int i = 0; i < Tile::kWarpRows / 16; ++i) {
 #pragma unroll
         for (int j = 0; j < Tile::kWarpColumns / 8; ++j) {
-          const uint32_t (&b)[4] = fragments[half].w[j / 2];
-          multiply(d[i][j], fragments[half].x[i], b[j % 2 * 2], b[j % 2 * 2 + 1], typename Tile::Element());
+          const uint32_t (&b)[4] = now.w[j / 2];
+          multiply(d[i][j], now.x[i], b[j % 2 * 2], b[j % 2 * 2 + 1], typename Tile::Element());
         }
       }
     }

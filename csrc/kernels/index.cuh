@@ -1,0 +1,121 @@
+// Index spaces on CUDA: from the number of an element, or of a run of elements, to where each operand has it.
+#pragma once
+
+#include <algorithm>
+
+#include "core/cuda.cuh"
+#include "core/layout.h"
+
+namespace fuseconv::cuda {
+
+// Quotients by a number known to the host. For 32-bit numbers below 2^31 by one multiplication (Granlund and
+// Montgomery, "Division by invariant integers using multiplication", 1994); for wider ones by division.
+template <class Index>
+struct Divisor;
+
+template <>
+struct Divisor<uint32_t> {
+  uint32_t divisor, multiplier, shift;
+
+  Divisor() = default;
+  explicit Divisor(int64_t d) : divisor(static_cast<uint32_t>(d)), shift(0) {
+    while ((uint64_t{1} << shift) < divisor) {
+      ++shift;
+    }
+    multiplier = static_cast<uint32_t>((uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor) / divisor + 1);
+  }
+  __device__ __forceinline__ uint32_t quotient(uint32_t n) const { return (__umulhi(n, multiplier) + n) >> shift; }
+};
+
+template <>
+struct Divisor<int64_t> {
+  int64_t divisor;
+
+  Divisor() = default;
+  explicit Divisor(int64_t d) : divisor(d) {}
+  __device__ __forceinline__ int64_t quotient(int64_t n) const { return n / divisor; }
+};
+
+// With a 32-bit Index strides have 32 bits too, so that a step is one multiply-add to a 64-bit offset.
+template <class Index>
+using Stride = std::conditional_t<sizeof(Index) == 4, uint32_t, int64_t>;
+
+// Whether a loop in runs of `run` elements has as few runs, and as short strides, as 32-bit numbers count. Runs stay
+// below 2^31 less what the last step of a grid may go beyond them.
+inline bool fits_32_bits(const Loop& loop, int operands, int run) {
+  bool fits = loop.count() / run < (int64_t{1} << 31) - (int64_t{1} << 20);
+  for (int operand = 0; operand < operands; ++operand) {
+    for (int axis = 0; axis < loop.rank; ++axis) {
+      fits &= loop.strides[operand][axis] * run < (int64_t{1} << 32);
+    }
+  }
+  return fits;
+}
+
+// Runs are along the innermost axis; a last one of less than `run` elements counts too. Axes are innermost first, and
+// two at least, so that only a space of more needs a loop.
+template <class Index, int Operands>
+struct IndexSpace {
+  int32_t rank;
+  Index count;  // of runs
+  Divisor<Index> sizes[kMaxRank];
+  Stride<Index> strides[Operands][kMaxRank];
+
+  IndexSpace() = default;
+  IndexSpace(const Loop& loop, int run) : rank(std::max(loop.rank, 2)), count(1), strides{} {
+    for (int axis = 0; axis < rank; ++axis) {
+      const int own = loop.rank - 1 - axis;
+      const int64_t step = axis == 0 ? run : 1;
+      const int64_t size = own < 0 ? 1 : (loop.sizes[own] + step - 1) / step;
+      sizes[axis] = Divisor<Index>(size);
+      count *= static_cast<Index>(size);
+      for (int operand = 0; operand < Operands; ++operand) {
+        strides[operand][axis] = own < 0 ? 0 : static_cast<Stride<Index>>(loop.strides[operand][own] * step);
+      }
+    }
+  }
+
+  // Adds to each operand's offset that of a run's first element.
+  __device__ __forceinline__ void locate(Index run, int64_t (&offsets)[Operands]) const {
+    Index rest = step(0, run, offsets);
+#pragma unroll 1
+    for (int axis = 1; axis < rank - 1; ++axis) {
+      rest = step(axis, rest, offsets);
+    }
+#pragma unroll
+    for (int operand = 0; operand < Operands; ++operand) {
+      offsets[operand] += product(rest, strides[operand][rank - 1]);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ Index step(int axis, Index rest, int64_t (&offsets)[Operands]) const {
+    const Index quotient = sizes[axis].quotient(rest);
+    const Index position = rest - quotient * sizes[axis].divisor;
+#pragma unroll
+    for (int operand = 0; operand < Operands; ++operand) {
+      offsets[operand] += product(position, strides[operand][axis]);
+    }
+    return quotient;
+  }
+
+  static __device__ __forceinline__ int64_t product(uint32_t a, uint32_t b) {
+    return static_cast<int64_t>(uint64_t{a} * b);
+  }
+  static __device__ __forceinline__ int64_t product(int64_t a, int64_t b) { return a * b; }
+};
+
+// Whether runs of `size` elements along the innermost axis are aligned in an operand, and one after another, or all at
+// one element. The last run of a loop of one axis may be shorter.
+template <class T>
+bool has_aligned_runs(const Loop& loop, int operand, const void* data, int size) {
+  const int inner = loop.rank - 1;
+  const int64_t stride = loop.strides[operand][inner];
+  bool aligned = stride == 0 || (stride == 1 && is_aligned(data));
+  for (int axis = 0; axis < inner; ++axis) {
+    aligned &= stride == 0 || loop.strides[operand][axis] % size == 0;
+  }
+  return aligned;
+}
+
+}  // namespace fuseconv::cuda

@@ -1,0 +1,79 @@
+// Random numbers that are a function of a key and a counter, and the dropout factors made of them.
+//
+// Philox 4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. No state is
+// kept, so every thread and every device can make any element's number, and a backward pass can make it again.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/isa.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+
+struct PhiloxWords {
+  uint32_t x, y, z, w;
+};
+
+// The four words at `counter`, whose upper 64 bits are 0, with the key `key`.
+FUSECONV_INLINE PhiloxWords philox(uint64_t counter, uint64_t key) {
+  PhiloxWords c{static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0};
+  uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p = uint64_t{0xD2511F53u} * c.x, q = uint64_t{0xCD9E8D57u} * c.z;
+    c = {static_cast<uint32_t>(q >> 32) ^ c.y ^ key0, static_cast<uint32_t>(q),
+         static_cast<uint32_t>(p >> 32) ^ c.w ^ key1, static_cast<uint32_t>(p)};
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return c;
+}
+
+// What dropout with probability p multiplies an element by: 1 / (1 - p), or 0 if it is dropped. Element i, in row-major
+// order, takes word i % 4 at the counter i / 4, and is dropped where the word is below p 2^32.
+struct KeepFactors {
+  const int64_t* seed;  // where the tensor lies: on CUDA the host cannot read it
+  uint32_t threshold;
+  double factor;
+
+  KeepFactors(const void* seed, double p)
+      : seed(static_cast<const int64_t*>(seed)),
+        threshold(static_cast<uint32_t>(std::min(p * 0x1p32, 0x1p32 - 1))),
+        factor(p == 1 ? 0 : 1 / (1 - p)) {}  // the words end just below 2^32: with p = 1 the factor drops the last
+
+  // Fills in the factors of n <= N elements, `stride` apart, from element `index` on.
+  template <int64_t N, class A>
+  void fill(int64_t index, int64_t stride, A* values, int64_t n) const {
+    const uint64_t key = static_cast<uint64_t>(*seed);
+    const A kept = static_cast<A>(factor);
+    const uint32_t limit = threshold;
+    if (stride == 1) {
+      alignas(64) A whole[N + 6];
+      const int64_t begin = index / 4, end = (index + n + 3) / 4;
+#pragma omp simd
+      for (int64_t i = 0; i < end - begin; ++i) {
+        const PhiloxWords words = philox(begin + i, key);
+        whole[4 * i] = words.x < limit ? A(0) : kept;
+        whole[4 * i + 1] = words.y < limit ? A(0) : kept;
+        whole[4 * i + 2] = words.z < limit ? A(0) : kept;
+        whole[4 * i + 3] = words.w < limit ? A(0) : kept;
+      }
+      std::copy_n(whole + index % 4, n, values);
+    } else {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t element = index + i * stride, place = element % 4;
+        const PhiloxWords words = philox(element / 4, key);
+        const uint32_t word = place == 0 ? words.x : place == 1 ? words.y : place == 2 ? words.z : words.w;
+        values[i] = word < limit ? A(0) : kept;
+      }
+    }
+  }
+};
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

@@ -1,0 +1,312 @@
+// The reductions of kernels/reduce.h on CUDA: y[o] = finish(sum over i of term(x[o, i]), n).
+//
+// Where the elements of one sum lie side by side, a group of threads takes them in turn: 1 to 32 threads, or a block for
+// long ones. Else neighbouring threads take neighbouring sums. Both read 16 bytes at a time where runs are aligned. What
+// is too few sums for the processors is cut into several parts each, whose sums go through scratch memory to a second
+// launch of the same kernels: the order of the additions is the same on every run.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <span>
+
+#include "core/cuda.cuh"
+#include "core/isa.h"
+#include "core/layout.h"
+#include "kernels/index.cuh"
+
+namespace fuseconv::cuda {
+
+inline constexpr int kReduceThreads = 256;
+inline constexpr int kReduceUnroll = 4;
+inline constexpr int kReduceSteps = 16;  // added up before they join the thread's total: that bounds its error
+inline constexpr int kBlocksPerProcessor = 8;
+
+// Elements of X to results of T, or, where there are several parts, to sums.
+template <class X, class T, class Index>
+struct ReduceArguments {
+  IndexSpace<Index, 2> kept;   // operands: y, x; in runs of what is read by columns
+  IndexSpace<Index, 1> taken;  // operand: x; in runs of what is read by rows
+  int64_t y_stride;            // along the innermost kept axis
+  int64_t sums;
+  int64_t terms;       // elements of a sum
+  int64_t taken_runs;  // whole ones
+  int64_t part;        // runs
+  int32_t group;       // threads side by side
+  const X* x;
+  T* y;
+  Compute<T>* parts;  // [parts, sums], or null
+};
+
+template <class Formula, class X, class A>
+__device__ __forceinline__ A term_of(X x) {
+  A t;
+  Formula{}.term(static_cast<A>(widen(x)), t);
+  return t;
+}
+
+// Adds up every `stride`-th of the runs [begin, end), element by element; `at(run)` is where one lies.
+template <class Formula, class X, int Size, class A, class At>
+__device__ __forceinline__ void add_runs(int64_t begin, int64_t end, int64_t stride, At at, A (&totals)[Size]) {
+  using Run = Vector<X, Size>;
+  while (begin < end) {
+    A sums[Size] = {};
+#pragma unroll 1
+    for (int step = 0; step < kReduceSteps && begin < end; ++step, begin += kReduceUnroll * stride) {
+      Run runs[kReduceUnroll];
+#pragma unroll
+      for (int u = 0; u < kReduceUnroll; ++u) {
+        if (begin + u * stride < end) {
+          runs[u] = *reinterpret_cast<const Run*>(at(begin + u * stride));
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kReduceUnroll; ++u) {
+        if (begin + u * stride < end) {
+#pragma unroll
+          for (int i = 0; i < Size; ++i) {
+            sums[i] += term_of<Formula, X, A>(runs[u].values[i]);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < Size; ++i) {
+      totals[i] += sums[i];
+    }
+  }
+}
+
+template <class Formula, class X, class T, class Index>
+__device__ __forceinline__ void put(const ReduceArguments<X, T, Index>& a, int64_t sum, int64_t y_offset,
+                                    Compute<T> total) {
+  if (a.parts != nullptr) {
+    a.parts[blockIdx.y * a.sums + sum] = total;
+  } else {
+    a.y[y_offset] = narrow<T>(Formula{}.finish(total, a.terms));
+  }
+}
+
+// A group of threads a sum.
+template <class Formula, int Size, class X, class T, class Index>
+__global__ void __launch_bounds__(kReduceThreads)
+    reduce_rows(const __grid_constant__ ReduceArguments<X, T, Index> a) {
+  using A = Compute<T>;
+  const int64_t sum = static_cast<int64_t>(blockIdx.x) * (kReduceThreads / a.group) + threadIdx.x / a.group;
+  const int lane = threadIdx.x % a.group;
+  const int64_t begin = blockIdx.y * a.part;
+  const int64_t end = min(begin + a.part, a.taken_runs);
+  int64_t offsets[2] = {};
+  A total = 0;
+  if (sum < a.sums) {
+    a.kept.locate(static_cast<Index>(sum), offsets);
+    A totals[Size] = {};
+    const auto at = [&](int64_t run) {
+      int64_t offset[1] = {offsets[1]};
+      a.taken.locate(static_cast<Index>(run), offset);
+      return a.x + offset[0];
+    };
+    add_runs<Formula, X>(begin + lane, end, a.group, at, totals);
+    // What is left of a row that is no whole number of runs lies behind them.
+    if (Size > 1 && end == a.taken_runs) {
+      for (int64_t i = a.taken_runs * Size + lane; i < a.terms; i += a.group) {
+        totals[0] += term_of<Formula, X, A>(a.x[offsets[1] + i]);
+      }
+    }
+#pragma unroll
+    for (int width = Size / 2; width > 0; width /= 2) {
+#pragma unroll
+      for (int i = 0; i < width; ++i) {
+        totals[i] += totals[i + width];
+      }
+    }
+    total = totals[0];
+  }
+  for (int distance = min(a.group, 32) / 2; distance > 0; distance /= 2) {
+    total += __shfl_xor_sync(0xffffffffu, total, distance);
+  }
+  if (a.group > 32) {
+    __shared__ A warps[kReduceThreads / 32];
+    if (threadIdx.x % 32 == 0) {
+      warps[threadIdx.x / 32] = total;
+    }
+    __syncthreads();
+    total = 0;
+    for (int warp = 0; warp < kReduceThreads / 32; ++warp) {
+      total += warps[warp];
+    }
+  }
+  if (lane == 0 && sum < a.sums) {
+    put<Formula>(a, sum, offsets[0], total);
+  }
+}
+
+// A thread a run of sums; `group` threads side by side, the others of the block take other terms of the same sums.
+template <class Formula, int Size, class X, class T, class Index>
+__global__ void __launch_bounds__(kReduceThreads)
+    reduce_columns(const __grid_constant__ ReduceArguments<X, T, Index> a) {
+  using A = Compute<T>;
+  __shared__ A shared[kReduceThreads][Size];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * a.group + threadIdx.x % a.group;
+  const int lane = threadIdx.x / a.group;
+  const int lanes = kReduceThreads / a.group;
+  const int64_t begin = blockIdx.y * a.part;
+  const int64_t end = min(begin + a.part, a.taken_runs);
+  int64_t offsets[2] = {};
+  A totals[Size] = {};
+  if (column < a.kept.count) {
+    a.kept.locate(static_cast<Index>(column), offsets);
+    const auto at = [&](int64_t run) {
+      int64_t offset[1] = {offsets[1]};
+      a.taken.locate(static_cast<Index>(run), offset);
+      return a.x + offset[0];
+    };
+    add_runs<Formula, X>(begin + lane, end, lanes, at, totals);
+  }
+#pragma unroll
+  for (int i = 0; i < Size; ++i) {
+    shared[threadIdx.x][i] = totals[i];
+  }
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    __syncthreads();
+    if (lane < distance) {
+#pragma unroll
+      for (int i = 0; i < Size; ++i) {
+        shared[threadIdx.x][i] += shared[threadIdx.x + distance * a.group][i];
+      }
+    }
+  }
+  if (lane == 0 && column < a.kept.count) {
+#pragma unroll
+    for (int i = 0; i < Size; ++i) {
+      put<Formula>(a, column * Size + i, offsets[0] + i * a.y_stride, shared[threadIdx.x][i]);
+    }
+  }
+}
+
+// Adds up the sums of the parts; of so many parts that they are added up in parts again, too.
+template <class Formula>
+struct SumOfParts {
+  using Self = SumOfParts;
+
+  template <class A>
+  FUSECONV_INLINE void term(const A& x, A& t) const {
+    t = x;
+  }
+  template <class A>
+  FUSECONV_INLINE A finish(A total, int64_t terms) const {
+    return Formula{}.finish(total, terms);
+  }
+};
+
+template <class Formula>
+struct SumOfParts<SumOfParts<Formula>> {
+  using Self = SumOfParts<Formula>;
+};
+
+inline bool is_by_rows(const ReductionLoops& loops) {
+  const auto distance = [](const Loop& loop, int operand) {
+    const int64_t stride = loop.strides[operand][loop.rank - 1];
+    return stride == 0 ? std::numeric_limits<int64_t>::max() : stride;
+  };
+  return loops.kept.count() == 1 || distance(loops.taken, 0) <= distance(loops.kept, 1);
+}
+
+// Whether all runs of x are aligned: those of the loop read in runs, and where the other one takes them.
+template <class X>
+bool has_aligned_runs(const ReductionLoops& loops, bool by_rows, const X* x) {
+  const Loop& runs = by_rows ? loops.taken : loops.kept;
+  const Loop& other = by_rows ? loops.kept : loops.taken;
+  const int operand = by_rows ? 0 : 1;
+  const bool whole = runs.sizes[runs.rank - 1] % kVectorSize<X> == 0 || (by_rows && runs.rank == 1);
+  bool aligned = whole && runs.strides[operand][runs.rank - 1] == 1 &&
+                 has_aligned_runs<X>(runs, operand, x, kVectorSize<X>);
+  for (int axis = 0; axis < other.rank; ++axis) {
+    aligned &= other.sizes[axis] == 1 || other.strides[1 - operand][axis] % kVectorSize<X> == 0;
+  }
+  return aligned;
+}
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <class Formula, int Size, class Index, class X, class T>
+void launch_reduction(CudaHost& host, const ReductionLoops& loops, bool by_rows, T* y, const X* x, int64_t terms) {
+  using A = Compute<T>;
+  ReduceArguments<X, T, Index> a{};
+  a.kept = IndexSpace<Index, 2>(loops.kept, by_rows ? 1 : Size);
+  a.taken = IndexSpace<Index, 1>(loops.taken, by_rows ? Size : 1);
+  a.y_stride = loops.kept.strides[0][loops.kept.rank - 1];
+  a.sums = loops.kept.count();
+  a.terms = terms;
+  a.taken_runs = loops.taken.count() / (by_rows ? Size : 1);
+  a.x = x;
+  a.y = y;
+
+  const int64_t processors = processor_count();
+  const int64_t side_by_side = by_rows ? a.taken_runs : a.kept.count;
+  a.group = 1;
+  while (a.group < 32 && a.group < side_by_side) {
+    a.group *= 2;
+  }
+  if (by_rows && (a.taken_runs >= 1024 || (a.taken_runs >= 64 && a.sums < processors * 64))) {
+    a.group = kReduceThreads;
+  }
+  const int lanes = by_rows ? a.group : kReduceThreads / a.group;
+  const int64_t blocks = by_rows ? ceil_div(a.sums, kReduceThreads / a.group) : ceil_div(a.kept.count, a.group);
+  int64_t parts = 1;
+  if (!by_rows || a.group == kReduceThreads) {
+    const int64_t most = std::min<int64_t>(a.taken_runs / (lanes * kReduceUnroll), 65535);
+    parts = std::max<int64_t>(1, std::min(processors * kBlocksPerProcessor / blocks, most));
+  }
+  a.part = std::max<int64_t>(1, ceil_div(a.taken_runs, parts));
+  parts = std::max<int64_t>(1, ceil_div(a.taken_runs, a.part));
+  if (parts > 1) {
+    a.parts = static_cast<A*>(host.scratch(parts * a.sums * sizeof(A)));
+  }
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
+  if (by_rows) {
+    reduce_rows<Formula, Size><<<grid, kReduceThreads, 0, stream_of(host)>>>(a);
+  } else {
+    reduce_columns<Formula, Size><<<grid, kReduceThreads, 0, stream_of(host)>>>(a);
+  }
+  check_launch("a reduction");
+  if (parts > 1) {
+    ReductionLoops rest{loops.kept, {}};
+    int64_t stride = 1;
+    for (int axis = rest.kept.rank - 1; axis >= 0; --axis) {
+      rest.kept.strides[1][axis] = stride;
+      stride *= rest.kept.sizes[axis];
+    }
+    rest.taken.rank = 1;
+    rest.taken.sizes[0] = parts;
+    rest.taken.strides[0][0] = a.sums;
+    launch_reduction<typename SumOfParts<Formula>::Self, 1, uint32_t>(host, rest, is_by_rows(rest), y,
+                                                                      static_cast<const A*>(a.parts), terms);
+  }
+}
+
+template <class Formula>
+void reduce(CudaHost& host, const Formula&, Out y, In x, std::span<const int64_t> dims) {
+  static_assert(std::is_empty_v<Formula>, "the kernel makes the formula itself");
+  const ReductionLoops loops = reduction_loops(x, dims);
+  if (loops.kept.count() == 0) {
+    return;
+  }
+  const bool by_rows = is_by_rows(loops);
+  const int64_t terms = loops.taken.count();
+  dispatch(x.dtype, [&]<class T>(T) {
+    const T* data = static_cast<const T*>(x.data);
+    T* result = static_cast<T*>(y.data);
+    constexpr int kSize = kVectorSize<T>;
+    if (has_aligned_runs(loops, by_rows, data) && fits_32_bits(loops.kept, 2, by_rows ? 1 : kSize) &&
+        fits_32_bits(loops.taken, 1, by_rows ? kSize : 1)) {
+      launch_reduction<Formula, kSize, uint32_t>(host, loops, by_rows, result, data, terms);
+    } else if (fits_32_bits(loops.kept, 2, 1) && fits_32_bits(loops.taken, 1, 1)) {
+      launch_reduction<Formula, 1, uint32_t>(host, loops, by_rows, result, data, terms);
+    } else {
+      launch_reduction<Formula, 1, int64_t>(host, loops, by_rows, result, data, terms);
+    }
+  });
+}
+
+}  // namespace fuseconv::cuda

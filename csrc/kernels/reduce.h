@@ -1,0 +1,59 @@
+// y[o] = finish(sum over i of term(x[o, i]), n), n = number of i, over any dims and strides. Compiled once per
+// instruction set.
+//
+// The formula is a functor with two members: `term(x, t)`, which sets t and is called with values and with vectors (GNU
+// vector extensions) of the compute type, and `finish(total, n)`. Sixteen terms at most are added up one after
+// another in the compute type; the totals are in f64. The order of the additions depends on sizes and strides only, not
+// on the number of threads.
+#pragma once
+
+#include <span>
+
+#include "core/dtype.h"
+#include "core/host.h"
+#include "core/layout.h"
+#include "kernels/row_sum.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+
+// A formula over dense values of the compute type A.
+template <class A>
+struct ReductionFormula {
+  double (*sum)(const A* x, int64_t n);                 // the sum of n terms
+  void (*add)(const A* x, int64_t n, A* partial_sums);  // one term to each of n sums
+  double (*finish)(double total, int64_t count);
+};
+
+template <class Formula, class A>
+inline constexpr ReductionFormula<A> reduction_formula{
+    [](const A* x, int64_t n) {
+      double total;
+      sum_row<1>(x, n, [](const auto& value, auto* t) { Formula{}.term(value, t[0]); }, &total);
+      return total;
+    },
+    [](const A* x, int64_t n, A* partial_sums) {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        A t;
+        Formula{}.term(x[i], t);
+        partial_sums[i] += t;
+      }
+    },
+    [](double total, int64_t count) { return Formula{}.finish(total, count); },
+};
+
+// The walk over both loops; defined in reduce.cpp for the four element types.
+template <class T>
+void run_reduction(CpuHost& host, const ReductionLoops& loops, void* y, const void* x,
+                   const ReductionFormula<Compute<T>>& formula);
+
+template <class Formula>
+void reduce(CpuHost& host, const Formula&, Out y, In x, std::span<const int64_t> dims) {
+  const ReductionLoops loops = reduction_loops(x, dims);
+  dispatch(x.dtype,
+           [&]<class T>(T) { run_reduction<T>(host, loops, y.data, x.data, reduction_formula<Formula, Compute<T>>); });
+}
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

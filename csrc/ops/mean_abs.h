@@ -1,0 +1,39 @@
+// y[o] = mean over the dims `dim` of |x|; all dims if it names none
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "core/host.h"
+#include "core/isa.h"
+#include "core/layout.h"
+
+namespace fuseconv {
+
+struct MeanAbs {
+  static constexpr const char* name = "mean_abs";
+  static constexpr const char* schema = "mean_abs(Tensor x, int[] dim, bool keepdim=False) -> Tensor";
+
+  static std::array<Spec, 1> outputs(In x, std::span<const int64_t> dim, bool keepdim) {
+    common_dtype(name, {{"x", x}});
+    return {reduced(name, {"x", x}, dim, keepdim)};
+  }
+
+  template <class Isa>
+  static void cpu(CpuHost& host, In x, std::span<const int64_t> dim, bool keepdim, Out y);
+  static void cuda(CudaHost& host, In x, std::span<const int64_t> dim, bool keepdim, Out y);
+
+  struct Formula {
+    // Sums begin at +0, so a negative zero leaves no trace.
+    template <class A>
+    FUSECONV_INLINE void term(const A& x, A& t) const {
+      t = x < 0 ? -x : x;
+    }
+    template <class A>
+    FUSECONV_INLINE A finish(A total, int64_t count) const {
+      return total / static_cast<A>(count);
+    }
+  };
+};
+
+}  // namespace fuseconv

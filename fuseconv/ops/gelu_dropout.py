@@ -1,0 +1,135 @@
+"""gelu_dropout: dropout of gelu(x), with the mask that a seed names.
+
+The op itself is pure: `gelu_dropout(x, seed, p)` gives the same mask whenever, wherever and in whatever dtype and
+layout it is called. `gelu_with_dropout(x, p, training)` is for models: it draws the seed.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fuseconv.ops.activation import activate_backward
+from fuseconv.ops.gradient import Gradient, Values
+from fuseconv.ops.op import Op, Sample
+from fuseconv.ops.sampling import Draw
+
+
+def gelu_with_dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Returns dropout(gelu(x), p, training).
+
+    The mask follows torch's default generator of x's device: `torch.manual_seed` repeats it, and a CUDA graph gets a
+    fresh one at every replay.
+
+    Args:
+        x: of any shape; float64, float32, float16 or bfloat16.
+        p: the probability that an element becomes 0; the others are divided by 1 - p.
+        training: False gives gelu(x).
+
+    Raises:
+        RuntimeError: p is not between 0 and 1.
+    """
+    if not training:
+        return functional.gelu(x)
+    seed = torch.randint(2**63 - 1, (1,), device=x.device)
+    result: Tensor = gelu_dropout(x, seed, p)
+    return result
+
+
+def reference(x: Tensor, seed: Tensor, p: float) -> Tensor:
+    """gelu(x) * keep / (1 - p), keep being 0 with probability p, else 1.
+
+    Of element i, in row-major order, it is 0 where word i % 4 of Philox 4x32-10 (Salmon et al., "Parallel random
+    numbers: as easy as 1, 2, 3", SC 2011), with the key `seed` and the counter i / 4, is below p 2^32.
+
+    Args:
+        x: of any shape.
+        seed: one int64.
+        p: from 0 to 1.
+    """
+    index = torch.arange(x.numel(), device=x.device).reshape(x.shape)
+    words = _philox(index // 4, seed.reshape(()))
+    place = index % 4
+    word = torch.where(
+        place < 2, torch.where(place == 0, words[0], words[1]), torch.where(place == 2, words[2], words[3])
+    )
+    keep = word >= min(int(p * _WORD), _WORD - 1)
+    factor = 1 / (1 - p) if p != 1 else 0.0
+    return functional.gelu(x) * (keep * factor).to(x.dtype)
+
+
+_WORD = 2**32
+_HALF = 2**16
+
+
+def _philox(counter: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four words of each counter, whose upper 64 bits are 0, as int64."""
+    zero = torch.zeros_like(counter)
+    x, y, z, w = counter % _WORD, counter // _WORD, zero, zero
+    key0, key1 = key % _WORD, torch.div(key, _WORD, rounding_mode="floor") % _WORD
+    for _ in range(10):
+        (p_high, p_low), (q_high, q_low) = _product(0xD2511F53, x), _product(0xCD9E8D57, z)
+        x, y, z, w = q_high ^ y ^ key0, q_low, p_high ^ w ^ key1, p_low
+        key0, key1 = (key0 + 0x9E3779B9) % _WORD, (key1 + 0xBB67AE85) % _WORD
+    return x, y, z, w
+
+
+def _product(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The upper and the lower word of a * b, by halves of b: int64 holds no product of two words."""
+    low = a * (b % _HALF)
+    high = a * (b // _HALF) + low // _HALF
+    return high // _HALF, high % _HALF * _HALF + low % _HALF
+
+
+def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
+    """The arguments: the mask is made again."""
+    return vars(arguments)
+
+
+def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # x's alone
+    """The gradient of x."""
+    # gelu(32) is 32 in every dtype, a power of two, so the op itself gives the factors, and reads one element for all.
+    factors = gelu_dropout(kept.x.new_full((), 32.0).expand(kept.x.shape), kept.seed, kept.p) / 32
+    return {"x": activate_backward(grad * factors, kept.x, "gelu")}
+
+
+def samples(device: str, dtype: torch.dtype) -> list[Sample]:
+    """Calls that the op must serve."""
+    draw = Draw(device, dtype)
+    seeds = [torch.tensor([number], device=device) for number in (0, 1, -1, 2**62 + 12345, -(2**63))]
+    seed = seeds[3]
+    return [
+        *(Sample(f"seed_{index}", (draw(6, 35), own, 0.25)) for index, own in enumerate(seeds)),
+        *(Sample(f"p_{p}", (draw(6, 35), seed, p)) for p in (0.0, 1e-3, 0.9, 1.0)),
+        Sample("seed_of_no_dims", (draw(9), seed[0], 0.5)),
+        Sample("scalar", (draw(), seed, 0.5)),
+        Sample("empty", (draw(3, 0, 2), seed, 0.5)),
+        Sample("odd", (draw(5, 67), seed, 0.5)),
+        Sample("aligned", (draw(5, 64), seed, 0.5)),
+        Sample("threads", (draw(33, 2051), seed, 0.1)),
+        Sample("permuted", (draw.permuted(3, 8, 5), seed, 0.5)),
+        Sample("strided", (draw.strided(4, 10), seed, 0.5)),
+        Sample("padded", (draw.padded(4, 40), seed, 0.5)),
+        Sample("unaligned", (draw.unaligned(4, 40), seed, 0.5)),
+        Sample("expanded", (draw(1, 40).expand(6, 40), seed, 0.5)),
+        Sample("channels_last", (draw(2, 4, 5, 6).to(memory_format=torch.channels_last), seed, 0.5)),
+    ]
+
+
+def errors(device: str) -> list[Sample]:
+    """Calls that the op must refuse."""
+    x, seed = Draw(device, torch.float32)(6), torch.zeros(1, dtype=torch.int64, device=device)
+    return [
+        Sample("p_above", (x, seed, 1.5), matches=r"p must be from 0 to 1, but is 1\.5"),
+        Sample("p_below", (x, seed, -0.1), matches=r"p must be from 0 to 1, but is -0\.1"),
+        Sample("p_nan", (x, seed, float("nan")), matches="p must be from 0 to 1, but is -?nan"),
+        Sample("two_seeds", (x, seed.expand(2), 0.5), matches=r"one element, but has the shape \[2\]"),
+        Sample("seed_dtype", (x, x[:1], 0.5), matches="seed must be an int64 tensor of one element"),
+        Sample("integers", (x.int(), seed, 0.5), matches="x must be float64, float32, float16 or bfloat16"),
+    ]
+
+
+gelu_dropout = Op("gelu_dropout", reference, samples, errors, Gradient(keep, backward))
