@@ -14,8 +14,8 @@ from torch.fx import Node
 
 from fuseconv.graph import is_call, is_getitem, map_nodes, op_name
 from fuseconv.predicates import Refused, same_sizes
-from fuseconv.replacement import Results, key_of
-from fuseconv.sizes import GuardError, all_sizes
+from fuseconv.replacement import Results
+from fuseconv.sizes import GuardError, key_of, run_for_all_sizes
 
 
 def relaid(changed: Mapping[Node, Any], mode: Any, seen: Results | None = None) -> dict[Node, Any]:
@@ -54,8 +54,7 @@ def _value(node: Node, fakes: Mapping[Node, Any], mode: Any, seen: Results | Non
     if seen is not None and key in seen:
         return seen[key]
     try:
-        with all_sizes(mode):
-            result = node.target(*args, **kwargs)  # type: ignore[operator]  # is_call or is_getitem
+        result = run_for_all_sizes(mode, lambda: node.target(*args, **kwargs))  # type: ignore[operator]  # see above
     except (GuardError, RuntimeError, ValueError) as problem:
         raise Refused(f"strides that {node.name} takes", str(problem).strip().split("\n")[0]) from None
     if seen is not None:

@@ -133,6 +133,13 @@ def hides_nothing(constants: Constants, mask: Any) -> None:
         raise Refused("a mask that hides nothing", f"{text_of(mask)} with elements {formula}")
 
 
+def is_never_true(constants: Constants, mask: Any) -> None:
+    """A bool tensor of which no element is true, for every size: from how it is computed."""
+    formula = constants.formula(mask)
+    if formula is not False:
+        raise Refused("a mask that is never true", f"{text_of(mask)} with elements {formula}")
+
+
 def hides_the_future(constants: Constants, mask: Any) -> None:
     """An attention mask that hides from each query the keys after it and no other, for every size."""
     from fuseconv.formula import AtLeastZero, Choice, axis, negated
@@ -238,6 +245,7 @@ _VALUES = (dtype, dtype_of, gelu_of, letters_of, number_of, product_of, rank, si
 _TESTS = (
     hides_nothing,
     hides_the_future,
+    is_never_true,
     is_contiguous,
     is_floating,
     is_number,

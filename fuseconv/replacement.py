@@ -7,7 +7,6 @@ need a guard the program does not have.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,7 +18,7 @@ from fuseconv.contract import DTYPES
 from fuseconv.graph import Workspace, find_op, is_repeatable, map_nodes
 from fuseconv.predicates import FUNCTIONS, Constants, Refused, row_major, same_sizes, text_of
 from fuseconv.rule_text import Apply, Call, Items, Line, Literal, Name, Term
-from fuseconv.sizes import GuardError, all_sizes
+from fuseconv.sizes import GuardError, key_of, run_for_all_sizes
 
 Results: TypeAlias = dict[Any, Any]
 """Results of ops on fake tensors, by what they depend on."""
@@ -160,8 +159,7 @@ def _instruction(
     if seen is not None and key in seen:
         return Instruction(line.targets, line.unpacks, op, args, kwargs, seen[key], line.constant)
     try:
-        with nullcontext() if mode is None else all_sizes(mode):
-            fake = op(*fake_args, **fake_kwargs)
+        fake = run_for_all_sizes(mode, lambda: op(*fake_args, **fake_kwargs))
     except GuardError as problem:
         raise Refused(f"sizes that {op} takes, all of them", str(problem)) from None
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError) as problem:
@@ -179,17 +177,6 @@ def _check_constant(line: Line, instruction: Instruction, made: set[str], worksp
             raise Refused(f"constants to compute {line.targets[0]} from", text_of(leaf))
     if line.unpacks or not is_repeatable(instruction.op):
         raise Refused("an op that gives one tensor, the same whenever it is called", str(instruction.op))
-
-
-def key_of(value: Any) -> Any:
-    """Returns what an op's result on fake values depends on, hashable; symbolic sizes by their expressions."""
-    if isinstance(value, torch.Tensor):
-        return (value.dtype, value.device, value.layout, key_of(tuple(value.shape)), key_of(tuple(value.stride())))
-    if isinstance(value, list | tuple):
-        return tuple(key_of(item) for item in value)
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return value.node.expr
-    return (type(value), value)
 
 
 def _fake(value: Any, fakes: Mapping[str, Any]) -> Any:
