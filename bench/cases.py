@@ -172,7 +172,7 @@ def memory_cases(shape: tuple[int, int]) -> Iterator[Case]:
         yield from op_case("add_rms_norm", dtype, (shape, shape, row), (1e-5,))
         for name in ("sum_squared", "mean_abs"):
             yield from op_case(name, dtype, (shape,), ([-1],))
-        yield from op_case("activation_backward", dtype, (shape,) * 2, ("relu", True), act="relu")
+        yield from op_case("gated_act", dtype, (shape,), ("silu",), act="silu")
         yield from dropout_case(dtype, shape)
 
 

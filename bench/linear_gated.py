@@ -2,7 +2,7 @@
 
     python bench/linear_gated.py build/libfuseconv_linear.so bench/results/h200_linear_gated.json
 
-As bench/linear_act.py, whose library, clock and checks these are. `limit_us` is torch's bare mm of the product,
+The library and the checks are those of linear_library.py. `limit_us` is torch's bare mm of the product,
 [M, K] by [K, 2H]; `sm90_us` the fastest of our fused kernel, also where another backend was chosen; the peers are
 what a user of torch gets with one merged weight, eager and compiled.
 """
@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from linear_act import ACTIVATIONS, BACKENDS, COLD_BYTES, Call, Library, draw, error, microseconds
+from clock import COLD_BYTES, Call, microseconds
+from linear_library import ACTIVATIONS, BACKENDS, Library, draw, error
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 ROWS = [  # m, h, k, act
@@ -87,7 +88,7 @@ def measure(
         call = torch.compile(gated(act), mode=mode, dynamic=False)
         call(*sets[0])
         calls[mode] = [lambda s=s, f=call: f(*s) for s in sets]
-    times = microseconds(calls, 9, max(len(sets), min(60, max(4, int(1e-3 / (flops / 600e12 + 3e-6))))))
+    times = microseconds(calls, "cuda", 9)
     middle = {name: statistics.median(values) for name, values in times.items()}
     result |= {"us": middle["ours"], "limit_us": middle["mm"], "eager_us": middle["eager"]}
     result |= {name: middle.get(mode) for mode, name in MODES.items()}

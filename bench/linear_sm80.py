@@ -2,7 +2,7 @@
 
     python bench/linear_sm80.py build/libfuseconv_linear.so bench/results/h200_linear_sm80.json
 
-Library, clock and checks are those of bench/linear_act.py.
+Library and checks are those of bench/linear_library.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import statistics
 from pathlib import Path
 
 import torch
-from linear_act import ACTIVATIONS, BACKENDS, SIX, SMALL, Choice, Library, draw, error, microseconds
+from cases import SIX, SMALL
+from clock import microseconds
+from linear_library import ACTIVATIONS, BACKENDS, Choice, Library, draw, error
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 SHAPES = ("128x256", "128x128", "64x64")
@@ -34,7 +36,7 @@ def measure(library: Library, shape: tuple[int, int, int], act: str, dtype: torc
         calls[tile] = [lambda c=choice: library.run(problem, c)]
         rows.append({"op": "linear_act", "act": act, "backend": "sm80", "variant": tile, "shape": list(shape)})
         rows[-1] |= {"dtype": str(dtype).removeprefix("torch."), "error": error(y, reference)}
-    times = microseconds(calls, 7, min(40, max(4, int(1e-3 / (2 * m * n * k / 400e12 + 3e-6)))))
+    times = microseconds(calls, "cuda", 7)
     for row in rows:
         row |= {"us": statistics.median(times[row["variant"]]), "limit_us": statistics.median(times["mm"])}
     return rows

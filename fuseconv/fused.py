@@ -93,14 +93,20 @@ def _adopt(fused: nn.Module, model: nn.Module) -> None:
         if not module._parameters and not module._buffers:
             continue
         place = fused
-        for name in path.split(".") if path else ():
-            if name not in place._modules:
-                place.add_module(name, nn.Module())
-            place = place.get_submodule(name)
-        for name, parameter in module._parameters.items():
-            place.register_parameter(name, parameter)
-        for name, buffer in module._buffers.items():
-            place.register_buffer(name, buffer, persistent=name not in module._non_persistent_buffers_set)
+        try:
+            for name in path.split(".") if path else ():
+                if name not in place._modules:
+                    place.add_module(name, nn.Module())
+                place = place.get_submodule(name)
+            for name, parameter in module._parameters.items():
+                place.register_parameter(name, parameter)
+            for name, buffer in module._buffers.items():
+                place.register_buffer(name, buffer, persistent=name not in module._non_persistent_buffers_set)
+        except KeyError as taken:
+            fix = "rename it in the model"
+            raise UnsupportedError(
+                f"a part of the model has a name of fuse's own: {taken}", where=path, fix=fix
+            ) from None
     if own := set(model.state_dict()) ^ set(fused.state_dict()):
         raise UnsupportedError(
             f"the model's state dict has {min(own)}, which is no parameter and no buffer",

@@ -7,7 +7,7 @@ torch.export itself sets them aside: a broadcast of [n] with [1] is a broadcast 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,10 +22,54 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 class GuardError(RuntimeError):
     """An op asked about sizes what is not the same for all of them."""
 
+    def __init__(self, condition: Any) -> None:
+        super().__init__(f"a condition on sizes, {condition}")
+        self.condition = condition
+
+
+def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> Any:
+    """Returns what ops on fake tensors give, for every size.
+
+    A condition that some sizes meet and others do not, as the batch from which a convolution takes another kernel, is
+    tried both ways: if the dtypes, shapes and strides come out the same, it does not matter.
+
+    Raises:
+        GuardError: it does matter, or there is a second such condition.
+    """
+    if mode is None:
+        return run()
+    try:
+        with all_sizes(mode):
+            return run()
+    except GuardError as problem:
+        undecided = problem
+    results = []
+    for answer in (True, False):
+        with all_sizes(mode, {undecided.condition: answer}):
+            results.append(run())
+    if key_of(results[0]) != key_of(results[1]):
+        raise undecided
+    return results[0]
+
+
+def key_of(value: Any) -> Any:
+    """Returns what an op's result on a fake value depends on, hashable; symbolic sizes by their expressions."""
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, value.device, value.layout, key_of(tuple(value.shape)), key_of(tuple(value.stride())))
+    if isinstance(value, list | tuple):
+        return tuple(key_of(item) for item in value)
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value.node.expr
+    return (type(value), value)
+
 
 @contextmanager
-def all_sizes(mode: FakeTensorMode) -> Iterator[None]:
+def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> Iterator[None]:
     """Runs the block in a fake mode whose ShapeEnv decides nothing by example.
+
+    Args:
+        mode: the fake mode.
+        given: conditions on sizes to be taken for true or false.
 
     Raises:
         GuardError: out of the block's ops, where one would need a guard.
@@ -37,11 +81,13 @@ def all_sizes(mode: FakeTensorMode) -> Iterator[None]:
         return
 
     def evaluate(expression: Any, *_: Any, fallback_value: bool | None = None, **__: Any) -> Any:
+        if given is not None and expression in given:
+            return sympy.true if given[expression] else sympy.false
         decided = _decided(environment, expression)
         if decided is None and fallback_value is not None:
             return sympy.true if fallback_value else sympy.false
         if decided is None:
-            raise GuardError(f"a condition on sizes, {expression}")
+            raise GuardError(expression)
         return decided
 
     def check(expression: Any, *_: Any, **__: Any) -> bool:

@@ -335,6 +335,28 @@ def test_state_that_is_no_tensor_is_refused():
         fuseconv.fuse(Odd(4, 4), torch.randn(3, 4))
 
 
+def test_a_part_with_a_name_of_our_own_is_refused():
+    model = nn.Sequential()
+    model.add_module("plan", nn.Linear(4, 4))
+    with pytest.raises(UnsupportedError, match=r"a name of fuse's own.*plan"):
+        fuseconv.fuse(model, torch.randn(3, 4))
+
+
+def test_the_backend_is_given_to_every_op_that_has_one():
+    model, inputs, _ = drawn("perceptron")
+    for backend in ("auto", "aten"):
+        (graph,) = [
+            inner.graph
+            for inner in fuseconv.fuse(model, inputs, backend=backend).modules()
+            if isinstance(inner, torch.fx.GraphModule)
+        ]
+        calls = [node for node in graph.nodes if node.target is torch.ops.fuseconv.linear_act.default]
+        assert calls
+        assert all(node.kwargs["backend"] == backend for node in calls)
+    with pytest.raises(RuntimeError, match="backend"):
+        fuseconv.fuse(model, inputs, backend="none of these")
+
+
 def test_a_backend_without_an_op_that_has_one_is_refused():
     with pytest.raises(UsageError, match="no op of the fused graph has a backend"):
         fuseconv.fuse(nn.LayerNorm(4), torch.randn(3, 4), backend="cublas")

@@ -127,8 +127,7 @@ PERCEPTRON = [
         ((2, 7, 24),),
     ),
 ]
-HAS = torch.ops.fuseconv
-PAIRS = [*LINEAR, *NORM, *(GATED if hasattr(HAS, "linear_gated") else []), *(PERCEPTRON if hasattr(HAS, "mlp") else [])]
+PAIRS = [*LINEAR, *NORM, *GATED, *PERCEPTRON]
 each_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 
 

@@ -6,7 +6,7 @@
 # message says what is left out. The library itself is not needed to build: a stub of its soname stands in, and torch has
 # loaded the real one.
 #
-# fuseconv_gemm_library(<target>) makes a shared library of the same with a plain C interface, which bench/linear_act.py
+# fuseconv_gemm_library(<target>) makes a shared library of the same with a plain C interface, which bench/linear_library.py
 # and tests/test_linear_backends.py drive.
 
 set(FUSECONV_LINEAR ${CMAKE_CURRENT_LIST_DIR}/linear)

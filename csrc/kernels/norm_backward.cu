@@ -22,8 +22,7 @@ struct GradientArguments {
   const T* grad_sum;  // these three may be null
   const T* weight;
   Compute<T>* partial;  // [blocks, 2, columns]: sums for the weight, and for the bias
-  Compute<T> eps;
-  bool centred;
+  RowNorm<T> norm;
   bool streaming;
 };
 
@@ -64,39 +63,46 @@ __global__ void __launch_bounds__(kRowBlock<Threads>, kResidentBlocks<Compute<T>
   Group<Threads> group;
   A weight_sum[Chunks][kSize] = {};
   A bias_sum[Chunks][kSize] = {};
+  // The sums leave registers for few rows at a time: the next ones are on their way while these are computed. Past the
+  // last row that is one of no gradient.
+  Run<T> next_x[Chunks], next_grad[Chunks];
+  const auto fetch = [&](int64_t index) {
+    int64_t offsets[4];
+    row_offsets(a.rows, min(index, a.row_count - 1), offsets);
+    fetch_row<T, Threads>(a.x + offsets[2], next_x, lane, columns, A(0));
+    fetch_row<T, Threads>(a.grad + offsets[1], next_grad, lane, index < a.row_count ? columns : 0, A(0));
+  };
+  constexpr int kRows = kRowsPerBlock<Threads>;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kRows;
+  fetch(static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / Threads);
   for_each_row<Threads>(a.row_count, [&](int64_t index, bool active) {
     int64_t offsets[4];
     row_offsets(a.rows, index, offsets);
     A n[Chunks][kSize], h[Chunks][kSize];
-    load_row<T, Threads>(a.x + offsets[2], n, lane, columns, A(0));
-    load_row<T, Threads>(a.grad + offsets[1], h, lane, active ? columns : 0, A(0));
-    const Moments<A> m = center_row<T>(group, n, lane, columns, a.eps, a.centred);
+    const A first = sizeof(T) == 2 ? widen(a.x[offsets[2]]) : A(0);
+    widen_row(next_x, n);
+    widen_row(next_grad, h);
+    fetch(index + step);
+    const Moments<A> m = center_row<T>(group, a.norm, n, first, lane, columns);
+    Run<T> weight[Chunks];
+    fetch_row<T, Threads>(a.weight, weight, lane, a.weight == nullptr ? 0 : columns, A(1));
     A along = 0, level = 0;  // the means of h n, and of h
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
-      const int column = (chunk * Threads + lane) * kSize;
-      Run<T> weight;
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        weight.values[i] = narrow<T>(1);
-      }
-      if (column < columns && a.weight != nullptr) {
-        weight = load_run(a.weight + column);
-      }
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
         n[chunk][i] = fma(n[chunk][i], m.factor, m.offset);
         weight_sum[chunk][i] += h[chunk][i] * n[chunk][i];
         bias_sum[chunk][i] += h[chunk][i];
-        h[chunk][i] *= widen(weight.values[i]);
+        h[chunk][i] *= widen(weight[chunk].values[i]);
         along += h[chunk][i] * n[chunk][i];
         level += h[chunk][i];
       }
     }
     Total<T> totals[2] = {along, level};
     group.reduce(Add{}, totals);
-    along = static_cast<A>(mean<T>(totals[0], columns));
-    level = a.centred ? static_cast<A>(mean<T>(totals[1], columns)) : A(0);
+    along = static_cast<A>(totals[0] * a.norm.share);
+    level = a.norm.centred ? static_cast<A>(totals[1] * a.norm.share) : A(0);
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
 #pragma unroll
@@ -133,7 +139,7 @@ __global__ void __launch_bounds__(kStridedThreads) gradients_strided(const __gri
     const auto weight = [&](int64_t column) {
       return a.weight == nullptr ? A(1) : widen(a.weight[column * a.weight_stride]);
     };
-    const Moments<A> m = moments_of<T>(group, x, a.columns, a.eps, a.centred);
+    const Moments<A> m = moments_of<T>(group, a.norm, x, a.columns);
     Total<T> totals[2] = {};
     for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
       const A n = fma(x(column) - m.center, m.factor, m.offset);
@@ -148,8 +154,8 @@ __global__ void __launch_bounds__(kStridedThreads) gradients_strided(const __gri
       totals[1] += h;
     }
     group.reduce(Add{}, totals);
-    const A along = static_cast<A>(mean<T>(totals[0], a.columns));
-    const A level = a.centred ? static_cast<A>(mean<T>(totals[1], a.columns)) : A(0);
+    const A along = static_cast<A>(totals[0] * a.norm.share);
+    const A level = a.norm.centred ? static_cast<A>(totals[1] * a.norm.share) : A(0);
     for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
       const A n = fma(x(column) - m.center, m.factor, m.offset);
       const A value = (grad(column) * weight(column) - level - n * along) * m.factor;
@@ -218,8 +224,7 @@ void run_norm_backward(CudaHost& host, const NormGradients& norm) {
   a.grad_sum = data(norm.grad_sum);
   a.weight = data(norm.weight);
   a.weight_stride = norm.weight ? norm.weight->strides[0] : 1;
-  a.eps = static_cast<A>(norm.eps);
-  a.centred = norm.centred;
+  a.norm = RowNorm<T>(a.columns, norm.eps, norm.centred);
   a.streaming = exceeds_cache(element_count(norm.x) * sizeof(T));
   const void* pointers[] = {a.grad_x, a.grad, a.x, a.grad_sum};
   bool aligned = a.columns % kVectorSize<T> == 0 && a.weight_stride == 1 && is_aligned(a.weight);

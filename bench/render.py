@@ -1,0 +1,110 @@
+"""Writes the tables of docs/performance.md from bench/results: a number on that page is one of a run.
+
+    python bench/render.py
+
+A table stands between `<!-- table: FILE KEY=VALUE,... ... -->` and `<!-- end -->`: the rows of bench/results/FILE whose
+KEY is one of the VALUEs, a shape written as 128x3072x768. `mean=KEY,...` gives geometric means in place of the rows, a
+line for each value of the keys.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "performance.md"
+RESULTS = ROOT / "bench" / "results"
+MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+PEERS = ("eager", "compile", "max_autotune")
+
+Row = dict[str, Any]
+
+
+def rendered(text: str) -> str:
+    """Returns a page with every marked table made anew.
+
+    Raises:
+        ValueError: a marker is wrong, or no row is what it asks for.
+    """
+    return MARKED.sub(lambda found: found[1] + "\n".join(table(found[2])) + "\n" + found[3], text)
+
+
+def table(marker: str) -> Iterator[str]:
+    """Yields the lines of one table; `marker` is what stands after `table:`."""
+    file, *terms = marker.split()
+    wanted = dict(term.split("=", 1) for term in terms)
+    means = [key for key in wanted.pop("mean", "").split(",") if key]
+    contents = json.loads((RESULTS / file).read_text())
+    rows = [row for row in contents["rows"] if all(word(row, key) in wanted[key].split(",") for key in wanted)]
+    if not rows:
+        raise ValueError(f"no row of {file} is {marker}")
+    yield f"{contents['device']}, torch {contents['versions']['torch']}; [{file}](../bench/results/{file})."
+    yield ""
+    yield from mean_lines(rows, means) if means else row_lines(rows)
+
+
+def row_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields a line a row: our time, what part of the limit it reaches, and how many times slower the peers are."""
+    yield "| op | act | dtype | shape | µs | of the limit | " + " | ".join(map(title, PEERS)) + " |"
+    yield "|" + "---|" * 4 + "--:|" * (2 + len(PEERS))
+    for row in rows:
+        names = [word(row, key) for key in ("op", "act", "dtype")]
+        shape = word(row, "shape").replace("x", ", ")
+        figures = [f"{row['us']:.2f}", f"{100 * ratio(row, 'limit'):.0f} %", *(times(row, peer) for peer in PEERS)]
+        yield f"| {' | '.join([*names, shape, *figures])} |"
+
+
+def mean_lines(rows: Sequence[Row], keys: Sequence[str]) -> Iterator[str]:
+    """Yields a line for each value of `keys`: geometric means of our time over the limit, and of peers' over ours."""
+    yield f"| {' | '.join(keys)} | rows | ours / limit | " + " | ".join(map(title, PEERS)) + " |"
+    yield "|" + "---|" * len(keys) + "--:|" * (2 + len(PEERS))
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(word(row, key) for key in keys), []).append(row)
+    for names, group in groups.items():
+        limit = mean(group, lambda row: 1 / ratio(row, "limit"))
+        peers = [
+            f"{mean(having, lambda row, peer=peer: ratio(row, peer)):.2f}x" if having else ""
+            for peer in PEERS
+            for having in [[row for row in group if row[f"{peer}_us"]]]
+        ]
+        yield f"| {' | '.join([*names, str(len(group)), f'{limit:.3f}', *peers])} |"
+
+
+def mean(rows: Sequence[Row], figure: Callable[[Row], float]) -> float:
+    """Returns a geometric mean."""
+    return math.exp(statistics.mean(math.log(figure(row)) for row in rows))
+
+
+def ratio(row: Row, peer: str) -> float:
+    """Returns how many times our time a peer's is: the median over rounds where the run kept it."""
+    figure: float = row.get("ratios", {}).get(peer) or row[f"{peer}_us"] / row["us"]
+    return figure
+
+
+def times(row: Row, peer: str) -> str:
+    """Returns how many times slower a peer is; nothing where it was not timed."""
+    return f"{ratio(row, peer):.2f}x" if row[f"{peer}_us"] else ""
+
+
+def title(peer: str) -> str:
+    """Returns a peer as a column is called."""
+    return peer.replace("_", "-")
+
+
+def word(row: Row, key: str) -> str:
+    """Returns a value of a row as a marker writes it."""
+    value = row.get(key, "")
+    if isinstance(value, list):
+        return "x".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(PAGE.read_text()))

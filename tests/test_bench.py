@@ -1,0 +1,89 @@
+"""bench/: every op has a case, the benchmark runs on this machine, and the page shows what the files hold."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fuseconv import ops
+
+BENCH = Path(__file__).resolve().parent.parent / "bench"
+sys.path.insert(0, str(BENCH))
+
+import cases  # noqa: E402  # scripts, not a package
+import clock  # noqa: E402
+import render  # noqa: E402
+
+bench = importlib.import_module("ops")
+
+HELPERS = {"activation_backward", "gated_act_backward", "norm_backward"}
+"""Ops that are the gradients of others: a model that learns calls them."""
+
+
+def test_every_op_has_a_case_on_each_device():
+    for device in ("cpu", "cuda"):
+        named = {case.op for case in cases.cases(device)}
+        assert {op.name for op in ops.OPS} - named - HELPERS == set()
+
+
+def test_no_row_is_measured_twice():
+    for device in ("cpu", "cuda"):
+        keys = [(case.op, case.act, case.dtype, case.shape) for case in cases.cases(device)]
+        assert len(keys) == len(set(keys))
+
+
+def test_a_run_prints_and_merges_its_rows(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "cpu.json"
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["ops.py", str(out), "--device", "cpu", "--rounds", "1", *arguments])
+        with torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=256):  # put back what a run sets
+            bench.main()
+        return capsys.readouterr().out
+
+    printed = run("--only", "linear_act", "--act", "relu", "--dtype", "f32", "--peers", "eager", "--seconds", "0.1")
+    first = json.loads(out.read_text())
+    row = first["rows"][0]
+    assert "linear_act" in printed
+    assert "cases were left: out of time" in printed
+    assert row["shape"] == [1, 3072, 768]
+    assert row["flops"] == 2 * 1 * 3072 * 768
+    assert row["bytes"] == 4 * (768 + 3072 * 768 + 3072 + 3072)
+    assert row["compile_us"] is None
+    for name in ("us", "limit_us", "eager_us"):
+        assert row[name] > 0
+    run("--only", "add_relu", "--dtype", "f16", "--peers", "eager", "--seconds", "0.1")
+    both = json.loads(out.read_text())
+    assert [one["op"] for one in both["rows"]] == ["linear_act", "add_relu"]
+    assert both["rows"][0] == row
+
+
+def test_a_case_that_is_wrong_stops_the_run():
+    case = next(case for case in cases.cases("cpu") if case.op == "add_relu")
+    operands = cases.draw("cpu", "f32", ((4, 8), (4, 8)))
+    assert bench.check(case, operands) < 3
+    with pytest.raises(AssertionError, match=r"add_relu .* error"):
+        bench.check(replace(case, ours=lambda a, b: torch.relu(a - b)), operands)
+
+
+def test_ratios_are_of_the_same_round():
+    times = {"us": [1.0, 2.0, 4.0], "again": [1.0, 2.2, 4.0], "eager_us": [2.0, 4.0, 7.0]}
+    assert clock.ratio(times, "eager_us", "us") == 2
+    assert clock.noise(times, "us") == 0
+
+
+def test_the_page_is_what_the_files_hold():
+    page = render.PAGE.read_text()
+    assert render.MARKED.search(page)
+    assert render.rendered(page) == page
+
+
+def test_a_marker_without_a_row_is_an_error():
+    with pytest.raises(ValueError, match="no row of"):
+        render.rendered("<!-- table: h200_gemm_linear_act.json op=other -->\n<!-- end -->")
