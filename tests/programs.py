@@ -68,7 +68,7 @@ def bert(layers=2):
         hidden_size=32, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=64, vocab_size=100
     )
     module = Outputs(
-        _seeded(BertModel, config), ("input_ids", "attention_mask"), ("last_hidden_state", "pooler_output")
+        seeded(BertModel, config).double(), ("input_ids", "attention_mask"), ("last_hidden_state", "pooler_output")
     )
     batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=512)
     ids = torch.randint(0, 100, (2, 7), generator=torch.Generator().manual_seed(0))
@@ -82,7 +82,7 @@ def vit():
     config = ViTConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=32, patch_size=8
     )
-    module = Outputs(_seeded(ViTModel, config), ("pixel_values",), ("last_hidden_state",))
+    module = Outputs(seeded(ViTModel, config).double(), ("pixel_values",), ("last_hidden_state",))
     return capture(module, torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
 
 
@@ -90,12 +90,12 @@ def resnet():
     from transformers import ResNetConfig, ResNetForImageClassification
 
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
-    module = Outputs(_seeded(ResNetForImageClassification, config), ("pixel_values",), ("logits",))
+    module = Outputs(seeded(ResNetForImageClassification, config).double(), ("pixel_values",), ("logits",))
     return capture(module, torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
 
 
-def _seeded(model, config):
+def seeded(model, config):
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # transformers and torch, about each other, at import and construction
         torch.manual_seed(0)
-        return model(config).double()
+        return model(config)

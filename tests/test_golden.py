@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import hub_models
 import programs
 import pytest
 import torch
 
-from fuseconv.graph import op_name
+from fuseconv.graph import Workspace, op_name
 from fuseconv.plan import plan
+from fuseconv.predicates import Refused
 from fuseconv.rewrite import rewrite
+from fuseconv.tolerance import compare
+from fuseconv.truth import run_in_float64
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -67,3 +71,54 @@ def test_the_fused_program_is_saved_and_loaded(fused, tmp_path):
         if str(node.target).startswith("fuseconv.")
     ]
     assert rules
+
+
+@pytest.fixture(scope="module", params=hub_models.MODELS)
+def hub(request, default_rules):
+    program = hub_models.MODELS[request.param](torch.float32)
+    found = plan(program, default_rules, device="cpu", targets=())
+    return request.param, program, found, rewrite(program, found)
+
+
+def test_a_hub_model_is_fused_as_its_golden_graph(hub, request):
+    name, _, found, program = hub
+    path = GOLDEN / f"{name}.txt"
+    text = printed(found, program)
+    if request.config.getoption("--update-goldens"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def calls(program, *names):
+    nodes = (node for node in program.exported.graph.nodes if node.op == "call_function")
+    return [node for node in nodes if any(word in op_name(node.target) for word in names)]
+
+
+def test_nothing_is_left_that_need_not_be(hub):
+    """No dropout, no batch norm, one product for one input, no mask that could be proved constant."""
+    _, _, _, program = hub
+    assert calls(program, "dropout", "batch_norm") == []
+    inputs = [node.args[0] for node in calls(program, "aten.linear.", "linear_act", "linear_gated")]
+    assert len(inputs) == len(set(inputs))
+    workspace = Workspace(program.exported)
+    for node in calls(program, "scaled_dot_product_attention"):
+        if len(node.args) > 3 and node.args[3] is not None:
+            with pytest.raises(Refused):
+                workspace.formula(node.args[3])
+
+
+def check_parity(program, fused_program):
+    truth = run_in_float64(program, program.examples)
+    for row in map(compare, programs.run(fused_program), programs.run(program), truth):
+        assert row.ok, row.reason
+
+
+def test_a_fused_hub_model_computes_the_same(hub):
+    _, program, _, fused_program = hub
+    check_parity(program, fused_program)
+
+
+def test_a_fused_hub_model_computes_the_same_in_bfloat16(hub, default_rules):
+    name, *_ = hub
+    program = hub_models.MODELS[name](torch.bfloat16)
+    check_parity(program, rewrite(program, plan(program, default_rules, device="cpu", targets=())))
