@@ -85,7 +85,7 @@ def _matched(matched: frozenset[Node], values: dict[Node, Any]) -> dict[Node, An
 
 
 def _replaced(replacement: Replacement, values: dict[Node, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {name: values[node] for name, node in replacement.same.items()}
+    made: dict[str, Any] = {}
 
     def value(argument: Any) -> Any:
         if isinstance(argument, Made):
@@ -98,7 +98,7 @@ def _replaced(replacement: Replacement, values: dict[Node, Any]) -> dict[str, An
         kwargs = {name: value(argument) for name, argument in instruction.kwargs.items()}
         result = instruction.op(*(value(argument) for argument in instruction.args), **kwargs)
         made |= zip(instruction.targets, result if instruction.unpacks else [result], strict=False)
-    return made
+    return made | {name: value(same) for name, same in replacement.same.items()}
 
 
 def _reached(result: Any, leaves: Mapping[Node, Tensor]) -> frozenset[Node]:

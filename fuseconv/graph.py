@@ -6,10 +6,8 @@ The copy shares weights and fake values with the program; only nodes and edges a
 from __future__ import annotations
 
 import math
-import operator
-import re
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,12 +17,49 @@ from torch.fx import Graph, Node
 
 import fuseconv.ops  # noqa: F401  # registers the ops that rules put in place
 from fuseconv.contract import DTYPES, SHORT_DTYPES
+from fuseconv.elements import elements
+from fuseconv.formula import UnknownError
+from fuseconv.nodes import (
+    arguments,
+    find_op,
+    is_call,
+    is_getitem,
+    is_repeatable,
+    is_returned,
+    map_nodes,
+    nodes_in,
+    op_name,
+    source_line,
+)
 from fuseconv.predicates import Refused
 from fuseconv.steps import Binding
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_TORCH = str(Path(torch.__file__).parent)
+__all__ = [
+    "Workspace",
+    "arguments",
+    "find_op",
+    "from_binding",
+    "is_call",
+    "is_getitem",
+    "is_repeatable",
+    "is_returned",
+    "map_nodes",
+    "nodes_in",
+    "op_name",
+    "source_line",
+    "to_binding",
+]
+
 _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """A constant to be computed: an op, and arguments of which every node is a constant."""
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
 
 class Workspace:
@@ -53,29 +88,89 @@ class Workspace:
         self.trainable = trainable
         self._states = _states(exported)
         fixed = (InputKind.CONSTANT_TENSOR,) if trainable else _STATE_KINDS
-        self._constants = {name: tensor for name, (kind, tensor) in self._states.items() if kind in fixed}
+        self._constants: dict[str, torch.Tensor | Deferred] = {
+            name: tensor for name, (kind, tensor) in self._states.items() if kind in fixed
+        }
+        self._computed: dict[str, Node] = {}
         self.clean()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
         self._replaced: dict[Node, Node] = {}
         self._origins: dict[Node, str] = {}
 
+    def formula(self, node: Any) -> Any:
+        """Returns the formula of a tensor's elements, for every size.
+
+        Raises:
+            Refused: they depend on an input, or on an op that is not followed.
+        """
+        try:
+            return elements(node, self.ranges, self.constant)
+        except UnknownError as problem:
+            raise Refused("elements that depend on no input", str(problem)) from None
+
     def is_state(self, node: Any) -> bool:
-        """Whether a node stands for a parameter, buffer or constant of the model."""
-        return isinstance(node, Node) and node.op == "placeholder" and node.name in self._states
+        """Whether a node is a parameter, buffer or constant of the model, or computed of constants at conversion."""
+        return self.is_constant(node) or (
+            isinstance(node, Node) and node.op == "placeholder" and node.name in self._states
+        )
+
+    def is_constant(self, node: Any) -> bool:
+        """Whether a node's values never change, so that they may be read and computed with at conversion.
+
+        Those are the parameters, buffers and literals of the model; of a trainable program its literals alone; and
+        what was computed of them.
+        """
+        return isinstance(node, Node) and node.op == "placeholder" and node.name in self._constants
 
     def constant(self, node: Any) -> torch.Tensor | None:
-        """Returns the tensor behind a placeholder whose values never change, so that they may be read; else None.
+        """Returns the tensor behind a node whose values never change; None for any other."""
+        if not self.is_constant(node):
+            return None
+        known = self._constants[node.name]
+        if isinstance(known, Deferred):
+            known = self._constants[node.name] = self._compute(known, {}).detach().clone()
+        return known
 
-        Of a trainable program those are the literals of its `forward` alone.
+    def _compute(self, deferred: Deferred, done: dict[Node, torch.Tensor]) -> torch.Tensor:
+        def value(node: Node) -> torch.Tensor:
+            known = self._constants[node.name]
+            if isinstance(known, Deferred):
+                known = done[node] = done[node] if node in done else self._compute(known, done)
+            return known
+
+        args, *rest = map_nodes([list(deferred.args), *deferred.kwargs.values()], value)
+        with torch.no_grad():
+            result: torch.Tensor = deferred.op(*args, **dict(zip(deferred.kwargs, rest, strict=True)))
+        return result
+
+    def compute(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Node:
+        """Returns a constant that is what an op gives on constants, computed when it is asked for.
+
+        The same op on the same constants is one constant: weights that two sites share stay shared.
         """
-        return self._constants.get(node.name) if isinstance(node, Node) and node.op == "placeholder" else None
+        key = repr((op, args, sorted(kwargs.items())))
+        if key not in self._computed:
+            first = next(node for node in self.graph.nodes if not self.is_state(node))
+            with self.graph.inserting_before(first):
+                node = self.graph.create_node("placeholder", name, name=name)
+            node.target = node.name
+            self._nodes[node.name] = node
+            self._constants[node.name] = Deferred(op, args, kwargs)
+            self._computed[key] = node
+        return self._computed[key]
+
+    def computed(self) -> dict[str, torch.Tensor]:
+        """Returns the constants that were computed and are read, by the name of their node."""
+        used = [node for node in self._computed.values() if node.users]
+        tensors = ((node.name, self.constant(node)) for node in used)
+        return {name: tensor for name, tensor in tensors if tensor is not None}
 
     def may_require_grad(self, node: Node) -> bool:
         """Whether anything that a node is computed from may be differentiated by: a parameter, a buffer, an input."""
         seen, queue = {node}, [node]
         while queue:
             node = queue.pop()
-            if node.op == "placeholder" and self.constant(node) is None:
+            if node.op == "placeholder" and not self.is_constant(node):
                 return True
             queue.extend(operand for operand in node.all_input_nodes if operand not in seen)
             seen.update(node.all_input_nodes)
@@ -139,67 +234,6 @@ def _states(exported: torch.export.ExportedProgram) -> dict[str, tuple[InputKind
             if isinstance(tensor, torch.Tensor):
                 states[spec.arg.name] = (spec.kind, tensor)
     return states
-
-
-def is_call(node: Any) -> bool:
-    """Whether a node calls an op of torch.ops."""
-    return isinstance(node, Node) and node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
-
-
-def is_getitem(node: Any) -> bool:
-    """Whether a node takes one result of an op that has several."""
-    return isinstance(node, Node) and node.op == "call_function" and node.target is operator.getitem
-
-
-def op_name(target: Any) -> str:
-    """Returns an op as rules write it: `aten.gelu.default`."""
-    return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
-
-
-def find_op(name: str) -> torch._ops.OpOverload | None:
-    """Returns the op a rule names, or None when no loaded library has it."""
-    namespace, packet, overload = name.split(".")
-    found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
-    return found if isinstance(found, torch._ops.OpOverload) else None
-
-
-def arguments(node: Node) -> dict[str, Any]:
-    """Returns every argument of an op call by its schema name, defaults filled in."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    values = {}
-    for at, argument in enumerate(node.target._schema.arguments):
-        if not argument.kwarg_only and at < len(node.args):
-            values[argument.name] = node.args[at]
-        elif argument.name in node.kwargs:
-            values[argument.name] = node.kwargs[argument.name]
-        else:
-            values[argument.name] = argument.default_value
-    return values
-
-
-def nodes_in(value: Any) -> Iterator[Node]:
-    """Yields the nodes in an argument, lists included."""
-    if isinstance(value, Node):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from nodes_in(item)
-
-
-def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
-    """Returns the argument with every node in it changed."""
-    if isinstance(value, Node):
-        return change(value)
-    if isinstance(value, list | tuple):
-        return [map_nodes(item, change) for item in value]
-    return value
-
-
-def source_line(node: Node) -> str:
-    """Returns the model's own innermost source line for a node, `file:line in function`; empty where none is known."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
-    return "{}:{} in {}".format(*own[-1]) if own else ""
 
 
 def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from fuseconv.graph import find_op
 from fuseconv.pattern import Default, Expected, Pattern
 from fuseconv.predicates import FUNCTIONS
+from fuseconv.product import MULTIPLIES, PRODUCT
 from fuseconv.rule import Rule, refuse
 from fuseconv.rule_text import Apply, Call, Items, Literal, Name, Term
 
@@ -14,8 +15,9 @@ from fuseconv.rule_text import Apply, Call, Items, Literal, Name, Term
 def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
     """Checks that no ring of rules of one stage goes round.
 
-    A rule leads to another when what it puts in place contains all that the other matches. A replacement that only a
-    condition on tensors could tell apart counts; one with a number where the other demands a tensor does not.
+    A rule leads to another when what it puts in place contains all that the other matches; one that merges sites leaves
+    fewer of them, and leads nowhere. A replacement that only a condition on tensors could tell apart counts; one with
+    a number where the other demands a tensor does not.
 
     Args:
         rules: the alternatives of each rule.
@@ -23,7 +25,7 @@ def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
     Raises:
         RuleError: naming the rules of a ring.
     """
-    by_name = {patterns[0].rule.name: patterns for patterns in rules}
+    by_name = {patterns[0].rule.name: patterns for patterns in rules if patterns}
     leads = {
         name: [other for other, theirs in by_name.items() if _leads(patterns[0].rule, theirs)]
         for name, patterns in by_name.items()
@@ -52,7 +54,7 @@ def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
 
 def _leads(rule: Rule, patterns: tuple[Pattern, ...]) -> bool:
     other = patterns[0].rule
-    return rule.stage == other.stage and any(_contains(rule, pattern) for pattern in patterns)
+    return rule.stage == other.stage and not rule.merge and any(_contains(rule, pattern) for pattern in patterns)
 
 
 def _contains(rule: Rule, pattern: Pattern) -> bool:
@@ -72,6 +74,9 @@ def _fits(
 ) -> bool:
     line = pattern.lines[number]
     op = find_op(call.op)
+    if line.op is PRODUCT:
+        used.append(call)
+        return op in MULTIPLIES
     if op is not line.op or op is None:
         return False
     used.append(call)

@@ -6,7 +6,7 @@ fake tensors. Matching changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,16 @@ from torch.fx import Node
 
 from fuseconv.contract import SHORT_DTYPES
 from fuseconv.gradient_flow import check_gradients
-from fuseconv.graph import nodes_in
+from fuseconv.graph import Workspace, is_getitem, is_returned, nodes_in, source_line
+from fuseconv.layout import relaid
+from fuseconv.merge import spread
 from fuseconv.pattern import Pattern
 from fuseconv.predicates import Refused, compare, text_of
-from fuseconv.replacement import check_same, instantiate, resolve
+from fuseconv.replacement import Results, check_same, instantiate, resolve
 from fuseconv.rule import Rule
-from fuseconv.rule_text import Apply, Name
+from fuseconv.rule_text import Apply, Line, Name, written
 from fuseconv.search import Index, NearMiss, Search, State, result_of
+from fuseconv.steps import Miss
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Site:
         captures: name to node, literal, or list of them.
         results: pattern name to the node it replaces.
         saved: passes over memory it saves: ops matched less ops put in their place.
+        replace: the lines put in their place.
     """
 
     rule: Rule
@@ -41,6 +45,17 @@ class Site:
     captures: Mapping[str, Any]
     results: Mapping[str, Node]
     saved: int
+    replace: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A way a pattern fits, with all that it asks for; not yet known is whether the replacement fits too."""
+
+    rule: Rule
+    nodes: frozenset[Node]
+    captures: Mapping[str, Any]
+    results: Mapping[str, Node]
 
 
 def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[NearMiss]]:
@@ -51,12 +66,13 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[N
         patterns: the rule's alternatives.
 
     Returns:
-        The sites, at most one for each anchor, and for each anchor without one the nearest miss.
+        The sites, at most one for each anchor, or for each group of them that is merged; and for each anchor without
+        one the nearest miss.
 
     Raises:
         RuleError: the pattern takes more than `BUDGET` comparisons at one node.
     """
-    sites: dict[Node, Site] = {}
+    sites: dict[Node, Site | Fit] = {}
     misses: dict[Node, NearMiss] = {}
     for pattern in patterns:
         for anchor in index.calls.get(pattern.lines[-1].op, ()):
@@ -66,18 +82,23 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[N
             refused: NearMiss | None = None
             for state in search.ways():
                 try:
-                    sites[anchor] = judge(index, pattern, state)
+                    found = fit(index, pattern, state)
+                    sites[anchor] = found if pattern.rule.merge else settle(index, found, pattern.rule.replacement)
                     break
                 except Refused as problem:
                     refused = refused or search.refusal(problem)
             near = refused or search.nearest
             if anchor not in misses or near.found > misses[anchor].found:
                 misses[anchor] = near
-    return list(sites.values()), [near for anchor, near in misses.items() if anchor not in sites]
+    fits = [found for found in sites.values() if isinstance(found, Fit)]
+    outcomes = [*sites.values(), *merged(index, fits)]
+    missed = [miss for anchor, miss in misses.items() if anchor not in sites]
+    missed += [outcome for outcome in outcomes if isinstance(outcome, NearMiss)]
+    return [outcome for outcome in outcomes if isinstance(outcome, Site)], missed
 
 
-def judge(index: Index, pattern: Pattern, state: State) -> Site:
-    """Decides whether a way a pattern fits may be replaced.
+def fit(index: Index, pattern: Pattern, state: State) -> Fit:
+    """Decides whether a way a pattern fits may be replaced, whatever by.
 
     Args:
         index: the graph.
@@ -93,32 +114,105 @@ def judge(index: Index, pattern: Pattern, state: State) -> Site:
         node = result_of(nodes[number], position) if pattern.lines[number].unpacks else nodes[number]
         if node is not None:
             values[name] = node
-    matched = frozenset(nodes.values()) | frozenset(
+    matched = frozenset(state.matched()) | frozenset(
         user for number, node in nodes.items() if pattern.lines[number].unpacks for user in node.users
     )
     results = {name: values[name] for name in rule.results if name in values}
+    if outside := sorted(frozenset(results.values()) - matched):
+        raise Refused("a product to replace", text_of(outside[0]))
     check_users(matched, frozenset(results.values()))
+    check_apart(index, matched, captures, results)
+    known = dict(captures)
+    for name, term in pattern.literals.items():
+        known[name] = resolve(term, known, constants)
+    _check_where(rule, {**values, **known}, index)
+    return Fit(rule, matched, known, results)
+
+
+def check_apart(
+    index: Index, matched: frozenset[Node], captures: Mapping[str, Any], results: Mapping[str, Node]
+) -> None:
+    """Checks that what a match reads is made outside it, and that no write in place comes between.
+
+    Raises:
+        Refused: it is not so.
+    """
     operands = frozenset(node for value in captures.values() for node in nodes_in(value))
     if inside := sorted(operands & matched):
         raise Refused("operands from outside the match", inside[0].name)
     expected, found = index.aliases.refusal(matched, operands, frozenset(results.values()))
     if expected:
         raise Refused(expected, found)
-    known = dict(captures)
-    for name, term in pattern.literals.items():
-        known[name] = resolve(term, known, constants)
-    _check_where(rule, {**values, **known}, index)
-    replacement = instantiate(rule.replacement, known, constants, index.seen)
+
+
+def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
+    """Decides whether lines may stand in the place of what fits.
+
+    Raises:
+        Refused: they may not, and why.
+    """
+    matched, results = found.nodes, found.results
+    operands = frozenset(node for value in found.captures.values() for node in nodes_in(value))
+    replacement = instantiate(lines, found.captures, index.workspace, index.seen)
+    changed = {node: replacement.fakes[name] for name, node in results.items()}
+    check_replaced(changed, index.workspace, found.rule.strides, index.seen)
     for name, node in results.items():
-        check_same(replacement.fakes[name], node)
-    for name, node in replacement.same.items():
-        if node.op == "placeholder" and name in results and any(user.op == "output" for user in results[name].users):
-            raise Refused("an output that is computed", f"{node.name}, which is an input")
+        instead = replacement.same.get(name)
+        if isinstance(instead, Node) and instead.op == "placeholder" and is_returned(node):
+            raise Refused("an output that is computed", f"{instead.name}, which is an input")
     insertion_point(matched, operands, frozenset(results.values()))
     if index.workspace.trainable:
         check_gradients(matched, operands, results, replacement, index.workspace)
-    saved = len(nodes) - len(replacement.instructions)
-    return Site(rule, tuple(sorted(matched)), known, results, saved)
+    made = sum(not instruction.constant for instruction in replacement.instructions)
+    saved = sum(not is_getitem(node) for node in matched) - made
+    text = tuple(written(line) for line in lines)
+    return Site(found.rule, tuple(sorted(matched)), found.captures, results, saved, text)
+
+
+def merged(index: Index, fits: Sequence[Fit]) -> Iterator[Site | NearMiss]:
+    """Yields, for each group of fits that agree on what their rule merges by, a site, or why it is none."""
+    groups: dict[Any, list[Fit]] = {}
+    for found in fits:
+        groups.setdefault(repr([found.captures[name] for name in found.rule.merge]), []).append(found)
+    for members in groups.values():
+        if len(members) > 1:
+            lines = spread(members[0].rule.replacement, members[0].rule.merge, len(members))
+            together = Fit(
+                members[0].rule,
+                frozenset(node for member in members for node in member.nodes),
+                _numbered([member.captures for member in members], members[0].rule.merge),
+                _numbered([member.results for member in members], ()),
+            )
+            try:
+                check_apart(index, together.nodes, together.captures, together.results)
+                yield settle(index, together, lines)
+            except Refused as problem:
+                yield _refusal(together, problem)
+
+
+def _refusal(together: Fit, problem: Refused) -> NearMiss:
+    last, count = max(together.nodes), len(together.nodes)
+    where = source_line(last)
+    miss = Miss(together.rule.name, last.name, str(problem), problem.expected, problem.found, where)
+    return NearMiss(miss, count, count, refused=True)
+
+
+def _numbered(members: Sequence[Mapping[str, Any]], shared: Collection[str]) -> dict[str, Any]:
+    values = {f"{name}_{at}": value for at, member in enumerate(members) for name, value in member.items()}
+    return {**values, **{name: members[0][name] for name in shared}}
+
+
+def check_replaced(
+    changed: Mapping[Node, Any], workspace: Workspace, strides: str, seen: Results | None = None
+) -> dict[Node, Any]:
+    """Checks that values may stand for the nodes they replace, and returns what their strides change further down.
+
+    Raises:
+        Refused: they may not.
+    """
+    for node, new in changed.items():
+        check_same(new, node, strides)
+    return relaid(changed, workspace.mode, seen) if strides == "any" else {}
 
 
 def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -10,8 +11,9 @@ from typing import Any, TypeAlias
 import torch
 
 from fuseconv.graph import find_op
+from fuseconv.product import PRODUCT, Product
 from fuseconv.rule import Rule, refuse
-from fuseconv.rule_text import Apply, Call, Items, Line, Literal, Name, Term
+from fuseconv.rule_text import Call, Line, Literal, Name, Term
 
 COMMUTATIVE: frozenset[str] = frozenset(
     {
@@ -46,14 +48,15 @@ class OpLine:
 
     Attributes:
         pointer: the JSON pointer of the line inside its rule.
-        op: what it calls.
-        terms: argument name to what the argument must be; a name left out may be anything.
+        op: what it calls; `PRODUCT` for multiplications in whatever order.
+        terms: argument name to what the argument must be; a name left out may be anything. The factors of a product are
+            named by their number, what they are multiplied by is `times`.
         targets: the names of its results.
         unpacks: whether the op has several results, told apart by position.
     """
 
     pointer: str
-    op: torch._ops.OpOverload
+    op: torch._ops.OpOverload | Product
     terms: Mapping[str, Expected]
     targets: tuple[str, ...]
     unpacks: bool
@@ -72,7 +75,7 @@ class Pattern:
 
     rule: Rule
     lines: tuple[OpLine, ...]
-    literals: Mapping[str, Literal | Items | Apply]
+    literals: Mapping[str, Term]
     places: Mapping[str, tuple[int, int]]
 
 
@@ -100,7 +103,7 @@ def check_rule_ops(rules: Sequence[Rule]) -> None:
 
 def _pattern(rule: Rule, at: int, lines: Sequence[Line]) -> Pattern:
     ops: list[OpLine] = []
-    literals: dict[str, Literal | Items | Apply] = {}
+    literals: dict[str, Term] = {}
     places: dict[str, tuple[int, int]] = {}
     for number, line in enumerate(lines):
         if isinstance(line.value, Call):
@@ -112,10 +115,25 @@ def _pattern(rule: Rule, at: int, lines: Sequence[Line]) -> Pattern:
 
 
 def _bind(rule: Rule, line: Line, call: Call, pointer: str) -> OpLine:
+    if call.op == str(PRODUCT):
+        return OpLine(pointer, PRODUCT, _factors(rule, call, pointer), line.targets, unpacks=False)
     op = find_op(call.op)
     if op is None:
         raise refuse(rule, pointer, f"unknown op {call.op}", _similar(call.op))
     return OpLine(pointer, op, _terms(rule, call, op, pointer), line.targets, _unpacks(rule, line, op, pointer))
+
+
+def _factors(rule: Rule, call: Call, pointer: str) -> dict[str, Expected]:
+    """The factors of a product, and the number: a literal, or what `times` binds."""
+    numbers = [term.value for term in call.args if isinstance(term, Literal)]
+    factors = [term for term in call.args if isinstance(term, Name)]
+    named = dict(call.kwargs)
+    fits = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+    if not factors or call.rest or len(numbers) + len(factors) < len(call.args) or named.keys() - {"times"} or not fits:
+        fix = "write product(TENSOR, ..., NUMBER), or product(TENSOR, ..., times=NAME)"
+        raise refuse(rule, pointer, "not a product of tensors and a number", fix)
+    times = named.get("times", Literal(math.prod(map(float, numbers))))  # type: ignore[arg-type]  # fits says so
+    return {**{str(at): term for at, term in enumerate(factors)}, "times": times}
 
 
 def _terms(rule: Rule, call: Call, op: torch._ops.OpOverload, pointer: str) -> dict[str, Expected]:

@@ -21,9 +21,10 @@ from fuseconv.predicates import Refused
 from fuseconv.replacement import Results
 from fuseconv.rewrite import apply
 from fuseconv.rule import STAGES, Rule
-from fuseconv.rule_text import names_of
+from fuseconv.rule_text import names_of, parse_line
 from fuseconv.search import Index, NearMiss
 from fuseconv.steps import Miss, Plan, Step, read_plan
+from fuseconv.whole import FINDERS
 
 __all__ = ["Miss", "Plan", "Step", "plan", "read_plan"]
 
@@ -113,8 +114,8 @@ def _find(
 ) -> tuple[list[tuple[int, Site]], list[NearMiss]]:
     sites: list[tuple[int, Site]] = []
     near: list[NearMiss] = []
-    for order, (_, patterns) in enumerate(rules):
-        found, missed = match(index, patterns)
+    for order, (rule, patterns) in enumerate(rules):
+        found, missed = match(index, patterns) if rule.finds is None else (list(FINDERS[rule.finds](index, rule)), [])
         sites.extend((order, site) for site in found)
         near.extend(missed)
     return sites, near
@@ -164,7 +165,7 @@ def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterato
 
 def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, Any]) -> Step:
     """Returns a site as a step, which calls nodes by the names they have in the program."""
-    used = {name for line in site.rule.replacement for name in names_of(line.value)}
+    used = {name for line in site.replace for name in names_of(parse_line(line).value)}
     return Step(
         rule=site.rule.name,
         stage=stage,
@@ -172,7 +173,8 @@ def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, A
         ops=tuple(op_name(node.target) for node in site.nodes),
         bindings={name: to_binding(value, workspace.name) for name, value in sorted(captures.items()) if name in used},
         results={name: workspace.name(node) for name, node in site.results.items()},
-        replace=tuple(site.rule.replace),
+        replace=site.replace,
+        strides=site.rule.strides,
     )
 
 

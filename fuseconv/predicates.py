@@ -22,10 +22,16 @@ class Constants(Protocol):
     """What a predicate may ask of the program, beside the nodes themselves."""
 
     def is_state(self, node: Any) -> bool:
-        """Whether a node stands for a parameter, buffer or constant of the model."""
+        """Whether a node stands for a parameter, buffer or constant of the model; its values may change in training."""
+
+    def is_constant(self, node: Any) -> bool:
+        """Whether a node's values never change, so that they may be read and computed with."""
 
     def constant(self, node: Any) -> Any:
-        """Returns the tensor behind a placeholder whose values never change, so that they may be read; else None."""
+        """Returns the tensor behind a node whose values never change, None for any other."""
+
+    def formula(self, node: Any) -> Any:
+        """Returns the formula of a tensor's elements, see elements.py."""
 
 
 class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
@@ -59,9 +65,18 @@ class Function:
     run: Callable[..., Any]
 
 
+_HIDDEN = -1e9
+"""What is added to a score so that it weighs nothing: exp of it is 0 beside any score that is not hidden."""
+
+
 def dtype(_: Constants, x: Any) -> str:
     """The short dtype name of a tensor: `dtype(x) in f16 bf16 f32`."""
     return SHORT_DTYPES.get(str(_fake(x).dtype), str(_fake(x).dtype))
+
+
+def dtype_of(_: Constants, x: Any) -> Any:
+    """The dtype of a tensor, to be given to an op."""
+    return _fake(x).dtype
 
 
 def rank(_: Constants, x: Any) -> int:
@@ -92,6 +107,51 @@ def number_of(constants: Constants, c: Any) -> bool | int | float:
         raise Refused("a constant of one element", text_of(c))
     number: bool | int | float = tensor.item()
     return number
+
+
+def letters_of(_: Constants, equation: Any) -> str:
+    """An einsum's equation with its letters renamed in the order they come: `'bij,bjd->bid'` is `'abc,acd->abd'`."""
+    if not isinstance(equation, str):
+        raise Refused("an equation", text_of(equation))
+    letters = dict.fromkeys(letter for letter in equation if letter.isalpha())
+    names = {letter: chr(ord("a") + at) for at, letter in enumerate(letters)}
+    return "".join(names.get(letter, letter) for letter in equation if letter != " ")
+
+
+def product_of(_: Constants, a: Any, b: Any) -> float:
+    """The product of two numbers."""
+    is_number(_, a, b)
+    return float(a * b)
+
+
+def hides_nothing(constants: Constants, mask: Any) -> None:
+    """An attention mask that is all true, or, if it is added, all zero, for every size: from how it is computed."""
+    import sympy
+
+    formula = constants.formula(mask)
+    if formula is not True and not (_fake(mask).is_floating_point() and formula == sympy.Integer(0)):
+        raise Refused("a mask that hides nothing", f"{text_of(mask)} with elements {formula}")
+
+
+def hides_the_future(constants: Constants, mask: Any) -> None:
+    """An attention mask that hides from each query the keys after it and no other, for every size."""
+    from fuseconv.formula import AtLeastZero, Choice, axis, negated
+
+    formula = constants.formula(mask)
+    condition = formula
+    if isinstance(formula, Choice):
+        yes = formula.yes == 0 and formula.no <= _HIDDEN
+        no = formula.no == 0 and formula.yes <= _HIDDEN
+        condition = formula.condition if yes else negated(formula.condition) if no else None
+    if condition != AtLeastZero(axis(2) - axis(1)):
+        raise Refused("a mask that hides the future", f"{text_of(mask)} with elements {formula}")
+
+
+def read_only_by(_: Constants, x: Any, *operands: Any) -> None:
+    """Every reader of a value calls one of these ops: `read_only_by(w, 'aten.linear.default')`."""
+    for user in getattr(x, "users", ()):
+        if str(user.target) not in operands:
+            raise Refused(f"{x.name} to be read by {' or '.join(operands)} only", f"it is read by {user.name}")
 
 
 def is_tensor(_: Constants, *operands: Any) -> None:
@@ -166,22 +226,25 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
         variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
         least = 1 if variadic else len(parameters)
         kind: Literal["test", "value"] = "value" if function in values else "test"
-        tensors = function not in (gelu_of, is_number, same_kind)
+        tensors = function not in (gelu_of, is_number, letters_of, product_of, read_only_by, same_kind)
         doc = inspect.getdoc(function) or ""
         operands = ", ".join([parameter.name for parameter in parameters if parameter.name != "operands"])
-        usage = f"{function.__name__}({'x, ...' if variadic else operands})"
+        usage = f"{function.__name__}({(operands or 'x') + ', ...' if variadic else operands})"
         table[function.__name__] = Function(usage, kind, least, None if variadic else least, doc, tensors, function)
     return table
 
 
-_VALUES = (dtype, gelu_of, number_of, rank, size)
+_VALUES = (dtype, dtype_of, gelu_of, letters_of, number_of, product_of, rank, size)
 _TESTS = (
+    hides_nothing,
+    hides_the_future,
     is_contiguous,
     is_floating,
     is_number,
     is_parameter,
     is_scalar,
     is_tensor,
+    read_only_by,
     same_kind,
     same_shape,
     same_value,

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Node
 
 from fuseconv.contract import DTYPES
-from fuseconv.graph import Workspace, find_op, map_nodes
+from fuseconv.graph import Workspace, find_op, is_repeatable, map_nodes
 from fuseconv.predicates import FUNCTIONS, Constants, Refused, row_major, same_sizes, text_of
 from fuseconv.rule_text import Apply, Call, Items, Line, Literal, Name, Term
 from fuseconv.sizes import GuardError, all_sizes
@@ -42,6 +42,7 @@ class Instruction:
         op: what to call.
         args, kwargs: nodes, literals, and `Made` for values of earlier instructions.
         fake: what it gives, on fake tensors.
+        constant: whether it is called at conversion, on constants.
     """
 
     targets: tuple[str, ...]
@@ -50,6 +51,7 @@ class Instruction:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     fake: Any
+    constant: bool
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Replacement:
     """The ops to call, in order, and the names that stand for a value already there."""
 
     instructions: tuple[Instruction, ...]
-    same: Mapping[str, Node]
+    same: Mapping[str, Node | Made]
     fakes: Mapping[str, Any]
 
 
@@ -79,10 +81,14 @@ def instantiate(
     values = dict(captures)
     fakes: dict[str, Any] = {}
     instructions: list[Instruction] = []
-    same: dict[str, Node] = {}
+    same: dict[str, Node | Made] = {}
     for line in lines:
         if isinstance(line.value, Call):
             instruction = _instruction(line, _resolved(line.value, values, workspace), fakes, workspace.mode, seen)
+            if line.constant:
+                _check_constant(
+                    line, instruction, {made.targets[0] for made in instructions if made.constant}, workspace
+                )
             instructions.append(instruction)
             results = instruction.fake if line.unpacks else [instruction.fake]
             named = dict(zip(line.targets, results, strict=False))
@@ -90,14 +96,14 @@ def instantiate(
             values.update({name: Made(name) for name in named if name != "_"})
         else:
             value = resolve(line.value, values, workspace)
-            if not isinstance(value, Node):
+            if not isinstance(value, Node | Made):
                 raise Refused("a tensor", text_of(value))
-            same[line.targets[0]], fakes[line.targets[0]] = value, value.meta.get("val")
+            same[line.targets[0]], fakes[line.targets[0]] = value, _fake(value, fakes)
             values[line.targets[0]] = value
     return Replacement(tuple(instructions), same, fakes)
 
 
-def check_same(new: Any, node: Node) -> None:
+def check_same(new: Any, node: Node, strides: str = "same") -> None:
     """Checks that a value may stand for a node's: same dtype, device and shape for every size, and readable as it was.
 
     Raises:
@@ -112,7 +118,7 @@ def check_same(new: Any, node: Node) -> None:
             raise Refused(expected, f"{what} {getattr(new, what)}")
     if not same_sizes(new.shape, old.shape):
         raise Refused(f"a replacement of the shape of {text_of(node)}", f"shape [{', '.join(map(str, new.shape))}]")
-    if not row_major(new) and not same_sizes(new.stride(), old.stride()):
+    if strides == "same" and not row_major(new) and not same_sizes(new.stride(), old.stride()):
         raise Refused(f"a replacement with the strides of {text_of(node)}", f"strides {tuple(new.stride())}")
 
 
@@ -146,11 +152,13 @@ def _instruction(
     line: Line, resolved: tuple[Any, ...], fakes: Mapping[str, Any], mode: FakeTensorMode | None, seen: Results | None
 ) -> Instruction:
     op, args, kwargs = resolved
+    if any(isinstance(leaf, torch.SymInt) for leaf in torch.utils._pytree.tree_leaves((args, kwargs))):
+        raise Refused(f"sizes for {op} that are numbers", "one that is dynamic")
     fake_args = tuple(_fake(value, fakes) for value in args)
     fake_kwargs = {name: _fake(value, fakes) for name, value in kwargs.items()}
-    key = (op, _key(fake_args), _key(list(fake_kwargs.items()))) if seen is not None else ()
+    key = (op, key_of(fake_args), key_of(list(fake_kwargs.items()))) if seen is not None else ()
     if seen is not None and key in seen:
-        return Instruction(line.targets, line.unpacks, op, args, kwargs, seen[key])
+        return Instruction(line.targets, line.unpacks, op, args, kwargs, seen[key], line.constant)
     try:
         with nullcontext() if mode is None else all_sizes(mode):
             fake = op(*fake_args, **fake_kwargs)
@@ -161,15 +169,24 @@ def _instruction(
         raise Refused(f"arguments that {op} takes", reason) from None
     if seen is not None:
         seen[key] = fake
-    return Instruction(line.targets, line.unpacks, op, args, kwargs, fake)
+    return Instruction(line.targets, line.unpacks, op, args, kwargs, fake, line.constant)
 
 
-def _key(value: Any) -> Any:
+def _check_constant(line: Line, instruction: Instruction, made: set[str], workspace: Workspace) -> None:
+    for leaf in torch.utils._pytree.tree_leaves((instruction.args, instruction.kwargs)):
+        known = leaf.name in made if isinstance(leaf, Made) else workspace.is_constant(leaf)
+        if isinstance(leaf, Made | Node) and not known:
+            raise Refused(f"constants to compute {line.targets[0]} from", text_of(leaf))
+    if line.unpacks or not is_repeatable(instruction.op):
+        raise Refused("an op that gives one tensor, the same whenever it is called", str(instruction.op))
+
+
+def key_of(value: Any) -> Any:
     """Returns what an op's result on fake values depends on, hashable; symbolic sizes by their expressions."""
     if isinstance(value, torch.Tensor):
-        return (value.dtype, value.device, value.layout, _key(tuple(value.shape)), _key(tuple(value.stride())))
+        return (value.dtype, value.device, value.layout, key_of(tuple(value.shape)), key_of(tuple(value.stride())))
     if isinstance(value, list | tuple):
-        return tuple(_key(item) for item in value)
+        return tuple(key_of(item) for item in value)
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return value.node.expr
     return (type(value), value)

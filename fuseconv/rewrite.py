@@ -7,20 +7,20 @@ program before anything is changed, so a plan edited by hand either fits or is r
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.export.graph_signature import ExportGraphSignature, InputKind, TensorArgument
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, TensorArgument
 from torch.fx import Node
 
 from fuseconv.capture import Program
 from fuseconv.errors import RuleError
 from fuseconv.graph import Workspace, from_binding, nodes_in, op_name
-from fuseconv.match import check_users, insertion_point
+from fuseconv.match import check_replaced, check_users, insertion_point
 from fuseconv.predicates import Refused
-from fuseconv.replacement import Instruction, Made, check_same, instantiate
+from fuseconv.replacement import Instruction, Made, instantiate
 from fuseconv.rule_names import check_replacement
 from fuseconv.rule_text import RuleTextError, parse_line
 from fuseconv.steps import Plan, Step
@@ -73,19 +73,27 @@ def apply(workspace: Workspace, step: Step) -> None:
     _check_edges(matched, operands, frozenset(results.values()))
     point = insertion_point(matched, operands, frozenset(results.values()))
     replacement = instantiate(lines, captures, workspace)
-    for name, node in results.items():
+    for name in results:
         if name not in replacement.fakes:
             raise Refused(f"a line of `replace` that binds {name}", "none")
-        check_same(replacement.fakes[name], node)
-    made: dict[str, Node] = dict(replacement.same)
+    changed = {node: replacement.fakes[name] for name, node in results.items()}
+    downstream = check_replaced(changed, workspace, step.strides)
+    made: dict[str, Node] = {name: value for name, value in replacement.same.items() if isinstance(value, Node)}
     origin = max(results.values(), default=point)
     for instruction in replacement.instructions:
+        if instruction.constant:
+            made[instruction.targets[0]] = _compute(workspace, instruction, made, origin)
+            continue
         with workspace.graph.inserting_before(point):
             made.update(_create(workspace, instruction, made, results, origin, step))
+    for name, value in replacement.same.items():
+        made[name] = _with_nodes(value, made)
     for name, node in results.items():
         workspace.replace(node, made[name], made=name not in replacement.same)
     for node in sorted(matched, reverse=True):
         workspace.graph.erase_node(node)
+    for node, fake in downstream.items():
+        node.meta["val"] = fake
 
 
 def _matched(workspace: Workspace, name: str, op: str) -> Node:
@@ -136,6 +144,14 @@ def _create(
     return picked
 
 
+def _compute(workspace: Workspace, instruction: Instruction, made: Mapping[str, Node], origin: Node) -> Node:
+    """Creates the constant that an op gives on constants."""
+    args, kwargs = _with_nodes((instruction.args, dict(instruction.kwargs)), made)
+    node = workspace.compute(instruction.op, args, kwargs, f"{instruction.targets[0]}_{origin.name}")
+    node.meta.setdefault("val", instruction.fake)
+    return node
+
+
 def _with_nodes(arguments: Any, made: Mapping[str, Node]) -> Any:
     if isinstance(arguments, Made):
         return made[arguments.name]
@@ -156,11 +172,16 @@ def _meta(origin: Node, fake: Any, step: Step) -> dict[str, Any]:
 
 def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> torch.export.ExportedProgram:
     graph, signature = workspace.graph, exported.graph_signature
-    placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    computed = workspace.computed()
+    # Of a trainable program only literals are computed with: no place of the model holds what they give.
+    literal = workspace.trainable
+    specs = {spec.arg.name: spec for spec in signature.input_specs}
     kept = []
-    for spec in signature.input_specs:
-        if spec.kind in _CONSTANTS and not placeholders[spec.arg.name].users:
-            graph.erase_node(placeholders[spec.arg.name])
+    for node in [node for node in graph.nodes if node.op == "placeholder"]:
+        kind, persistent = (InputKind.CONSTANT_TENSOR, None) if literal else (InputKind.BUFFER, True)
+        spec = specs.get(node.name) or InputSpec(kind, TensorArgument(node.name), node.name, persistent)
+        if spec.kind in _CONSTANTS and not node.users:
+            graph.erase_node(node)
         else:
             kept.append(spec)
     returned: Any = graph.output_node().args[0]
@@ -174,10 +195,14 @@ def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> t
         root=exported.graph_module,
         graph=graph,
         graph_signature=ExportGraphSignature(kept, outputs),
-        state_dict={name: tensor for name, tensor in exported.state_dict.items() if name not in dropped},
+        state_dict=_without(exported.state_dict, dropped) | ({} if literal else computed),
         range_constraints=exported.range_constraints,
         module_call_graph=exported.module_call_graph,
         example_inputs=exported.example_inputs,
-        constants={name: value for name, value in exported.constants.items() if name not in dropped},
+        constants=_without(exported.constants, dropped) | (computed if literal else {}),
         verifiers=exported.verifiers,
     )
+
+
+def _without(tensors: Mapping[str, Any], dropped: Collection[str]) -> dict[str, Any]:
+    return {name: tensor for name, tensor in tensors.items() if name not in dropped}

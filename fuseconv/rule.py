@@ -54,9 +54,13 @@ class Rule(BaseModel):
         stage: canonical rules run first, to a fixpoint, then structure, then fuse.
         doc: what it finds and why that is worth it, in a sentence or two.
         match: SSA lines, or a list of alternatives. A name no line binds is a capture.
+        finds: in the place of `match` and `replace`, what is looked for in the graph as a whole: `constants`, values
+            that depend on no input, which are computed at conversion; `duplicates`, ops called twice on the same.
+        merge: names of captures; all sites that agree on them are replaced together.
         where: conditions on the names, of the functions in predicates.py.
         replace: SSA lines; each name of `match` they bind is the value replaced. No line: the match is deleted.
         examples: programs it changes and programs it must leave alone.
+        strides: whether what is replaced may have `any` strides afterwards, if all its readers take them.
         targets: the only targets it is for; absent, all.
         devices: the only devices it is for; absent, all.
         allow: it changes the numbers, and runs only with `--allow` of this name.
@@ -67,9 +71,12 @@ class Rule(BaseModel):
     name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)
     stage: Stage
     doc: str = Field(min_length=1)
-    match: Annotated[list[str] | list[_Lines], Field(min_length=1, max_length=64)]
+    match: Annotated[list[str] | list[_Lines], Field(max_length=64)] = []
+    finds: Literal["constants", "duplicates"] | None = None
+    merge: list[str] = []
     where: list[str] = []
-    replace: list[str]
+    replace: list[str] = []
+    strides: Literal["same", "any"] = "same"
     examples: Examples = Examples()
     targets: Annotated[list[Literal["torchscript", "export", "aoti", "onnx"]], Field(min_length=1)] | None = None
     devices: Annotated[list[Literal["cpu", "cuda"]], Field(min_length=1)] | None = None
@@ -80,7 +87,11 @@ class Rule(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Rule:
         try:
-            check_names(self.alternatives, self.replacement, self.conditions, self.pointer_of_line)
+            if self.finds is None:
+                check_names(self.alternatives, self.replacement, self.conditions, self.pointer_of_line, self.merge)
+            elif self.match or self.where or self.replace or self.merge:
+                fix = "remove the others: `finds` says it all"
+                raise NamesError("/finds", "`finds` stands beside match, where, replace or merge", fix)
         except NamesError as wrong:
             context = {"what": wrong.what, "fix": wrong.fix, "pointer": wrong.pointer, "column": wrong.column}
             raise PydanticCustomError("rule_text", "{what}", context) from None
@@ -107,6 +118,8 @@ class Rule(BaseModel):
     @cached_property
     def results(self) -> tuple[str, ...]:
         """The names of `match` that `replace` binds: the values replaced, in the order of `replace`."""
+        if not self.match:
+            return ()
         bound = {name for line in self.alternatives[0] if isinstance(line.value, Call) for name in line.targets}
         return tuple(name for line in self.replacement for name in line.targets if name in bound and name != "_")
 
@@ -118,7 +131,7 @@ class Rule(BaseModel):
 
     def pointer_of_line(self, alternative: int, line: int) -> str:
         """Returns the JSON pointer, inside the rule, of a line of `match`."""
-        return f"/match/{line}" if isinstance(self.match[0], str) else f"/match/{alternative}/{line}"
+        return f"/match/{line}" if self.match and isinstance(self.match[0], str) else f"/match/{alternative}/{line}"
 
     def locate(self, pointer: str, column: int = 0) -> str:
         """Returns where a part of the rule stands: in its file, or by its name when it was made in memory."""
@@ -133,6 +146,8 @@ class Rule(BaseModel):
     @property
     def texts(self) -> Iterator[Sequence[str]]:
         """The alternatives of `match`, as they are written."""
+        if not self.match:
+            return
         if isinstance(self.match[0], str):
             yield [text for text in self.match if isinstance(text, str)]
         else:

@@ -6,7 +6,20 @@ import difflib
 from collections.abc import Callable, Sequence
 
 from fuseconv.predicates import FUNCTIONS
-from fuseconv.rule_text import Apply, Call, Condition, Line, Name, RuleTextError, Term, applications_of, names_of
+from fuseconv.rule_text import (
+    PRODUCT,
+    Apply,
+    Call,
+    Condition,
+    Each,
+    Line,
+    Name,
+    RuleTextError,
+    Term,
+    applications_of,
+    names_of,
+    terms_of,
+)
 
 
 class NamesError(RuleTextError):
@@ -22,6 +35,7 @@ def check_names(
     replacement: Sequence[Line],
     conditions: Sequence[Condition],
     pointer_of_line: Callable[[int, int], str],
+    shared: Sequence[str] = (),
 ) -> None:
     """Checks the names of one rule.
 
@@ -30,11 +44,14 @@ def check_names(
         replacement: the parsed lines of `replace`.
         conditions: the parsed conditions of `where`.
         pointer_of_line: (alternative, line) to the JSON pointer inside the rule.
+        shared: the captures on which the sites to be merged agree; none for a rule that merges nothing.
 
     Raises:
         NamesError: a name is unbound, bound twice, read too early, replaced but not there or not put back; a function
             is unknown or given the wrong number of arguments; a line of the pattern stands alone.
     """
+    if not alternatives:
+        raise NamesError("/match", "the rule matches nothing", "write `match`, or `finds`")
     replaced = {name for line in replacement for name in line.targets}
     bound = [
         _check_alternative(lines, [pointer_of_line(at, number) for number in range(len(lines))], replaced)
@@ -43,6 +60,13 @@ def check_names(
     captures = set.intersection(*(names for names, _ in bound))
     values = set.intersection(*(names for _, names in bound))
     check_replacement(replacement, captures, values)
+    if unknown := sorted(set(shared) - captures):
+        raise NamesError("/merge", *_unbound(unknown[0], values, captures))
+    for at, line in enumerate(replacement):
+        if not shared and (line.each or any(isinstance(term, Each) for term in terms_of(line.value))):
+            raise NamesError(
+                f"/replace/{at}", "`*` stands for each of the sites merged", "add `merge`, or write it out"
+            )
     for at, condition in enumerate(conditions):
         _check_condition(condition, captures | values, f"/where/{at}")
 
@@ -77,6 +101,8 @@ def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced:
 
 
 def _check_pattern_value(line: Line, pointer: str) -> None:
+    if line.constant or line.each or any(isinstance(term, Each) for term in terms_of(line.value)):
+        raise NamesError(pointer, "`constant` and `*` belong to `replace`", "remove them")
     if isinstance(line.value, Call):
         if function := next(applications_of(line.value), None):
             fix = f"bind its result on a line of its own: NAME = {function.function}(...)"
@@ -121,6 +147,9 @@ def check_replacement(lines: Sequence[Line], captures: set[str], values: set[str
         if isinstance(line.value, Call) and line.value.rest:
             fix = "write every argument that is not the default"
             raise NamesError(pointer, "`...` has no meaning in `replace`", fix)
+        if isinstance(line.value, Call) and line.value.op == PRODUCT:
+            fix = "write aten.mul.Tensor(...), an order"
+            raise NamesError(pointer, "`product` has no meaning in `replace`", fix)
         if not isinstance(line.value, Call | Name):
             raise NamesError(
                 pointer, "the line computes no tensor", "write NAME = NAMESPACE.OP.OVERLOAD(...), or y = x"

@@ -3,8 +3,11 @@
     h = aten.linear.default(x, w, b)                                an op of any torch.ops namespace
     y, s = fuseconv.add_layer_norm.default(x, r, w, b, eps)         several results
     _ = aten._assert_tensor_metadata.default(x, ...)                `_` is anything, `...` is every further argument
+    y = product(x, s, 0.5)                                          multiplications, in any order
     y = fuseconv.linear_act.default(h, w, b, act=gelu_of(mode))     a function of predicates.py
     act = 'relu'                                                    a name for a literal
+    v: constant = aten.t.default(w)                                 computed at conversion, from constants
+    *y, = aten.split_with_sizes.default(h, [*size(w, 0)], -1)       one for each of the sites merged
     dtype(x) in f16 bf16 f32                                        a condition of `where`
 
 Nothing here imports torch.
@@ -24,6 +27,9 @@ from fuseconv.contract import DTYPES
 
 MAX_LENGTH = 400
 """The longest line, in characters: `ast` is not made for hostile nesting."""
+
+PRODUCT = "product"
+"""What a line calls that matches multiplications in whatever order: `product(TENSOR, ..., NUMBER, times=NUMBER)`."""
 
 COMPARISONS = ("==", "!=", "<=", ">=", "<", ">", "in")
 _COMPARISON = re.compile(r"^(?P<left>.+?)\s*(?P<comparison>==|!=|<=|>=|<|>|\bin\b)\s*(?P<right>.+)$")
@@ -64,6 +70,13 @@ class Items:
 
 
 @dataclass(frozen=True)
+class Each:
+    """A term for each of the sites merged, in a list."""
+
+    term: Term
+
+
+@dataclass(frozen=True)
 class Apply:
     """A function of predicates.py applied to terms."""
 
@@ -72,7 +85,7 @@ class Apply:
     column: int = 0
 
 
-Term: TypeAlias = Name | Literal | Items | Apply
+Term: TypeAlias = Name | Literal | Items | Each | Apply
 
 
 @dataclass(frozen=True)
@@ -87,11 +100,21 @@ class Call:
 
 @dataclass(frozen=True)
 class Line:
-    """`targets = value`; more than one target, or a trailing comma, unpacks the results of an op."""
+    """`targets = value`; more than one target, or a trailing comma, unpacks the results of an op.
+
+    Attributes:
+        targets: the names bound.
+        unpacks: whether they are the results of one op.
+        value: what is called, or what the name stands for.
+        constant: whether it is computed at conversion.
+        each: whether the only target stands for one result for each of the sites merged.
+    """
 
     targets: tuple[str, ...]
     unpacks: bool
     value: Call | Term
+    constant: bool = False
+    each: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,12 +134,46 @@ def parse_line(text: str) -> Line:
         RuleTextError: the text is anything else.
     """
     statements = _parse(text)
-    if len(statements) != 1 or not isinstance(statements[0], ast.Assign) or len(statements[0].targets) != 1:
-        raise RuleTextError("not one assignment")
-    assign = statements[0]
-    target = assign.targets[0]
-    names = target.elts if isinstance(target, ast.Tuple) else [target]
-    return Line(tuple(_identifier(name) for name in names), isinstance(target, ast.Tuple), _value(assign.value))
+    match statements:
+        case [ast.Assign(targets=[target], value=value)]:
+            constant = False
+        case [ast.AnnAssign(target=target, annotation=ast.Name(id="constant"), value=ast.expr() as value)]:
+            constant = True
+        case _:
+            raise RuleTextError("not one assignment")
+    match target:
+        case ast.Tuple(elts=[ast.Starred(value=name)]):
+            return Line((_identifier(name),), True, _value(value), constant, each=True)
+        case ast.Tuple(elts=names):
+            return Line(tuple(_identifier(name) for name in names), True, _value(value), constant)
+        case name:
+            return Line((_identifier(name),), False, _value(value), constant)
+
+
+def written(line: Line) -> str:
+    """Returns a line as text, which `parse_line` reads as the same line."""
+    targets = ", ".join(line.targets) + ("," if line.unpacks and len(line.targets) == 1 else "")
+    value = line.value
+    if isinstance(value, Call):
+        words = [*map(_written, value.args), *(f"{name}={_written(term)}" for name, term in value.kwargs)]
+        text = f"{value.op}({', '.join(words)})"
+    else:
+        text = _written(value)
+    return f"{'*' if line.each else ''}{targets}{': constant' if line.constant else ''} = {text}"
+
+
+def _written(term: Term) -> str:
+    match term:
+        case Name(id=name):
+            return name
+        case Literal(value=value, is_dtype=is_dtype):
+            return str(value) if is_dtype else repr(value)
+        case Items(items=items):
+            return f"[{', '.join(map(_written, items))}]"
+        case Each(term=inner):
+            return f"*{_written(inner)}"
+        case Apply(function=function, args=args):
+            return f"{function}({', '.join(map(_written, args))})"
 
 
 def parse_condition(text: str) -> Condition:
@@ -152,10 +209,14 @@ def names_of(term: Call | Term) -> Iterator[str]:
 
 def applications_of(term: Call | Term) -> Iterator[Apply]:
     """Yields the functions a value applies, outermost first."""
-    if isinstance(term, Apply):
-        yield term
+    yield from (inner for inner in terms_of(term) if isinstance(inner, Apply))
+
+
+def terms_of(term: Call | Term) -> Iterator[Call | Term]:
+    """Yields a value and every term in it, outermost first."""
+    yield term
     for inner in _parts(term):
-        yield from applications_of(inner)
+        yield from terms_of(inner)
 
 
 def _parts(term: Call | Term) -> tuple[Term, ...]:
@@ -163,6 +224,8 @@ def _parts(term: Call | Term) -> tuple[Term, ...]:
         return term.args + tuple(value for _, value in term.kwargs)
     if isinstance(term, Items):
         return term.items
+    if isinstance(term, Each):
+        return (term.term,)
     return term.args if isinstance(term, Apply) else ()
 
 
@@ -197,7 +260,7 @@ def _identifier(node: ast.expr) -> str:
 
 
 def _value(node: ast.expr) -> Call | Term:
-    if not isinstance(node, ast.Call) or isinstance(node.func, ast.Name):
+    if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Name) and node.func.id != PRODUCT):
         return _term(node)
     rest = bool(node.args) and isinstance(node.args[-1], ast.Constant) and node.args[-1].value is Ellipsis
     args = tuple(_term(argument) for argument in (node.args[:-1] if rest else node.args))
@@ -211,6 +274,8 @@ def _value(node: ast.expr) -> Call | Term:
 def _op(node: ast.expr) -> str:
     parts: list[str] = []
     inner = node
+    if isinstance(node, ast.Name):
+        return node.id
     while isinstance(inner, ast.Attribute):
         parts.append(inner.attr)
         inner = inner.value
@@ -240,11 +305,15 @@ def _term(node: ast.expr) -> Term:
         ):
             return Literal(-value)
         case ast.List(elts=items):
-            return Items(tuple(_term(item) for item in items))
+            return Items(tuple(_item(item) for item in items))
         case ast.Call(func=ast.Name(id=function), args=args, keywords=[]):
             return Apply(function, tuple(_term(argument) for argument in args), node.col_offset)
         case _:
             raise _not_a_term(node, f"a {type(node).__name__} is not an argument")
+
+
+def _item(node: ast.expr) -> Term:
+    return Each(_term(node.value)) if isinstance(node, ast.Starred) else _term(node)
 
 
 def _not_a_term(node: ast.expr, what: str) -> RuleTextError:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +21,7 @@ from fuseconv.contract import DTYPES
 from fuseconv.graph import Workspace, arguments, is_call, is_getitem, op_name, source_line
 from fuseconv.pattern import COMMUTATIVE, Default, Expected, OpLine, Pattern
 from fuseconv.predicates import Refused, text_of
+from fuseconv.product import PRODUCT, cuts, multiplies
 from fuseconv.replacement import Results
 from fuseconv.rule import refuse
 from fuseconv.rule_text import Items, Literal, Name
@@ -51,7 +54,7 @@ class Index:
     Attributes:
         workspace: the graph.
         seen: what replacements give, on fake tensors; good for every graph of the same program.
-        calls: the nodes that call an op, by op.
+        calls: the nodes that call an op, by op; those that multiply, by `PRODUCT` too.
     """
 
     def __init__(self, workspace: Workspace, seen: Results | None = None) -> None:
@@ -61,6 +64,8 @@ class Index:
         for node in workspace.graph.nodes:
             if is_call(node):
                 self.calls.setdefault(node.target, []).append(node)
+            if multiplies(node):
+                self.calls.setdefault(PRODUCT, []).append(node)
 
     @cached_property
     def aliases(self) -> Aliases:
@@ -69,10 +74,22 @@ class Index:
 
 
 class State(NamedTuple):
-    """What is found so far: line of the pattern to node, capture to node, literal or list of them."""
+    """What is found so far.
+
+    Attributes:
+        nodes: line of the pattern to the node of its value.
+        captures: capture to node, literal or list of them.
+        products: line that is a product to the nodes that multiply; none where the number is 1.
+    """
 
     nodes: Mapping[int, Node]
     captures: Mapping[str, Any]
+    products: Mapping[int, tuple[Node, ...]] = MappingProxyType({})
+
+    def matched(self) -> list[Node]:
+        """The nodes that the lines found so far call."""
+        called = [node for number, node in self.nodes.items() if number not in self.products]
+        return [*called, *(node for nodes in self.products.values() for node in nodes)]
 
 
 class Goal(NamedTuple):
@@ -115,7 +132,7 @@ class Search:
         elif isinstance(term, Name) and term.id not in self.pattern.literals:
             if term.id == "_" or term.id not in state.captures:
                 captures = state.captures if term.id == "_" else {**state.captures, term.id: actual}
-                yield from self.solve(rest, State(state.nodes, captures))
+                yield from self.solve(rest, state._replace(captures=captures))
             elif _same(state.captures[term.id], actual):
                 yield from self.solve(rest, state)
             else:
@@ -140,14 +157,17 @@ class Search:
             else:
                 self.fail(state, f"{line.targets[0]} to be {state.nodes[number].name}", text_of(node))
             return
+        if line.op is PRODUCT and isinstance(node, Node):
+            yield from self.product(number, node, goals, state)
+            return
         if not is_call(node) or node.target is not line.op:
             found = op_name(node.target) if isinstance(node, Node) and node.op == "call_function" else text_of(node)
             self.fail(state, str(line.op), found, node)
             return
-        if any(node is other for other in state.nodes.values()):
+        if any(node is other for other in state.matched()):
             self.fail(state, f"another {line.op}", text_of(node), node)
             return
-        state = State({**state.nodes, number: node}, state.captures)
+        state = state._replace(nodes={**state.nodes, number: node})
         for terms in _orders(line, actuals := arguments(node)):
             rank = _rank(actuals) if str(line.op) not in _RANK_FREE else None
             new = [
@@ -155,6 +175,27 @@ class Search:
                 for name, term in terms.items()
             ]
             yield from self.solve((*sorted(new, key=self.hardness), *goals), state)
+
+    def product(self, number: int, node: Node, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
+        """Yields the states in which a line is the product that a node is, in some order, and the goals hold."""
+        terms = dict(self.pattern.lines[number].terms)
+        times = terms.pop("times")
+        is_anchor = number == len(self.pattern.lines) - 1
+        taken = state.matched()
+        for cut in cuts(node, len(terms)):
+            if (is_anchor and not cut.nodes) or any(inner is other for inner in cut.nodes for other in taken):
+                continue
+            here = state._replace(nodes={**state.nodes, number: node}, products={**state.products, number: cut.nodes})
+            for factors in dict.fromkeys(permutations(cut.factors)):
+                new = [
+                    Goal(times, cut.number, "the number of the product", None),
+                    *(
+                        Goal(term, one, "a factor of the product", None)
+                        for term, one in zip(terms.values(), factors, strict=True)
+                    ),
+                ]
+                yield from self.solve((*sorted(new, key=self.hardness), *goals), here)
+        self.fail(state, f"a product of {len(terms)} tensors", text_of(node), node)
 
     def open_line(self, state: State) -> Iterator[State]:
         """Goes on with a line that hangs on a value already found: its users are tried."""
@@ -167,7 +208,7 @@ class Search:
             for term in line.terms.values():
                 if (value := self.value(term, state)) is not None:
                     for user in value.users:
-                        if user.target is line.op:
+                        if user.target is line.op or (line.op is PRODUCT and multiplies(user)):
                             yield from self.line(number, user, (), state)
                     self.fail(state, f"{value.name} to be read by {line.op}", "no such op")
                     return

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -35,6 +35,7 @@ class Step:
         bindings: what each capture of the rule is.
         results: pattern name to the name of the node it replaces.
         replace: the rule's SSA lines.
+        strides: `any` where the values replaced may have other strides afterwards.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -46,6 +47,7 @@ class Step:
     bindings: Mapping[str, Binding]
     results: Mapping[str, str]
     replace: tuple[str, ...]
+    strides: Literal["same", "any"] = "same"
 
 
 @dataclass(frozen=True)

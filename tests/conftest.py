@@ -25,6 +25,12 @@ def default_rules() -> tuple[Rule, ...]:
 
 
 @pytest.fixture(scope="session")
+def canonical_rules(default_rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The rules that settle how things are spelled, without those that fuse."""
+    return tuple(rule for rule in default_rules if rule.stage != "fuse")
+
+
+@pytest.fixture(scope="session")
 def original() -> Program:
     return small_bundle.program(Block(fused=False))
 

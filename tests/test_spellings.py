@@ -1,0 +1,281 @@
+"""Every spelling of an idea ends as the same ops: a table of small modules and the ops of their fused graphs."""
+
+import math
+from collections import Counter
+
+import programs
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fuseconv.graph import op_name
+from fuseconv.plan import plan
+from fuseconv.rewrite import rewrite
+from fuseconv.tolerance import compare
+from fuseconv.truth import run_in_float64
+
+SQRT2 = math.sqrt(2)
+C = math.sqrt(2 / math.pi)
+
+
+def erf(x):
+    return torch.erf(x / SQRT2)
+
+
+def tanh(x):
+    return torch.tanh(C * (x + 0.044715 * torch.pow(x, 3)))
+
+
+GELU = {
+    "x*(1+erf)*0.5": lambda m, x: x * (1 + erf(x)) * 0.5,
+    "0.5*x*(1+erf)": lambda m, x: 0.5 * x * (1 + erf(x)),
+    "x*((1+erf)*0.5)": lambda m, x: x * ((1 + erf(x)) * 0.5),
+    "x*0.7071": lambda m, x: x * 0.5 * (1 + torch.erf(x * 0.7071067811865476)),
+    "(x*0.5)*(1+erf)": lambda m, x: (x * 0.5) * (torch.erf(x * 0.70710678) + 1),
+    "halved": lambda m, x: (1 + erf(x)) / 2 * x,
+    "tensor constants": lambda m, x: x * (m.one + erf(x)) * m.a_half,
+    "in place": lambda m, x: (x * 1.0).mul_(0.5) * erf(x).add_(1),
+    "aten": lambda m, x: F.gelu(x),
+    "dropout and cast": lambda m, x: F.dropout(x * 0.5, 0.1, False) * (1 + erf(x)).to(x.dtype),
+}
+TANH = {
+    "pow": lambda m, x: 0.5 * x * (1 + tanh(x)),
+    "trailing": lambda m, x: x * (1 + tanh(x)) * 0.5,
+    "Megatron": lambda m, x: 0.5 * x * (1 + torch.tanh(C * x * (1 + 0.044715 * x * x))),
+    "x*x*x": lambda m, x: 0.5 * x * (1 + torch.tanh(C * (x + 0.044715 * x * x * x))),
+    "x**3": lambda m, x: x / 2 * (torch.tanh((x + x**3 * 0.044715) * C) + 1),
+    "aten": lambda m, x: F.gelu(x, approximate="tanh"),
+}
+SILU = {
+    "x*sigmoid": lambda m, x: x * torch.sigmoid(x),
+    "sigmoid*x": lambda m, x: torch.sigmoid(x) * x,
+    "x/(1+exp(-x))": lambda m, x: x / (1 + torch.exp(-x)),
+    "x*(1/(1+exp(-x)))": lambda m, x: x * (1 / (1 + torch.exp(-x))),
+    "aten": lambda m, x: F.silu(x),
+}
+OTHER_ACTS = {
+    "hardswish": (lambda m, x: x * F.relu6(x + 3) / 6, "hardswish"),
+    "mish": (lambda m, x: x * torch.tanh(F.softplus(x)), "mish"),
+    "sigmoid": (lambda m, x: 1 / (1 + torch.exp(-x)), "sigmoid"),
+}
+LINEAR = {
+    "addmm": lambda m, x: torch.addmm(m.b, x, m.w.t()),
+    "addmm of [in, out]": lambda m, x: torch.addmm(m.b, x, m.v),
+    "mm + b": lambda m, x: torch.mm(x, m.w.t()) + m.b,
+    "b + mm": lambda m, x: m.b + torch.mm(x, m.v),
+    "matmul": lambda m, x: x @ m.w.T + m.b,
+    "transpose": lambda m, x: torch.matmul(x, m.w.transpose(0, 1)).add(m.b),
+    "separate bias": lambda m, x: F.linear(x, m.w) + m.b,
+    "two biases": lambda m, x: F.linear(x, m.w, m.b) + m.b,
+    "Conv1D": lambda m, x: torch.addmm(m.b, x.view(-1, x.size(-1)), m.v).view(*x.size()[:-1], 6),
+}
+LAYER_NORM = {
+    "pow": lambda m, x: m.g * (x - mean(x)) / torch.sqrt(mean((x - mean(x)).pow(2)) + 1e-5) + m.e,
+    "d*d": lambda m, x: (d := x - mean(x)) / torch.sqrt(mean(d * d) + 1e-5) * m.g + m.e,
+    "rsqrt": lambda m, x: m.g * ((d := x - mean(x)) * torch.rsqrt(mean(d**2) + 1e-5)) + m.e,
+    "var": lambda m, x: (x - mean(x)) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5) * m.g + m.e,
+    "std": lambda m, x: m.e + (x - mean(x)) * (1 / (mean((x - mean(x)) * (x - mean(x))) + 1e-5).sqrt()) * m.g,
+}
+RMS_NORM = {
+    "pow": lambda m, x: m.g * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)),
+    "x*x": lambda m, x: x * torch.rsqrt(mean(x * x) + 1e-6) * m.g,
+    "1/sqrt": lambda m, x: x * (1 / torch.sqrt(mean(x**2) + 1e-6)) * m.g,
+    "/sqrt": lambda m, x: x / torch.sqrt(mean(x * x) + 1e-6) * m.g,
+    "pow(-0.5)": lambda m, x: x * torch.pow(mean(x.pow(2)) + 1e-6, -0.5) * m.g,
+    "weight first": lambda m, x: x * (m.g * torch.rsqrt(mean(x * x) + 1e-6)),
+    "1 + gamma": lambda m, x: x * torch.rsqrt(mean(x * x) + 1e-6) * (1.0 + m.g),
+}
+
+CASTS = {
+    "before gamma": lambda m, x: m.g * rms(x.to(torch.float32)).to(x.dtype),
+    "after gamma": lambda m, x: (m.g.float() * rms(x.float())).to(x.dtype),
+    "type_as": lambda m, x: rms(x.float()).type_as(x) * m.g,
+}
+
+
+def rms(x):
+    return x * torch.rsqrt(mean(x.pow(2)) + 1e-6)
+
+
+def mean(x):
+    return x.mean(-1, keepdim=True)
+
+
+def attend(q, k, v, scale=lambda s: s / math.sqrt(8), mask=lambda s: s, softmax=lambda s: s.softmax(-1)):
+    return softmax(mask(scale(q @ k.transpose(-2, -1)))) @ v
+
+
+def masked(value):
+    return lambda m, q, k, v: attend(q, k, v, mask=lambda s: s.masked_fill(m.hide, value))
+
+
+R8 = 1 / math.sqrt(8)
+ATTENTION = {
+    "no scale": lambda m, q, k, v: attend(q, k, v, scale=lambda s: s),
+    "score / sqrt(d)": lambda m, q, k, v: attend(q, k, v),
+    "scale * score": lambda m, q, k, v: attend(q, k, v, scale=lambda s: R8 * s),
+    "on q": lambda m, q, k, v: attend(q * R8, k, v, scale=lambda s: s),
+    "on k": lambda m, q, k, v: attend(q, k / math.sqrt(8), v, scale=lambda s: s),
+    "on the transposed k": lambda m, q, k, v: (q @ (k.transpose(-2, -1) * R8)).softmax(-1) @ v,
+    "sqrt on both": lambda m, q, k, v: attend(q * R8**0.5, k * R8**0.5, v, scale=lambda s: s),
+    "mask added": lambda m, q, k, v: attend(q, k, v, mask=lambda s: s + m.added),
+    "added to the mask": lambda m, q, k, v: attend(q, k, v, mask=lambda s: m.added + s),
+    "masked_fill(-inf)": masked(-math.inf),
+    "masked_fill(min)": masked(torch.finfo(torch.float32).min),
+    "masked_fill(-1e4)": masked(-1e4),
+    "masked_fill(-1e9)": masked(-1e9),
+    "where": lambda m, q, k, v: attend(q, k, v, mask=lambda s: torch.where(m.keep, s, -math.inf)),
+    "where with a tensor": lambda m, q, k, v: attend(q, k, v, mask=lambda s: torch.where(m.keep, s, m.low)),
+    "permute": lambda m, q, k, v: (q @ k.permute(0, 1, 3, 2) / 2.0).softmax(-1) @ v,
+    "mT": lambda m, q, k, v: (q @ k.mT / 2.0).softmax(-1) @ v,
+    "einsum": lambda m, q, k, v: torch.einsum(
+        "bhij,bhjd->bhid", (torch.einsum("bhid,bhjd->bhij", q, k) * R8).softmax(-1), v
+    ),
+    "einsum by position": lambda m, q, k, v: torch.einsum(
+        "bhij,bjhd->bihd", (torch.einsum("bihd,bjhd->bhij", *by_position(q, k)) * R8).softmax(-1), v.transpose(1, 2)
+    ).reshape(-1, 5, 16),
+    "bmm on views": lambda m, q, k, v: (
+        (torch.bmm(q.reshape(-1, 5, 8), k.reshape(-1, 5, 8).transpose(1, 2)) * R8).softmax(-1) @ v.reshape(-1, 5, 8)
+    ),
+    "keys by position": lambda m, q, k, v: (q @ k.transpose(1, 2).permute(0, 2, 3, 1) * R8).softmax(-1) @ v,
+    "dropout": lambda m, q, k, v: F.dropout((q @ k.mT * R8).softmax(-1), 0.1, m.training) @ v,
+    "sdpa": lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v),
+}
+CAUSAL = {
+    "tril": lambda m, q, k, v: attend(q, k, v, mask=lambda s: s.masked_fill(m.triangle == 0, -math.inf)),
+    "triu": lambda m, q, k, v: attend(q, k, v, mask=lambda s: s + torch.full((5, 5), -math.inf).triu(1).to(s.dtype)),
+    "arange": lambda m, q, k, v: F.scaled_dot_product_attention(
+        q, k, v, torch.arange(5)[None, :] <= torch.arange(5)[:, None]
+    ),
+    "where": lambda m, q, k, v: attend(
+        q, k, v, mask=lambda s: torch.where(torch.ones(5, 5).tril().bool(), s, torch.finfo(s.dtype).min)
+    ),
+    "is_causal": lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+}
+
+
+def by_position(*tensors):
+    return [tensor.transpose(1, 2) for tensor in tensors]
+
+
+def vectors(dtype):
+    return (draw((3, 8), dtype, 0),)
+
+
+def heads(dtype):
+    return tuple(draw((3, 2, 5, 8), dtype, seed) for seed in (1, 2, 3))
+
+
+def draw(shape, dtype, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def cases(family, inputs, ops, table):
+    return [pytest.param(function, inputs, ops, id=f"{family}-{name}") for name, function in table.items()]
+
+
+SDPA = "aten.scaled_dot_product_attention.default"
+TABLE = [
+    *cases("gelu", vectors, {"aten.gelu.default": 1}, GELU),
+    *cases("gelu-tanh", vectors, {"aten.gelu.default": 1}, TANH),
+    *cases("silu", vectors, {"aten.silu.default": 1}, SILU),
+    *(
+        case
+        for name, (f, op) in OTHER_ACTS.items()
+        for case in cases("act", vectors, {f"aten.{op}.default": 1}, {name: f})
+    ),
+    *cases("linear", vectors, {"aten.linear.default": 1}, LINEAR),
+    *cases("layer-norm", vectors, {"aten.layer_norm.default": 1}, LAYER_NORM),
+    *cases("rms-norm", vectors, {"aten.rms_norm.default": 1}, RMS_NORM),
+    *cases("attention", heads, {SDPA: 1}, ATTENTION),
+    *cases("causal", heads, {SDPA: 1}, CAUSAL),
+]
+
+FREE = (
+    "view",
+    "reshape",
+    "transpose",
+    "t",
+    "permute",
+    "unsqueeze",
+    "expand",
+    "logical_not",
+    "masked_fill",
+    "new_zeros",
+    "eq",
+)
+"""Ops that are views, or on a mask only: what is left beside the op that is looked for."""
+
+
+class Constants(torch.nn.Module):
+    """A function of (module, inputs), with every constant that a spelling may read."""
+
+    def __init__(self, function, dtype):
+        super().__init__()
+        self.function = function
+        weights = {"w": (6, 8), "v": (8, 6), "b": (6,), "g": (8,), "e": (8,), "added": (5, 5)}
+        for seed, (name, shape) in enumerate(weights.items()):
+            self.register_parameter(name, torch.nn.Parameter(draw(shape, dtype, seed), requires_grad=False))
+        self.register_buffer("one", torch.tensor(1.0, dtype=dtype))
+        self.register_buffer("a_half", torch.tensor(0.5, dtype=dtype))
+        self.register_buffer("low", torch.tensor(-math.inf, dtype=dtype))
+        self.register_buffer("hide", torch.eye(5, dtype=torch.bool))
+        self.register_buffer("keep", ~torch.eye(5, dtype=torch.bool))
+        self.register_buffer("triangle", torch.ones(5, 5).tril())
+
+    def forward(self, *inputs):
+        return (self.function(self, *inputs),)
+
+
+def fused(function, inputs, dtype, rules):
+    module = Constants(function, dtype)
+    n = torch.export.Dim("n", min=1, max=64)
+    exported = torch.export.export(module.eval(), inputs, dynamic_shapes=(tuple({0: n} for _ in inputs),))
+    program = programs.Program(exported, programs.Contract((), ()), inputs)
+    return program, rewrite(program, plan(program, rules, device="cpu", targets=()))
+
+
+@pytest.mark.parametrize(("function", "inputs", "ops"), TABLE)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_spelling_ends_as_one_op(function, inputs, ops, dtype, canonical_rules):
+    program, result = fused(function, inputs(dtype), dtype, canonical_rules)
+    called = Counter(op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function")
+    left = {op: count for op, count in called.items() if op.split(".")[1] not in FREE}
+    assert left == ops
+    expected, actual = programs.run(program), programs.run(result)
+    torch.testing.assert_close(actual, expected)
+    if dtype == torch.float64:
+        torch.testing.assert_close(actual, run_in_float64(program, program.examples))
+
+
+CAUSAL_CASES = {case.id: case.values[0] for case in cases("causal", heads, {}, CAUSAL)}
+
+
+@pytest.mark.parametrize("name", CAUSAL_CASES)
+def test_a_causal_mask_is_a_flag(name, canonical_rules):
+    _, result = fused(CAUSAL_CASES[name], heads(torch.float32), torch.float32, canonical_rules)
+    (node,) = (node for node in result.exported.graph.nodes if op_name(node.target) == SDPA)
+    assert node.args[3] is None
+    assert node.args[5] is True
+
+
+def test_a_permutation_is_followed_not_assumed(canonical_rules):
+    """Keys of one batch and as many heads as positions, permuted: every shape fits, and it is another product."""
+    inputs = tuple(draw((1, 4, 4, 8), torch.float64, seed) for seed in (1, 2, 3))
+    module = Constants(lambda _, q, k, v: (q @ k.permute(0, 2, 3, 1) / 2).softmax(-1) @ v, torch.float64)
+    program = programs.Program(torch.export.export(module.eval(), inputs), programs.Contract((), ()), inputs)
+    result = rewrite(program, plan(program, canonical_rules, device="cpu", targets=()))
+    torch.testing.assert_close(programs.run(result), programs.run(program))
+    wrong = F.scaled_dot_product_attention(*inputs, scale=0.5)
+    assert (programs.run(program)[0] - wrong).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", CASTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_norm_in_f32_is_a_norm(name, dtype, canonical_rules):
+    program, result = fused(CASTS[name], vectors(dtype), dtype, canonical_rules)
+    called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
+    assert called == ["aten.rms_norm.default"]
+    (actual,), (expected,) = programs.run(result), programs.run(program)
+    (truth,) = run_in_float64(program, program.examples)
+    assert compare(actual, expected, truth).ok
