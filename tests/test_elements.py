@@ -1,0 +1,123 @@
+"""Formulas of masks are what the masks are, element for element, at every size tried; what is not followed is refused."""
+
+import itertools
+
+import programs
+import pytest
+import torch
+from programs import Function
+
+from fuseconv.formula import AtLeastZero, Both, Choice, Either
+from fuseconv.graph import Workspace
+from fuseconv.predicates import FUNCTIONS, Refused
+
+
+def columns(n):
+    return torch.arange(n)
+
+
+def rows(n):
+    return torch.arange(n)[:, None]
+
+
+def packed(n):
+    """What transformers writes to find sequences packed into one row, when there is one."""
+    position = torch.arange(n)[None] + 0
+    first = position[:, :1] - 1
+    sequence = (torch.diff(position, prepend=first, dim=-1) != 1).cumsum(-1)
+    return sequence[:, :, None] == sequence[:, None, :]
+
+
+def gathered(n):
+    batch, query, key = torch.arange(1)[:, None, None], torch.arange(n)[None, :, None], torch.arange(n)[None, None, :]
+    position = torch.arange(n)[None] + 0
+    return position[batch, key] <= position[batch, query]
+
+
+MASKS = {
+    "ones": (lambda n: torch.ones(n, n, dtype=torch.bool), "hides_nothing"),
+    "never negative": (lambda n: (columns(n) >= 0).expand(n, n), "hides_nothing"),
+    "in range": (lambda n: (columns(n) < n) & (rows(n) > -1), "hides_nothing"),
+    "packed": (lambda n: packed(n), "hides_nothing"),
+    "zeros added": (lambda n: torch.zeros(n, n), "hides_nothing"),
+    "whole window": (lambda n: (rows(n) - columns(n)).abs() < n, None),
+    "causal": (lambda n: columns(n) <= rows(n), "hides_the_future"),
+    "not later": (lambda n: ~(columns(n) > rows(n)), "hides_the_future"),
+    "tril": (lambda n: torch.ones(n, n).tril().bool(), "hides_the_future"),
+    "not triu": (lambda n: torch.logical_not(torch.ones(n, n, dtype=torch.bool).triu(1)), "hides_the_future"),
+    "gathered": (lambda n: gathered(n), "hides_the_future"),
+    "causal and packed": (lambda n: packed(n) & (columns(n) <= rows(n)), "hides_the_future"),
+    "causal of n - 1": (lambda n: columns(n) + 1 <= rows(n) + 1, "hides_the_future"),
+    "minus infinity": (lambda n: torch.full((n, n), -torch.inf).triu(1), "hides_the_future"),
+    "where": (lambda n: torch.where(columns(n) <= rows(n), 0.0, -1e9), "hides_the_future"),
+    "filled": (lambda n: torch.zeros(n, n).masked_fill(columns(n) > rows(n), -(2.0**100)), "hides_the_future"),
+    "strictly before": (lambda n: columns(n) < rows(n), None),
+    "later": (lambda n: columns(n) >= rows(n), None),
+    "window": (lambda n: (columns(n) <= rows(n)) & (columns(n) > rows(n) - 3), None),
+    "all but the first": (lambda n: (columns(n) > 0).expand(n, n), None),
+    "little added": (lambda n: torch.where(columns(n) <= rows(n), 0.0, -1.0), None),
+    "transposed": (lambda n: (columns(n) <= rows(n)).transpose(0, 1), None),
+    "shifted": (lambda n: torch.ones(n, n).tril(1).bool(), None),
+    "sliced": (lambda n: torch.arange(n + 4)[2 : n + 2] <= rows(n), None),
+}
+
+
+@pytest.fixture(scope="module", params=MASKS)
+def mask(request):
+    function, kind = MASKS[request.param]
+    module = Function(lambda _, x: (x @ function(x.shape[0]).to(x.dtype), function(x.shape[0])))
+    example = torch.randn(5, 5)
+    n = torch.export.Dim("n", min=2, max=64)
+    program = programs.capture(module, example, dims=({0: n, 1: n},))
+    workspace = Workspace(program.exported)
+    node = workspace.graph.output_node().args[0][1]
+    return function, kind, workspace, node
+
+
+def test_a_mask_is_proved_to_be_what_it_is_and_nothing_else(mask):
+    _, kind, workspace, node = mask
+    for name in ("hides_nothing", "hides_the_future"):
+        if name == kind:
+            FUNCTIONS[name].run(workspace, node)
+        else:
+            with pytest.raises(Refused):
+                FUNCTIONS[name].run(workspace, node)
+
+
+def test_a_formula_gives_every_element_at_every_size(mask):
+    function, _, workspace, node = mask
+    try:
+        formula = workspace.formula(node)
+    except Refused as refused:
+        pytest.raises(Refused, workspace.formula, node)
+        assert refused.expected == "elements that depend on no input"
+        return
+    for size in (2, 3, 5, 8):
+        expected = function(size)
+        for place in itertools.product(range(size), repeat=2):
+            found = value(formula, place, size)
+            assert found == expected.reshape(size, size)[place].item(), (size, place, formula)
+
+
+def value(formula, place, size):
+    """A formula at one element: `d1` is its column, `d2` its row, any other symbol the size."""
+    if isinstance(formula, bool):
+        return formula
+    if isinstance(formula, Both):
+        return value(formula.left, place, size) and value(formula.right, place, size)
+    if isinstance(formula, Either):
+        return value(formula.left, place, size) or value(formula.right, place, size)
+    if isinstance(formula, AtLeastZero):
+        return value(formula.value, place, size) >= 0
+    if isinstance(formula, Choice):
+        return value(formula.yes if value(formula.condition, place, size) else formula.no, place, size)
+    known = {"d1": place[1], "d2": place[0]}
+    return float(formula.subs({symbol: known.get(symbol.name, size) for symbol in formula.free_symbols}))
+
+
+@pytest.mark.parametrize("of_input", [lambda x: x > 0, lambda x: torch.rand(5, 5) > 0.5, lambda x: x.int().bool()])
+def test_a_mask_of_an_input_is_not_proved(of_input):
+    program = programs.capture(Function(lambda _, x: (of_input(x),)), torch.randn(5, 5), dims=({},))
+    workspace = Workspace(program.exported)
+    with pytest.raises(Refused, match="depend on no input"):
+        workspace.formula(workspace.graph.output_node().args[0][0])

@@ -1,0 +1,126 @@
+"""What rules do to a program as a whole: weights concatenated once, constants computed, duplicates gone; and what not."""
+
+import programs
+import pytest
+import torch
+from programs import Function
+from torch.nn import functional as F
+
+from fuseconv.graph import op_name
+from fuseconv.plan import plan
+from fuseconv.rewrite import rewrite
+from fuseconv.steps import Plan
+
+
+def weights(*shapes):
+    draw = torch.Generator().manual_seed(0)
+    return {f"w{at}": torch.randn(shape, generator=draw, dtype=torch.float64) for at, shape in enumerate(shapes)}
+
+
+def fused(function, parameters, rules, *shape):
+    x = torch.randn(shape or (2, 5, 8), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    program = programs.capture(Function(function, parameters), x)
+    found = plan(program, rules, device="cpu", targets=())
+    result = rewrite(program, Plan.from_json(found.to_json()))
+    torch.testing.assert_close(programs.run(result), programs.run(program))
+    return result
+
+
+def called(program):
+    return [op_name(node.target) for node in program.exported.graph.nodes if node.op == "call_function"]
+
+
+def count(program, op):
+    return called(program).count(f"aten.{op}")
+
+
+def heads(x, width=4):
+    return x.view(-1, 5, x.shape[-1] // width, width).transpose(1, 2)
+
+
+def attend(m, x, a="w0", b="w1", c="w2"):
+    q, k, v = (heads(F.linear(x, getattr(m, name))) for name in (a, b, c))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 5, 8)
+
+
+def test_three_products_are_one_and_the_originals_are_gone(canonical_rules):
+    program = fused(lambda m, x: (attend(m, x),), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
+    assert count(program, "linear.default") == 1
+    assert program.exported.state_dict == {}
+    (merged,) = program.exported.constants.values()
+    assert merged.shape == (24, 8)
+
+
+def test_weights_that_two_layers_share_are_concatenated_once(canonical_rules):
+    program = fused(lambda m, x: (attend(m, attend(m, x)),), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
+    assert count(program, "linear.default") == 2
+    assert len(program.exported.constants) == 1
+    assert program.exported.state_dict == {}
+
+
+def test_a_weight_with_another_reader_is_not_copied(canonical_rules):
+    program = fused(lambda m, x: (attend(m, x), m.w0.sin()), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
+    assert count(program, "linear.default") == 2
+    assert set(program.exported.state_dict) == {"w0"}
+
+
+def test_pieces_that_are_returned_keep_their_strides(canonical_rules):
+    def returned(m, x):
+        return F.linear(x, m.w0).view(-1, 5, 2, 4), F.linear(x, m.w1).view(-1, 5, 2, 4)
+
+    program = fused(returned, weights((8, 8), (8, 8)), canonical_rules)
+    assert count(program, "linear.default") == 2
+
+
+def test_products_of_other_inputs_are_not_merged(canonical_rules):
+    def crossed(m, x):
+        y = x.sin()
+        return (heads(F.linear(x, m.w0)) @ heads(F.linear(y, m.w1)).transpose(-2, -1),)
+
+    assert count(fused(crossed, weights((8, 8), (8, 8)), canonical_rules), "linear.default") == 2
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [
+        (lambda m, x: (x * m.w0.exp().sum(),), {"aten.mul.Tensor"}),
+        (lambda _, x: (x + torch.arange(8).double() / 4,), {"aten.add.Tensor"}),
+        (lambda m, x: (F.linear(x, m.w0.t()),), {"aten.t.default", "aten.linear.default"}),  # a view is free
+    ],
+)
+def test_what_depends_on_no_input_is_computed(function, left, canonical_rules):
+    assert set(called(fused(function, weights((8, 8)), canonical_rules))) == left
+
+
+def test_a_constant_much_larger_than_what_it_is_made_of_stays_computed(canonical_rules):
+    def table(m, x):
+        return (x.sum() * m.w0.repeat(600, 40),)
+
+    assert "aten.repeat.default" in called(fused(table, weights((8, 8)), canonical_rules))
+
+
+def test_duplicates_are_called_once_but_both_outputs_stay(canonical_rules):
+    once = fused(lambda _, x: (x.exp().sin() + x.exp().cos(),), {}, canonical_rules)
+    assert count(once, "exp.default") == 1
+    both = fused(lambda _, x: (x.exp(), x.exp()), {}, canonical_rules)
+    assert count(both, "exp.default") == 2
+
+
+def test_draws_and_writes_are_never_duplicates(canonical_rules):
+    x = torch.randn(4, 4)
+    program = programs.capture(Function(lambda _, x: (torch.rand_like(x) - torch.rand_like(x),)), x)
+    result = rewrite(program, plan(program, canonical_rules, device="cpu", targets=()))
+    assert count(result, "rand_like.default") == 2
+
+
+def test_a_folded_batch_norm_is_gone_from_the_state(canonical_rules):
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=False), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+    with torch.no_grad():
+        module[1].running_mean.copy_(torch.arange(4.0))
+        module[1].running_var.copy_(torch.arange(4.0) + 0.5)
+    program = programs.capture(module.double().eval(), torch.randn(2, 3, 6, 6, dtype=torch.float64))
+    result = rewrite(program, plan(program, canonical_rules, device="cpu", targets=()))
+    assert called(result) == ["aten.conv2d.default", "aten.relu.default"]
+    torch.testing.assert_close(programs.run(result), programs.run(program))
+    assert result.exported.state_dict == {}
+    assert len(result.exported.constants) == 2
