@@ -176,7 +176,7 @@ FUSECONV_INLINE A activation_gradient(Identity, A grad, A) {
 }
 template <class A>
 FUSECONV_INLINE A activation_gradient(Relu, A grad, A x) {
-  return x <= 0 ? A(0) : grad;
+  return x <= A(0) ? A(0) : grad;
 }
 template <class A>
 FUSECONV_INLINE A activation_gradient(Gelu, A grad, A x) {
@@ -185,22 +185,22 @@ FUSECONV_INLINE A activation_gradient(Gelu, A grad, A x) {
 template <class A>
 FUSECONV_INLINE A activation_gradient(GeluTanh, A grad, A x) {
   const A s = logistic(x * (A(1.5957691216057308) + A(0.07135481627260025) * x * x));
-  return grad * (s + x * (s * (1 - s)) * (A(1.5957691216057308) + A(0.21406444881780075) * x * x));
+  return grad * (s + x * (s * (A(1) - s)) * (A(1.5957691216057308) + A(0.21406444881780075) * x * x));
 }
 template <class A>
 FUSECONV_INLINE A activation_gradient(Silu, A grad, A x) {
   const A s = logistic(x);
-  return grad * (s + x * (s * (1 - s)));
+  return grad * (s + x * (s * (A(1) - s)));
 }
 template <class A>
 FUSECONV_INLINE A activation_gradient(Sigmoid, A grad, A x) {
   const A s = logistic(x);
-  return grad * (s * (1 - s));
+  return grad * (s * (A(1) - s));
 }
 template <class A>
 FUSECONV_INLINE A activation_gradient(Tanh, A grad, A x) {
   const A t = hyperbolic_tangent(x);
-  return grad * (1 - t * t);
+  return grad * (A(1) - t * t);
 }
 
 // Calls `function` with the functor of an activation: for loops that are compiled for each of them.

@@ -22,6 +22,7 @@ struct Coarse {
   friend __device__ __forceinline__ Coarse operator*(Coarse a, Coarse b) { return Coarse(a.value * b.value); }
   friend __device__ __forceinline__ Coarse operator-(Coarse a) { return Coarse(-a.value); }
   friend __device__ __forceinline__ bool operator<(Coarse a, int b) { return a.value < static_cast<float>(b); }
+  friend __device__ __forceinline__ bool operator<=(Coarse a, Coarse b) { return a.value <= b.value; }
 };
 
 // 2^x, relative error 2^-22; 0 below the smallest normal number.
@@ -37,6 +38,8 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+
+__device__ __forceinline__ Coarse exp_of_negative(Coarse x) { return Coarse(exp2_fast(x.value * 1.44269504f)); }
 
 // 1 / (1 + 2^x); 0 where the power overflows
 __device__ __forceinline__ float logistic_of_log2(float x) { return reciprocal_fast(1.0f + exp2_fast(x)); }
