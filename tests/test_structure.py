@@ -1,4 +1,4 @@
-"""What rules do to a program as a whole: weights concatenated once, constants computed, duplicates gone; and what not."""
+"""What rules do to a program as a whole: weights concatenated once, constants computed, duplicates gone."""
 
 import programs
 import pytest
