@@ -185,7 +185,9 @@ class Search:
         is_anchor = number == len(self.pattern.lines) - 1
         taken = state.matched()
         for cut in cuts(node, len(terms)):
-            if (not cut.nodes and (is_anchor or not may_be_none)) or any(inner is other for inner in cut.nodes for other in taken):
+            if not cut.nodes and (is_anchor or not may_be_none):
+                continue
+            if any(inner is other for inner in cut.nodes for other in taken):
                 continue
             here = state._replace(nodes={**state.nodes, number: node}, products={**state.products, number: cut.nodes})
             for factors in dict.fromkeys(permutations(cut.factors)):
