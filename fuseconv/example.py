@@ -122,14 +122,14 @@ def _parameters(text: _Text, sizes: Mapping[str, int], draw: torch.Generator) ->
 class _NoConstants:
     """The constants of a program that is only being written."""
 
-    def is_state(self, node: object) -> bool:  # noqa: ARG002  # the protocol's
-        """Knows none."""
-        return False
-
     def constant(self, node: object) -> object:
         """Knows none."""
         del node
         return None
+
+    def is_state(self, node: object) -> bool:
+        """Knows none."""
+        return self.constant(node) is not None
 
     def is_constant(self, node: object) -> bool:
         """Knows none."""

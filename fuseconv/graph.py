@@ -109,20 +109,21 @@ class Workspace:
             raise Refused("elements that depend on no input", str(problem)) from None
 
     def is_state(self, node: Any) -> bool:
-        """Whether a node stands for a parameter, buffer or constant of the model, or is computed of them."""
+        """Whether a node is a parameter, buffer or constant of the model, or computed of constants at conversion."""
         return self.is_constant(node) or (
             isinstance(node, Node) and node.op == "placeholder" and node.name in self._states
         )
 
     def is_constant(self, node: Any) -> bool:
-        """Whether a node is a placeholder whose values never change, or computed of such at conversion."""
+        """Whether a node's values never change, so that they may be read and computed with at conversion.
+
+        Those are the parameters, buffers and literals of the model; of a trainable program its literals alone; and
+        what was computed of them.
+        """
         return isinstance(node, Node) and node.op == "placeholder" and node.name in self._constants
 
     def constant(self, node: Any) -> torch.Tensor | None:
-        """Returns the tensor behind a placeholder whose values never change, so that they may be read; else None.
-
-        Of a trainable program those are the literals of its `forward` alone.
-        """
+        """Returns the tensor behind a node whose values never change; None for any other."""
         if not self.is_constant(node):
             return None
         known = self._constants[node.name]
@@ -169,7 +170,7 @@ class Workspace:
         seen, queue = {node}, [node]
         while queue:
             node = queue.pop()
-            if node.op == "placeholder" and self.constant(node) is None:
+            if node.op == "placeholder" and not self.is_constant(node):
                 return True
             queue.extend(operand for operand in node.all_input_nodes if operand not in seen)
             seen.update(node.all_input_nodes)

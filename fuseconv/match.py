@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from fuseconv.contract import SHORT_DTYPES
 from fuseconv.gradient_flow import check_gradients
-from fuseconv.graph import Workspace, is_getitem, is_returned, nodes_in
+from fuseconv.graph import Workspace, is_getitem, is_returned, nodes_in, source_line
 from fuseconv.layout import relaid
 from fuseconv.merge import spread
 from fuseconv.pattern import Pattern
@@ -24,6 +24,7 @@ from fuseconv.replacement import Results, check_same, instantiate, resolve
 from fuseconv.rule import Rule
 from fuseconv.rule_text import Apply, Line, Name, written
 from fuseconv.search import Index, NearMiss, Search, State, result_of
+from fuseconv.steps import Miss
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,10 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[N
             if anchor not in misses or near.found > misses[anchor].found:
                 misses[anchor] = near
     fits = [found for found in sites.values() if isinstance(found, Fit)]
-    whole = [found for found in sites.values() if isinstance(found, Site)]
-    return [*whole, *merged(index, fits)], [near for anchor, near in misses.items() if anchor not in sites]
+    outcomes = [*sites.values(), *merged(index, fits)]
+    missed = [miss for anchor, miss in misses.items() if anchor not in sites]
+    missed += [outcome for outcome in outcomes if isinstance(outcome, NearMiss)]
+    return [outcome for outcome in outcomes if isinstance(outcome, Site)], missed
 
 
 def fit(index: Index, pattern: Pattern, state: State) -> Fit:
@@ -166,8 +169,8 @@ def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
     return Site(found.rule, tuple(sorted(matched)), found.captures, results, saved, text)
 
 
-def merged(index: Index, fits: Sequence[Fit]) -> Iterator[Site]:
-    """Yields a site for each group of fits that agree on what their rule merges by, and may be replaced together."""
+def merged(index: Index, fits: Sequence[Fit]) -> Iterator[Site | NearMiss]:
+    """Yields, for each group of fits that agree on what their rule merges by, a site, or why it is none."""
     groups: dict[Any, list[Fit]] = {}
     for found in fits:
         groups.setdefault(repr([found.captures[name] for name in found.rule.merge]), []).append(found)
@@ -183,8 +186,15 @@ def merged(index: Index, fits: Sequence[Fit]) -> Iterator[Site]:
             try:
                 check_apart(index, together.nodes, together.captures, together.results)
                 yield settle(index, together, lines)
-            except Refused:
-                continue
+            except Refused as problem:
+                yield _refusal(together, problem)
+
+
+def _refusal(together: Fit, problem: Refused) -> NearMiss:
+    last, count = max(together.nodes), len(together.nodes)
+    where = source_line(last)
+    miss = Miss(together.rule.name, last.name, str(problem), problem.expected, problem.found, where)
+    return NearMiss(miss, count, count, refused=True)
 
 
 def _numbered(members: Sequence[Mapping[str, Any]], shared: Collection[str]) -> dict[str, Any]:

@@ -22,13 +22,13 @@ class Constants(Protocol):
     """What a predicate may ask of the program, beside the nodes themselves."""
 
     def is_state(self, node: Any) -> bool:
-        """Whether a node stands for a parameter, buffer or constant of the model."""
-
-    def constant(self, node: Any) -> Any:
-        """Returns the tensor behind a placeholder whose values never change, so that they may be read; else None."""
+        """Whether a node stands for a parameter, buffer or constant of the model; its values may change in training."""
 
     def is_constant(self, node: Any) -> bool:
-        """Whether `constant` would return a tensor."""
+        """Whether a node's values never change, so that they may be read and computed with."""
+
+    def constant(self, node: Any) -> Any:
+        """Returns the tensor behind a node whose values never change, None for any other."""
 
     def formula(self, node: Any) -> Any:
         """Returns the formula of a tensor's elements, see elements.py."""

@@ -7,7 +7,7 @@ program before anything is changed, so a plan edited by hand either fits or is r
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -173,10 +173,13 @@ def _meta(origin: Node, fake: Any, step: Step) -> dict[str, Any]:
 def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> torch.export.ExportedProgram:
     graph, signature = workspace.graph, exported.graph_signature
     computed = workspace.computed()
+    # Of a trainable program only literals are computed with: no place of the model holds what they give.
+    literal = workspace.trainable
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     kept = []
     for node in [node for node in graph.nodes if node.op == "placeholder"]:
-        spec = specs.get(node.name) or InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name)
+        kind, persistent = (InputKind.CONSTANT_TENSOR, None) if literal else (InputKind.BUFFER, True)
+        spec = specs.get(node.name) or InputSpec(kind, TensorArgument(node.name), node.name, persistent)
         if spec.kind in _CONSTANTS and not node.users:
             graph.erase_node(node)
         else:
@@ -192,10 +195,14 @@ def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> t
         root=exported.graph_module,
         graph=graph,
         graph_signature=ExportGraphSignature(kept, outputs),
-        state_dict={name: tensor for name, tensor in exported.state_dict.items() if name not in dropped},
+        state_dict=_without(exported.state_dict, dropped) | ({} if literal else computed),
         range_constraints=exported.range_constraints,
         module_call_graph=exported.module_call_graph,
         example_inputs=exported.example_inputs,
-        constants={name: value for name, value in exported.constants.items() if name not in dropped} | computed,
+        constants=_without(exported.constants, dropped) | (computed if literal else {}),
         verifiers=exported.verifiers,
     )
+
+
+def _without(tensors: Mapping[str, Any], dropped: Collection[str]) -> dict[str, Any]:
+    return {name: tensor for name, tensor in tensors.items() if name not in dropped}

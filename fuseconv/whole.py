@@ -88,7 +88,15 @@ def _restated(
 
 def _is_pure(node: Node) -> bool:
     """Whether a node calls an op that gives one tensor, the same whenever it is called."""
-    return is_call(node) and isinstance(node.meta.get("val"), torch.Tensor) and is_repeatable(node.target)  # type: ignore[arg-type]
+    if not is_call(node) or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    return is_repeatable(node.target) and not _updates_statistics(node)  # type: ignore[arg-type]  # is_call
+
+
+def _updates_statistics(node: Node) -> bool:
+    """Whether a node is a norm in training, which writes its running statistics; its schema does not say so."""
+    given = arguments(node)
+    return given.get("running_mean") is not None and bool(given.get("training", given.get("use_input_stats")))
 
 
 def _is_view(node: Node) -> bool:

@@ -16,7 +16,7 @@ from fuseconv.capture import Program
 from fuseconv.contract import Contract
 from fuseconv.errors import ContractError, ParityError, UnsupportedError, UsageError
 from fuseconv.own_rules import load_rules
-from fuseconv.plan import plan
+from fuseconv.plan import Plan, plan
 
 
 class Everything(nn.Module):
@@ -252,20 +252,117 @@ def test_exports_again():
     assert sum(getattr(node.target, "namespace", "") == "fuseconv" for node in graph.nodes) >= 2
 
 
+def planned(model: nn.Module, inputs: dict[str, Tensor] | Tensor, trainable: bool) -> Plan:
+    args, kwargs = ((), inputs) if isinstance(inputs, dict) else ((inputs,), {})
+    with torch.enable_grad():
+        exported = torch.export.export(model, args, kwargs, strict=False)
+    program = Program(exported, Contract((), ()), (), trainable=trainable)
+    return plan(program, load_rules(), device="cpu", targets=["export"])
+
+
 def test_values_that_may_change_are_read_only_in_a_conversion():
     model, inputs, _ = drawn("everything")
-    with torch.enable_grad():
-        exported = torch.export.export(model, (), inputs, strict=False)
-    counts = {
-        trainable: plan(
-            Program(exported, Contract((), ()), (), trainable=trainable), load_rules(), device="cpu", targets=["export"]
-        ).counts()
-        for trainable in (False, True)
-    }
+    counts = {trainable: planned(model, inputs, trainable).counts() for trainable in (False, True)}
     # scale and gain are scalars of the model, torch.tensor(3.0) is a literal.
     assert (counts[False]["mul-constant"], counts[True]["mul-constant"]) == (3, 1)
     # Of three detached values one is a literal, which nothing differentiates by.
     assert (counts[False]["alias"], counts[True]["alias"]) == (2, 1)
+
+
+class Attention(nn.Module):
+    """Causal attention: queries, keys and values of one input; its mask depends on no input and no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (linear(x).view(2, 5, 2, 4).transpose(1, 2) for linear in (self.q, self.k, self.v))
+        visible = torch.arange(5)[None, :] <= torch.arange(5)[:, None]
+        mask = torch.where(visible, 0.0, -torch.inf) * torch.tensor(1.0)
+        return ((q @ k.transpose(-2, -1)) * 0.5 + mask).softmax(-1) @ v
+
+
+class TwoBiases(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(8, 4)
+        self.more = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.more
+
+
+class Scaled(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(8, 4)
+        self.register_buffer("scale", torch.full((4, 1), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight * self.scale, self.bias)
+
+
+# What a rule computes with in a conversion, and whether a model that learns is near enough for a reason.
+WEIGHTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
+    "merge-linear-bias": (Attention, (2, 5, 8), True),
+    "linear-two-biases": (TwoBiases, (3, 8), True),
+    "conv2d-batch-norm": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval(), (2, 3, 6, 6), True),
+    "linear-batch-norm": (lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)).eval(), (3, 8), True),
+    "constants": (Scaled, (3, 8), False),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights_that_may_change_are_computed_with_only_in_a_conversion(name):
+    torch.manual_seed(0)
+    make, shape, near = WEIGHTS[name]
+    model, x = make(), torch.randn(shape)
+    assert name in planned(model, x, trainable=False).counts()
+    learning = fuseconv.fuse(model, x).plan
+    assert learning.counts().get(name, 0) == 0
+    reasons = [miss.reason for miss in learning.misses if miss.rule == name]
+    assert bool(reasons) == near
+    assert all("constants to compute" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_a_model_that_is_folded_in_a_conversion_still_learns(name):
+    torch.manual_seed(0)
+    make, shape, _ = WEIGHTS[name]
+    model, x = make(), torch.randn(shape)
+    fused = fuseconv.fuse(model, x)
+    assert list(fused.state_dict()) == list(model.state_dict())
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_floating_point():
+                tensor.mul_(1.5).add_(0.25)
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_computed_of_literals_is_a_constant_of_the_fused_module():
+    class Constant(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * (torch.tensor([1.0, 2.0] * 4) + torch.arange(8)).exp()
+
+    model, x = Constant(), torch.randn(3, 8)
+    fused = fuseconv.fuse(model, x)
+    assert fused.plan.counts().get("constants") == 1
+    assert not fused.state_dict()
+    torch.testing.assert_close(copy.deepcopy(fused)(x), model(x))
+
+
+def test_statistics_are_updated_as_often_as_before():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(self.norm(x)) + torch.sin(self.norm(x))
+
+    model, x = Twice(), torch.randn(6, 8)
+    assert "duplicates" in planned(model.eval(), x, trainable=False).counts()
+    assert "duplicates" not in planned(model.train(), x, trainable=False).counts()
+    assert "duplicates" not in planned(model, x, trainable=True).counts()
 
 
 def rule_file(folder: Path, *rules: dict) -> Path:

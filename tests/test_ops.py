@@ -191,10 +191,12 @@ def test_special_values_through_sums_and_norms(dtype, device):
             (ops.add_rms_norm, (rest, None, 1e-5)),
             (ops.rms_norm, (None, 1e-5)),
         ):
-            for result, original in zip(
-                tensors(op(rows_in, *args)), tensors(op.reference(rows_in, *args)), strict=True
-            ):
-                torch.testing.assert_close(result, original, equal_nan=True)
+            # Truth on the CPU: the RMS norm of torch 2.11 on CUDA makes a whole row NaN of one infinity, if its length
+            # is odd enough.
+            truth = op.reference(*(v.cpu().double() if isinstance(v, Tensor) else v for v in (rows_in, *args)))
+            results = tensors(op(rows_in, *args)), tensors(op.reference(rows_in, *args)), tensors(truth)
+            for result, original, true in zip(*results, strict=True):
+                assert_close_to_truth(result, original, true.to(device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -248,6 +250,7 @@ def test_scores_of_special_values(dtype, device, columns):
     mask[2, ::2] = float("-inf")
     mask[3, 5] = float("nan")
     mask[4, 5] = float("inf")
+    mask[5] = -1e4
     result, eager = ops.attention_score(q, k, mask, 0.25), ops.attention_score.reference(q, k, mask, 0.25)
     truth = ops.attention_score.reference(q.double(), k.double(), mask.double(), 0.25)
     assert_close_to_truth(result, eager, truth)
@@ -318,7 +321,10 @@ def test_autocast(op, device, dtype):
     """An op under autocast is the op on tensors cast by its policy."""
     sample = op.samples(device, torch.float32)[0]
     expected_dtype = {lower: dtype, single: torch.float32, widest: torch.float32}[op.autocast]
-    cast = [value.to(expected_dtype) if isinstance(value, Tensor) else value for value in sample.args]
+    cast = [
+        value.to(expected_dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+        for value in sample.args
+    ]
     expected = tensors(op(*cast, **sample.kwargs))
     with torch.autocast(device, dtype=dtype):
         results = tensors(op(*sample.args, **sample.kwargs))

@@ -1,10 +1,12 @@
 """sum_squared and mean_abs beyond the table of test_ops.py: exactness, order, layouts, sizes."""
 
 import pytest
+import small_bundle
 import torch
 
 from fuseconv import ops
 from fuseconv.ops.sampling import Draw
+from fuseconv.targets import Context, onnx
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -96,3 +98,15 @@ def test_more_elements_than_32_bits_count(device):
     x.copy_(Draw(device, torch.bfloat16)(3, 64))
     for dim in ([0], [1], []):
         assert torch.equal(ops.mean_abs(x, dim), ops.mean_abs(x.contiguous(), dim))
+
+
+def test_onnx_runs_the_body_with_its_dims(tmp_path):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return ops.sum_squared(x, [1]), ops.mean_abs(x, [-1, 0], True), ops.mean_abs(x, [])
+
+    program = small_bundle.program(Model(), ["x=f32[n:1..64,5,7]"])
+    run = onnx.load(tmp_path / onnx.write(program, tmp_path, Context(tmp_path)), "cpu")
+    x = torch.randn(9, 5, 7)
+    for result, expected in zip(run(x), Model()(x), strict=True):
+        torch.testing.assert_close(result, expected)

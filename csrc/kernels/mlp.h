@@ -1,8 +1,8 @@
-// The layers of ops/mlp.h on CUDA, as the kernels see them. One kernel runs them all, over tiles of rows.
+// The layers of ops/mlp.h on CUDA in f16 and bf16, as the kernels see them. One kernel runs them all, over tiles of
+// rows.
 //
-//   mlp_sm90.cu  f16 and bf16 on Hopper: wgmma, operands by the copy engine; dense rows at multiples of 16 bytes
-//   mlp_mma.cu   f16 and bf16 from sm_80 on: mma.sync; any strides
-//   mlp_simt.cu  f32 and f64 in their own arithmetic; any strides
+//   mlp_sm90.cu  on Hopper: wgmma, operands by the copy engine; dense rows at multiples of 16 bytes
+//   mlp_mma.cu   from sm_80 on: mma.sync; any strides
 #pragma once
 
 #include <cstdint>
@@ -60,6 +60,5 @@ void dispatch_width(const MlpProblem& p, Function function) {
 bool mlp_sm90_takes(const MlpProblem& problem);
 void mlp_sm90(const MlpProblem& problem);
 void mlp_mma(const MlpProblem& problem);
-void mlp_simt(const MlpProblem& problem);
 
 }  // namespace fuseconv::cuda

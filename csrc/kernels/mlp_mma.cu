@@ -13,8 +13,8 @@ namespace fuseconv::cuda {
 namespace {
 
 constexpr int kThreads = 256, kRowsPerWarp = 16, kRowsPerTile = kThreads / 32 * kRowsPerWarp;
-constexpr int kDepth = 64;           // of a step
-constexpr int kPitch = kDepth + 8;   // elements between rows of a step, so that ldmatrix meets every bank once
+constexpr int kDepth = 64;          // of a step
+constexpr int kPitch = kDepth + 8;  // elements between rows of a step, so that ldmatrix meets every bank once
 
 struct MmaArguments {
   MlpProblem problem;

@@ -1,7 +1,11 @@
 // The mean and the mean square of a row, or of its distances to the mean, on CUDA.
 //
+// The moments follow from distances to any center near the values; kernels/moments.h says how. In f32 and f64 it is the
+// mean itself, rounded. For f16 and bf16 the first element of the row is near enough: it is at most sqrt(columns)
+// standard deviations from the mean, and one pass and one exchange between threads are saved.
+//
 // An error of the factor is one of the whole row, and weighs as much as the roundings of its elements together. So for
-// f32 what threads have summed is added up and finished in f64, once a row. For f16 and bf16 approximations will do.
+// f32 what threads have summed is added up and finished in f64, once a row.
 #pragma once
 
 #include "core/coarse.cuh"
@@ -21,59 +25,62 @@ struct Moments {
 template <class T>
 using Total = std::conditional_t<sizeof(T) == 2, float, double>;
 
+// What the moments of rows depend on, but for the rows.
 template <class T>
-__device__ __forceinline__ Total<T> mean(Total<T> total, int64_t columns) {
-  if constexpr (sizeof(T) == 2) {
-    return __fdividef(total, static_cast<float>(columns));
-  } else {
-    return total / static_cast<double>(columns);
-  }
-}
+struct RowNorm {
+  Total<T> share;  // 1 / columns
+  Total<T> eps;
+  bool centred;
 
-// The mean, near enough: its last bits are dropped in f32, and the difference to an element is exact then, or nearly.
-template <class T>
-__device__ __forceinline__ Compute<T> center_of(Total<T> total, int64_t columns) {
-  const Total<T> center = mean<T>(total, columns);
-  if constexpr (std::is_same_v<T, float>) {
-    return __uint_as_float(__float_as_uint(static_cast<float>(center)) & 0xffffff00u);
-  } else {
-    return center;
-  }
-}
+  RowNorm() = default;
+  RowNorm(int64_t columns, double eps, bool centred)
+      : share(static_cast<Total<T>>(1.0 / columns)), eps(static_cast<Total<T>>(eps)), centred(centred) {}
 
-// From the sums of distances to the center and of their squares; kernels/moments.h says why the correction. In place of
-// a zero the offset is -0, which changes no sign.
-template <class T>
-__device__ __forceinline__ Moments<Compute<T>> finish_moments(Compute<T> center, const Total<T> (&sums)[2],
-                                                              int64_t columns, Compute<T> eps) {
-  const Total<T> correction = mean<T>(sums[0], columns);
-  const Total<T> variance = mean<T>(sums[1], columns) - correction * correction;
-  // Written so that a NaN stays one.
-  const Total<T> factor = rsqrt((variance < 0 ? 0 : variance) + eps);
-  return {center, static_cast<Compute<T>>(factor), static_cast<Compute<T>>(-correction * factor)};
-}
+  // The mean, near enough: its last bits are dropped in f32, and the difference to an element is exact then, or nearly.
+  __device__ __forceinline__ Compute<T> center(Total<T> total) const {
+    const Total<T> mean = total * share;
+    if constexpr (std::is_same_v<T, float>) {
+      return __uint_as_float(__float_as_uint(static_cast<float>(mean)) & 0xffffff00u);
+    } else {
+      return mean;
+    }
+  }
+
+  // From the sums of distances to the center and of their squares. In place of a zero the offset is -0, which changes
+  // no sign.
+  __device__ __forceinline__ Moments<Compute<T>> moments(Compute<T> center, const Total<T> (&sums)[2]) const {
+    const Total<T> correction = centred ? sums[0] * share : Total<T>(0);
+    const Total<T> variance = sums[1] * share - correction * correction;
+    // Written so that a NaN stays one.
+    const Total<T> factor = rsqrt((variance < 0 ? 0 : variance) + eps);
+    return {center, static_cast<Compute<T>>(factor), static_cast<Compute<T>>(-correction * factor)};
+  }
+};
 
 // The moments of a row in registers, which becomes its distances to the center. What a thread holds past the end of the
-// row is zero.
+// row is zero. `first` is the first element of the row, and is needed for f16 and bf16.
 template <class T, int Threads, int Chunks>
-__device__ __forceinline__ Moments<Compute<T>> center_row(Group<Threads>& group,
-                                                          Compute<T> (&s)[Chunks][kVectorSize<T>], int lane,
-                                                          int columns, Compute<T> eps, bool centred) {
+__device__ __forceinline__ Moments<Compute<T>> center_row(Group<Threads>& group, const RowNorm<T>& norm,
+                                                          Compute<T> (&s)[Chunks][kVectorSize<T>], Compute<T> first,
+                                                          int lane, int columns) {
   using A = Compute<T>;
   constexpr int kSize = kVectorSize<T>;
   A center = 0;
   A distances = 0;
   A squares = 0;
-  if (centred) {
-    A total = 0;
+  if (norm.centred) {
+    center = first;
+    if constexpr (sizeof(T) != 2) {
+      A total = 0;
 #pragma unroll
-    for (int chunk = 0; chunk < Chunks; ++chunk) {
+      for (int chunk = 0; chunk < Chunks; ++chunk) {
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        total += s[chunk][i];
+        for (int i = 0; i < kSize; ++i) {
+          total += s[chunk][i];
+        }
       }
+      center = norm.center(group.sum(static_cast<Total<T>>(total)));
     }
-    center = center_of<T>(group.sum(static_cast<Total<T>>(total)), columns);
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
       const A subtrahend = (chunk * Threads + lane) * kSize < columns ? center : A(0);
@@ -95,30 +102,30 @@ __device__ __forceinline__ Moments<Compute<T>> center_row(Group<Threads>& group,
   }
   Total<T> sums[2] = {distances, squares};
   group.reduce(Add{}, sums);
-  return finish_moments<T>(center, sums, columns, eps);
+  return norm.moments(center, sums);
 }
 
 // The same of a row in memory, `load(column)`, by the threads of a block.
 template <class T, int Threads, class Load>
-__device__ __forceinline__ Moments<Compute<T>> moments_of(Group<Threads>& group, Load load, int64_t columns,
-                                                          Compute<T> eps, bool centred) {
+__device__ __forceinline__ Moments<Compute<T>> moments_of(Group<Threads>& group, const RowNorm<T>& norm, Load load,
+                                                          int64_t columns) {
   using A = Compute<T>;
   A center = 0;
-  if (centred) {
+  if (norm.centred) {
     Total<T> total = 0;
     for (int64_t column = threadIdx.x; column < columns; column += Threads) {
       total += load(column);
     }
-    center = center_of<T>(group.sum(total), columns);
+    center = norm.center(group.sum(total));
   }
   Total<T> sums[2] = {};
   for (int64_t column = threadIdx.x; column < columns; column += Threads) {
     const A distance = load(column) - center;
-    sums[0] += centred ? distance : A(0);
+    sums[0] += distance;
     sums[1] += distance * distance;
   }
   group.reduce(Add{}, sums);
-  return finish_moments<T>(center, sums, columns, eps);
+  return norm.moments(center, sums);
 }
 
 }  // namespace fuseconv::cuda

@@ -24,8 +24,7 @@ struct NormArguments {
   T* sum;
   const T* weight;
   const T* bias;
-  Compute<T> eps;
-  bool centred;
+  RowNorm<T> norm;
   bool streaming;
   Activation activation;
 };
@@ -51,6 +50,12 @@ __device__ __forceinline__ void with_activation(Activation activation, Function 
   }
 }
 
+__device__ __forceinline__ float relu_keeping_nan(float x) {
+  float y;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // In place, after all that activations have in common: what is on both sides of a branch, the compiler moves before it,
 // and has it wait in registers.
 template <class T, int Chunks>
@@ -60,7 +65,9 @@ __device__ __forceinline__ void activate_row(Activation activation, Compute<T> (
     for (int chunk = 0; chunk < Chunks; ++chunk) {
 #pragma unroll
       for (int i = 0; i < kVectorSize<T>; ++i) {
-        if constexpr (sizeof(T) == 2) {
+        if constexpr (sizeof(T) != 8 && std::is_same_v<Act, Relu>) {
+          s[chunk][i] = relu_keeping_nan(s[chunk][i]);
+        } else if constexpr (sizeof(T) == 2) {
           s[chunk][i] = act(Coarse(s[chunk][i])).value;
         } else {
           s[chunk][i] = act(s[chunk][i]);
@@ -68,6 +75,37 @@ __device__ __forceinline__ void activate_row(Activation activation, Compute<T> (
       }
     }
   });
+}
+
+// Distances to the center become (s * factor + offset) * weight + bias, where these are.
+template <class T, int Threads, bool kWeight, bool kBias, int Chunks>
+__device__ __forceinline__ void scale_row(const NormArguments<T>& a, const Moments<Compute<T>>& m,
+                                          Compute<T> (&s)[Chunks][kVectorSize<T>], int lane, int columns) {
+#pragma unroll
+  for (int chunk = 0; chunk < Chunks; ++chunk) {
+    const int column = (chunk * Threads + lane) * kVectorSize<T>;
+    if (column < columns) {
+      Run<T> weight, bias;
+      if constexpr (kWeight) {
+        weight = load_run(a.weight + column);
+      }
+      if constexpr (kBias) {
+        bias = load_run(a.bias + column);
+      }
+#pragma unroll
+      for (int i = 0; i < kVectorSize<T>; ++i) {
+        Compute<T>& value = s[chunk][i];
+        value = fma(value, m.factor, m.offset);
+        if constexpr (kWeight && kBias) {
+          value = fma(value, widen(weight.values[i]), widen(bias.values[i]));
+        } else if constexpr (kWeight) {
+          value *= widen(weight.values[i]);
+        } else if constexpr (kBias) {
+          value += widen(bias.values[i]);
+        }
+      }
+    }
+  }
 }
 
 // Rows of at most Threads * Chunks runs.
@@ -83,24 +121,25 @@ __global__ void __launch_bounds__(kRowBlock<Threads>, kResidentBlocks<Compute<T>
     int64_t offsets[4];
     row_offsets(a.rows, index, offsets);
     A s[Chunks][kSize];
+    A first = sizeof(T) == 2 ? widen(a.x[offsets[1]]) : A(0);
     load_row<T, Threads>(a.x + offsets[1], s, lane, columns, A(0));
     if (a.residual != nullptr) {
+      first += sizeof(T) == 2 ? widen(a.residual[offsets[2]]) : A(0);
       add_row<T, Threads>(a.residual + offsets[2], s, lane, columns);
     }
     if (a.sum != nullptr && active) {
       store_row<T, Threads>(a.sum + offsets[3], s, lane, columns, a.streaming);
     }
-    const Moments<A> m = center_row<T>(group, s, lane, columns, a.eps, a.centred);
-    Run<T> weight[Chunks], bias[Chunks];
-    fetch_row<T, Threads>(a.weight, weight, lane, columns, A(1));
-    fetch_row<T, Threads>(a.bias, bias, lane, columns, A(-0.0));
-#pragma unroll
-    for (int chunk = 0; chunk < Chunks; ++chunk) {
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        s[chunk][i] =
-            fma(fma(s[chunk][i], m.factor, m.offset), widen(weight[chunk].values[i]), widen(bias[chunk].values[i]));
-      }
+    const Moments<A> m = center_row<T>(group, a.norm, s, first, lane, columns);
+    // One branch for the row: one an element is not free.
+    if (a.weight != nullptr && a.bias != nullptr) {
+      scale_row<T, Threads, true, true>(a, m, s, lane, columns);
+    } else if (a.weight != nullptr) {
+      scale_row<T, Threads, true, false>(a, m, s, lane, columns);
+    } else if (a.bias != nullptr) {
+      scale_row<T, Threads, false, true>(a, m, s, lane, columns);
+    } else {
+      scale_row<T, Threads, false, false>(a, m, s, lane, columns);
     }
     if constexpr (!std::is_same_v<T, double>) {
       activate_row<T>(a.activation, s);
@@ -125,7 +164,7 @@ __global__ void __launch_bounds__(kStridedThreads) norm_strided(const __grid_con
       const A x = widen(a.x[offsets[1] + column * a.column_strides[1]]);
       return a.residual == nullptr ? x : x + widen(a.residual[offsets[2] + column * a.column_strides[2]]);
     };
-    const Moments<A> m = moments_of<T>(group, load, a.columns, a.eps, a.centred);
+    const Moments<A> m = moments_of<T>(group, a.norm, load, a.columns);
     for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
       const A scale = a.weight != nullptr ? widen(a.weight[column * a.weight_stride]) : A(1);
       const A shift = a.bias != nullptr ? widen(a.bias[column * a.bias_stride]) : A(-0.0);
@@ -161,8 +200,7 @@ NormArguments<T> arguments_of(const Norm& norm) {
   a.sum = norm.sum ? static_cast<T*>(norm.sum->data) : nullptr;
   a.weight = data(norm.weight);
   a.bias = data(norm.bias);
-  a.eps = static_cast<Compute<T>>(norm.eps);
-  a.centred = norm.centred;
+  a.norm = RowNorm<T>(a.columns, norm.eps, norm.centred);
   a.activation = norm.activation;
   a.streaming = exceeds_cache(element_count(norm.x) * sizeof(T));
   return a;

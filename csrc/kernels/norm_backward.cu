@@ -22,8 +22,7 @@ struct GradientArguments {
   const T* grad_sum;  // these three may be null
   const T* weight;
   Compute<T>* partial;  // [blocks, 2, columns]: sums for the weight, and for the bias
-  Compute<T> eps;
-  bool centred;
+  RowNorm<T> norm;
   bool streaming;
 };
 
@@ -80,12 +79,13 @@ __global__ void __launch_bounds__(kRowBlock<Threads>, kResidentBlocks<Compute<T>
     int64_t offsets[4];
     row_offsets(a.rows, index, offsets);
     A n[Chunks][kSize], h[Chunks][kSize];
+    const A first = sizeof(T) == 2 ? widen(a.x[offsets[2]]) : A(0);
     widen_row(next_x, n);
     widen_row(next_grad, h);
     fetch(index + step);
-    const Moments<A> m = center_row<T>(group, n, lane, columns, a.eps, a.centred);
+    const Moments<A> m = center_row<T>(group, a.norm, n, first, lane, columns);
     Run<T> weight[Chunks];
-    fetch_row<T, Threads>(a.weight, weight, lane, columns, A(1));
+    fetch_row<T, Threads>(a.weight, weight, lane, a.weight == nullptr ? 0 : columns, A(1));
     A along = 0, level = 0;  // the means of h n, and of h
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(kRowBlock<Threads>, kResidentBlocks<Compute<T>
     }
     Total<T> totals[2] = {along, level};
     group.reduce(Add{}, totals);
-    along = static_cast<A>(mean<T>(totals[0], columns));
-    level = a.centred ? static_cast<A>(mean<T>(totals[1], columns)) : A(0);
+    along = static_cast<A>(totals[0] * a.norm.share);
+    level = a.norm.centred ? static_cast<A>(totals[1] * a.norm.share) : A(0);
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
 #pragma unroll
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kStridedThreads) gradients_strided(const __gri
     const auto weight = [&](int64_t column) {
       return a.weight == nullptr ? A(1) : widen(a.weight[column * a.weight_stride]);
     };
-    const Moments<A> m = moments_of<T>(group, x, a.columns, a.eps, a.centred);
+    const Moments<A> m = moments_of<T>(group, a.norm, x, a.columns);
     Total<T> totals[2] = {};
     for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
       const A n = fma(x(column) - m.center, m.factor, m.offset);
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(kStridedThreads) gradients_strided(const __gri
       totals[1] += h;
     }
     group.reduce(Add{}, totals);
-    const A along = static_cast<A>(mean<T>(totals[0], a.columns));
-    const A level = a.centred ? static_cast<A>(mean<T>(totals[1], a.columns)) : A(0);
+    const A along = static_cast<A>(totals[0] * a.norm.share);
+    const A level = a.norm.centred ? static_cast<A>(totals[1] * a.norm.share) : A(0);
     for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
       const A n = fma(x(column) - m.center, m.factor, m.offset);
       const A value = (grad(column) * weight(column) - level - n * along) * m.factor;
@@ -224,8 +224,7 @@ void run_norm_backward(CudaHost& host, const NormGradients& norm) {
   a.grad_sum = data(norm.grad_sum);
   a.weight = data(norm.weight);
   a.weight_stride = norm.weight ? norm.weight->strides[0] : 1;
-  a.eps = static_cast<A>(norm.eps);
-  a.centred = norm.centred;
+  a.norm = RowNorm<T>(a.columns, norm.eps, norm.centred);
   a.streaming = exceeds_cache(element_count(norm.x) * sizeof(T));
   const void* pointers[] = {a.grad_x, a.grad, a.x, a.grad_sum};
   bool aligned = a.columns % kVectorSize<T> == 0 && a.weight_stride == 1 && is_aligned(a.weight);

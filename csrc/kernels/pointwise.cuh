@@ -1,8 +1,8 @@
 // y = formula(x...) element by element, broadcasting, over tensors of any strides.
 //
 // One kernel: a thread takes a run of elements of the innermost axis, 16 bytes of them where every operand is dense or
-// constant along that axis and aligned, else one; and several such runs, so that many loads are in flight. Formulas of
-// f16 and bf16 are computed with core/coarse.cuh.
+// constant along that axis and aligned, else one, and then several of those, so that many loads are in flight. Formulas
+// of f16 and bf16 are computed with core/coarse.cuh.
 #pragma once
 
 #include <cuda/std/tuple>
@@ -15,21 +15,12 @@
 
 namespace fuseconv::cuda {
 
-#ifndef PW_THREADS
-#define PW_THREADS 256
-#endif
-#ifndef PW_UNROLL
-#define PW_UNROLL 4
-#endif
-#ifndef PW_LOAD
-#define PW_LOAD 0
-#endif
-#ifndef PW_STORE
-#define PW_STORE 1
-#endif
+inline constexpr int kPointwiseThreads = 256;
 
-inline constexpr int kPointwiseThreads = PW_THREADS;
-inline constexpr int kPointwiseUnroll = PW_UNROLL;
+// Runs a thread takes. Of 16 bytes one is best: more occupy registers that other threads would have loads in flight
+// with.
+template <int Size>
+inline constexpr int kPointwiseUnroll = Size == 1 ? 4 : 1;
 
 // A larger result than the second-level cache of any GPU holds goes past it: nothing reads it from there.
 inline constexpr int64_t kStreamedBytes = int64_t{64} << 20;
@@ -53,17 +44,6 @@ struct TensorOperand {
         }
         return run;
       }
-      Vector<T, Size> run;
-      const int4* p = reinterpret_cast<const int4*>(data + offset);
-      int4 bits;
-      if (PW_LOAD == 0) bits = *p;
-      if (PW_LOAD == 1) bits = __ldcs(p);
-      if (PW_LOAD == 2)
-        asm volatile("ld.global.nc.L1::no_allocate.v4.s32 {%0,%1,%2,%3}, [%4];" : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w) : "l"(p));
-      if (PW_LOAD == 3)
-        asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.s32 {%0,%1,%2,%3}, [%4];" : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w) : "l"(p));
-      memcpy(&run, &bits, 16);
-      return run;
     }
     return *reinterpret_cast<const Vector<T, Size>*>(data + offset);
   }
@@ -96,30 +76,29 @@ template <class Formula, int Size, class T, class Index, class... Operands, int.
 __device__ __forceinline__ void run_pointwise(const IndexSpace<Index, sizeof...(Operands) + 1>& space, T* y,
                                               bool streamed, std::integer_sequence<int, I...>,
                                               const Operands&... operands) {
+  constexpr int kUnroll = kPointwiseUnroll<Size>;
   using Fetched = ::cuda::std::tuple<decltype(operands.template fetch<Size>(0))...>;
-  const int64_t tile = static_cast<int64_t>(kPointwiseThreads) * kPointwiseUnroll;
-  for (int64_t start = blockIdx.x * tile + threadIdx.x; start < space.count; start += gridDim.x * tile) {
-    int64_t offsets[kPointwiseUnroll][sizeof...(Operands) + 1] = {};
-    Fetched fetched[kPointwiseUnroll];
+  const Index first = static_cast<Index>(blockIdx.x) * (kPointwiseThreads * kUnroll) + threadIdx.x;
+  int64_t offsets[kUnroll][sizeof...(Operands) + 1] = {};
+  Fetched fetched[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kPointwiseUnroll; ++u) {
-      const int64_t run = start + u * kPointwiseThreads;
-      if (run < space.count) {
-        space.locate(static_cast<Index>(run), offsets[u]);
-        ((::cuda::std::get<I>(fetched[u]) = operands.template fetch<Size>(offsets[u][I + 1])), ...);
-      }
+  for (int u = 0; u < kUnroll; ++u) {
+    const Index run = first + u * kPointwiseThreads;
+    if (run < space.count) {
+      space.locate(run, offsets[u]);
+      ((::cuda::std::get<I>(fetched[u]) = operands.template fetch<Size>(offsets[u][I + 1])), ...);
     }
+  }
 #pragma unroll
-    for (int u = 0; u < kPointwiseUnroll; ++u) {
-      if (start + u * kPointwiseThreads < space.count) {
-        const ::cuda::std::tuple inputs(operands.template values<T, Size>(::cuda::std::get<I>(fetched[u]))...);
-        Vector<T, Size> results;
+  for (int u = 0; u < kUnroll; ++u) {
+    if (first + u * kPointwiseThreads < space.count) {
+      const ::cuda::std::tuple inputs(operands.template values<T, Size>(::cuda::std::get<I>(fetched[u]))...);
+      Vector<FormulaType<T>, Size> results;
 #pragma unroll
-        for (int i = 0; i < Size; ++i) {
-          results.values[i] = from_formula<T>(Formula{}(::cuda::std::get<I>(inputs).values[i]...));
-        }
-        store_run(y + offsets[u][0], results, streamed);
+      for (int i = 0; i < Size; ++i) {
+        results.values[i] = Formula{}(::cuda::std::get<I>(inputs).values[i]...);
       }
+      store_run(y + offsets[u][0], from_formula<T, Size>(results), streamed);
     }
   }
 }
@@ -150,9 +129,9 @@ template <class Formula, class T, class Index, int Size, class... Inputs, int...
 void launch_pointwise(CudaHost& host, const Loop& loop, void* y, std::integer_sequence<int, I...>,
                       const Inputs&... inputs) {
   const IndexSpace<Index, sizeof...(Inputs) + 1> space(loop, Size);
-  const int64_t tile = static_cast<int64_t>(kPointwiseThreads) * kPointwiseUnroll;
-  const int64_t blocks = std::min((static_cast<int64_t>(space.count) + tile - 1) / tile, kMaxBlocks);
-  const bool streamed = PW_STORE && loop.count() * static_cast<int64_t>(sizeof(T)) > kStreamedBytes;
+  constexpr int kTile = kPointwiseThreads * kPointwiseUnroll<Size>;
+  const int64_t blocks = (static_cast<int64_t>(space.count) + kTile - 1) / kTile;
+  const bool streamed = loop.count() * static_cast<int64_t>(sizeof(T)) > kStreamedBytes;
   pointwise_kernel<Formula, T, Index, Size><<<blocks, kPointwiseThreads, 0, stream_of(host)>>>(
       space, static_cast<T*>(y), streamed, operand<T>(loop, I + 1, inputs)...);
   check_launch("a pointwise kernel");

@@ -1,9 +1,9 @@
 // The reductions of kernels/reduce.h on CUDA: y[o] = finish(sum over i of term(x[o, i]), n).
 //
-// Where the elements of one sum lie side by side, a group of threads takes them in turn: 1 to 32 threads, or a block for
-// long ones. Else neighbouring threads take neighbouring sums. Both read 16 bytes at a time where runs are aligned. What
-// is too few sums for the processors is cut into several parts each, whose sums go through scratch memory to a second
-// launch of the same kernels: the order of the additions is the same on every run.
+// Where the elements of one sum lie side by side, a group of threads takes them in turn: 1 to 32 threads, or a block
+// where warps would be too few. Else neighbouring threads take neighbouring sums. Both read 16 bytes at a time where
+// runs are aligned. What is too few sums for the processors is cut into several parts each, whose sums go through
+// scratch memory to a second launch of the same kernels: the order of the additions is the same on every run.
 #pragma once
 
 #include <algorithm>
@@ -19,55 +19,75 @@ namespace fuseconv::cuda {
 
 inline constexpr int kReduceThreads = 256;
 inline constexpr int kReduceUnroll = 4;
-inline constexpr int kReduceSteps = 16;  // added up before they join the thread's total: that bounds its error
+inline constexpr int kReduceSteps = 8;  // of so many runs, added up in the compute type before they join the total
 inline constexpr int kBlocksPerProcessor = 8;
 
-// Elements of X to results of T, or, where there are several parts, to sums.
+// Elements of X to results of T, or, where there are several parts, to sums. Totals are in f64: few additions make
+// them, and a result is then as exact as its own rounding.
 template <class X, class T, class Index>
 struct ReduceArguments {
   IndexSpace<Index, 2> kept;   // operands: y, x; in runs of what is read by columns
   IndexSpace<Index, 1> taken;  // operand: x; in runs of what is read by rows
   int64_t y_stride;            // along the innermost kept axis
   int64_t sums;
-  int64_t terms;       // elements of a sum
-  int64_t taken_runs;  // whole ones
-  int64_t part;        // runs
-  int32_t group;       // threads side by side
+  int64_t terms;     // elements of a sum
+  Index taken_runs;  // whole ones
+  Index part;        // runs
+  int32_t group;     // threads side by side
   const X* x;
   T* y;
-  Compute<T>* parts;  // [parts, sums], or null
+  double* parts;  // [parts, sums], or null
 };
 
-template <class Formula, class X, class A>
-__device__ __forceinline__ A term_of(X x) {
-  A t;
-  Formula{}.term(static_cast<A>(widen(x)), t);
+template <class Formula, class X>
+__device__ __forceinline__ Compute<X> term_of(X x) {
+  Compute<X> t;
+  Formula{}.term(widen(x), t);
   return t;
 }
 
+// A run as it is loaded. Taken apart into 16-bit elements only when all loads are under way: the compiler does that
+// where the load is, and would wait there for each.
+template <class X, int Size>
+using Bits = std::conditional_t<sizeof(Vector<X, Size>) == sizeof(uint4), uint4, Vector<X, Size>>;
+
 // Adds up every `stride`-th of the runs [begin, end), element by element; `at(run)` is where one lies.
-template <class Formula, class X, int Size, class A, class At>
-__device__ __forceinline__ void add_runs(int64_t begin, int64_t end, int64_t stride, At at, A (&totals)[Size]) {
+template <class Formula, class X, class Index, int Size, class At>
+__device__ __forceinline__ void add_runs(Index begin, Index end, Index stride, At at, double (&totals)[Size]) {
   using Run = Vector<X, Size>;
   while (begin < end) {
-    A sums[Size] = {};
+    Compute<X> sums[Size] = {};
 #pragma unroll 1
     for (int step = 0; step < kReduceSteps && begin < end; ++step, begin += kReduceUnroll * stride) {
+      Bits<X, Size> bits[kReduceUnroll] = {};
+      if (begin + (kReduceUnroll - 1) * stride < end) {
+        const X* places[kReduceUnroll];
+#pragma unroll
+        for (int u = 0; u < kReduceUnroll; ++u) {
+          places[u] = at(begin + u * stride);
+        }
+#pragma unroll
+        for (int u = 0; u < kReduceUnroll; ++u) {
+          bits[u] = *reinterpret_cast<const Bits<X, Size>*>(places[u]);
+        }
+      } else {
+#pragma unroll
+        for (int u = 0; u < kReduceUnroll; ++u) {
+          if (begin + u * stride < end) {
+            bits[u] = *reinterpret_cast<const Bits<X, Size>*>(at(begin + u * stride));
+          }
+        }
+      }
       Run runs[kReduceUnroll];
 #pragma unroll
       for (int u = 0; u < kReduceUnroll; ++u) {
-        if (begin + u * stride < end) {
-          runs[u] = *reinterpret_cast<const Run*>(at(begin + u * stride));
-        }
+        memcpy(&runs[u], &bits[u], sizeof(Run));
       }
 #pragma unroll
-      for (int u = 0; u < kReduceUnroll; ++u) {
-        if (begin + u * stride < end) {
-#pragma unroll
-          for (int i = 0; i < Size; ++i) {
-            sums[i] += term_of<Formula, X, A>(runs[u].values[i]);
-          }
-        }
+      for (int i = 0; i < Size; ++i) {
+        static_assert(kReduceUnroll == 4);
+        sums[i] += (term_of<Formula>(runs[0].values[i]) + term_of<Formula>(runs[1].values[i])) +
+                   (term_of<Formula>(runs[2].values[i]) + term_of<Formula>(runs[3].values[i]));
       }
     }
 #pragma unroll
@@ -79,38 +99,36 @@ __device__ __forceinline__ void add_runs(int64_t begin, int64_t end, int64_t str
 
 template <class Formula, class X, class T, class Index>
 __device__ __forceinline__ void put(const ReduceArguments<X, T, Index>& a, int64_t sum, int64_t y_offset,
-                                    Compute<T> total) {
+                                    double total) {
   if (a.parts != nullptr) {
     a.parts[blockIdx.y * a.sums + sum] = total;
   } else {
-    a.y[y_offset] = narrow<T>(Formula{}.finish(total, a.terms));
+    a.y[y_offset] = narrow<T>(static_cast<Compute<T>>(Formula{}.finish(total, a.terms)));
   }
 }
 
 // A group of threads a sum.
 template <class Formula, int Size, class X, class T, class Index>
-__global__ void __launch_bounds__(kReduceThreads)
-    reduce_rows(const __grid_constant__ ReduceArguments<X, T, Index> a) {
-  using A = Compute<T>;
+__global__ void __launch_bounds__(kReduceThreads) reduce_rows(const __grid_constant__ ReduceArguments<X, T, Index> a) {
   const int64_t sum = static_cast<int64_t>(blockIdx.x) * (kReduceThreads / a.group) + threadIdx.x / a.group;
   const int lane = threadIdx.x % a.group;
-  const int64_t begin = blockIdx.y * a.part;
-  const int64_t end = min(begin + a.part, a.taken_runs);
+  const Index begin = blockIdx.y * a.part;
+  const Index end = min(begin + a.part, a.taken_runs);
   int64_t offsets[2] = {};
-  A total = 0;
+  double total = 0;
   if (sum < a.sums) {
     a.kept.locate(static_cast<Index>(sum), offsets);
-    A totals[Size] = {};
-    const auto at = [&](int64_t run) {
+    double totals[Size] = {};
+    const auto at = [&](Index run) {
       int64_t offset[1] = {offsets[1]};
-      a.taken.locate(static_cast<Index>(run), offset);
+      a.taken.locate(run, offset);
       return a.x + offset[0];
     };
-    add_runs<Formula, X>(begin + lane, end, a.group, at, totals);
+    add_runs<Formula, X, Index>(begin + lane, end, a.group, at, totals);
     // What is left of a row that is no whole number of runs lies behind them.
     if (Size > 1 && end == a.taken_runs) {
-      for (int64_t i = a.taken_runs * Size + lane; i < a.terms; i += a.group) {
-        totals[0] += term_of<Formula, X, A>(a.x[offsets[1] + i]);
+      for (int64_t i = static_cast<int64_t>(a.taken_runs) * Size + lane; i < a.terms; i += a.group) {
+        totals[0] += term_of<Formula>(a.x[offsets[1] + i]);
       }
     }
 #pragma unroll
@@ -126,7 +144,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     total += __shfl_xor_sync(0xffffffffu, total, distance);
   }
   if (a.group > 32) {
-    __shared__ A warps[kReduceThreads / 32];
+    __shared__ double warps[kReduceThreads / 32];
     if (threadIdx.x % 32 == 0) {
       warps[threadIdx.x / 32] = total;
     }
@@ -145,23 +163,22 @@ __global__ void __launch_bounds__(kReduceThreads)
 template <class Formula, int Size, class X, class T, class Index>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_columns(const __grid_constant__ ReduceArguments<X, T, Index> a) {
-  using A = Compute<T>;
-  __shared__ A shared[kReduceThreads][Size];
+  __shared__ double shared[kReduceThreads][Size];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * a.group + threadIdx.x % a.group;
   const int lane = threadIdx.x / a.group;
   const int lanes = kReduceThreads / a.group;
-  const int64_t begin = blockIdx.y * a.part;
-  const int64_t end = min(begin + a.part, a.taken_runs);
+  const Index begin = blockIdx.y * a.part;
+  const Index end = min(begin + a.part, a.taken_runs);
   int64_t offsets[2] = {};
-  A totals[Size] = {};
+  double totals[Size] = {};
   if (column < a.kept.count) {
     a.kept.locate(static_cast<Index>(column), offsets);
-    const auto at = [&](int64_t run) {
+    const auto at = [&](Index run) {
       int64_t offset[1] = {offsets[1]};
-      a.taken.locate(static_cast<Index>(run), offset);
+      a.taken.locate(run, offset);
       return a.x + offset[0];
     };
-    add_runs<Formula, X>(begin + lane, end, lanes, at, totals);
+    add_runs<Formula, X, Index>(begin + lane, end, lanes, at, totals);
   }
 #pragma unroll
   for (int i = 0; i < Size; ++i) {
@@ -219,8 +236,8 @@ bool has_aligned_runs(const ReductionLoops& loops, bool by_rows, const X* x) {
   const Loop& other = by_rows ? loops.kept : loops.taken;
   const int operand = by_rows ? 0 : 1;
   const bool whole = runs.sizes[runs.rank - 1] % kVectorSize<X> == 0 || (by_rows && runs.rank == 1);
-  bool aligned = whole && runs.strides[operand][runs.rank - 1] == 1 &&
-                 has_aligned_runs<X>(runs, operand, x, kVectorSize<X>);
+  bool aligned =
+      whole && runs.strides[operand][runs.rank - 1] == 1 && has_aligned_runs<X>(runs, operand, x, kVectorSize<X>);
   for (int axis = 0; axis < other.rank; ++axis) {
     aligned &= other.sizes[axis] == 1 || other.strides[1 - operand][axis] % kVectorSize<X> == 0;
   }
@@ -231,37 +248,38 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class Formula, int Size, class Index, class X, class T>
 void launch_reduction(CudaHost& host, const ReductionLoops& loops, bool by_rows, T* y, const X* x, int64_t terms) {
-  using A = Compute<T>;
   ReduceArguments<X, T, Index> a{};
   a.kept = IndexSpace<Index, 2>(loops.kept, by_rows ? 1 : Size);
   a.taken = IndexSpace<Index, 1>(loops.taken, by_rows ? Size : 1);
   a.y_stride = loops.kept.strides[0][loops.kept.rank - 1];
   a.sums = loops.kept.count();
   a.terms = terms;
-  a.taken_runs = loops.taken.count() / (by_rows ? Size : 1);
+  const int64_t taken_runs = loops.taken.count() / (by_rows ? Size : 1);
+  a.taken_runs = static_cast<Index>(taken_runs);
   a.x = x;
   a.y = y;
 
   const int64_t processors = processor_count();
-  const int64_t side_by_side = by_rows ? a.taken_runs : a.kept.count;
+  const int64_t side_by_side = by_rows ? taken_runs : static_cast<int64_t>(a.kept.count);
   a.group = 1;
   while (a.group < 32 && a.group < side_by_side) {
     a.group *= 2;
   }
-  if (by_rows && (a.taken_runs >= 1024 || (a.taken_runs >= 64 && a.sums < processors * 64))) {
+  if (by_rows && taken_runs >= 64 && a.sums < processors * 64) {
     a.group = kReduceThreads;
   }
   const int lanes = by_rows ? a.group : kReduceThreads / a.group;
   const int64_t blocks = by_rows ? ceil_div(a.sums, kReduceThreads / a.group) : ceil_div(a.kept.count, a.group);
   int64_t parts = 1;
   if (!by_rows || a.group == kReduceThreads) {
-    const int64_t most = std::min<int64_t>(a.taken_runs / (lanes * kReduceUnroll), 65535);
+    const int64_t most = std::min<int64_t>(taken_runs / (lanes * kReduceUnroll), 65535);
     parts = std::max<int64_t>(1, std::min(processors * kBlocksPerProcessor / blocks, most));
   }
-  a.part = std::max<int64_t>(1, ceil_div(a.taken_runs, parts));
-  parts = std::max<int64_t>(1, ceil_div(a.taken_runs, a.part));
+  const int64_t part = std::max<int64_t>(1, ceil_div(taken_runs, parts));
+  parts = std::max<int64_t>(1, ceil_div(taken_runs, part));
+  a.part = static_cast<Index>(part);
   if (parts > 1) {
-    a.parts = static_cast<A*>(host.scratch(parts * a.sums * sizeof(A)));
+    a.parts = static_cast<double*>(host.scratch(parts * a.sums * sizeof(double)));
   }
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
   if (by_rows) {
@@ -281,7 +299,7 @@ void launch_reduction(CudaHost& host, const ReductionLoops& loops, bool by_rows,
     rest.taken.sizes[0] = parts;
     rest.taken.strides[0][0] = a.sums;
     launch_reduction<typename SumOfParts<Formula>::Self, 1, uint32_t>(host, rest, is_by_rows(rest), y,
-                                                                      static_cast<const A*>(a.parts), terms);
+                                                                      static_cast<const double*>(a.parts), terms);
   }
 }
 

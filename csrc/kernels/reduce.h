@@ -1,10 +1,10 @@
 // y[o] = finish(sum over i of term(x[o, i]), n), n = number of i, over any dims and strides. Compiled once per
 // instruction set.
 //
-// The formula is a functor with two members: `term(x, t)`, which sets t and is called with values and with vectors (GNU
-// vector extensions) of the compute type, and `finish(total, n)`. Sixteen terms at most are added up one after
-// another in the compute type; the totals are in f64. The order of the additions depends on sizes and strides only, not
-// on the number of threads.
+// The formula is a functor with two members: `term(x, t)`, which sets t, to 0 for 0, and is called with values and with
+// vectors (GNU vector extensions) of the compute type, and `finish(total, n)`. Sixteen terms at most are added up one
+// after another in the compute type; the totals are in f64. The order of the additions depends on sizes and strides
+// only, not on the number of threads.
 #pragma once
 
 #include <span>

@@ -41,16 +41,12 @@ __device__ __forceinline__ Run<T> load_run(const T* x) {
   return *reinterpret_cast<const Run<T>*>(x);
 }
 
-// `streaming` marks the lines as the first to go from the caches.
+// Marks the lines as the first to go from the caches.
 template <class T>
-__device__ __forceinline__ void store_run(T* y, const Run<T>& run, bool streaming) {
-  if (streaming) {
-    uint4 bits;
-    memcpy(&bits, &run, sizeof bits);
-    __stcs(reinterpret_cast<uint4*>(y), bits);
-  } else {
-    *reinterpret_cast<Run<T>*>(y) = run;
-  }
+__device__ __forceinline__ void stream_run(T* y, const Run<T>& run) {
+  uint4 bits;
+  memcpy(&bits, &run, sizeof bits);
+  __stcs(reinterpret_cast<uint4*>(y), bits);
 }
 
 // Rounds a run; two elements an instruction in f16 and bf16.
@@ -174,7 +170,7 @@ __device__ __forceinline__ Run<T> constant_run(T value) {
 }
 
 // Rows in the registers of a group: a thread holds Chunks runs, Threads runs apart. Past the end of the row it holds
-// `outside`, and of a null pointer nothing else.
+// `outside`.
 template <class T, int Threads, int Chunks>
 __device__ __forceinline__ void fetch_row(const T* x, Run<T> (&runs)[Chunks], int lane, int columns,
                                           Compute<T> outside) {
@@ -182,7 +178,7 @@ __device__ __forceinline__ void fetch_row(const T* x, Run<T> (&runs)[Chunks], in
   for (int chunk = 0; chunk < Chunks; ++chunk) {
     const int column = (chunk * Threads + lane) * kVectorSize<T>;
     runs[chunk] = constant_run(narrow<T>(outside));
-    if (column < columns && x != nullptr) {
+    if (column < columns) {
       runs[chunk] = load_run(x + column);
     }
   }
@@ -224,12 +220,24 @@ __device__ __forceinline__ void add_row(const T* x, Compute<T> (&s)[Chunks][kVec
 template <class T, int Threads, int Chunks>
 __device__ __forceinline__ void store_row(T* y, const Compute<T> (&s)[Chunks][kVectorSize<T>], int lane, int columns,
                                           bool streaming) {
+  Run<T> runs[Chunks];
 #pragma unroll
   for (int chunk = 0; chunk < Chunks; ++chunk) {
-    const int column = (chunk * Threads + lane) * kVectorSize<T>;
-    if (column < columns) {
-      store_run(y + column, narrow_run<T>(s[chunk]), streaming);
+    runs[chunk] = narrow_run<T>(s[chunk]);
+  }
+  const auto store = [&](auto store_run) {
+#pragma unroll
+    for (int chunk = 0; chunk < Chunks; ++chunk) {
+      const int column = (chunk * Threads + lane) * kVectorSize<T>;
+      if (column < columns) {
+        store_run(y + column, runs[chunk]);
+      }
     }
+  };
+  if (streaming) {
+    store([](T* place, const Run<T>& run) { stream_run(place, run); });
+  } else {
+    store([](T* place, const Run<T>& run) { *reinterpret_cast<Run<T>*>(place) = run; });
   }
 }
 
@@ -250,12 +258,18 @@ bool with_group(int64_t columns, Function function, Shape<Threads, PerThread>...
   return (fits.template operator()<Threads, PerThread>() || ...);
 }
 
-// Up to 32 values a thread: what it does once a row is a good part of its work.
+// Up to 32 values a thread: what it does once a row is a good part of its work. Up to 16 of f64, which take as many
+// registers.
 template <class T, class Function>
 bool with_group(int64_t columns, Function function) {
-  return with_group<T>(columns, function, Shape<8, 8>{}, Shape<8, 16>{}, Shape<32, 8>{}, Shape<32, 16>{},
-                       Shape<32, 24>{}, Shape<32, 32>{}, Shape<128, 16>{}, Shape<128, 24>{}, Shape<128, 32>{},
-                       Shape<256, 24>{}, Shape<256, 32>{}, Shape<512, 32>{});
+  if constexpr (sizeof(T) == 8) {
+    return with_group<T>(columns, function, Shape<8, 8>{}, Shape<32, 8>{}, Shape<32, 16>{}, Shape<128, 8>{},
+                         Shape<128, 16>{}, Shape<256, 16>{}, Shape<512, 16>{});
+  } else {
+    return with_group<T>(columns, function, Shape<8, 8>{}, Shape<8, 16>{}, Shape<32, 8>{}, Shape<32, 16>{},
+                         Shape<32, 24>{}, Shape<32, 32>{}, Shape<128, 16>{}, Shape<128, 24>{}, Shape<128, 32>{},
+                         Shape<256, 24>{}, Shape<256, 32>{}, Shape<512, 32>{});
+  }
 }
 
 // Blocks for `rows` rows of which each holds `rows_per_block` at a time.

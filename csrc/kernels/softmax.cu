@@ -102,11 +102,15 @@ __global__ void __launch_bounds__(kRowBlock<Threads>, kResidentBlocks<Compute<T>
 }
 
 // The maximum of some scores, and the sum of exponentials of their differences to `pivot`: to the maximum, or to 0 as
-// long as all are -inf, so that no difference of infinities is taken.
+// long as all are -inf, so that those count for nothing.
 template <class A>
 struct Online {
   A largest = A(-INFINITY);
   A sum = 0;
+
+  Online() = default;
+  // Of one score: x - x is 0, or NaN where exp(x - x) is.
+  __device__ __forceinline__ explicit Online(A x) : largest(x), sum(x == A(-INFINITY) ? A(0) : A(1) + (x - x)) {}
 
   __device__ __forceinline__ A pivot() const { return largest == A(-INFINITY) ? A(0) : largest; }
   __device__ __forceinline__ void add(const Online& other) {
@@ -117,7 +121,8 @@ struct Online {
   }
 
  private:
-  __device__ __forceinline__ A scaled(A to) const { return to == pivot() ? sum : sum * exp(pivot() - to); }
+  // To a larger pivot; what has no score yet may have the larger one.
+  __device__ __forceinline__ A scaled(A to) const { return largest == A(-INFINITY) ? A(0) : sum * exp(largest - to); }
 };
 
 inline constexpr int kStridedThreads = 256;
@@ -136,7 +141,7 @@ __global__ void __launch_bounds__(kStridedThreads) softmax_strided(const __grid_
     };
     Online<A> online;
     for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
-      online.add(Online<A>{load(column), A(1)});
+      online.add(Online<A>(load(column)));
     }
     __syncthreads();
     partial[threadIdx.x] = online;

@@ -1,7 +1,29 @@
-#include "core/cuda.cuh"
 #include "kernels/mlp.h"
+#include "kernels/pointwise.cuh"
 
 namespace fuseconv {
+namespace {
+
+// One layer after the other: the host's GEMM, and one more pass for the activation.
+void by_layers(CudaHost& host, In x, const Mlp::Layers& layers, Out y) {
+  const int64_t rows = element_count(y) / y.sizes[y.rank - 1];
+  Spec results[3];
+  In input = x;
+  for (int i = 0; i < layers.count; ++i) {
+    const Mlp::Layer& layer = layers.at[i];
+    const int64_t sizes[] = {rows, layer.weight.sizes[0]};
+    results[i] = contiguous(y.dtype, 2, sizes);
+    void* data = i + 1 == layers.count ? y.data : host.scratch(rows * sizes[1] * size_of(y.dtype));
+    const Out output{data, y.dtype, 2, results[i].sizes, results[i].strides};
+    host.linear(input, layer.weight, layer.bias, output);
+    if (layer.activation != Activation::none && sizes[1] > 0) {
+      dispatch(layer.activation, [&]<class Act>(Act) { cuda::pointwise(host, Act{}, output, In(output)); });
+    }
+    input = output;
+  }
+}
+
+}  // namespace
 
 void Mlp::cuda(CudaHost& host, In x, In weight1, std::optional<In> bias1, In weight2, std::optional<In> bias2,
                std::optional<In> weight3, std::optional<In> bias3, std::string_view act, std::string_view last_act,
@@ -12,6 +34,9 @@ void Mlp::cuda(CudaHost& host, In x, In weight1, std::optional<In> bias1, In wei
   p.rows = width == 0 ? 0 : element_count(y) / width;
   if (p.rows == 0) {
     return;
+  }
+  if (y.dtype == Dtype::f32 || y.dtype == Dtype::f64) {
+    return by_layers(host, x, all, y);
   }
   p.dtype = y.dtype;
   p.x = x.data;
@@ -30,9 +55,7 @@ void Mlp::cuda(CudaHost& host, In x, In weight1, std::optional<In> bias1, In wei
   }
   p.y = y.data;
   p.stream = host.stream();
-  if (p.dtype == Dtype::f32 || p.dtype == Dtype::f64) {
-    mlp_simt(p);
-  } else if (cuda::mlp_sm90_takes(p)) {
+  if (cuda::mlp_sm90_takes(p)) {
     mlp_sm90(p);
   } else {
     mlp_mma(p);

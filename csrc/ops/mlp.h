@@ -1,8 +1,13 @@
 // y[..., n] = h_L, h_0 = x[..., K0], h_i[..., n] = act_i(sum_k h_(i-1)[..., k] weight_i[n, k] + bias_i[n]), L = 2 or 3
 //
 // act_i is `act` but for the last layer, whose is `last_act`. All widths are at most 256, so that a block of rows goes
-// through all layers without leaving a processor: on CUDA in one kernel (kernels/mlp.h), on the CPU in blocks whose
-// intermediates stay in the second-level cache. Between the layers the values are rounded to the dtype of x.
+// through all layers without leaving a processor: on CUDA in f16 and bf16 in one kernel (kernels/mlp.h), on the CPU in
+// blocks whose intermediates stay in the second-level cache. Between the layers the values are rounded to the dtype of
+// x.
+//
+// On CUDA f32 and f64 go layer by layer, the host's GEMM and a pass for the activation: arithmetic, not memory, is what
+// their products wait for. In f32 one kernel of FFMA tiles, and linear_act's backends, were slower on an H200, at every
+// batch and width tried (docs/performance.md).
 #pragma once
 
 #include <array>

@@ -60,6 +60,10 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
             result = aten.gelu_backward(grad, value)
         case "gelu_tanh":
             result = aten.gelu_backward(grad, value, approximate="tanh")
+        case "silu" if torch.is_grad_enabled():  # silu_backward has no derivative of its own
+            assert value is not None
+            sigmoid = torch.sigmoid(value)
+            result = grad * (sigmoid * (1 + value * (1 - sigmoid)))
         case "silu":
             result = aten.silu_backward(grad, value)
         case "sigmoid":

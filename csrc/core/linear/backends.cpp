@@ -120,8 +120,8 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
   }
   // cuBLAS splits k where there are few tiles; ours do not.
   const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
-  // Timed again and again on a weight that just fits in L2, a gated layer in two kernels can seem the faster. In a model,
-  // where the weight comes from memory, it is not.
+  // Timed again and again on a weight that just fits in L2, a gated layer in two kernels can seem the faster. In a
+  // model, where the weight comes from memory, it is not.
   if (p.gated != 0 && hopper && !few_tiles && !only) {
     return fused;
   }

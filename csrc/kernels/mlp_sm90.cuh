@@ -1,0 +1,374 @@
+// The layers of kernels/mlp.h in f16 and bf16 for Hopper (sm_90a).
+//
+// A persistent grid. A warpgroup takes 64 rows through all layers in registers: the accumulators of one layer, which
+// wgmma leaves as rows of its other operand want them, become that operand of the next. Two warpgroups take turns at
+// the tensor cores, a layer each, so that the activations of one overlap the products of the other. Weights come
+// through a ring of steps of 64 along k, which holds all layers where they fit (widths up to 128) and is refilled from
+// L2 where they do not: both warpgroups use a step, so that 128 rows pay for it.
+#pragma once
+
+#include "core/cuda.cuh"
+#include "core/linear/activation.cuh"
+#include "core/linear/sm90_instructions.cuh"
+#include "kernels/mlp.h"
+
+namespace fuseconv::cuda::mlp {
+
+using namespace linear::sm90;
+
+// Where a block keeps what in shared memory, in bytes from the first multiple of 1024.
+template <int width>
+struct Shape {
+  static constexpr int kWidth = width, kSteps = kWidth / 64;
+  static constexpr int kStages = kWidth == 256 ? 4 : kSteps * 3;  // of the ring of weights
+  static constexpr int kSlots = 4 / kSteps;                       // tiles of x in flight a warpgroup
+  static constexpr uint32_t kWeightBytes = kWidth * 128, kBoxBytes = 64 * 128, kSlotBytes = kSteps * kBoxBytes;
+  static constexpr uint32_t kStagingBytes = 16 * 128;  // 64 columns of y of one warp
+  static constexpr uint32_t kX = kStages * kWeightBytes, kStaging = kX + 2 * kSlots * kSlotBytes;
+  static constexpr uint32_t kBias = kStaging + 8 * 2 * kStagingBytes;
+  static constexpr uint32_t kWeightFull = kBias + 3 * kWidth * 2, kWeightEmpty = kWeightFull + kStages * 8;
+  static constexpr uint32_t kXFull = kWeightEmpty + kStages * 8, kXEmpty = kXFull + 2 * kSlots * 8;
+  static constexpr uint32_t kBytes = kXEmpty + 2 * kSlots * 8 + 1024;
+  static_assert(kBytes <= 227 * 1024);
+};
+
+struct Layer {
+  const void* bias;
+  int64_t bias_stride;
+  int outputs;
+  int steps;  // of 64 along k
+  Activation activation;
+};
+
+struct Arguments {
+  CUtensorMap x, y, weight[3];
+  Layer layer[3];
+  int layers, rows, tiles;
+  int steps;           // of all layers
+  void* y_by_element;  // where rows of y are not at multiples of 16 bytes; else null
+};
+
+// A position in a ring, and the parity of the round.
+template <int kSize>
+struct Ring {
+  int at = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++at == kSize) {
+      at = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+__device__ __forceinline__ void barrier_arrive_many(uint32_t barrier, uint32_t count) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void load_matrices(uint32_t (&a)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+               : "r"(row)
+               : "memory");
+}
+
+// d[64, kColumns] += a[64, 16] b[kColumns, 16]^T with a in registers.
+#define D8(i)                                                                                                 \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define D32(i) D8(i), D8(i + 8), D8(i + 16), D8(i + 24)
+#define TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
+#define WGMMA(columns, type, list, a0, a1, a2, a3, b, add, ...)                                             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns   \
+               "k16.f32." type "." type " {" list "}, {" a0 "," a1 "," a2 "," a3 "}, " b ", p, 1, 1, 0;\n}" \
+               : __VA_ARGS__                                                                                \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_tile), "r"(accumulate))
+#define WGMMA_COLUMNS(count, ...)        \
+  if constexpr (kColumns == count) {     \
+    if constexpr (is_bf16<Element>) {    \
+      WGMMA(count, "bf16", __VA_ARGS__); \
+    } else {                             \
+      WGMMA(count, "f16", __VA_ARGS__);  \
+    }                                    \
+  }
+template <class Element, int kColumns>
+__device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], const uint32_t (&a)[4], uint64_t b_tile,
+                                      int accumulate) {
+  static_assert(sizeof(Element) == 2);
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  WGMMA_COLUMNS(64, "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) "%30,%31", "%32", "%33", "%34", "%35", "%36", "%37",
+                D32(0))
+  WGMMA_COLUMNS(128, "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60,%61,%62,%63", "%64",
+                "%65", "%66", "%67", "%68", "%69", D32(0), D32(32))
+  WGMMA_COLUMNS(256,
+                "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10)
+                    TEN(11) "%120,%121,%122,%123,%124,%125,%126,%127",
+                "%128", "%129", "%130", "%131", "%132", "%133", D32(0), D32(32), D32(64), D32(96))
+#endif
+}
+#undef WGMMA_COLUMNS
+#undef WGMMA
+#undef TEN
+#undef D32
+#undef D8
+
+// Copies the weights, a step of 64 columns of a layer at a time, once or for each round of tiles.
+template <class S>
+__device__ __forceinline__ void copy_weights(const Arguments& a, uint32_t shared, int rounds) {
+  Ring<S::kStages> ring;
+  const bool resident = a.steps <= S::kStages;
+  for (int round = 0; round < (resident ? 1 : rounds); ++round) {
+    for (int layer = 0; layer < a.layers; ++layer) {
+      for (int step = 0; step < a.layer[layer].steps; ++step, ring.advance()) {
+        const uint32_t full = shared + S::kWeightFull + ring.at * 8;
+        barrier_wait(shared + S::kWeightEmpty + ring.at * 8, ring.parity ^ 1);
+        barrier_expect(full, S::kWeightBytes);
+        load_box(shared + ring.at * S::kWeightBytes, a.weight[layer], step * 64, 0, full);
+      }
+    }
+  }
+}
+
+// Copies the tiles of x of both warpgroups.
+template <class S>
+__device__ __forceinline__ void copy_x(const Arguments& a, uint32_t shared, int rounds) {
+  Ring<S::kSlots> ring;
+  const int steps = a.layer[0].steps;
+  for (int round = 0; round < rounds; ++round, ring.advance()) {
+    for (int group = 0; group < 2; ++group) {
+      const int tile = (2 * round + group) * gridDim.x + blockIdx.x, slot = group * S::kSlots + ring.at;
+      if (tile < a.tiles) {
+        const uint32_t full = shared + S::kXFull + slot * 8;
+        barrier_wait(shared + S::kXEmpty + slot * 8, ring.parity ^ 1);
+        barrier_expect(full, steps * S::kBoxBytes);
+        for (int step = 0; step < steps; ++step) {
+          load_box(shared + S::kX + slot * S::kSlotBytes + step * S::kBoxBytes, a.x, step * 64, tile * 64, full);
+        }
+      }
+    }
+  }
+}
+
+// a[s] = act(d + bias) of 16 columns each: this thread's 2 of every 8 columns, in rows r and r + 8.
+template <class Element, class Epilogue, int kWidth>
+__device__ __forceinline__ void activate(uint32_t (&a)[kWidth / 16][4], const float (&d)[kWidth / 2],
+                                         const Element* bias) {
+#pragma unroll
+  for (int j = 0; j < kWidth / 8; ++j) {
+    const float2 b = unpack(*reinterpret_cast<const uint32_t*>(bias + 8 * j), Element());
+    const float low = b.x * Epilogue::kScale, high = b.y * Epilogue::kScale;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      a[j / 2][j % 2 * 2 + half] =
+          pack(Epilogue::apply(fmaf(d[4 * j + 2 * half], Epilogue::kScale, low)),
+               Epilogue::apply(fmaf(d[4 * j + 2 * half + 1], Epilogue::kScale, high)), Element());
+    }
+  }
+}
+
+template <class Element, int kWidth>
+__device__ __forceinline__ void activate(Activation activation, uint32_t (&a)[kWidth / 16][4],
+                                         const float (&d)[kWidth / 2], const Element* bias) {
+  switch (activation) {
+    case Activation::none:
+      return activate<Element, linear::Epilogue<Activation::none>, kWidth>(a, d, bias);
+    case Activation::relu:
+      return activate<Element, linear::Epilogue<Activation::relu>, kWidth>(a, d, bias);
+    case Activation::gelu:
+      return activate<Element, linear::Epilogue<Activation::gelu>, kWidth>(a, d, bias);
+    case Activation::gelu_tanh:
+      return activate<Element, linear::Epilogue<Activation::gelu_tanh>, kWidth>(a, d, bias);
+    case Activation::silu:
+      return activate<Element, linear::Epilogue<Activation::silu>, kWidth>(a, d, bias);
+    case Activation::sigmoid:
+      return activate<Element, linear::Epilogue<Activation::sigmoid>, kWidth>(a, d, bias);
+    case Activation::tanh:
+      return activate<Element, linear::Epilogue<Activation::tanh>, kWidth>(a, d, bias);
+  }
+}
+
+// Columns that a layer does not have are 0, as their weights in the next layer are: 0 * NaN would be seen.
+template <int kSteps16>
+__device__ __forceinline__ void clear_beyond(uint32_t (&a)[kSteps16][4], int outputs, int thread_column) {
+#pragma unroll
+  for (int i = 0; i < kSteps16 * 4; ++i) {
+    const int column = i / 4 * 16 + i % 4 / 2 * 8 + thread_column;
+    a[i / 4][i % 4] = column + 1 < outputs ? a[i / 4][i % 4] : column < outputs ? a[i / 4][i % 4] & 0xffffu : 0u;
+  }
+}
+
+// Writes 16 rows of one warp, from `row` on.
+template <class Element, class S>
+__device__ __forceinline__ void store(const Arguments& a, const uint32_t (&h)[S::kWidth / 16][4], int row,
+                                      uint32_t staging, int& buffer, int lane) {
+  const int outputs = a.layer[a.layers - 1].outputs;
+  if (a.y_by_element != nullptr) {
+#pragma unroll
+    for (int i = 0; i < S::kWidth / 4; ++i) {
+      const int own = row + lane / 4 + i % 2 * 8, column = i / 4 * 16 + i % 4 / 2 * 8 + lane % 4 * 2;
+      if (own < a.rows && column < outputs) {
+        uint16_t* y = static_cast<uint16_t*>(a.y_by_element) + static_cast<int64_t>(own) * outputs + column;
+        y[0] = static_cast<uint16_t>(h[i / 4][i % 4]);
+        if (column + 1 < outputs) {
+          y[1] = static_cast<uint16_t>(h[i / 4][i % 4] >> 16);
+        }
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int step = 0; step < S::kSteps; ++step) {
+    if (step * 64 < outputs) {
+      const uint32_t from = staging + buffer * S::kStagingBytes;
+      buffer ^= 1;
+      if (lane == 0) {
+        store_wait<1>();
+      }
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const auto& m = h[step * 4 + j];
+        store_matrices(from + lane % 16 * 128 + (((2 * j + lane / 16) ^ (lane % 8)) << 4), m[0], m[1], m[2], m[3]);
+      }
+      shared_fence();
+      __syncwarp();
+      if (lane == 0) {
+        store_box(a.y, from, step * 64, row);
+      }
+    }
+  }
+}
+
+// What one warpgroup does.
+template <class Element, class S>
+__device__ __forceinline__ void run_tiles(const Arguments& a, uint32_t shared, const Element* bias, int rounds) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4, group = warp / 4;
+  const bool resident = a.steps <= S::kStages;
+  const uint32_t staging = shared + S::kStaging + warp * 2 * S::kStagingBytes;
+  // Row lane % 16 of this warp's in a box, and the 16 bytes of it that the lane reads, before swizzling.
+  const uint32_t x_row = (warp % 4 * 16 + lane % 16) * 128;
+  int buffer = 0;
+  Ring<S::kStages> weights;
+  Ring<S::kSlots> x;
+  // Named barrier 1 + g is the turn of group g.
+  if (group == 1) {
+    named_barrier_arrive(1, 256);
+  }
+  for (int round = 0; round < rounds; ++round, x.advance()) {
+    const int tile = (2 * round + group) * gridDim.x + blockIdx.x;
+    // The last round may have no tile for the second group, and then the first is alone.
+    const bool alone = static_cast<int>((2 * round + 1) * gridDim.x + blockIdx.x) >= a.tiles;
+    if (tile >= a.tiles) {
+      break;
+    }
+    const int slot = group * S::kSlots + x.at;
+    uint32_t h[S::kWidth / 16][4];
+    barrier_wait(shared + S::kXFull + slot * 8, x.parity);
+#pragma unroll
+    for (int k = 0; k < S::kWidth / 16; ++k) {
+      load_matrices(h[k], shared + S::kX + slot * S::kSlotBytes + k / 4 * S::kBoxBytes + x_row +
+                              (((k % 4 * 2 + lane / 16) ^ (lane % 8)) << 4));
+    }
+    __syncwarp();
+    if (lane == 0) {
+      barrier_arrive(shared + S::kXEmpty + slot * 8);
+    }
+    if (resident) {
+      weights = {};
+    }
+    const auto release = [&](int stage) {
+      if (!resident && lane == 0) {
+        barrier_arrive_many(shared + S::kWeightEmpty + stage * 8, alone ? 2 : 1);
+      }
+    };
+#pragma unroll 1
+    for (int layer = 0; layer < a.layers; ++layer) {
+      const int steps = a.layer[layer].steps;
+      float d[S::kWidth / 2];
+      int previous = 0;
+#pragma unroll
+      for (int step = 0; step < S::kSteps; ++step) {
+        if (step < steps) {
+          if (!alone && step == 0) {
+            named_barrier_wait(1 + group, 256);
+          }
+          barrier_wait(shared + S::kWeightFull + weights.at * 8, weights.parity);
+          const uint64_t tile_of_weights = tile_descriptor(shared + weights.at * S::kWeightBytes);
+          wgmma_begin();
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            wgmma<Element, S::kWidth>(d, h[step * 4 + k], tile_of_weights + 2 * k, step > 0 || k > 0);
+          }
+          wgmma_commit();
+          if (!alone && step + 1 == steps) {
+            named_barrier_arrive(2 - group, 256);
+          }
+          wgmma_wait<1>();
+          if (step > 0) {
+            release(previous);
+          }
+          previous = weights.at;
+          weights.advance();
+        }
+      }
+      wgmma_wait<0>();
+      release(previous);
+      activate<Element, S::kWidth>(a.layer[layer].activation, h, d, bias + layer * S::kWidth + lane % 4 * 2);
+      if (layer + 1 < a.layers && a.layer[layer].outputs < S::kWidth) {
+        clear_beyond(h, a.layer[layer].outputs, lane % 4 * 2);
+      }
+    }
+    store<Element, S>(a, h, tile * 64 + warp % 4 * 16, staging, buffer, lane);
+  }
+  if (lane == 0) {
+    store_wait<0>();
+  }
+}
+
+template <class Element, class S>
+__global__ void __launch_bounds__(384, 1) layers_kernel(const __grid_constant__ Arguments a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ uint8_t memory[];
+  // Swizzled tiles start at multiples of 1024 bytes.
+  uint8_t* const base = memory + (1024 - shared_address(memory) % 1024) % 1024;
+  const uint32_t shared = shared_address(base);
+  const int rounds = (a.tiles - static_cast<int>(blockIdx.x) + 2 * gridDim.x - 1) / (2 * gridDim.x);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < S::kStages; ++stage) {
+      barrier_init(shared + S::kWeightFull + stage * 8, 1);
+      barrier_init(shared + S::kWeightEmpty + stage * 8, 8);
+    }
+    for (int slot = 0; slot < 2 * S::kSlots; ++slot) {
+      barrier_init(shared + S::kXFull + slot * 8, 1);
+      barrier_init(shared + S::kXEmpty + slot * 8, 4);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  wait_for_previous_grid();
+  allow_next_grid();
+  if (threadIdx.x < 128) {
+    give_registers<40>();
+    if (threadIdx.x == 0) {
+      copy_weights<S>(a, shared, rounds);
+    } else if (threadIdx.x == 32) {
+      copy_x<S>(a, shared, rounds);
+    }
+  } else {
+    take_registers<232>();
+    Element* bias = reinterpret_cast<Element*>(base + S::kBias);
+    for (int i = threadIdx.x - 128; i < a.layers * S::kWidth; i += 256) {
+      const Layer& layer = a.layer[i / S::kWidth];
+      const int column = i % S::kWidth;
+      const bool has = layer.bias != nullptr && column < layer.outputs;
+      bias[i] = has ? static_cast<const Element*>(layer.bias)[column * layer.bias_stride] : Element(0.0f);
+    }
+    named_barrier_wait(3, 256);
+    run_tiles<Element, S>(a, shared, bias, rounds);
+  }
+#endif
+}
+
+}  // namespace fuseconv::cuda::mlp
