@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,22 @@ def op_name(target: Any) -> str:
 
 def find_op(name: str) -> torch._ops.OpOverload | None:
     """Returns the op a rule names, or None when no loaded library has it."""
-    if name.count(".") != 2:
+    try:
+        return _known_op(name)
+    except LookupError:
         return None
+
+
+@cache
+def _known_op(name: str) -> torch._ops.OpOverload:
+    """An op once found stays; one that is not there may yet be loaded, and errors are not kept."""
+    if name.count(".") != 2:
+        raise LookupError(name)
     namespace, packet, overload = name.split(".")
     found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
-    return found if isinstance(found, torch._ops.OpOverload) else None
+    if not isinstance(found, torch._ops.OpOverload):
+        raise LookupError(name)
+    return found
 
 
 def is_returned(node: Node) -> bool:

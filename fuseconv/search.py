@@ -180,10 +180,14 @@ class Search:
         """Yields the states in which a line is the product that a node is, in some order, and the goals hold."""
         terms = dict(self.pattern.lines[number].terms)
         times = terms.pop("times")
+        # The product of one value and 1 is that value; but of a capture, that would be anything.
+        may_be_none = all(isinstance(term, Name) and term.id in self.pattern.places for term in terms.values())
         is_anchor = number == len(self.pattern.lines) - 1
         taken = state.matched()
         for cut in cuts(node, len(terms)):
-            if (is_anchor and not cut.nodes) or any(inner is other for inner in cut.nodes for other in taken):
+            if not cut.nodes and (is_anchor or not may_be_none):
+                continue
+            if any(inner is other for inner in cut.nodes for other in taken):
                 continue
             here = state._replace(nodes={**state.nodes, number: node}, products={**state.products, number: cut.nodes})
             for factors in dict.fromkeys(permutations(cut.factors)):

@@ -43,7 +43,8 @@ class Everything(nn.Module):
 
 
 def perceptron() -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 16), nn.SiLU(), nn.Linear(16, 4))
+    """Too wide for one op to take two of its layers."""
+    return nn.Sequential(nn.Linear(8, 300), nn.GELU(), nn.Linear(300, 16), nn.SiLU(), nn.Linear(16, 4))
 
 
 class Encoder(nn.Module):
@@ -51,7 +52,7 @@ class Encoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.up, self.down, self.norm = nn.Linear(8, 32), nn.Linear(32, 8), nn.LayerNorm(8)
+        self.up, self.down, self.norm = nn.Linear(8, 288), nn.Linear(288, 8), nn.LayerNorm(8)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         s = x + self.down(nn.functional.gelu(self.up(x), approximate="tanh"))
