@@ -70,6 +70,7 @@ class Workspace:
         root: the program's graph module: holds the submodules of control flow.
         ranges: symbolic size to the range declared for it.
         mode: the fake mode of the program's values; None for a program that holds no tensor.
+        relaid: fake values of nodes whose strides changed, by op and operands: layers of one shape have them in common.
         trainable: whether parameters and buffers may change and gradients must flow as they did.
     """
 
@@ -92,6 +93,7 @@ class Workspace:
             name: tensor for name, (kind, tensor) in self._states.items() if kind in fixed
         }
         self._computed: dict[str, Node] = {}
+        self.relaid: dict[Any, Any] = {}
         self.clean()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
         self._replaced: dict[Node, Node] = {}

@@ -59,6 +59,9 @@ def _leads(rule: Rule, patterns: tuple[Pattern, ...]) -> bool:
 
 def _contains(rule: Rule, pattern: Pattern) -> bool:
     """Whether the lines of a rule's `replace` hold every line of a pattern, anchored at any of them."""
+    ops = {line.value.op for line in rule.replacement if isinstance(line.value, Call)}
+    if str(pattern.lines[-1].op) not in ops and pattern.lines[-1].op is not PRODUCT:
+        return False
     made = {name: line.value for line in rule.replacement for name in line.targets if isinstance(line.value, Call)}
     calls = [line.value for line in rule.replacement if isinstance(line.value, Call)]
     for call in calls:

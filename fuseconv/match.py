@@ -212,7 +212,7 @@ def check_replaced(
     """
     for node, new in changed.items():
         check_same(new, node, strides)
-    return relaid(changed, workspace.mode, seen) if strides == "any" else {}
+    return relaid(changed, workspace.mode, workspace.relaid if seen is None else seen) if strides == "any" else {}
 
 
 def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> Node:

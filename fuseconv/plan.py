@@ -18,6 +18,7 @@ from fuseconv.loops import check_loops
 from fuseconv.match import Site, match
 from fuseconv.pattern import Pattern, compile_rule
 from fuseconv.predicates import Refused
+from fuseconv.product import PRODUCT
 from fuseconv.replacement import Results
 from fuseconv.rewrite import apply
 from fuseconv.rule import STAGES, Rule
@@ -115,10 +116,19 @@ def _find(
     sites: list[tuple[int, Site]] = []
     near: list[NearMiss] = []
     for order, (rule, patterns) in enumerate(rules):
-        found, missed = match(index, patterns) if rule.finds is None else (list(FINDERS[rule.finds](index, rule)), [])
+        if rule.finds is not None:
+            sites.extend((order, site) for site in FINDERS[rule.finds](index, rule))
+            continue
+        found, missed = match(index, [pattern for pattern in patterns if _may_be_there(index, pattern)])
         sites.extend((order, site) for site in found)
         near.extend(missed)
     return sites, near
+
+
+def _may_be_there(index: Index, pattern: Pattern) -> bool:
+    """Whether a search is worth it: a spelling of which an op is nowhere has no site, and no miss worth a line."""
+    ops = (line.op for line in pattern.lines if line.op is not PRODUCT)
+    return pattern.rule.stage != "canonical" or all(op in index.calls for op in ops)
 
 
 def _without_overlaps(sites: Iterable[tuple[int, Site]]) -> tuple[list[Site], list[Miss]]:
