@@ -112,6 +112,7 @@ def match(
     model: str | Path,
     *,
     rules: str | Path | None = None,
+    without: Collection[str] = (),
     target: Sequence[str] = (),
     options: Options | None = None,
     plan: str | Path | None = None,
@@ -123,7 +124,7 @@ def match(
     Raises:
         FuseconvError: reading, capturing, matching or executing failed.
     """
-    names, known = target_names(target), load_rules(rules)
+    names, known = target_names(target), load_rules(rules, without)
     _, program = read_program(model, options, progress)
     return _fuse(program, known, names, plan, allow, progress)[0]
 
@@ -175,6 +176,7 @@ def convert(
     model: str | Path,
     *,
     rules: str | Path | None = None,
+    without: Collection[str] = (),
     target: Sequence[str] = (),
     output: str | Path | None = None,
     options: Options | None = None,
@@ -188,6 +190,7 @@ def convert(
     Args:
         model: the source: a file or a Hugging Face folder.
         rules: a rule file or folder; by default the set that comes with fuseconv.
+        without: names of rules to leave out.
         target: names of targets; by default all of them.
         output: the bundle's folder; by default the model's name with `.fuseconv`, beside it.
         options: how to read the source, and its inputs.
@@ -200,7 +203,7 @@ def convert(
         ParityError: an artifact does not compute what the original computes; nothing is left behind.
         FuseconvError: reading, capturing, matching, writing or the disk failed.
     """
-    names, known = target_names(target), load_rules(rules)
+    names, known = target_names(target), load_rules(rules, without)
     folder = Path(output) if output is not None else default_output(Path(model))
     with staged(folder, check_replaceable) as staging:
         subject, program = read_program(model, options, progress)

@@ -118,6 +118,7 @@ FAILURES = {
     "noise": (["inspect", "{}/noise.bin"], 3, "noise.bin"),
     "rules not JSON": (["convert", "{}/gate.pt2", "--rules", "{}/broken.json"], 2, "broken.json:1"),
     "no rules": (["rules", "check", "{}/absent.json"], 2, "absent.json"),
+    "no rule to leave out": (["explain", "{}/gate.pt2", "--no-rule", "linear-actt"], 2, "did you mean linear-act?"),
     "no rule": (["rules", "show", "linear-actt"], 2, "did you mean linear-act?"),
     "no plan": (["convert", "{}/gate.pt2", "--plan", "{}/absent.json"], 6, "absent.json"),
     "against another": (["verify", "{}/gate.fuseconv", "--against", "{}/other.pt2"], 2, "sha256"),
@@ -139,6 +140,14 @@ def test_failures_say_what_where_and_fix(name: str, folder: Path, capsys: pytest
     assert again == expected
     assert record["error"]["message"]
     assert record["error"]["hint"]
+
+
+def test_a_rule_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    explain = ["explain", folder / "gate.pt2"]
+    assert {"linear-act", "mul-add"} <= {step["rule"] for step in as_json(capsys, *explain)[1]["fusions"]}
+    left = as_json(capsys, *explain, "--no-rule", "linear-act")[1]["fusions"]
+    assert "mul-add" in {step["rule"] for step in left}
+    assert "linear-act" not in {step["rule"] for step in left}
 
 
 def test_a_wrong_rule_leaves_nothing_behind(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

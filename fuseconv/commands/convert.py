@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from fuseconv.commands.options import json_option, model_options, reading, rules_option
+from fuseconv.commands.options import json_option, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 
 
 @click.command()
 @click.argument("model", type=Path)
-@rules_option
+@rules_options
 @click.option("--target", multiple=True, metavar="NAME", help="torchscript, export, aoti or onnx. [default: all four]")
 @click.option("-o", "--output", type=Path, metavar="FOLDER", help="The bundle. [default: MODEL.fuseconv beside MODEL]")
 @model_options
@@ -26,6 +26,7 @@ from fuseconv.commands.progress import shown
 def convert(
     model: Path,
     rules: Path | None,
+    without: tuple[str, ...],
     target: tuple[str, ...],
     output: Path | None,
     plan: Path | None,
@@ -45,12 +46,13 @@ def convert(
 
     if dry_run:
         found = pipeline.match(
-            model, rules=rules, target=target, options=options, plan=plan, allow=allow, progress=shown
+            model, rules=rules, without=without, target=target, options=options, plan=plan, allow=allow, progress=shown
         )
         return Outcome(pipeline.plan_to_json(found), lambda console: report.print_fusions(console, found))
     done = pipeline.convert(
         model,
         rules=rules,
+        without=without,
         target=target,
         output=output,
         options=options,

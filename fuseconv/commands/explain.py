@@ -8,22 +8,22 @@ from typing import Any
 
 import click
 
-from fuseconv.commands.options import json_option, model_options, reading, rules_option
+from fuseconv.commands.options import json_option, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 
 
 @click.command()
 @click.argument("model", type=Path)
-@rules_option
+@rules_options
 @model_options
 @json_option
-def explain(model: Path, rules: Path | None, **source: Any) -> Outcome:
+def explain(model: Path, rules: Path | None, without: tuple[str, ...], **source: Any) -> Outcome:
     """Say per rule what matches in MODEL, what nearly does: the first node that differs, expected and found."""
     options = reading(**source)
 
     from fuseconv import pipeline, report
 
-    found = pipeline.match(model, rules=rules, options=options, progress=shown)
+    found = pipeline.match(model, rules=rules, without=without, options=options, progress=shown)
     result = {**pipeline.plan_to_json(found), "near_misses": [asdict(miss) for miss in found.misses]}
     return Outcome(result, lambda console: report.print_explanation(console, found))

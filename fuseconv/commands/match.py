@@ -7,24 +7,24 @@ from typing import Any
 
 import click
 
-from fuseconv.commands.options import json_option, model_options, reading, rules_option
+from fuseconv.commands.options import json_option, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 
 
 @click.command()
 @click.argument("model", type=Path)
-@rules_option
+@rules_options
 @click.option("-o", "--output", type=Path, default=Path("plan.json"), show_default=True, metavar="FILE")
 @model_options
 @json_option
-def match(model: Path, rules: Path | None, output: Path, **source: Any) -> Outcome:
+def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Path, **source: Any) -> Outcome:
     """Write the plan of converting MODEL, to read or to edit; `fuseconv convert --plan` executes it."""
     options = reading(**source)
 
     from fuseconv import pipeline, report
 
-    found = pipeline.match(model, rules=rules, options=options, progress=shown)
+    found = pipeline.match(model, rules=rules, without=without, options=options, progress=shown)
     output.write_text(found.to_json(), encoding="utf-8")
     result = {"plan": str(output), **pipeline.plan_to_json(found)}
     return Outcome(result, lambda console: report.print_plan(console, found, output))

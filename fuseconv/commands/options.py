@@ -31,11 +31,10 @@ MODEL_OPTIONS = (
     click.option("--dtype", metavar="DTYPE", help="Convert the model to f64, f32, f16 or bf16 first."),
 )
 
-RULES_OPTIONS = (
-    click.option(
-        "--rules", type=Path, metavar="FILE", help="A rule file or folder. [default: the package's default.json]"
-    ),
+rules_option = click.option(
+    "--rules", type=Path, metavar="FILE", help="A rule file or folder. [default: the package's default.json]"
 )
+NO_RULE_OPTION = click.option("--no-rule", "without", multiple=True, metavar="NAME", help="Leave this rule out.")
 
 
 def add_options(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
@@ -50,7 +49,7 @@ def add_options(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
 
 
 model_options = add_options(MODEL_OPTIONS)
-rules_option = add_options(RULES_OPTIONS)
+rules_options = add_options((rules_option, NO_RULE_OPTION))
 json_option = click.option("--json", "as_json", is_flag=True, expose_value=False, help="Print one JSON object.")
 
 

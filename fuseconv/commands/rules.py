@@ -10,10 +10,10 @@ import click
 
 from fuseconv.commands.options import json_option, rules_option
 from fuseconv.commands.outcome import Outcome
-from fuseconv.errors import ParityError, RuleError
+from fuseconv.errors import ParityError
 
 if TYPE_CHECKING:
-    from fuseconv.rule import Rule
+    pass
 
 
 @click.group()
@@ -41,23 +41,9 @@ def show(name: str, rules: Path | None) -> Outcome:
     """Show one rule: what it finds, under which conditions, and what it puts in place."""
     from fuseconv import own_rules, report
 
-    rule = _named(name, own_rules.load_rules(rules))
+    rule = own_rules.named(name, own_rules.load_rules(rules))
     result = rule.model_dump(mode="json", exclude_none=True)
     return Outcome(result, lambda console: report.print_rule(console, rule))
-
-
-def _named(name: str, found: tuple[Rule, ...]) -> Rule:
-    from difflib import get_close_matches
-
-    by_name = {rule.name: rule for rule in found}
-    if name not in by_name:
-        near = get_close_matches(name, by_name, n=1)
-        raise RuleError(
-            f"there is no rule {name}",
-            where="the rules read",
-            fix=f"did you mean {near[0]}?" if near else "see `rules list`",
-        )
-    return by_name[name]
 
 
 @rules.command()
