@@ -144,8 +144,8 @@ def test_failures_say_what_where_and_fix(name: str, folder: Path, capsys: pytest
 
 def test_a_rule_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     explain = ["explain", folder / "gate.pt2"]
-    assert {"linear-act", "mul-add"} <= {step["rule"] for step in as_json(capsys, *explain)[1]["fusions"]}
-    left = as_json(capsys, *explain, "--no-rule", "linear-act")[1]["fusions"]
+    assert {"linear-act", "mul-add"} <= {step["rule"] for step in as_json(capsys, *explain)[1]["result"]["fusions"]}
+    left = as_json(capsys, *explain, "--no-rule", "linear-act")[1]["result"]["fusions"]
     assert "mul-add" in {step["rule"] for step in left}
     assert "linear-act" not in {step["rule"] for step in left}
 
