@@ -35,8 +35,8 @@ _GRAMMAR = "write `x: f32[n, 8]`, `w: parameter f32[4, 8]`, `y = aten.relu.defau
 
 
 @dataclass(frozen=True)
-class _Text:
-    """The parsed lines: tensors by name, ops in order, names returned."""
+class Text:
+    """The parsed lines: tensors by name; ops in order, as (targets, whether they unpack, call); names returned."""
 
     inputs: Mapping[str, TensorSpec]
     parameters: Mapping[str, TensorSpec]
@@ -50,13 +50,10 @@ def example_program(lines: Sequence[str]) -> Program:
     Raises:
         RuleTextError: a line is not in the grammar, an op is unknown, or a name is not bound.
     """
-    text = _parse(lines)
-    sizes: dict[str, int] = {}
-    for spec in (*text.inputs.values(), *text.parameters.values()):
-        for dim in spec.dims():
-            sizes.setdefault(dim.name, _SIZES[len(sizes) % len(_SIZES)])
+    text = parse_example(lines)
+    sizes = example_sizes(text)
     draw = torch.Generator().manual_seed(0)
-    module = GraphModule(_parameters(text, sizes, draw), _graph(text))
+    module = GraphModule(_parameters(text, sizes, draw), graph_of(text))
     examples = tuple(_random(spec, sizes, draw) for spec in text.inputs.values())
     dims = {name: torch.export.Dim(name, min=1, max=MAX_SIZE) for name in sizes}
     shapes = {
@@ -69,6 +66,15 @@ def example_program(lines: Sequence[str]) -> Program:
     return Program(exported, Contract(tuple(text.inputs.values()), text.returned), examples)
 
 
+def example_sizes(text: Text) -> dict[str, int]:
+    """Returns the size an example is run at, for each of its symbolic sizes."""
+    sizes: dict[str, int] = {}
+    for spec in (*text.inputs.values(), *text.parameters.values()):
+        for dim in spec.dims():
+            sizes.setdefault(dim.name, _SIZES[len(sizes) % len(_SIZES)])
+    return sizes
+
+
 def _without_assertions(exported: torch.export.ExportedProgram) -> None:
     """Removes the checks that export puts beside every conversion: an example has only what it says."""
     for node in list(exported.graph.nodes):
@@ -77,7 +83,12 @@ def _without_assertions(exported: torch.export.ExportedProgram) -> None:
     exported.graph_module.recompile()
 
 
-def _parse(lines: Sequence[str]) -> _Text:
+def parse_example(lines: Sequence[str]) -> Text:
+    """Reads a program written as text.
+
+    Raises:
+        RuleTextError: a line is not in the grammar.
+    """
     inputs: dict[str, TensorSpec] = {}
     parameters: dict[str, TensorSpec] = {}
     ops = []
@@ -92,7 +103,7 @@ def _parse(lines: Sequence[str]) -> _Text:
     if not lines[-1].startswith("return "):
         raise RuleTextError("the last line is not `return NAMES`", 0, _GRAMMAR)
     returned = tuple(name.strip() for name in lines[-1].removeprefix("return ").split(","))
-    return _Text(inputs, parameters, ops, returned)
+    return Text(inputs, parameters, ops, returned)
 
 
 def _spec(match: re.Match[str]) -> TensorSpec:
@@ -111,7 +122,7 @@ def _random(spec: TensorSpec, sizes: Mapping[str, int], draw: torch.Generator) -
     return torch.randint(0, 2 if dtype == torch.bool else 9, shape, generator=draw).to(dtype)
 
 
-def _parameters(text: _Text, sizes: Mapping[str, int], draw: torch.Generator) -> torch.nn.Module:
+def _parameters(text: Text, sizes: Mapping[str, int], draw: torch.Generator) -> torch.nn.Module:
     module = torch.nn.Module()
     for name, spec in text.parameters.items():
         tensor = _random(spec, sizes, draw)
@@ -140,7 +151,12 @@ class _NoConstants:
         return self.constant(node)
 
 
-def _graph(text: _Text) -> Graph:
+def graph_of(text: Text) -> Graph:
+    """Returns the graph of a program: a placeholder for each input, an attribute for each parameter.
+
+    Raises:
+        RuleTextError: an op is unknown, or a name is not bound.
+    """
     graph = Graph()
     values: dict[str, Node] = {name: graph.placeholder(name) for name in text.inputs}
     values.update({name: graph.get_attr(name) for name in text.parameters})

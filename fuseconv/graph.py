@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import ExportGraphSignature, InputKind
 from torch.fx import Graph, Node
 
 import fuseconv.ops  # noqa: F401  # registers the ops that rules put in place
@@ -62,6 +62,34 @@ class Deferred:
     kwargs: Mapping[str, Any]
 
 
+class Exported(Protocol):
+    """What is read of a torch.export.ExportedProgram, by the names it has there."""
+
+    @property
+    def graph(self) -> Graph:
+        """Its graph, with a fake value in each node's `meta["val"]`."""
+
+    @property
+    def graph_module(self) -> torch.nn.Module:
+        """Holds the submodules of control flow."""
+
+    @property
+    def graph_signature(self) -> ExportGraphSignature:
+        """What each placeholder and each output stands for."""
+
+    @property
+    def state_dict(self) -> Mapping[str, Any]:
+        """The parameters and buffers."""
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """The constant tensors."""
+
+    @property
+    def range_constraints(self) -> Mapping[Any, Any]:
+        """Symbolic size to the range declared for it."""
+
+
 class Workspace:
     """A program's graph, copied to be rewritten.
 
@@ -74,7 +102,7 @@ class Workspace:
         trainable: whether parameters and buffers may change and gradients must flow as they did.
     """
 
-    def __init__(self, exported: torch.export.ExportedProgram, *, trainable: bool = False) -> None:
+    def __init__(self, exported: Exported, *, trainable: bool = False) -> None:
         self.graph = Graph()
         self.root = exported.graph_module
         copies: dict[Node, Node] = {}
@@ -225,13 +253,13 @@ class Workspace:
         self.graph.eliminate_dead_code()
 
 
-def _states(exported: torch.export.ExportedProgram) -> dict[str, tuple[InputKind, torch.Tensor]]:
+def _states(exported: Exported) -> dict[str, tuple[InputKind, torch.Tensor]]:
     signature = exported.graph_signature
     mutated = set(signature.buffers_to_mutate.values())
     tables: tuple[Mapping[str, Any], ...] = (exported.state_dict, exported.constants)
     states = {}
     for spec in signature.input_specs:
-        if spec.kind in _STATE_KINDS and spec.target not in mutated:
+        if spec.kind in _STATE_KINDS and spec.target is not None and spec.target not in mutated:
             tensor = next((table[spec.target] for table in tables if spec.target in table), None)
             if isinstance(tensor, torch.Tensor):
                 states[spec.arg.name] = (spec.kind, tensor)

@@ -100,7 +100,7 @@ def read_program(
 
 
 def check_rules(path: str | Path | None = None) -> list[CheckRow]:
-    """Checks a rule file without a model: its form, its ops, loops, and its examples against eager PyTorch.
+    """Checks a rule file without a model: its form, its ops, loops, its examples and variants of them.
 
     Raises:
         RuleError: a rule is not well formed.

@@ -62,7 +62,7 @@ def plan(
     misses: dict[tuple[str, str], Miss] = {}
     for stage in STAGES:
         of_stage = [(rule, patterns[rule.name]) for rule in used if rule.stage == stage]
-        for step, miss in _settle(workspace, stage, of_stage):
+        for step, miss in run_stage(workspace, stage, of_stage):
             if step is not None:
                 steps.append(step)
             if miss is not None:
@@ -79,10 +79,17 @@ def _is_for(rule: Rule, device: str, targets: Collection[str], allow: Collection
     )
 
 
-def _settle(
+def run_stage(
     workspace: Workspace, stage: str, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]
 ) -> Iterator[tuple[Step | None, Miss | None]]:
-    """Runs one stage to its fixpoint, yielding steps as they are executed, and the misses that remain."""
+    """Runs the rules of one stage on a graph to their fixpoint.
+
+    Yields:
+        The steps as they are executed, and the misses that remain.
+
+    Raises:
+        RuleError: the rules feed each other.
+    """
     budget = APPLICATIONS_PER_NODE * (len(workspace.graph.nodes) + 10)
     near: list[NearMiss] = []
     seen: Results = {}

@@ -199,6 +199,12 @@ def same_shape(_: Constants, *operands: Any) -> None:
             raise Refused(f"the shape of {text_of(operands[0])}", text_of(operand))
 
 
+def has_sizes(_: Constants, x: Any, *operands: Any) -> None:
+    """A tensor of these sizes and no other axis; None is passed over: `has_sizes(b, size(w, 0))`."""
+    if x is not None and not same_sizes(_fake(x).shape, operands):
+        raise Refused(f"the sizes [{', '.join(map(str, operands))}]", text_of(x))
+
+
 def is_parameter(constants: Constants, *operands: Any) -> None:
     """Each is a parameter, buffer or constant of the model, not a computed value."""
     for operand in operands:
@@ -233,7 +239,7 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
         variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
         least = 1 if variadic else len(parameters)
         kind: Literal["test", "value"] = "value" if function in values else "test"
-        tensors = function not in (gelu_of, is_number, letters_of, product_of, read_only_by, same_kind)
+        tensors = function not in (gelu_of, has_sizes, is_number, letters_of, product_of, read_only_by, same_kind)
         doc = inspect.getdoc(function) or ""
         operands = ", ".join([parameter.name for parameter in parameters if parameter.name != "operands"])
         usage = f"{function.__name__}({(operands or 'x') + ', ...' if variadic else operands})"
@@ -243,6 +249,7 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
 
 _VALUES = (dtype, dtype_of, gelu_of, letters_of, number_of, product_of, rank, size)
 _TESTS = (
+    has_sizes,
     hides_nothing,
     hides_the_future,
     is_never_true,

@@ -1,26 +1,22 @@
-"""Rules checked without a model: their ops exist, they do not go round, and their examples do what they say."""
+"""Rules checked without a model: their ops exist, they do not go round, and they are right on examples and variants."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
-from fuseconv.capture import Program
 from fuseconv.errors import RuleError
-from fuseconv.example import example_program
+from fuseconv.example import parse_example
 from fuseconv.graph import Workspace
 from fuseconv.loops import check_loops
 from fuseconv.match import match
-from fuseconv.pattern import compile_rule
-from fuseconv.plan import plan
-from fuseconv.rewrite import rewrite
+from fuseconv.operands import draw_operands
+from fuseconv.pattern import Pattern, compile_rule
 from fuseconv.rule import Rule, refuse
 from fuseconv.rule_text import RuleTextError
 from fuseconv.search import Index
-from fuseconv.tolerance import compare
-from fuseconv.truth import run_in_float64
+from fuseconv.soundness import NO_PROGRAM, counter_example, pairs
+from fuseconv.traced import Traced, trace
 
 
 @dataclass(frozen=True)
@@ -29,9 +25,9 @@ class CheckRow:
 
     Attributes:
         rule: the rule.
-        check: `hit N` or `miss N`, the Nth example, from 0.
+        check: `hit N` or `miss N`, the Nth example, from 0; `variants`, of the examples to hit; `proof`.
         ok: whether it passed.
-        detail: what happened.
+        detail: what happened; of a rule that is wrong, the counter-example.
     """
 
     rule: str
@@ -41,14 +37,13 @@ class CheckRow:
 
 
 def check_rules(rules: Sequence[Rule]) -> list[CheckRow]:
-    """Checks rules; those that are well formed are run on their examples.
+    """Checks rules; those that are well formed are tried on their examples and on variants of them.
 
-    An example to hit must be changed by the rule alone and give the same numbers, at the tolerances of torch.testing
-    for its dtypes; where those have 16 bits, numbers as near to float64. An example to miss must be left alone, for
-    the reason it states.
+    An example to hit must be changed by the rule alone. It, and each variant of it that the rule changes, must give
+    what it gave before: see soundness.py. An example to miss must be left alone, for the reason it states.
 
     Returns:
-        A row for each example, in the order of the rules.
+        The rows, in the order of the rules.
 
     Raises:
         RuleError: an op is unknown or its arguments do not fit, rules go round, or an example is not readable.
@@ -58,56 +53,55 @@ def check_rules(rules: Sequence[Rule]) -> list[CheckRow]:
 
 
 def check_examples(rule: Rule) -> list[CheckRow]:
-    """Runs one rule on its examples; see `check_rules`."""
-    rows = []
+    """Checks one rule; see `check_rules`."""
+    patterns = compile_rule(rule)
+    rows: list[CheckRow] = []
     for at, lines in enumerate(rule.examples.hit):
-        program = _program(rule, lines, f"/examples/hit/{at}")
-        rows.append(_hit(rule, program, f"hit {at}"))
+        rows += _hit(rule, patterns, lines, at)
     for at, example in enumerate(rule.examples.miss):
-        program = _program(rule, example.program, f"/examples/miss/{at}/program")
-        rows.append(_miss(rule, program, example.reason, f"miss {at}"))
+        traced = _program(rule, example.program, f"/examples/miss/{at}/program")
+        rows.append(_miss(rule, patterns, traced, example.reason, f"miss {at}"))
     return rows
 
 
-def _program(rule: Rule, lines: Sequence[str], pointer: str) -> Program:
+def _program(rule: Rule, lines: Sequence[str], pointer: str) -> Traced:
     try:
-        return example_program(lines)
+        text = parse_example(lines)
+        drawn = draw_operands(tuple(text.parameters.values()), 3, "random", 0).tensors
+        return trace(text, dict(zip(text.parameters, drawn, strict=True)))
     except RuleTextError as problem:
         raise refuse(rule, pointer, problem.what, problem.fix) from None
-    except (RuntimeError, TypeError, ValueError) as problem:
+    except NO_PROGRAM as problem:
         what = f"the example cannot run: {str(problem).strip().splitlines()[0]}"
         raise RuleError(what, where=rule.locate(pointer), fix="correct its shapes, dtypes or arguments") from None
 
 
-def _hit(rule: Rule, program: Program, check: str) -> CheckRow:
-    device = (rule.devices or ["cpu"])[0]
-    found = plan(program, [rule], device=device, targets=rule.targets or (), allow=(rule.allow or "",))
-    if not found.steps:
-        reasons = "; ".join(_reasons(rule, program)) or "its last op is not there"
-        return CheckRow(rule.name, check, False, f"does not apply: {reasons}")
-    fused = rewrite(program, found)
-    expected = program.exported.module()(*(example.clone() for example in program.examples))
-    actual = fused.exported.module()(*(example.clone() for example in program.examples))
-    truth = run_in_float64(program, program.examples)
-    for values in zip(actual, expected, truth, strict=True):
-        if reason := _differs(*values):
-            return CheckRow(rule.name, check, False, reason)
-    return CheckRow(rule.name, check, True, f"applied {len(found.steps)} times, same numbers")
-
-
-def _differs(actual: torch.Tensor, expected: torch.Tensor, truth: torch.Tensor) -> str:
-    """Says how an output is wrong; one of 16 bits, where the original is itself far off, is judged by the truth."""
-    if expected.dtype in (torch.float16, torch.bfloat16):
-        return compare(actual, expected, truth).reason
+def _hit(rule: Rule, patterns: Sequence[Pattern], lines: Sequence[str], at: int) -> Iterator[CheckRow]:
+    """The rows of an example to hit: the example itself, and, for the first one, its variants."""
     try:
-        torch.testing.assert_close(actual, expected, equal_nan=True)
-    except AssertionError as problem:
-        return " ".join(str(problem).split())
-    return ""
+        text = parse_example(lines)
+    except RuleTextError as problem:
+        raise refuse(rule, f"/examples/hit/{at}", problem.what, problem.fix) from None
+    tried = [
+        (pair, [counter_example(pair, draw) for draw in draws])
+        for pair, draws in pairs(rule, patterns, text, vary=at == 0)
+    ]
+    written = [(pair, found) for pair, found in tried if pair.changed == "as written"]
+    if not written:
+        reasons = (
+            "; ".join(_reasons(patterns, _program(rule, lines, f"/examples/hit/{at}"))) or "its last op is not there"
+        )
+        yield CheckRow(rule.name, f"hit {at}", False, f"does not apply: {reasons}")
+    for pair, found in written:
+        detail = next(filter(None, found), f"applied {pair.applied} times, same numbers")
+        yield CheckRow(rule.name, f"hit {at}", not any(found), detail)
+    if others := [found for pair, found in tried if pair.changed != "as written"]:
+        wrong = next(filter(None, (reason for found in others for reason in found)), "")
+        yield CheckRow(rule.name, "variants", not wrong, wrong or f"applies to {len(others)}, same numbers")
 
 
-def _miss(rule: Rule, program: Program, reason: str, check: str) -> CheckRow:
-    reasons = _reasons(rule, program)
+def _miss(rule: Rule, patterns: Sequence[Pattern], traced: Traced, reason: str, check: str) -> CheckRow:
+    reasons = _reasons(patterns, traced)
     if not reasons:
         return CheckRow(rule.name, check, False, "applies, or its last op is not there")
     if not any(reason in given for given in reasons):
@@ -115,7 +109,7 @@ def _miss(rule: Rule, program: Program, reason: str, check: str) -> CheckRow:
     return CheckRow(rule.name, check, True, next(given for given in reasons if reason in given))
 
 
-def _reasons(rule: Rule, program: Program) -> list[str]:
+def _reasons(patterns: Sequence[Pattern], traced: Traced) -> list[str]:
     """Returns why the rule misses, for each place it might have been; nothing when it applies anywhere."""
-    sites, near = match(Index(Workspace(program.exported)), compile_rule(rule))
+    sites, near = match(Index(Workspace(traced)), patterns)
     return [] if sites else [miss.miss.reason for miss in near]

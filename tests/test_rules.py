@@ -60,16 +60,16 @@ HIT = ["a: f64[n, 4]", "b: f64[n, 4]", "s = aten.add.Tensor(a, b)", "y = aten.re
 @pytest.mark.parametrize(
     ("replace", "detail"),
     [
-        ("y = aten.add.Tensor(a, b)", "not close"),  # the relu is lost
-        ("y = fuseconv.add_relu.default(a, a)", "not close"),  # an operand is swapped
+        ("y = aten.add.Tensor(a, b)", "differs"),  # the relu is lost
+        ("y = fuseconv.add_relu.default(a, a)", "differs"),  # an operand is swapped
         ("y = aten.to.dtype(a, f32)", "dtype"),
         ("y = aten.t.default(a)", "shape"),
-        ("y = aten.expand.default(a, [2, 2])", "sizes that aten.expand.default takes, all of them"),
+        ("y = aten.expand.default(a, [2, 2])", "that aten.expand.default takes"),
         ("y = aten.mm.default(a, b)", "mm"),
     ],
 )
 def test_a_wrong_rule_fails_its_own_example(replace, detail):
-    (row,) = check_rules([rule(replace=[replace], examples={"hit": [HIT]})])
+    row, *_ = check_rules([rule(replace=[replace], examples={"hit": [HIT]})])
     assert not row.ok
     assert detail in row.detail
 

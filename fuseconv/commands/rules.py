@@ -50,13 +50,13 @@ def show(name: str, rules: Path | None) -> Outcome:
 @click.argument("file", type=Path, required=False)
 @json_option
 def check(file: Path | None) -> Outcome:
-    """Check a rule FILE without a model: its form, its ops, loops, and its examples against eager PyTorch."""
+    """Check a rule FILE without a model: its form, its ops, loops, its examples and variants of them."""
     from fuseconv import pipeline, report
 
     rows = pipeline.check_rules(file)
     failing = [row for row in rows if not row.ok]
     error = None
     if failing:
-        what = f"{len(failing)} of {len(rows)} examples fail; first: rule {failing[0].rule}, {failing[0].check}"
+        what = f"{len(failing)} of {len(rows)} checks fail; first: rule {failing[0].rule}, {failing[0].check}"
         error = ParityError(what, where=str(file or "the default rules"), fix="see the table above")
     return Outcome({"checks": [asdict(row) for row in rows]}, lambda console: report.print_checks(console, rows), error)

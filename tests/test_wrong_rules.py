@@ -1,0 +1,149 @@
+"""Rules that are wrong in one thing each: the check must find every one out, with a counter-example."""
+
+import pytest
+
+from fuseconv.rule import Rule
+from fuseconv.rule_check import check_rules
+
+X, Y = "x: f64[n, 8]", "y: f64[n, 8]"
+LINEAR = ["x: f64[n, 8]", "w: parameter f64[8, 8]", "b: parameter f64[8]"]
+HEADS = ["q: f64[n, 2, 5, 8]", "k: f64[n, 2, 7, 8]"]
+NORM = ["m = aten.mean.dim(q, [-1], True)", "a = aten.add.Tensor(m, eps)", "r = aten.rsqrt.default(a)"]
+
+WRONG = {
+    # name: (inputs of the example, match, where, replace)
+    "operands_swapped": (
+        [X, Y],
+        ["d = aten.sub.Tensor(x, y)", "z = aten.relu.default(d)"],
+        [],
+        ["d = aten.sub.Tensor(y, x)", "z = aten.clamp_min.default(d, 0)"],
+    ),
+    "constant": ([X], ["z = aten.div.Tensor(x, 8)"], [], ["z = aten.mul.Tensor(x, 0.1249)"]),
+    "bias_dropped": (LINEAR, ["z = aten.linear.default(x, w, b)"], [], ["z = fuseconv.linear_act.default(x, w)"]),
+    "permutation": (
+        ["x: f64[n, 4, 4, 4]", "y: f64[n, 4, 4, 4]"],
+        ["t = aten.transpose.int(y, 1, 3)", "z = aten.matmul.default(x, t)"],
+        [],
+        ["u = aten.transpose.int(y, 1, 2)", "z = aten.matmul.default(x, u)"],
+    ),
+    "dtype_not_asked": (["x: bool[n, 8]"], ["z = aten.ne.Scalar(x, True)"], [], ["z = aten.logical_not.default(x)"]),
+    "size_not_asked": (
+        ["x: f64[n, 8]", "y: f64[n, 8]"],
+        ["s = aten.add.Tensor(x, y)", "z = aten.sum.dim_IntList(s, [-1])"],
+        [],
+        ["a = aten.sum.dim_IntList(x, [-1])", "b = aten.sum.dim_IntList(y, [-1])", "z = aten.add.Tensor(a, b)"],
+    ),
+    "rank_not_asked": (
+        ["x: f64[n, 8]"],
+        ["s = aten.softmax.int(x, 1)"],
+        [],
+        ["s = aten._softmax.default(x, -1, False)"],
+    ),
+    "relu_before_add": (
+        [X, Y],
+        ["s = aten.add.Tensor(x, y)", "z = aten.relu.default(s)"],
+        [],
+        ["r = aten.relu.default(x)", "z = aten.add.Tensor(r, y)"],
+    ),
+    "eps_outside_the_root": (
+        [X],
+        ["a = aten.add.Tensor(x, eps)", "r = aten.sqrt.default(a)"],
+        ["is_number(eps)"],
+        ["s = aten.sqrt.default(x)", "r = aten.add.Tensor(s, eps)"],
+    ),
+    "alpha_ignored": (
+        [X, Y],
+        ["z = aten.add.Tensor(x, y, ...)"],
+        [],
+        ["o = aten.neg.default(y)", "z = aten.sub.Tensor(x, o)"],
+    ),
+    "scale_squared": (
+        HEADS,
+        [
+            "t = aten.transpose.int(k, -2, -1)",
+            "m = aten.matmul.default(q, t)",
+            "s = aten.mul.Tensor(m, c)",
+            "p = aten.softmax.int(s, -1)",
+        ],
+        ["is_number(c)"],
+        ["p = fuseconv.attention_score.default(q, k, None, product_of(c, c))"],
+    ),
+    "mean_over_another_dim": (
+        ["x: f64[n, 8, 8]"],
+        ["z = aten.mean.dim(x, [-1])"],
+        [],
+        ["s = aten.sum.dim_IntList(x, [-2])", "z = aten.div.Tensor(s, 8)"],
+    ),
+    "mask_negated": (
+        [X, "k: bool[n, 8]"],
+        ["z = aten.masked_fill.Scalar(x, k, c)"],
+        [],
+        ["h = aten.logical_not.default(k)", "z = aten.where.ScalarSelf(h, c, x)"],
+    ),
+    "mask_subtracted": (
+        [*HEADS, "g: f64[5, 7]"],
+        [
+            "t = aten.transpose.int(k, -2, -1)",
+            "m = aten.matmul.default(q, t)",
+            "a = aten.add.Tensor(m, g)",
+            "p = aten.softmax.int(a, -1)",
+        ],
+        [],
+        ["h = aten.neg.default(g)", "p = fuseconv.attention_score.default(q, k, h)"],
+    ),
+    "keepdim_ignored_in_the_sum": (
+        [X],
+        ["q = aten.mul.Tensor(x, x)", "z = aten.sum.dim_IntList(q, dims, _)"],
+        [],
+        ["z = fuseconv.sum_squared.default(x, dims, True)"],
+    ),
+    "gelu_of_another_kind": (
+        LINEAR,
+        ["h = aten.linear.default(x, w, b)", "z = aten.gelu.default(h, ...)"],
+        ["has_sizes(b, size(w, 0))"],
+        ["z = fuseconv.linear_act.default(x, w, b, None, 'gelu')"],
+    ),
+    "bias_may_broadcast": (
+        LINEAR,
+        ["h = aten.linear.default(x, w, b)", "z = aten.relu.default(h)"],
+        [],
+        ["z = fuseconv.linear_act.default(x, w, b, None, 'relu')"],
+    ),
+    "true_of_finite_numbers_only": ([X], ["z = aten.sub.Tensor(x, x)"], [], ["z = aten.zeros_like.default(x)"]),
+}
+LITERALS = {"eps": "1e-05", "c": "0.25", "dims": "[-1]", "_": "True"}
+"""What the examples write where the patterns capture."""
+
+
+def rule(name):
+    inputs, match, where, replace = WRONG[name]
+    program = [_written(line) for line in match]
+    returned = match[-1].split(" = ")[0]
+    return Rule.model_validate(
+        {
+            "name": name.replace("_", "-"),
+            "stage": "fuse",
+            "doc": "For tests.",
+            "match": match,
+            "where": where,
+            "replace": replace,
+            "examples": {"hit": [[*inputs, *program, f"return {returned}"]]},
+        }
+    )
+
+
+def _written(line):
+    """A pattern's line as a program has it."""
+    head, tail = line.split("(", 1)
+    words = [word.strip() for word in tail.removesuffix(")").split(", ")]
+    return f"{head}({', '.join(LITERALS.get(word, word) for word in words if word != '...')})"
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_rule_is_found_out_by_a_counter_example(name):
+    failing = [row for row in check_rules([rule(name)]) if not row.ok]
+    assert failing, "the wrong rule passes"
+    words = " ".join(row.detail for row in failing)
+    assert "differs at" in words or "cannot run" in words, words
+    assert "values" in words, words
+    assert "f64[" in words or "bool[" in words or "i64[" in words, words
