@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from linear_act import ACTIVATIONS, BACKENDS, Choice, Library, draw, error
+from linear_library import ACTIVATIONS, BACKENDS, Choice, Library, draw, error
 
 LIBRARY = os.environ.get("FUSECONV_LINEAR_LIBRARY")
 pytestmark = pytest.mark.skipif(
