@@ -32,6 +32,9 @@ DTYPES: Mapping[str, str] = {
 }
 """Short dtype names, as in rules and manifests, to the names torch prints."""
 
+MAX_ACCEPTED = 4096
+"""How many kinds of calls a contract remembers."""
+
 SHORT_DTYPES: Mapping[str, str] = {long: short for short, long in DTYPES.items()}
 
 _INPUT = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<dims>[^\]]*)\]$", re.ASCII)
@@ -108,16 +111,31 @@ class Contract:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Checks a call and returns its tensors in positional order.
 
-        Made on every call of a converted model, so it does little: about a microsecond for each input.
+        Made on every call of a converted model, so it does little: a call like one that was accepted is looked up.
 
         Raises:
             ContractError: arity, name, dtype, rank, size, range, a tied dim or the device is wrong.
         """
         tensors = tuple(args) if not kwargs and len(args) == len(self.inputs) else self._ordered(args, kwargs)
+        kind = tuple(
+            [(getattr(x, "dtype", None), getattr(x, "device", None), getattr(x, "shape", None)) for x in tensors]
+        )
+        try:
+            if kind in self._accepted:
+                return tensors
+        except TypeError:  # symbolic sizes, while a graph is traced, have no hash
+            kind = ()
         sizes: dict[str, tuple[int, str]] = {}
         for spec, tensor in zip(self.inputs, tensors, strict=True):
             self._check(spec, tensor, sizes)
+        if kind and len(self._accepted) < MAX_ACCEPTED:
+            self._accepted.add(kind)
         return tensors
+
+    @functools.cached_property
+    def _accepted(self) -> set[tuple[Any, ...]]:
+        """Dtypes, devices and shapes of calls that were accepted: what a check depends on, and nothing else."""
+        return set()
 
     def _ordered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         left = self.names[len(args) :]
