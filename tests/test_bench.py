@@ -47,7 +47,7 @@ def test_a_run_prints_and_merges_its_rows(tmp_path, monkeypatch, capsys):
             bench.main()
         return capsys.readouterr().out
 
-    printed = run("--only", "linear_act", "--act", "relu", "--dtype", "f32", "--peers", "eager", "--seconds", "0.1")
+    printed = run("--only", "linear_act", "--act", "relu", "--dtype", "f32", "--peers", "eager", "--seconds", "0")
     first = json.loads(out.read_text())
     row = first["rows"][0]
     assert "linear_act" in printed
@@ -58,7 +58,7 @@ def test_a_run_prints_and_merges_its_rows(tmp_path, monkeypatch, capsys):
     assert row["compile_us"] is None
     for name in ("us", "limit_us", "eager_us"):
         assert row[name] > 0
-    run("--only", "add_relu", "--dtype", "f16", "--peers", "eager", "--seconds", "0.1")
+    run("--only", "add_relu", "--dtype", "f16", "--peers", "eager", "--seconds", "0")
     both = json.loads(out.read_text())
     assert [one["op"] for one in both["rows"]] == ["linear_act", "add_relu"]
     assert both["rows"][0] == row
