@@ -209,7 +209,9 @@ def main() -> None:
     parser.add_argument("--backend", default="auto", help="of linear_act")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no case but the first is begun after these")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="no case but the first is begun after these"
+    )
     arguments = parser.parse_args()
     # One function is compiled for every dtype, activation and shape.
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 10_000
