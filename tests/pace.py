@@ -1,4 +1,4 @@
-"""How fast this processor is just now: limits in seconds are those of an idle one of the year 2025."""
+"""How fast this processor is just now: limits in seconds are for one that runs the loop below in REFERENCE."""
 
 import time
 
