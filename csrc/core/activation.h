@@ -147,27 +147,40 @@ struct Tanh {
   }
 };
 
-// The value of an activation that is known at run time only.
-template <class A>
-FUSECONV_INLINE A activate(Activation activation, A x) {
+// Calls `function` with the functor of an activation, on the host or on a device. For loops that are compiled for each.
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable  // the function may be of one side only
+#endif
+template <class Function>
+FUSECONV_INLINE auto dispatch(Activation activation, Function function) {
   switch (activation) {
+    case Activation::relu:
+      return function(Relu{});
+    case Activation::gelu:
+      return function(Gelu{});
+    case Activation::gelu_tanh:
+      return function(GeluTanh{});
+    case Activation::silu:
+      return function(Silu{});
+    case Activation::sigmoid:
+      return function(Sigmoid{});
+    case Activation::tanh:
+      return function(Tanh{});
     case Activation::none:
       break;
-    case Activation::relu:
-      return Relu{}(x);
-    case Activation::gelu:
-      return Gelu{}(x);
-    case Activation::gelu_tanh:
-      return GeluTanh{}(x);
-    case Activation::silu:
-      return Silu{}(x);
-    case Activation::sigmoid:
-      return Sigmoid{}(x);
-    case Activation::tanh:
-      return Tanh{}(x);
   }
-  return x;
+  return function(Identity{});
 }
+
+// The one that is known at run time only.
+struct AnyActivation {
+  Activation activation;
+
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return dispatch(activation, [&](auto act) { return act(x); });
+  }
+};
 
 // The gradient before an activation from the one after it, at x. A NaN does not stop relu's, as in PyTorch.
 template <class A>
@@ -202,26 +215,9 @@ FUSECONV_INLINE A activation_gradient(Tanh, A grad, A x) {
   const A t = hyperbolic_tangent(x);
   return grad * (A(1) - t * t);
 }
-
-// Calls `function` with the functor of an activation: for loops that are compiled for each of them.
-template <class Function>
-void dispatch(Activation activation, Function function) {
-  switch (activation) {
-    case Activation::none:
-      return function(Identity{});
-    case Activation::relu:
-      return function(Relu{});
-    case Activation::gelu:
-      return function(Gelu{});
-    case Activation::gelu_tanh:
-      return function(GeluTanh{});
-    case Activation::silu:
-      return function(Silu{});
-    case Activation::sigmoid:
-      return function(Sigmoid{});
-    case Activation::tanh:
-      return function(Tanh{});
-  }
+template <class A>
+FUSECONV_INLINE A activation_gradient(AnyActivation any, A grad, A x) {
+  return dispatch(any.activation, [&](auto act) { return activation_gradient(act, grad, x); });
 }
 
 }  // namespace FUSECONV_ISA

@@ -73,37 +73,10 @@ __device__ __forceinline__ Coarse hyperbolic_tangent(Coarse x) {
 template <class T>
 using FormulaType = std::conditional_t<std::is_same_v<T, Compute<T>>, T, Coarse>;
 
-template <class T>
-__device__ __forceinline__ FormulaType<T> to_formula(T x) {
-  return FormulaType<T>(widen(x));
-}
-
-// Rounds results, 16-bit ones in pairs: that is one instruction.
-template <class T, int Size>
-__device__ __forceinline__ Vector<T, Size> from_formula(const Vector<FormulaType<T>, Size>& x) {
-  if constexpr (!std::is_same_v<FormulaType<T>, Coarse>) {
-    return x;
-  } else {
-    Vector<T, Size> result;
-    if constexpr (Size % 2 == 0) {
-#pragma unroll
-      for (int i = 0; i < Size; i += 2) {
-        if constexpr (std::is_same_v<T, __half>) {
-          const __half2 pair = __floats2half2_rn(x.values[i].value, x.values[i + 1].value);
-          result.values[i] = pair.x;
-          result.values[i + 1] = pair.y;
-        } else {
-          const __nv_bfloat162 pair = __floats2bfloat162_rn(x.values[i].value, x.values[i + 1].value);
-          result.values[i] = pair.x;
-          result.values[i + 1] = pair.y;
-        }
-      }
-    } else {
-      static_assert(Size == 1);
-      result.values[0] = narrow<T>(x.values[0].value);
-    }
-    return result;
-  }
+__device__ __forceinline__ float value_of(Coarse x) { return x.value; }
+template <class A>
+__device__ __forceinline__ A value_of(A x) {
+  return x;
 }
 
 }  // namespace fuseconv::cuda

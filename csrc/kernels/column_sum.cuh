@@ -4,7 +4,11 @@
 // Shares are summed by a second kernel, in their order, so that the result is the same on every run.
 #pragma once
 
-#include "kernels/dense_rows.cuh"
+#include <algorithm>
+
+#include "core/cuda.cuh"
+#include "kernels/dense_rows.h"
+#include "kernels/run.cuh"
 
 namespace fuseconv::cuda {
 
@@ -26,7 +30,6 @@ template <class Formula, class T, int Size, int Inputs, int... I>
 __global__ void __launch_bounds__(kColumnLanes* kRowLanes)
     column_sum_kernel(const __grid_constant__ ColumnSumArguments<T, Inputs> a, std::integer_sequence<int, I...>) {
   using A = Compute<T>;
-  using Run = Vector<T, Size>;
   const Formula formula{};
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kColumnLanes + threadIdx.x) * Size;
   const int64_t first = blockIdx.y * a.rows_per_share;
@@ -35,15 +38,15 @@ __global__ void __launch_bounds__(kColumnLanes* kRowLanes)
   if (column < a.columns) {
 #pragma unroll 4
     for (int64_t row = first + threadIdx.y; row < last; row += kRowLanes) {
-      const Run x[] = {*reinterpret_cast<const Run*>(a.x[I] + row * a.strides[I] + column)...};
-      Run d;
+      const Run<T, Size> runs[] = {load_run<Size>(a.x[I] + row * a.strides[I] + column)...};
+      A x[Inputs][Size], d[Size];
+      (widen_run(runs[I], x[I]), ...);
 #pragma unroll
       for (int i = 0; i < Size; ++i) {
-        const A value = formula(widen(x[I].values[i])...);
-        sum[i] += value;
-        d.values[i] = narrow<T>(value);
+        d[i] = formula(x[I][i]...);
+        sum[i] += d[i];
       }
-      *reinterpret_cast<Run*>(a.d + row * a.columns + column) = d;
+      store_run(a.d + row * a.columns + column, narrow_run<T>(d), false);
     }
   }
   __shared__ A lanes[kRowLanes][kColumnLanes * Size + 1];

@@ -46,14 +46,14 @@ inline bool fits_32_bits(const Loop& loop, int operands, int run) {
   bool fits = loop.count() / run < (int64_t{1} << 31) - (int64_t{1} << 20);
   for (int operand = 0; operand < operands; ++operand) {
     for (int axis = 0; axis < loop.rank; ++axis) {
-      fits &= loop.strides[operand][axis] * run < (int64_t{1} << 32);
+      const int64_t step = loop.strides[operand][axis] * (axis == loop.rank - 1 ? run : 1);
+      fits &= loop.sizes[axis] == 1 || step < (int64_t{1} << 32);
     }
   }
   return fits;
 }
 
-// Runs are along the innermost axis; a last one of less than `run` elements counts too. Axes are innermost first, and
-// two at least, so that only a space of more needs a loop.
+// Runs are along the innermost axis; a last one of less than `run` elements counts too. Axes are innermost first.
 template <class Index, int Operands>
 struct IndexSpace {
   int32_t rank;
@@ -62,24 +62,24 @@ struct IndexSpace {
   Stride<Index> strides[Operands][kMaxRank];
 
   IndexSpace() = default;
-  IndexSpace(const Loop& loop, int run) : rank(std::max(loop.rank, 2)), count(1), strides{} {
+  IndexSpace(const Loop& loop, int run) : rank(loop.rank), count(1), strides{} {
     for (int axis = 0; axis < rank; ++axis) {
       const int own = loop.rank - 1 - axis;
       const int64_t step = axis == 0 ? run : 1;
-      const int64_t size = own < 0 ? 1 : (loop.sizes[own] + step - 1) / step;
-      sizes[axis] = Divisor<Index>(size);
+      const int64_t size = (loop.sizes[own] + step - 1) / step;
+      sizes[axis] = Divisor<Index>(std::max<int64_t>(size, 1));
       count *= static_cast<Index>(size);
       for (int operand = 0; operand < Operands; ++operand) {
-        strides[operand][axis] = own < 0 ? 0 : static_cast<Stride<Index>>(loop.strides[operand][own] * step);
+        strides[operand][axis] = static_cast<Stride<Index>>(loop.strides[operand][own] * step);
       }
     }
   }
 
   // Adds to each operand's offset that of a run's first element.
   __device__ __forceinline__ void locate(Index run, int64_t (&offsets)[Operands]) const {
-    Index rest = step(0, run, offsets);
+    Index rest = run;
 #pragma unroll 1
-    for (int axis = 1; axis < rank - 1; ++axis) {
+    for (int axis = 0; axis < rank - 1; ++axis) {
       rest = step(axis, rest, offsets);
     }
 #pragma unroll

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "core/linear/choices.h"
-#include "kernels/dense_rows.cuh"
+#include "kernels/dense_rows.h"
 
 namespace fuseconv::cuda {
 

@@ -13,12 +13,14 @@
 
 namespace fuseconv::cuda {
 
-// (s - center - correction) * factor, as s * factor + offset of s - center.
+// (s - center - correction) * factor, as (s - center) * factor + offset.
 template <class A>
 struct Moments {
   A center;
   A factor;
   A offset;
+
+  __device__ __forceinline__ A normalised(A s) const { return fma(s - center, factor, offset); }
 };
 
 // What sums of threads are added up in.
@@ -57,47 +59,42 @@ struct RowNorm {
   }
 };
 
-// The moments of a row in registers, which becomes its distances to the center. What a thread holds past the end of the
-// row is zero. `first` is the first element of the row, and is needed for f16 and bf16.
-template <class T, int Threads, int Chunks>
-__device__ __forceinline__ Moments<Compute<T>> center_row(Group<Threads>& group, const RowNorm<T>& norm,
-                                                          Compute<T> (&s)[Chunks][kVectorSize<T>], Compute<T> first,
-                                                          int lane, int columns) {
+// The moments of a row in registers. `values(chunk, v)` gives the elements that a thread has of a chunk, which are zero
+// past the end of the row. `first` is the first element of the row, and is needed for f16 and bf16.
+template <class T, int Threads, int Chunks, class Values>
+__device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& group, const RowNorm<T>& norm,
+                                                              Values values, Compute<T> first, int lane, int columns) {
   using A = Compute<T>;
   constexpr int kSize = kVectorSize<T>;
   A center = 0;
-  A distances = 0;
-  A squares = 0;
   if (norm.centred) {
     center = first;
     if constexpr (sizeof(T) != 2) {
       A total = 0;
 #pragma unroll
       for (int chunk = 0; chunk < Chunks; ++chunk) {
+        A v[kSize];
+        values(chunk, v);
 #pragma unroll
         for (int i = 0; i < kSize; ++i) {
-          total += s[chunk][i];
+          total += v[i];
         }
       }
       center = norm.center(group.sum(static_cast<Total<T>>(total)));
     }
+  }
+  A distances = 0;
+  A squares = 0;
 #pragma unroll
-    for (int chunk = 0; chunk < Chunks; ++chunk) {
-      const A subtrahend = (chunk * Threads + lane) * kSize < columns ? center : A(0);
+  for (int chunk = 0; chunk < Chunks; ++chunk) {
+    const A subtrahend = (chunk * Threads + lane) * kSize < columns ? center : A(0);
+    A v[kSize];
+    values(chunk, v);
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        s[chunk][i] -= subtrahend;
-        distances += s[chunk][i];
-        squares += s[chunk][i] * s[chunk][i];
-      }
-    }
-  } else {
-#pragma unroll
-    for (int chunk = 0; chunk < Chunks; ++chunk) {
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        squares += s[chunk][i] * s[chunk][i];
-      }
+    for (int i = 0; i < kSize; ++i) {
+      const A distance = v[i] - subtrahend;
+      distances += distance;
+      squares += distance * distance;
     }
   }
   Total<T> sums[2] = {distances, squares};

@@ -1,10 +1,10 @@
 // The norms of kernels/norm.h on CUDA.
 //
 // Rows that are dense, aligned and not too long stay in the registers of a group of threads between the passes: they
-// are read once. Other rows, and f64 with an activation, go through a kernel that reads them three times, from cache as
-// a rule.
+// are read once. Others go through a kernel that reads them three times, from cache as a rule.
 #pragma once
 
+#include "core/activation.h"
 #include "kernels/moments.cuh"
 #include "kernels/norm.h"
 
@@ -29,123 +29,116 @@ struct NormArguments {
   Activation activation;
 };
 
-// Calls `function` with the functor of an activation: one branch for many elements.
-template <class Function>
-__device__ __forceinline__ void with_activation(Activation activation, Function function) {
-  switch (activation) {
-    case Activation::none:
-      return;
-    case Activation::relu:
-      return function(Relu{});
-    case Activation::gelu:
-      return function(Gelu{});
-    case Activation::gelu_tanh:
-      return function(GeluTanh{});
-    case Activation::silu:
-      return function(Silu{});
-    case Activation::sigmoid:
-      return function(Sigmoid{});
-    case Activation::tanh:
-      return function(Tanh{});
-  }
-}
-
 __device__ __forceinline__ float relu_keeping_nan(float x) {
   float y;
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// In place, after all that activations have in common: what is on both sides of a branch, the compiler moves before it,
-// and has it wait in registers.
-template <class T, int Chunks>
-__device__ __forceinline__ void activate_row(Activation activation, Compute<T> (&s)[Chunks][kVectorSize<T>]) {
-  with_activation(activation, [&]<class Act>(Act act) {
-#pragma unroll
-    for (int chunk = 0; chunk < Chunks; ++chunk) {
-#pragma unroll
-      for (int i = 0; i < kVectorSize<T>; ++i) {
-        if constexpr (sizeof(T) != 8 && std::is_same_v<Act, Relu>) {
-          s[chunk][i] = relu_keeping_nan(s[chunk][i]);
-        } else if constexpr (sizeof(T) == 2) {
-          s[chunk][i] = act(Coarse(s[chunk][i])).value;
-        } else {
-          s[chunk][i] = act(s[chunk][i]);
-        }
-      }
-    }
-  });
+// Out of line: six activations in f64, inlined for every element that a thread holds, are too much code.
+static __device__ __noinline__ double activated(Activation activation, double x) {
+  return AnyActivation{activation}(x);
 }
 
-// Distances to the center become (s * factor + offset) * weight + bias, where these are.
-template <class T, int Threads, bool kWeight, bool kBias, int Chunks>
-__device__ __forceinline__ void scale_row(const NormArguments<T>& a, const Moments<Compute<T>>& m,
-                                          Compute<T> (&s)[Chunks][kVectorSize<T>], int lane, int columns) {
+// One branch for several elements.
+template <class T, int Size>
+__device__ __forceinline__ void activate(Activation activation, Compute<T> (&values)[Size]) {
+  const auto each = [&](auto function) {
 #pragma unroll
-  for (int chunk = 0; chunk < Chunks; ++chunk) {
-    const int column = (chunk * Threads + lane) * kVectorSize<T>;
-    if (column < columns) {
-      Run<T> weight, bias;
-      if constexpr (kWeight) {
-        weight = load_run(a.weight + column);
-      }
-      if constexpr (kBias) {
-        bias = load_run(a.bias + column);
-      }
-#pragma unroll
-      for (int i = 0; i < kVectorSize<T>; ++i) {
-        Compute<T>& value = s[chunk][i];
-        value = fma(value, m.factor, m.offset);
-        if constexpr (kWeight && kBias) {
-          value = fma(value, widen(weight.values[i]), widen(bias.values[i]));
-        } else if constexpr (kWeight) {
-          value *= widen(weight.values[i]);
-        } else if constexpr (kBias) {
-          value += widen(bias.values[i]);
-        }
-      }
+    for (int i = 0; i < Size; ++i) {
+      values[i] = function(values[i]);
     }
+  };
+  if (activation == Activation::none) {
+    return;
+  }
+  if constexpr (std::is_same_v<T, double>) {
+    if (activation == Activation::relu) {
+      each(Relu{});
+    } else {
+      each([&](double x) { return activated(activation, x); });
+    }
+  } else {
+    dispatch(activation, [&]<class Act>(Act act) {
+      if constexpr (std::is_same_v<Act, Relu>) {
+        each([](float x) { return relu_keeping_nan(x); });
+      } else if constexpr (sizeof(T) == 2) {
+        each([&](float x) { return act(Coarse(x)).value; });
+      } else {
+        each(act);
+      }
+    });
   }
 }
 
 // Rows of at most Threads * Chunks runs.
-template <class T, int Threads, int Chunks>
-__global__ void __launch_bounds__(kRowBlock<Threads>, kResidentBlocks<Compute<T>, Threads, Chunks * kVectorSize<T>>)
+//
+// f16 and bf16 are held as they are in memory, and x and the residual apart, since their sum has more digits: half the
+// registers, and twice the rows in flight, are worth widening everything twice.
+template <class T, bool kResidual, int Threads, int Chunks>
+__global__ void __launch_bounds__(kRowBlock<Threads>,
+                                  kResidentBlocks<Threads, Chunks * kVectorBytes*(kResidual && sizeof(T) == 2 ? 2 : 1)>)
     norm_in_registers(const __grid_constant__ NormArguments<T> a) {
   using A = Compute<T>;
   constexpr int kSize = kVectorSize<T>;
+  constexpr bool kApart = kResidual && sizeof(T) == 2;
   const int lane = threadIdx.x % Threads;
   const int columns = static_cast<int>(a.columns);
   Group<Threads> group;
   for_each_row<Threads>(a.row_count, [&](int64_t index, bool active) {
     int64_t offsets[4];
     row_offsets(a.rows, index, offsets);
-    A s[Chunks][kSize];
+    Run<T> x[Chunks], residual[kResidual ? Chunks : 1];
+    fetch_row<T, Threads>(a.x + offsets[1], x, lane, columns, A(0));
     A first = sizeof(T) == 2 ? widen(a.x[offsets[1]]) : A(0);
-    load_row<T, Threads>(a.x + offsets[1], s, lane, columns, A(0));
-    if (a.residual != nullptr) {
+    if constexpr (kResidual) {
+      fetch_row<T, Threads>(a.residual + offsets[2], residual, lane, columns, A(0));
       first += sizeof(T) == 2 ? widen(a.residual[offsets[2]]) : A(0);
-      add_row<T, Threads>(a.residual + offsets[2], s, lane, columns);
     }
-    if (a.sum != nullptr && active) {
-      store_row<T, Threads>(a.sum + offsets[3], s, lane, columns, a.streaming);
+    if constexpr (kResidual && !kApart) {
+#pragma unroll
+      for (int chunk = 0; chunk < Chunks; ++chunk) {
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) {
+          x[chunk].words[i] += residual[chunk].words[i];
+        }
+      }
     }
-    const Moments<A> m = center_row<T>(group, a.norm, s, first, lane, columns);
-    // One branch for the row: one an element is not free.
-    if (a.weight != nullptr && a.bias != nullptr) {
-      scale_row<T, Threads, true, true>(a, m, s, lane, columns);
-    } else if (a.weight != nullptr) {
-      scale_row<T, Threads, true, false>(a, m, s, lane, columns);
-    } else if (a.bias != nullptr) {
-      scale_row<T, Threads, false, true>(a, m, s, lane, columns);
-    } else {
-      scale_row<T, Threads, false, false>(a, m, s, lane, columns);
-    }
-    if constexpr (!std::is_same_v<T, double>) {
-      activate_row<T>(a.activation, s);
-    }
-    if (active) {
-      store_row<T, Threads>(a.y + offsets[0], s, lane, columns, a.streaming);
+    const auto values = [&](int chunk, A(&v)[kSize]) {
+      widen_run(x[chunk], v);
+      if constexpr (kApart) {
+        A added[kSize];
+        widen_run(residual[chunk], added);
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) {
+          v[i] += added[i];
+        }
+      }
+    };
+    const Moments<A> m = moments_of_row<T, Threads, Chunks>(group, a.norm, values, first, lane, columns);
+    // The center is one of few digits: its product with the factor is as good as the 16-bit result.
+    const A shift = fma(-m.center, m.factor, m.offset);
+#pragma unroll
+    for (int chunk = 0; chunk < Chunks; ++chunk) {
+      const int column = (chunk * Threads + lane) * kSize;
+      if (!active || column >= columns) {
+        continue;
+      }
+      A v[kSize], weight[kSize], bias[kSize];
+      values(chunk, v);
+      if (kResidual && a.sum != nullptr) {
+        store_run(a.sum + offsets[3] + column, narrow_run<T>(v), a.streaming);
+      }
+      // In place of no bias -0, which changes no sign.
+      widen_run(a.weight == nullptr ? constant_run(narrow<T>(A(1))) : load_run(a.weight + column), weight);
+      widen_run(a.bias == nullptr ? constant_run(narrow<T>(A(-0.0))) : load_run(a.bias + column), bias);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {
+        const A normalised = sizeof(T) == 2 ? fma(v[i], m.factor, shift) : m.normalised(v[i]);
+        v[i] = fma(normalised, weight[i], bias[i]);
+      }
+      activate<T>(a.activation, v);
+      store_run(a.y + offsets[0] + column, narrow_run<T>(v), a.streaming);
     }
   });
 }
@@ -172,8 +165,8 @@ __global__ void __launch_bounds__(kStridedThreads) norm_strided(const __grid_con
       if (a.sum != nullptr) {
         a.sum[offsets[3] + column * a.column_strides[3]] = narrow<T>(s);
       }
-      const A value = fma(fma(s - m.center, m.factor, m.offset), scale, shift);
-      a.y[offsets[0] + column * a.column_strides[0]] = narrow<T>(activate(a.activation, value));
+      const A value = fma(m.normalised(s), scale, shift);
+      a.y[offsets[0] + column * a.column_strides[0]] = narrow<T>(AnyActivation{a.activation}(value));
     }
   }
 }
@@ -209,7 +202,7 @@ NormArguments<T> arguments_of(const Norm& norm) {
 template <class T>
 bool can_stay_in_registers(const NormArguments<T>& a) {
   const void* data[] = {a.y, a.x, a.residual, a.sum};
-  bool can = a.columns % kVectorSize<T> == 0 && (!std::is_same_v<T, double> || a.activation == Activation::none);
+  bool can = a.columns % kVectorSize<T> == 0;
   for (int operand = 0; operand < 4; ++operand) {
     can &= data[operand] == nullptr || has_aligned_rows<T>(a.rows, operand, a.column_strides[operand], data[operand]);
   }
@@ -222,8 +215,9 @@ void run_norm(CudaHost& host, const Norm& norm) {
   const cudaStream_t stream = stream_of(host);
   const NormArguments<T> arguments = arguments_of<T>(norm);
   const auto in_registers = [&]<int Threads, int Chunks>() {
-    norm_in_registers<T, Threads, Chunks>
-        <<<row_blocks(arguments.row_count, kRowsPerBlock<Threads>), kRowBlock<Threads>, 0, stream>>>(arguments);
+    const auto kernel = arguments.residual == nullptr ? &norm_in_registers<T, false, Threads, Chunks>
+                                                      : &norm_in_registers<T, true, Threads, Chunks>;
+    kernel<<<row_blocks(arguments.row_count, kRowsPerBlock<Threads>), kRowBlock<Threads>, 0, stream>>>(arguments);
   };
   if (!can_stay_in_registers(arguments) || !with_group<T>(arguments.columns, in_registers)) {
     norm_strided<T><<<row_blocks(arguments.row_count, 1), kStridedThreads, 0, stream>>>(arguments);

@@ -54,7 +54,8 @@ __device__ __forceinline__ void write_sums(const A (&weight_sum)[Chunks][Size], 
 }
 
 template <class T, int Threads, int Chunks>
-__global__ void __launch_bounds__(kRowBlock<Threads>, kResidentBlocks<Compute<T>, Threads, 4 * Chunks * kVectorSize<T>>)
+__global__ void __launch_bounds__(kRowBlock<Threads>,
+                                  kResidentBlocks<Threads, 4 * Chunks * kVectorSize<T> * sizeof(Compute<T>)>)
     gradients_in_registers(const __grid_constant__ GradientArguments<T> a) {
   using A = Compute<T>;
   constexpr int kSize = kVectorSize<T>;
@@ -83,18 +84,26 @@ __global__ void __launch_bounds__(kRowBlock<Threads>, kResidentBlocks<Compute<T>
     widen_row(next_x, n);
     widen_row(next_grad, h);
     fetch(index + step);
-    const Moments<A> m = center_row<T>(group, a.norm, n, first, lane, columns);
+    const auto values = [&](int chunk, A(&v)[kSize]) {
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {
+        v[i] = n[chunk][i];
+      }
+    };
+    const Moments<A> m = moments_of_row<T, Threads, Chunks>(group, a.norm, values, first, lane, columns);
     Run<T> weight[Chunks];
     fetch_row<T, Threads>(a.weight, weight, lane, a.weight == nullptr ? 0 : columns, A(1));
     A along = 0, level = 0;  // the means of h n, and of h
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {
+      A scale[kSize];
+      widen_run(weight[chunk], scale);
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
-        n[chunk][i] = fma(n[chunk][i], m.factor, m.offset);
+        n[chunk][i] = m.normalised(n[chunk][i]);
         weight_sum[chunk][i] += h[chunk][i] * n[chunk][i];
         bias_sum[chunk][i] += h[chunk][i];
-        h[chunk][i] *= widen(weight[chunk].values[i]);
+        h[chunk][i] *= scale[i];
         along += h[chunk][i] * n[chunk][i];
         level += h[chunk][i];
       }
@@ -142,7 +151,7 @@ __global__ void __launch_bounds__(kStridedThreads) gradients_strided(const __gri
     const Moments<A> m = moments_of<T>(group, a.norm, x, a.columns);
     Total<T> totals[2] = {};
     for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
-      const A n = fma(x(column) - m.center, m.factor, m.offset);
+      const A n = m.normalised(x(column));
       const A g = grad(column);
       if (partial != nullptr) {
         const bool first = index == blockIdx.x;
@@ -157,7 +166,7 @@ __global__ void __launch_bounds__(kStridedThreads) gradients_strided(const __gri
     const A along = static_cast<A>(totals[0] * a.norm.share);
     const A level = a.norm.centred ? static_cast<A>(totals[1] * a.norm.share) : A(0);
     for (int64_t column = threadIdx.x; column < a.columns; column += kStridedThreads) {
-      const A n = fma(x(column) - m.center, m.factor, m.offset);
+      const A n = m.normalised(x(column));
       const A value = (grad(column) * weight(column) - level - n * along) * m.factor;
       const A added = a.grad_sum == nullptr ? A(-0.0) : widen(a.grad_sum[offsets[3] + column * a.column_strides[3]]);
       a.grad_x[offsets[0] + column * a.column_strides[0]] = narrow<T>(value + added);

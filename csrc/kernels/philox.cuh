@@ -8,41 +8,40 @@ namespace fuseconv::cuda {
 
 struct KeepFactorOperand {
   KeepFactors factors;
+  int64_t first = 0;  // the index of the element at place 0
 
   struct Place {
     uint64_t index;  // of the first element
     uint64_t seed;
   };
 
+  KeepFactorOperand from(int64_t offset) const { return {factors, first + offset}; }
+
   template <int>
-  __device__ __forceinline__ Place fetch(int64_t index) const {
-    return {static_cast<uint64_t>(index), static_cast<uint64_t>(__ldg(factors.seed))};
+  __device__ __forceinline__ Place fetch(int64_t offset) const {
+    return {static_cast<uint64_t>(first + offset), static_cast<uint64_t>(__ldg(factors.seed))};
   }
 
-  // A run is of one element, or begins at a multiple of its own size.
+  // A run begins at a multiple of its own size, of at most 8 elements.
   template <class T, int Size>
   __device__ __forceinline__ Vector<FormulaType<T>, Size> values(Place place) const {
     using A = FormulaType<T>;
-    static_assert(Size % 4 == 0 || 4 % Size == 0);
+    static_assert(8 % Size == 0);
     const A kept(factors.factor), dropped(0);
-    const auto factor = [&](uint32_t word) { return word < factors.threshold ? dropped : kept; };
+    const PhiloxWords drawn = philox(place.index / 8, place.seed);
+    const uint32_t words[] = {drawn.x, drawn.y, drawn.z, drawn.w};
+    const int part = static_cast<int>(place.index % 8) / Size;
     Vector<A, Size> result;
 #pragma unroll
-    for (int i = 0; i < Size; i += 4) {
-      const PhiloxWords words = philox((place.index + i) / 4, place.seed);
-      if constexpr (Size >= 4) {
-        result.values[i] = factor(words.x);
-        result.values[i + 1] = factor(words.y);
-        result.values[i + 2] = factor(words.z);
-        result.values[i + 3] = factor(words.w);
-      } else if constexpr (Size == 2) {
-        const bool upper = place.index % 4 != 0;
-        result.values[0] = factor(upper ? words.z : words.x);
-        result.values[1] = factor(upper ? words.w : words.y);
-      } else {
-        const int word = place.index % 4;
-        result.values[0] = factor(word == 0 ? words.x : word == 1 ? words.y : word == 2 ? words.z : words.w);
+    for (int i = 0; i < Size; ++i) {
+      // Without an index into words that is known at run time only: that would put them into memory.
+      uint32_t word = words[i / 2];
+#pragma unroll
+      for (int other = 1; other < 8 / Size; ++other) {
+        word = part == other ? words[(other * Size + i) / 2] : word;
       }
+      const bool upper = Size == 1 ? place.index % 2 != 0 : i % 2 != 0;
+      result.values[i] = factors.drops(word, upper) ? dropped : kept;
     }
     return result;
   }

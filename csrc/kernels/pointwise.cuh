@@ -1,17 +1,19 @@
 // y = formula(x...) element by element, broadcasting, over tensors of any strides.
 //
 // One kernel: a thread takes a run of elements of the innermost axis, 16 bytes of them where every operand is dense or
-// constant along that axis and aligned, else one, and then several of those, so that many loads are in flight. Formulas
-// of f16 and bf16 are computed with core/coarse.cuh.
+// constant along that axis and aligned, else one, and then several of those, so that many loads are in flight. Indices
+// have 32 bits: a larger loop is cut into slabs. Formulas of f16 and bf16 are computed with core/coarse.cuh.
 #pragma once
 
+#include <array>
 #include <cuda/std/tuple>
 #include <utility>
 
+#include "core/activation.h"
 #include "core/coarse.cuh"
-#include "core/cuda.cuh"
 #include "core/layout.h"
 #include "kernels/index.cuh"
+#include "kernels/run.cuh"
 
 namespace fuseconv::cuda {
 
@@ -33,90 +35,76 @@ struct TensorOperand {
   bool constant;  // along the innermost axis
 
   template <int Size>
-  __device__ __forceinline__ Vector<T, Size> fetch(int64_t offset) const {
-    if constexpr (Size > 1) {
-      if (constant) {
-        const T value = data[offset];
-        Vector<T, Size> run;
-#pragma unroll
-        for (int i = 0; i < Size; ++i) {
-          run.values[i] = value;
-        }
-        return run;
-      }
+  __device__ __forceinline__ Run<T, Size> fetch(int64_t offset) const {
+    if (Size > 1 && constant) {
+      return constant_run<T, Size>(data[offset]);
     }
-    return *reinterpret_cast<const Vector<T, Size>*>(data + offset);
+    return load_run<Size>(data + offset);
   }
 
   template <class, int Size>
-  static __device__ __forceinline__ Vector<FormulaType<T>, Size> values(const Vector<T, Size>& run) {
+  static __device__ __forceinline__ Vector<FormulaType<T>, Size> values(const Run<T, Size>& run) {
+    Compute<T> wide[Size];
+    widen_run(run, wide);
     Vector<FormulaType<T>, Size> result;
 #pragma unroll
     for (int i = 0; i < Size; ++i) {
-      result.values[i] = to_formula(run.values[i]);
+      result.values[i] = FormulaType<T>(wide[i]);
     }
     return result;
   }
 };
 
-template <class T, int Size>
-__device__ __forceinline__ void store_run(T* y, const Vector<T, Size>& run, bool streamed) {
-  if constexpr (sizeof run == sizeof(int4)) {
-    if (streamed) {
-      int4 bits;
-      memcpy(&bits, &run, sizeof bits);
-      __stcs(reinterpret_cast<int4*>(y), bits);
-      return;
-    }
-  }
-  *reinterpret_cast<Vector<T, Size>*>(y) = run;
-}
-
-template <class Formula, int Size, class T, class Index, class... Operands, int... I>
-__device__ __forceinline__ void run_pointwise(const IndexSpace<Index, sizeof...(Operands) + 1>& space, T* y,
-                                              bool streamed, std::integer_sequence<int, I...>,
-                                              const Operands&... operands) {
+template <class Formula, int Size, class T, class... Operands, int... I>
+__device__ __forceinline__ void run_pointwise(const IndexSpace<uint32_t, sizeof...(Operands) + 1>& space,
+                                              const Formula& formula, T* y, bool streamed,
+                                              std::integer_sequence<int, I...>, const Operands&... operands) {
   constexpr int kUnroll = kPointwiseUnroll<Size>;
   using Fetched = ::cuda::std::tuple<decltype(operands.template fetch<Size>(0))...>;
-  const Index first = static_cast<Index>(blockIdx.x) * (kPointwiseThreads * kUnroll) + threadIdx.x;
+  const uint32_t first = blockIdx.x * (kPointwiseThreads * kUnroll) + threadIdx.x;
+  if (first >= space.count) {
+    return;
+  }
   int64_t offsets[kUnroll][sizeof...(Operands) + 1] = {};
   Fetched fetched[kUnroll];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    const Index run = first + u * kPointwiseThreads;
-    if (run < space.count) {
+    const uint32_t run = first + u * kPointwiseThreads;
+    if (u == 0 || run < space.count) {
       space.locate(run, offsets[u]);
       ((::cuda::std::get<I>(fetched[u]) = operands.template fetch<Size>(offsets[u][I + 1])), ...);
     }
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    if (first + u * kPointwiseThreads < space.count) {
+    if (u == 0 || first + u * kPointwiseThreads < space.count) {
       const ::cuda::std::tuple inputs(operands.template values<T, Size>(::cuda::std::get<I>(fetched[u]))...);
-      Vector<FormulaType<T>, Size> results;
+      Compute<T> results[Size];
 #pragma unroll
       for (int i = 0; i < Size; ++i) {
-        results.values[i] = Formula{}(::cuda::std::get<I>(inputs).values[i]...);
+        results[i] = value_of(formula(::cuda::std::get<I>(inputs).values[i]...));
       }
-      store_run(y + offsets[u][0], from_formula<T, Size>(results), streamed);
+      store_run(y + offsets[u][0], narrow_run<T>(results), streamed);
     }
   }
 }
 
-template <class Formula, class T, class Index, int Size, class... Operands>
+template <class Formula, class T, int Size, class... Operands>
 __global__ void __launch_bounds__(kPointwiseThreads)
-    pointwise_kernel(const __grid_constant__ IndexSpace<Index, sizeof...(Operands) + 1> space, T* y, bool streamed,
+    pointwise_kernel(const __grid_constant__ IndexSpace<uint32_t, sizeof...(Operands) + 1> space,
+                     const __grid_constant__ Formula formula, T* y, bool streamed,
                      const __grid_constant__ Operands... operands) {
-  run_pointwise<Formula, Size>(space, y, streamed, std::make_integer_sequence<int, sizeof...(Operands)>{}, operands...);
+  run_pointwise<Formula, Size>(space, formula, y, streamed, std::make_integer_sequence<int, sizeof...(Operands)>{},
+                               operands...);
 }
 
 template <class T>
-TensorOperand<T> operand(const Loop& loop, int index, const In& tensor) {
-  return {static_cast<const T*>(tensor.data), loop.strides[index][loop.rank - 1] == 0};
+TensorOperand<T> operand(const Loop& loop, int index, const In& tensor, int64_t offset) {
+  return {static_cast<const T*>(tensor.data) + offset, loop.strides[index][loop.rank - 1] == 0};
 }
 template <class T, class Source>
-Source operand(const Loop&, int, const Source& source) {
-  return source;
+Source operand(const Loop&, int, const Source& source, int64_t offset) {
+  return source.from(offset);
 }
 
 inline const void* memory_of(const In& tensor) { return tensor.data; }
@@ -125,22 +113,47 @@ const void* memory_of(const Source&) {
   return nullptr;
 }
 
-template <class Formula, class T, class Index, int Size, class... Inputs, int... I>
-void launch_pointwise(CudaHost& host, const Loop& loop, void* y, std::integer_sequence<int, I...>,
-                      const Inputs&... inputs) {
-  const IndexSpace<Index, sizeof...(Inputs) + 1> space(loop, Size);
-  constexpr int kTile = kPointwiseThreads * kPointwiseUnroll<Size>;
-  const int64_t blocks = (static_cast<int64_t>(space.count) + kTile - 1) / kTile;
-  const bool streamed = loop.count() * static_cast<int64_t>(sizeof(T)) > kStreamedBytes;
-  pointwise_kernel<Formula, T, Index, Size><<<blocks, kPointwiseThreads, 0, stream_of(host)>>>(
-      space, static_cast<T*>(y), streamed, operand<T>(loop, I + 1, inputs)...);
-  check_launch("a pointwise kernel");
+// Calls body(slab, where it begins in each operand) for parts of a loop that 32-bit indices walk in runs of `run`
+// elements: for the loop itself as a rule.
+template <class Body>
+void in_slabs(const Loop& loop, int operands, int run, std::array<int64_t, kMaxOperands> offsets, const Body& body) {
+  if (fits_32_bits(loop, operands, run)) {
+    return body(loop, offsets);
+  }
+  int axis = 0;
+  while (loop.sizes[axis] == 1) {
+    ++axis;
+  }
+  const int64_t step = axis == loop.rank - 1 ? run : 1;
+  Loop slab = loop;
+  slab.sizes[axis] = loop.sizes[axis] / step / 2 * step;
+  in_slabs(slab, operands, run, offsets, body);
+  for (int operand = 0; operand < operands; ++operand) {
+    offsets[operand] += slab.sizes[axis] * loop.strides[operand][axis];
+  }
+  slab.sizes[axis] = loop.sizes[axis] - slab.sizes[axis];
+  in_slabs(slab, operands, run, offsets, body);
 }
 
-// Inputs are tensors, or operands that make values from row-major indices (kernels/philox.cuh).
-template <class Formula, class... Inputs>
-void pointwise(CudaHost& host, const Formula&, Out y, const Inputs&... inputs) {
-  static_assert(std::is_empty_v<Formula>, "the kernel makes the formula itself");
+template <class T, int Size, class Formula, class... Inputs, int... I>
+void launch_pointwise(CudaHost& host, const Loop& loop, const Formula& formula, void* y,
+                      std::integer_sequence<int, I...>, const Inputs&... inputs) {
+  const bool streamed = loop.count() * static_cast<int64_t>(sizeof(T)) > kStreamedBytes;
+  in_slabs(loop, sizeof...(Inputs) + 1, Size, {}, [&](const Loop& slab, const auto& offsets) {
+    const IndexSpace<uint32_t, sizeof...(Inputs) + 1> space(slab, Size);
+    constexpr int kTile = kPointwiseThreads * kPointwiseUnroll<Size>;
+    const int64_t blocks = (static_cast<int64_t>(space.count) + kTile - 1) / kTile;
+    pointwise_kernel<Formula, T, Size><<<blocks, kPointwiseThreads, 0, stream_of(host)>>>(
+        space, formula, static_cast<T*>(y) + offsets[0], streamed, operand<T>(slab, I + 1, inputs, offsets[I + 1])...);
+    check_launch("a pointwise kernel");
+  });
+}
+
+// Inputs are tensors, or operands that make values from row-major indices (kernels/philox.cuh). `fast` is the formula
+// of aligned runs. `general` computes the same and serves all other tensors: it may find out at run time what `fast` is
+// compiled for.
+template <class Fast, class General, class... Inputs>
+void pointwise_by(CudaHost& host, const Fast& fast, const General& general, Out y, const Inputs&... inputs) {
   static_assert(sizeof...(Inputs) < kMaxOperands);
   const Spec row_major = contiguous_like(y);
   const Loop loop = element_loop(y, {places(inputs, row_major)...});
@@ -155,13 +168,24 @@ void pointwise(CudaHost& host, const Formula&, Out y, const Inputs&... inputs) {
     for (int operand = 0; operand <= static_cast<int>(sizeof...(Inputs)); ++operand) {
       aligned &= has_aligned_runs<T>(loop, operand, memory[operand], kSize);
     }
-    if (aligned && fits_32_bits(loop, sizeof...(Inputs) + 1, kSize)) {
-      launch_pointwise<Formula, T, uint32_t, kSize>(host, loop, y.data, sequence, inputs...);
-    } else if (fits_32_bits(loop, sizeof...(Inputs) + 1, 1)) {
-      launch_pointwise<Formula, T, uint32_t, 1>(host, loop, y.data, sequence, inputs...);
+    if (aligned) {
+      launch_pointwise<T, kSize>(host, loop, fast, y.data, sequence, inputs...);
     } else {
-      launch_pointwise<Formula, T, int64_t, 1>(host, loop, y.data, sequence, inputs...);
+      launch_pointwise<T, 1>(host, loop, general, y.data, sequence, inputs...);
     }
+  });
+}
+
+template <class Formula, class... Inputs>
+void pointwise(CudaHost& host, const Formula& formula, Out y, const Inputs&... inputs) {
+  pointwise_by(host, formula, formula, y, inputs...);
+}
+
+// A formula of an activation: `Formula<Act>` holds one as `act`.
+template <template <class> class Formula, class... Inputs>
+void activated_pointwise(CudaHost& host, Activation activation, Out y, const Inputs&... inputs) {
+  dispatch(activation, [&]<class Act>(Act act) {
+    pointwise_by(host, Formula<Act>{act}, Formula<AnyActivation>{{activation}}, y, inputs...);
   });
 }
 

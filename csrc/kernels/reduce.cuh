@@ -1,7 +1,7 @@
 // The reductions of kernels/reduce.h on CUDA: y[o] = finish(sum over i of term(x[o, i]), n).
 //
 // Where the elements of one sum lie side by side, a group of threads takes them in turn: 1 to 32 threads, or a block
-// where warps would be too few. Else neighbouring threads take neighbouring sums. Both read 16 bytes at a time where
+// where rows are long, or too few. Else neighbouring threads take neighbouring sums. Both read 16 bytes at a time where
 // runs are aligned. What is too few sums for the processors is cut into several parts each, whose sums go through
 // scratch memory to a second launch of the same kernels: the order of the additions is the same on every run.
 #pragma once
@@ -14,6 +14,7 @@
 #include "core/isa.h"
 #include "core/layout.h"
 #include "kernels/index.cuh"
+#include "kernels/run.cuh"
 
 namespace fuseconv::cuda {
 
@@ -39,27 +40,24 @@ struct ReduceArguments {
   double* parts;  // [parts, sums], or null
 };
 
-template <class Formula, class X>
-__device__ __forceinline__ Compute<X> term_of(X x) {
-  Compute<X> t;
-  Formula{}.term(widen(x), t);
+template <class Formula, class A>
+__device__ __forceinline__ A term_of(A x) {
+  A t;
+  Formula{}.term(x, t);
   return t;
 }
 
-// A run as it is loaded. Taken apart into 16-bit elements only when all loads are under way: the compiler does that
-// where the load is, and would wait there for each.
-template <class X, int Size>
-using Bits = std::conditional_t<sizeof(Vector<X, Size>) == sizeof(uint4), uint4, Vector<X, Size>>;
-
-// Adds up every `stride`-th of the runs [begin, end), element by element; `at(run)` is where one lies.
-template <class Formula, class X, class Index, int Size, class At>
-__device__ __forceinline__ void add_runs(Index begin, Index end, Index stride, At at, double (&totals)[Size]) {
-  using Run = Vector<X, Size>;
+// Adds up every `stride`-th of the runs [begin, end), `at(run)` being where one lies: element by element to as many
+// totals, or all to one.
+template <class Formula, int Size, class X, class Index, int Totals, class At>
+__device__ __forceinline__ void add_runs(Index begin, Index end, Index stride, At at, double (&totals)[Totals]) {
+  static_assert(Totals == 1 || Totals == Size);
+  using A = Compute<X>;
   while (begin < end) {
-    Compute<X> sums[Size] = {};
+    A sums[Size] = {};
 #pragma unroll 1
     for (int step = 0; step < kReduceSteps && begin < end; ++step, begin += kReduceUnroll * stride) {
-      Bits<X, Size> bits[kReduceUnroll] = {};
+      Run<X, Size> runs[kReduceUnroll] = {};
       if (begin + (kReduceUnroll - 1) * stride < end) {
         const X* places[kReduceUnroll];
 #pragma unroll
@@ -68,30 +66,39 @@ __device__ __forceinline__ void add_runs(Index begin, Index end, Index stride, A
         }
 #pragma unroll
         for (int u = 0; u < kReduceUnroll; ++u) {
-          bits[u] = *reinterpret_cast<const Bits<X, Size>*>(places[u]);
+          runs[u] = load_run<Size>(places[u]);
         }
       } else {
 #pragma unroll
         for (int u = 0; u < kReduceUnroll; ++u) {
           if (begin + u * stride < end) {
-            bits[u] = *reinterpret_cast<const Bits<X, Size>*>(at(begin + u * stride));
+            runs[u] = load_run<Size>(at(begin + u * stride));
           }
         }
       }
-      Run runs[kReduceUnroll];
+      A values[kReduceUnroll][Size];
 #pragma unroll
       for (int u = 0; u < kReduceUnroll; ++u) {
-        memcpy(&runs[u], &bits[u], sizeof(Run));
+        widen_run(runs[u], values[u]);
       }
 #pragma unroll
       for (int i = 0; i < Size; ++i) {
         static_assert(kReduceUnroll == 4);
-        sums[i] += (term_of<Formula>(runs[0].values[i]) + term_of<Formula>(runs[1].values[i])) +
-                   (term_of<Formula>(runs[2].values[i]) + term_of<Formula>(runs[3].values[i]));
+        sums[i] += (term_of<Formula>(values[0][i]) + term_of<Formula>(values[1][i])) +
+                   (term_of<Formula>(values[2][i]) + term_of<Formula>(values[3][i]));
+      }
+    }
+    if constexpr (Totals == 1) {
+#pragma unroll
+      for (int width = Size / 2; width > 0; width /= 2) {
+#pragma unroll
+        for (int i = 0; i < width; ++i) {
+          sums[i] += sums[i + width];
+        }
       }
     }
 #pragma unroll
-    for (int i = 0; i < Size; ++i) {
+    for (int i = 0; i < Totals; ++i) {
       totals[i] += sums[i];
     }
   }
@@ -107,10 +114,10 @@ __device__ __forceinline__ void put(const ReduceArguments<X, T, Index>& a, int64
   }
 }
 
-// A group of threads a sum.
+// A group of threads a sum; of more than a warp it is the block.
 template <class Formula, int Size, class X, class T, class Index>
 __global__ void __launch_bounds__(kReduceThreads) reduce_rows(const __grid_constant__ ReduceArguments<X, T, Index> a) {
-  const int64_t sum = static_cast<int64_t>(blockIdx.x) * (kReduceThreads / a.group) + threadIdx.x / a.group;
+  const int64_t sum = static_cast<int64_t>(blockIdx.x) * (blockDim.x / a.group) + threadIdx.x / a.group;
   const int lane = threadIdx.x % a.group;
   const Index begin = blockIdx.y * a.part;
   const Index end = min(begin + a.part, a.taken_runs);
@@ -118,24 +125,17 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_rows(const __grid_const
   double total = 0;
   if (sum < a.sums) {
     a.kept.locate(static_cast<Index>(sum), offsets);
-    double totals[Size] = {};
+    double totals[1] = {};
     const auto at = [&](Index run) {
       int64_t offset[1] = {offsets[1]};
       a.taken.locate(run, offset);
       return a.x + offset[0];
     };
-    add_runs<Formula, X, Index>(begin + lane, end, a.group, at, totals);
+    add_runs<Formula, Size, X, Index>(begin + lane, end, a.group, at, totals);
     // What is left of a row that is no whole number of runs lies behind them.
     if (Size > 1 && end == a.taken_runs) {
       for (int64_t i = static_cast<int64_t>(a.taken_runs) * Size + lane; i < a.terms; i += a.group) {
-        totals[0] += term_of<Formula>(a.x[offsets[1] + i]);
-      }
-    }
-#pragma unroll
-    for (int width = Size / 2; width > 0; width /= 2) {
-#pragma unroll
-      for (int i = 0; i < width; ++i) {
-        totals[i] += totals[i + width];
+        totals[0] += term_of<Formula>(widen(a.x[offsets[1] + i]));
       }
     }
     total = totals[0];
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_rows(const __grid_const
     }
     __syncthreads();
     total = 0;
-    for (int warp = 0; warp < kReduceThreads / 32; ++warp) {
+    for (int warp = 0; warp < a.group / 32; ++warp) {
       total += warps[warp];
     }
   }
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kReduceThreads)
       a.taken.locate(run, offset);
       return a.x + offset[0];
     };
-    add_runs<Formula, X, Index>(begin + lane, end, lanes, at, totals);
+    add_runs<Formula, Size, X, Index>(begin + lane, end, lanes, at, totals);
   }
 #pragma unroll
   for (int i = 0; i < Size; ++i) {
@@ -267,9 +267,15 @@ void launch_reduction(CudaHost& host, const ReductionLoops& loops, bool by_rows,
   }
   if (by_rows && taken_runs >= 64 && a.sums < processors * 64) {
     a.group = kReduceThreads;
+  } else if (by_rows) {
+    // All of a row is under way at once where each thread still has enough to load.
+    while (a.group >= 32 && a.group < kReduceThreads && taken_runs >= 4 * a.group * kReduceUnroll) {
+      a.group *= 2;
+    }
   }
+  const int threads = by_rows && a.group > 32 ? a.group : kReduceThreads;
   const int lanes = by_rows ? a.group : kReduceThreads / a.group;
-  const int64_t blocks = by_rows ? ceil_div(a.sums, kReduceThreads / a.group) : ceil_div(a.kept.count, a.group);
+  const int64_t blocks = by_rows ? ceil_div(a.sums, threads / a.group) : ceil_div(a.kept.count, a.group);
   int64_t parts = 1;
   if (!by_rows || a.group == kReduceThreads) {
     const int64_t most = std::min<int64_t>(taken_runs / (lanes * kReduceUnroll), 65535);
@@ -283,7 +289,7 @@ void launch_reduction(CudaHost& host, const ReductionLoops& loops, bool by_rows,
   }
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
   if (by_rows) {
-    reduce_rows<Formula, Size><<<grid, kReduceThreads, 0, stream_of(host)>>>(a);
+    reduce_rows<Formula, Size><<<grid, threads, 0, stream_of(host)>>>(a);
   } else {
     reduce_columns<Formula, Size><<<grid, kReduceThreads, 0, stream_of(host)>>>(a);
   }

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 
-#include "core/cuda.cuh"
 #include "core/layout.h"
+#include "kernels/run.cuh"
 
 namespace fuseconv::cuda {
 
@@ -30,47 +29,6 @@ __device__ __forceinline__ void row_offsets(const Loop& rows, int64_t index, int
   for (int operand = 0; operand < Operands; ++operand) {
     offsets[operand] += index * rows.strides[operand][0];
   }
-}
-
-// The elements of a row that a thread reads or writes with one instruction.
-template <class T>
-using Run = Vector<T, kVectorSize<T>>;
-
-template <class T>
-__device__ __forceinline__ Run<T> load_run(const T* x) {
-  return *reinterpret_cast<const Run<T>*>(x);
-}
-
-// Marks the lines as the first to go from the caches.
-template <class T>
-__device__ __forceinline__ void stream_run(T* y, const Run<T>& run) {
-  uint4 bits;
-  memcpy(&bits, &run, sizeof bits);
-  __stcs(reinterpret_cast<uint4*>(y), bits);
-}
-
-// Rounds a run; two elements an instruction in f16 and bf16.
-template <class T>
-__device__ __forceinline__ Run<T> narrow_run(const Compute<T> (&values)[kVectorSize<T>]) {
-  Run<T> run;
-  if constexpr (sizeof(T) == 2) {
-#pragma unroll
-    for (int i = 0; i < kVectorSize<T>; i += 2) {
-      if constexpr (std::is_same_v<T, __half>) {
-        const __half2 pair = __floats2half2_rn(values[i], values[i + 1]);
-        run.values[i] = pair.x, run.values[i + 1] = pair.y;
-      } else {
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], values[i + 1]);
-        run.values[i] = pair.x, run.values[i + 1] = pair.y;
-      }
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kVectorSize<T>; ++i) {
-      run.values[i] = values[i];
-    }
-  }
-  return run;
 }
 
 struct Add {
@@ -143,10 +101,10 @@ inline constexpr int kRowBlock = Threads > 128 ? Threads : 128;
 template <int Threads>
 inline constexpr int kRowsPerBlock = kRowBlock<Threads> / Threads;
 
-// Blocks on a multiprocessor such that a thread has registers for `Values` numbers and for 48 more. Left alone, the
-// compiler takes as many as there are, and too few rows are in flight.
-template <class A, int Threads, int Values>
-inline constexpr int kResidentBlocks = std::max<int>(1, 65536 / ((Values * sizeof(A) / 4 + 48) * kRowBlock<Threads>));
+// Blocks on a multiprocessor such that a thread has registers for so many bytes and 48 more. Left alone, the compiler
+// takes as many as there are, and too few rows are in flight.
+template <int Threads, int Bytes>
+inline constexpr int kResidentBlocks = std::max<int>(1, 65536 / ((Bytes / 4 + 48) * kRowBlock<Threads>));
 
 // The rows of a block in turn. All its threads go round alike; a group without a row repeats the last one.
 template <int Threads, class Body>
@@ -157,16 +115,6 @@ __device__ __forceinline__ void for_each_row(int64_t row_count, Body body) {
     const int64_t index = first + threadIdx.x / Threads;
     body(min(index, row_count - 1), index < row_count);
   }
-}
-
-template <class T>
-__device__ __forceinline__ Run<T> constant_run(T value) {
-  Run<T> run;
-#pragma unroll
-  for (int i = 0; i < kVectorSize<T>; ++i) {
-    run.values[i] = value;
-  }
-  return run;
 }
 
 // Rows in the registers of a group: a thread holds Chunks runs, Threads runs apart. Past the end of the row it holds
@@ -184,22 +132,12 @@ __device__ __forceinline__ void fetch_row(const T* x, Run<T> (&runs)[Chunks], in
   }
 }
 
-// Gives use(element of s, element of the runs) every element.
-template <class T, int Chunks, class Use>
-__device__ __forceinline__ void use_row(const Run<T> (&runs)[Chunks], Compute<T> (&s)[Chunks][kVectorSize<T>],
-                                        Use use) {
-#pragma unroll
-  for (int chunk = 0; chunk < Chunks; ++chunk) {
-#pragma unroll
-    for (int i = 0; i < kVectorSize<T>; ++i) {
-      use(s[chunk][i], widen(runs[chunk].values[i]));
-    }
-  }
-}
-
 template <class T, int Chunks>
 __device__ __forceinline__ void widen_row(const Run<T> (&runs)[Chunks], Compute<T> (&s)[Chunks][kVectorSize<T>]) {
-  use_row<T>(runs, s, [](Compute<T>& value, Compute<T> element) { value = element; });
+#pragma unroll
+  for (int chunk = 0; chunk < Chunks; ++chunk) {
+    widen_run(runs[chunk], s[chunk]);
+  }
 }
 
 template <class T, int Threads, int Chunks>
@@ -214,30 +152,26 @@ template <class T, int Threads, int Chunks>
 __device__ __forceinline__ void add_row(const T* x, Compute<T> (&s)[Chunks][kVectorSize<T>], int lane, int columns) {
   Run<T> runs[Chunks];
   fetch_row<T, Threads>(x, runs, lane, columns, Compute<T>(0));
-  use_row<T>(runs, s, [](Compute<T>& value, Compute<T> element) { value += element; });
+#pragma unroll
+  for (int chunk = 0; chunk < Chunks; ++chunk) {
+    Compute<T> values[kVectorSize<T>];
+    widen_run(runs[chunk], values);
+#pragma unroll
+    for (int i = 0; i < kVectorSize<T>; ++i) {
+      s[chunk][i] += values[i];
+    }
+  }
 }
 
 template <class T, int Threads, int Chunks>
 __device__ __forceinline__ void store_row(T* y, const Compute<T> (&s)[Chunks][kVectorSize<T>], int lane, int columns,
                                           bool streaming) {
-  Run<T> runs[Chunks];
 #pragma unroll
   for (int chunk = 0; chunk < Chunks; ++chunk) {
-    runs[chunk] = narrow_run<T>(s[chunk]);
-  }
-  const auto store = [&](auto store_run) {
-#pragma unroll
-    for (int chunk = 0; chunk < Chunks; ++chunk) {
-      const int column = (chunk * Threads + lane) * kVectorSize<T>;
-      if (column < columns) {
-        store_run(y + column, runs[chunk]);
-      }
+    const int column = (chunk * Threads + lane) * kVectorSize<T>;
+    if (column < columns) {
+      store_run(y + column, narrow_run<T>(s[chunk]), streaming);
     }
-  };
-  if (streaming) {
-    store([](T* place, const Run<T>& run) { stream_run(place, run); });
-  } else {
-    store([](T* place, const Run<T>& run) { *reinterpret_cast<Run<T>*>(place) = run; });
   }
 }
 

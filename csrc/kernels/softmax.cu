@@ -42,7 +42,8 @@ __device__ __forceinline__ Compute<T> quotient(Compute<T> x, Compute<T> y) {
 }
 
 template <class T, int Threads, int Chunks>
-__global__ void __launch_bounds__(kRowBlock<Threads>, kResidentBlocks<Compute<T>, Threads, Chunks * kVectorSize<T>>)
+__global__ void __launch_bounds__(kRowBlock<Threads>,
+                                  kResidentBlocks<Threads, Chunks * kVectorSize<T> * sizeof(Compute<T>)>)
     softmax_in_registers(const __grid_constant__ SoftmaxArguments<T> a) {
   using A = Compute<T>;
   constexpr int kSize = kVectorSize<T>;

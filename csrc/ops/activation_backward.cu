@@ -1,4 +1,5 @@
 #include "kernels/column_sum.cuh"
+#include "kernels/pointwise.cuh"
 #include "ops/activation_backward.h"
 
 namespace fuseconv {

@@ -4,7 +4,7 @@
 namespace fuseconv {
 
 void BiasAct::cuda(CudaHost& host, In x, In bias, std::string_view act, Out y) {
-  dispatch(parse_activation(name, act), [&]<class Act>(Act) { cuda::pointwise(host, Formula<Act>{}, y, x, bias); });
+  cuda::activated_pointwise<Formula>(host, parse_activation(name, act), y, x, bias);
 }
 
 }  // namespace fuseconv

@@ -27,9 +27,11 @@ struct BiasAct {
 
   template <class Act>
   struct Formula {
+    Act act;
+
     template <class A>
     FUSECONV_INLINE A operator()(A x, A bias) const {
-      return Act{}(x + bias);
+      return act(x + bias);
     }
   };
 };

@@ -5,8 +5,7 @@ namespace fuseconv {
 
 void GatedAct::cuda(CudaHost& host, In z, std::string_view act, Out y) {
   const Halves halves(z);
-  dispatch(parse_activation(name, act),
-           [&]<class Act>(Act) { cuda::pointwise(host, Formula<Act>{}, y, halves.gate, halves.up); });
+  cuda::activated_pointwise<Formula>(host, parse_activation(name, act), y, halves.gate, halves.up);
 }
 
 }  // namespace fuseconv

@@ -51,9 +51,11 @@ struct GatedAct {
 
   template <class Act>
   struct Formula {
+    Act act;
+
     template <class A>
     FUSECONV_INLINE A operator()(A gate, A up) const {
-      return up * Act{}(gate);
+      return up * act(gate);
     }
   };
 };

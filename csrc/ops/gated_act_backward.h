@@ -25,16 +25,20 @@ struct GatedActBackward {
 
   template <class Act>
   struct Gate {
+    Act act;
+
     template <class A>
     FUSECONV_INLINE A operator()(A grad, A gate, A up) const {
-      return activation_gradient(Act{}, grad * up, gate);
+      return activation_gradient(act, grad * up, gate);
     }
   };
   template <class Act>
   struct Up {
+    Act act;
+
     template <class A>
     FUSECONV_INLINE A operator()(A grad, A gate) const {
-      return grad * Act{}(gate);
+      return grad * act(gate);
     }
   };
 };

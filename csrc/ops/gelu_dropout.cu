@@ -5,7 +5,7 @@
 namespace fuseconv {
 
 void GeluDropout::cuda(CudaHost& host, In x, In seed, double p, Out y) {
-  cuda::pointwise(host, Formula{}, y, x, cuda::KeepFactorOperand(KeepFactors(seed.data, p)));
+  cuda::pointwise(host, Formula{}, y, x, cuda::KeepFactorOperand{KeepFactors(seed.data, p)});
 }
 
 }  // namespace fuseconv

@@ -1,10 +1,10 @@
+#include "kernels/linear.cuh"
 #include "kernels/mlp.h"
-#include "kernels/pointwise.cuh"
 
 namespace fuseconv {
 namespace {
 
-// One layer after the other: the host's GEMM, and one more pass for the activation.
+// One layer after the other, each by its fastest backend.
 void by_layers(CudaHost& host, In x, const Mlp::Layers& layers, Out y) {
   const int64_t rows = element_count(y) / y.sizes[y.rank - 1];
   Spec results[3];
@@ -15,10 +15,9 @@ void by_layers(CudaHost& host, In x, const Mlp::Layers& layers, Out y) {
     results[i] = contiguous(y.dtype, 2, sizes);
     void* data = i + 1 == layers.count ? y.data : host.scratch(rows * sizes[1] * size_of(y.dtype));
     const Out output{data, y.dtype, 2, results[i].sizes, results[i].strides};
-    host.linear(input, layer.weight, layer.bias, output);
-    if (layer.activation != Activation::none && sizes[1] > 0) {
-      dispatch(layer.activation, [&]<class Act>(Act) { cuda::pointwise(host, Act{}, output, In(output)); });
-    }
+    linear::Problem problem{};
+    problem.activation = layer.activation;
+    cuda::run_linear(host, problem, input, layer.weight, layer.bias, std::nullopt, std::nullopt, output);
     input = output;
   }
 }

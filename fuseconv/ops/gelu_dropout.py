@@ -26,7 +26,7 @@ def gelu_with_dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tenso
 
     Args:
         x: of any shape; float64, float32, float16 or bfloat16.
-        p: the probability that an element becomes 0; the others are divided by 1 - p.
+        p: the probability that an element becomes 0, to 2^-17; the others are divided by 1 - p.
         training: False gives gelu(x).
 
     Raises:
@@ -42,8 +42,9 @@ def gelu_with_dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tenso
 def reference(x: Tensor, seed: Tensor, p: float) -> Tensor:
     """gelu(x) * keep / (1 - p), keep being 0 with probability p, else 1.
 
-    Of element i, in row-major order, it is 0 where word i % 4 of Philox 4x32-10 (Salmon et al., "Parallel random
-    numbers: as easy as 1, 2, 3", SC 2011), with the key `seed` and the counter i / 4, is below p 2^32.
+    Of element i, in row-major order, it is 0 where the 16 bits i % 8, lower halves of words first, of Philox 4x32-7
+    (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), with the key `seed` and the counter i / 8,
+    are below p 2^16, rounded.
 
     Args:
         x: of any shape.
@@ -51,14 +52,14 @@ def reference(x: Tensor, seed: Tensor, p: float) -> Tensor:
         p: from 0 to 1.
     """
     index = torch.arange(x.numel(), device=x.device).reshape(x.shape)
-    words = _philox(index // 4, seed.reshape(()))
-    place = index % 4
+    words = _philox(index // 8, seed.reshape(()))
+    place = index % 8 // 2
     word = torch.where(
         place < 2, torch.where(place == 0, words[0], words[1]), torch.where(place == 2, words[2], words[3])
     )
-    keep = word >= min(int(p * _WORD), _WORD - 1)
-    factor = 1 / (1 - p) if p != 1 else 0.0
-    return functional.gelu(x) * (keep * factor).to(x.dtype)
+    drawn = torch.where(index % 2 == 0, word % _HALF, word // _HALF)
+    keep = drawn >= (_HALF if p == 1 else min(int(p * _HALF + 0.5), _HALF - 1))
+    return functional.gelu(x) * keep.to(x.dtype) * (1 / (1 - p) if p != 1 else 0.0)
 
 
 _WORD = 2**32
@@ -70,7 +71,7 @@ def _philox(counter: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
     zero = torch.zeros_like(counter)
     x, y, z, w = counter % _WORD, counter // _WORD, zero, zero
     key0, key1 = key % _WORD, torch.div(key, _WORD, rounding_mode="floor") % _WORD
-    for _ in range(10):
+    for _ in range(7):
         (p_high, p_low), (q_high, q_low) = _product(0xD2511F53, x), _product(0xCD9E8D57, z)
         x, y, z, w = q_high ^ y ^ key0, q_low, p_high ^ w ^ key1, p_low
         key0, key1 = (key0 + 0x9E3779B9) % _WORD, (key1 + 0xBB67AE85) % _WORD

@@ -1,8 +1,8 @@
 // A tensor [..., columns] as a matrix of rows that are dense in memory, one stride apart: itself, or a copy in scratch.
 #pragma once
 
-#include "core/activation.h"
-#include "kernels/pointwise.cuh"
+#include "core/host.h"
+#include "core/layout.h"
 
 namespace fuseconv::cuda {
 
@@ -20,15 +20,6 @@ inline bool is_dense_rows(In x, int64_t* stride) {
   return loop.rank == 1 && (columns == 1 || x.strides[x.rank - 1] == 1) && *stride >= columns;
 }
 
-inline DenseRows dense_rows(CudaHost& host, In x) {
-  DenseRows rows{x.data, 0};
-  if (!is_dense_rows(x, &rows.stride)) {
-    Spec dense = contiguous_like(x);
-    Out copy{host.scratch(element_count(x) * size_of(x.dtype)), x.dtype, x.rank, dense.sizes, dense.strides};
-    pointwise(host, Identity{}, copy, x);
-    rows = {copy.data, x.sizes[x.rank - 1]};
-  }
-  return rows;
-}
+DenseRows dense_rows(CudaHost& host, In x);
 
 }  // namespace fuseconv::cuda
