@@ -15,16 +15,16 @@ from torch.fx import Node
 
 from fuseconv.contract import SHORT_DTYPES
 from fuseconv.gradient_flow import check_gradients
-from fuseconv.graph import Workspace, is_getitem, is_returned, nodes_in, source_line
+from fuseconv.graph import Workspace, is_getitem, is_returned, nodes_in
 from fuseconv.layout import relaid
 from fuseconv.merge import spread
+from fuseconv.near_miss import NearMiss
 from fuseconv.pattern import Pattern
 from fuseconv.predicates import Refused, compare, text_of
-from fuseconv.replacement import Results, check_same, instantiate, resolve
+from fuseconv.replacement import check_same, instantiate, resolve
 from fuseconv.rule import Rule
 from fuseconv.rule_text import Apply, Line, Name, written
-from fuseconv.search import Index, NearMiss, Search, State, result_of
-from fuseconv.steps import Miss
+from fuseconv.search import Index, Search, State, result_of
 
 
 @dataclass(frozen=True)
@@ -153,9 +153,9 @@ def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
     """
     matched, results = found.nodes, found.results
     operands = frozenset(node for value in found.captures.values() for node in nodes_in(value))
-    replacement = instantiate(lines, found.captures, index.workspace, index.seen)
+    replacement = instantiate(lines, found.captures, index.workspace)
     changed = {node: replacement.fakes[name] for name, node in results.items()}
-    check_replaced(changed, index.workspace, found.rule.strides, index.seen)
+    check_replaced(changed, index.workspace, found.rule.strides)
     for name, node in results.items():
         instead = replacement.same.get(name)
         if isinstance(instead, Node) and instead.op == "placeholder" and is_returned(node):
@@ -192,9 +192,7 @@ def merged(index: Index, fits: Sequence[Fit]) -> Iterator[Site | NearMiss]:
 
 def _refusal(together: Fit, problem: Refused) -> NearMiss:
     last, count = max(together.nodes), len(together.nodes)
-    where = source_line(last)
-    miss = Miss(together.rule.name, last.name, str(problem), problem.expected, problem.found, where)
-    return NearMiss(miss, count, count, refused=True)
+    return NearMiss(together.rule, last, problem.at or last, count, count, problem.words, refused=True)
 
 
 def _numbered(members: Sequence[Mapping[str, Any]], shared: Collection[str]) -> dict[str, Any]:
@@ -202,9 +200,7 @@ def _numbered(members: Sequence[Mapping[str, Any]], shared: Collection[str]) -> 
     return {**values, **{name: members[0][name] for name in shared}}
 
 
-def check_replaced(
-    changed: Mapping[Node, Any], workspace: Workspace, strides: str, seen: Results | None = None
-) -> dict[Node, Any]:
+def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: str) -> dict[Node, Any]:
     """Checks that values may stand for the nodes they replace, and returns what their strides change further down.
 
     Raises:
@@ -212,7 +208,7 @@ def check_replaced(
     """
     for node, new in changed.items():
         check_same(new, node, strides)
-    return relaid(changed, workspace.mode, workspace.relaid if seen is None else seen) if strides == "any" else {}
+    return relaid(changed, workspace) if strides == "any" else {}
 
 
 def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> Node:
@@ -239,7 +235,7 @@ def check_users(matched: frozenset[Node], results: frozenset[Node]) -> None:
         for user in node.users:
             if user not in matched:
                 reader = "an output of the program" if user.op == "output" else f"also read by {user.name}"
-                raise Refused(f"{node.name} to be read inside the match only", f"it is {reader}")
+                raise Refused(f"{node.name} to be read inside the match only", f"it is {reader}", at=node)
 
 
 def _check_where(rule: Rule, values: Mapping[str, Any], index: Index) -> None:

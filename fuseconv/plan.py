@@ -16,14 +16,14 @@ from fuseconv.errors import RuleError
 from fuseconv.graph import Workspace, map_nodes, op_name, source_line, to_binding
 from fuseconv.loops import check_loops
 from fuseconv.match import Site, match
+from fuseconv.near_miss import NearMiss
 from fuseconv.pattern import Pattern, compile_rule
 from fuseconv.predicates import Refused
 from fuseconv.product import PRODUCT
-from fuseconv.replacement import Results
 from fuseconv.rewrite import apply
 from fuseconv.rule import STAGES, Rule
 from fuseconv.rule_text import names_of, parse_line
-from fuseconv.search import Index, NearMiss
+from fuseconv.search import Index
 from fuseconv.steps import Miss, Plan, Step, read_plan
 from fuseconv.whole import FINDERS
 
@@ -92,11 +92,10 @@ def run_stage(
     """
     budget = APPLICATIONS_PER_NODE * (len(workspace.graph.nodes) + 10)
     near: list[NearMiss] = []
-    seen: Results = {}
     rounds: list[list[Step]] = []
     for _ in range(MAX_ROUNDS):
         workspace.clean()
-        sites, near = _find(Index(workspace, seen), rules)
+        sites, near = _find(Index(workspace), rules)
         chosen, losers = _without_overlaps(sites)
         done: list[Step] = []
         for step in _execute(workspace, stage, chosen):
@@ -165,6 +164,10 @@ def _overlap(site: Site, winner: Site) -> Miss:
         expected,
         other,
         source_line(site.nodes[-1]),
+        differs=shared,
+        matched=len(site.nodes),
+        ops=len(site.nodes),
+        refused=True,
     )
 
 
@@ -200,7 +203,7 @@ def _is_near(miss: NearMiss, stage: str) -> bool:
 
     A canonical rule is one spelling of many; its misses count only where all of it was there and was refused.
     """
-    return miss.found >= 2 and 2 * miss.found >= miss.lines and (miss.refused or stage != "canonical")
+    return miss.found >= 2 and 2 * miss.found >= miss.ops and (miss.refused or stage != "canonical")
 
 
 def _feeding(stage: str, rounds: Sequence[Sequence[Step]]) -> RuleError:

@@ -35,12 +35,20 @@ class Constants(Protocol):
 
 
 class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
-    """A predicate does not hold, or a value cannot be told; `expected` and `found` go into the Miss."""
+    """A predicate does not hold, or a value cannot be told; `expected` and `found` go into the Miss.
 
-    def __init__(self, expected: str, found: str) -> None:
+    `at` is the node to blame, where it is not the last one of the match.
+    """
+
+    def __init__(self, expected: str, found: str, *, at: Any = None) -> None:
         super().__init__(f"expected {expected}, found {found}")
         self.expected = expected
         self.found = found
+        self.at = at
+
+    def words(self) -> tuple[str, str]:
+        """Returns what was expected, and what was found."""
+        return self.expected, self.found
 
 
 @dataclass(frozen=True)
