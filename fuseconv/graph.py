@@ -123,7 +123,9 @@ class Workspace:
         }
         self._computed: dict[str, Node] = {}
         self._results: dict[Any, Any] = {}
-        self.clean()
+        self._formulas: dict[Any, Any] = {}  # until the graph changes: layers have one mask in common
+        self._changed: dict[Node, None] = {}
+        self.graph.eliminate_dead_code()
         self._first = self._first_of_inputs()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
         self._replaced: dict[Node, Node] = {}
@@ -135,10 +137,14 @@ class Workspace:
         Raises:
             Refused: they depend on an input, or on an op that is not followed.
         """
-        try:
-            return elements(node, self.ranges, self.constant)
-        except UnknownError as problem:
-            raise Refused("elements that depend on no input", str(problem)) from None
+        if node not in self._formulas:
+            try:
+                self._formulas[node] = elements(node, self.ranges, self.constant)
+            except UnknownError as problem:
+                self._formulas[node] = Refused("elements that depend on no input", str(problem))
+        if isinstance(found := self._formulas[node], Refused):
+            raise found.with_traceback(None)
+        return found
 
     def is_state(self, node: Any) -> bool:
         """Whether a node is a parameter, buffer or constant of the model, or computed of constants at conversion."""
@@ -265,18 +271,43 @@ class Workspace:
         """Creates a call at the graph's insertion point."""
         node = self.graph.create_node("call_function", op, args, kwargs, name)
         self._nodes[node.name] = node
+        self._changed.update(dict.fromkeys((node, *node.all_input_nodes)))
         return node
 
     def replace(self, node: Node, new: Node, *, made: bool) -> None:
         """Lets `new` be read in the place of a node; `made` says that it was created for it."""
+        self._changed.update(dict.fromkeys((node, new, *node.users)))
         node.replace_all_uses_with(new)
         self._replaced[node] = new
         if made:
             self._origins[new] = self.name(node)
 
+    def erase(self, node: Node) -> None:
+        """Removes a node that nobody reads."""
+        self._changed.update(dict.fromkeys((node, *node.all_input_nodes)))
+        self.graph.erase_node(node)
+
+    def relay(self, node: Node, fake: Any) -> None:
+        """Gives a node another fake value: its strides changed."""
+        self._changed[node] = None
+        node.meta["val"] = fake
+
     def clean(self) -> None:
-        """Removes the nodes that compute nothing that is used."""
-        self.graph.eliminate_dead_code()
+        """Removes the nodes that compute nothing that is used any more."""
+        queue = list(self._changed)
+        while queue:
+            node = queue.pop()
+            if not node._erased and not node.users and not node.is_impure():
+                queue.extend(node.all_input_nodes)
+                self.erase(node)
+
+    def take_changed(self) -> list[Node]:
+        """Returns the nodes that are new, erased, or have other operands, readers or values than at the last call."""
+        self.clean()
+        changed, self._changed = list(self._changed), {}
+        if changed:
+            self._formulas.clear()
+        return changed
 
 
 def _states(exported: Exported) -> dict[str, tuple[InputKind, torch.Tensor]]:

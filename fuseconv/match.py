@@ -58,6 +58,21 @@ class Fit:
     results: Mapping[str, Node]
 
 
+@dataclass(frozen=True)
+class Found:
+    """What one rule finds at one anchor.
+
+    Attributes:
+        site: the site; for a rule that merges, the way it fits; None where there is neither.
+        miss: why there is none.
+        read: the nodes that were looked at: while they, their readers and their values stay, so does the answer.
+    """
+
+    site: Site | Fit | None
+    miss: NearMiss | None
+    read: frozenset[Node]
+
+
 def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[NearMiss]]:
     """Finds the sites of one rule.
 
@@ -72,38 +87,49 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[N
     Raises:
         RuleError: the pattern takes more than `BUDGET` comparisons at one node.
     """
-    sites: dict[Node, Site | Fit] = {}
-    misses: dict[Node, NearMiss] = {}
-    for pattern in patterns:
-        for anchor in index.calls.get(pattern.lines[-1].op, ()):
-            if anchor in sites:
-                continue
-            search = Search(index, pattern, anchor)
-            refused: NearMiss | None = None
-            for state in search.ways():
-                try:
-                    found = fit(index, pattern, state)
-                    sites[anchor] = found if pattern.rule.merge else settle(index, found, pattern.rule.replacement)
-                    break
-                except Refused as problem:
-                    refused = refused or search.refusal(problem)
-            near = refused or search.nearest
-            if anchor not in misses or near.found > misses[anchor].found:
-                misses[anchor] = near
-    fits = [found for found in sites.values() if isinstance(found, Fit)]
-    outcomes = [*sites.values(), *merged(index, fits)]
-    missed = [miss for anchor, miss in misses.items() if anchor not in sites]
+    anchors = dict.fromkeys(anchor for pattern in patterns for anchor in index.calls.get(pattern.lines[-1].op, ()))
+    answers = [judge(index, patterns, anchor) for anchor in anchors]
+    fits = [found.site for found in answers if isinstance(found.site, Fit)]
+    outcomes = [*(found.site for found in answers), *merged(index, fits)]
+    missed = [found.miss for found in answers if found.miss is not None]
     missed += [outcome for outcome in outcomes if isinstance(outcome, NearMiss)]
     return [outcome for outcome in outcomes if isinstance(outcome, Site)], missed
 
 
-def fit(index: Index, pattern: Pattern, state: State) -> Fit:
+def judge(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
+    """Finds out what one rule does at one node: the first alternative, and way it fits, that may be replaced.
+
+    Raises:
+        RuleError: the pattern takes more than `BUDGET` comparisons.
+    """
+    nearest: NearMiss | None = None
+    read: set[Node] = {anchor}
+    for pattern in patterns:
+        if not index.is_call_of(anchor, pattern.lines[-1].op):
+            continue
+        search = Search(index, pattern, anchor, read)
+        refused: NearMiss | None = None
+        for state in search.ways():
+            try:
+                found = fit(index, pattern, state, read)
+                site = found if pattern.rule.merge else settle(index, found, pattern.rule.replacement)
+                return Found(site, None, frozenset(read))
+            except Refused as problem:
+                refused = refused or search.refusal(problem)
+        near = refused or search.nearest
+        if nearest is None or near.found > nearest.found:
+            nearest = near
+    return Found(None, nearest, frozenset(read))
+
+
+def fit(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Fit:
     """Decides whether a way a pattern fits may be replaced, whatever by.
 
     Args:
         index: the graph.
         pattern: the alternative that fits.
         state: how it fits.
+        read: the nodes that are looked at are added.
 
     Raises:
         Refused: it may not, and why.
@@ -117,6 +143,7 @@ def fit(index: Index, pattern: Pattern, state: State) -> Fit:
     matched = frozenset(state.matched()) | frozenset(
         user for number, node in nodes.items() if pattern.lines[number].unpacks for user in node.users
     )
+    read |= matched
     results = {name: values[name] for name in rule.results if name in values}
     if outside := sorted(frozenset(results.values()) - matched):
         raise Refused("a product to replace", text_of(outside[0]))

@@ -1,11 +1,12 @@
 """Programs and rules to a plan: stage by stage, each to a fixpoint, overlaps settled in the open.
 
-A round finds every site of every rule of the stage, keeps those that save most, and executes them on a working copy;
+A round takes every site of every rule of the stage, keeps those that save most, and executes them on a working copy;
 rounds go on until one finds nothing. What is left is the reasons.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,22 +16,23 @@ from fuseconv.capture import Program
 from fuseconv.errors import RuleError
 from fuseconv.graph import Workspace, map_nodes, op_name, source_line, to_binding
 from fuseconv.loops import check_loops
-from fuseconv.match import Site, match
+from fuseconv.match import Site
 from fuseconv.near_miss import NearMiss
 from fuseconv.pattern import Pattern, compile_rule
 from fuseconv.predicates import Refused
-from fuseconv.product import PRODUCT
 from fuseconv.rewrite import apply
 from fuseconv.rule import STAGES, Rule
 from fuseconv.rule_text import names_of, parse_line
-from fuseconv.search import Index
 from fuseconv.steps import Miss, Plan, Step, read_plan
-from fuseconv.whole import FINDERS
+from fuseconv.worklist import Worklist
 
 __all__ = ["Miss", "Plan", "Step", "plan", "read_plan"]
 
-MAX_ROUNDS = 100
-"""The most rounds of one stage: rules that still apply after so many feed each other."""
+REPLACEMENTS = 100
+"""The most times that one value is replaced in one stage: rules that still apply after so many feed each other."""
+
+RECENT = 50
+"""How many of the last steps name the rules that feed each other."""
 
 APPLICATIONS_PER_NODE = 20
 """The most applications of rules in one stage, for each node of the program."""
@@ -91,50 +93,29 @@ def run_stage(
         RuleError: the rules feed each other.
     """
     budget = APPLICATIONS_PER_NODE * (len(workspace.graph.nodes) + 10)
-    near: list[NearMiss] = []
-    rounds: list[list[Step]] = []
-    for _ in range(MAX_ROUNDS):
-        workspace.clean()
-        sites, near = _find(Index(workspace), rules)
-        chosen, losers = _without_overlaps(sites)
-        done: list[Step] = []
+    worklist = Worklist(workspace, rules)
+    last: deque[Step] = deque(maxlen=RECENT)
+    replaced: Counter[str] = Counter()
+    far = True
+    while True:
+        chosen, losers = _without_overlaps(worklist.sites(far=far))
+        done = 0
         for step in _execute(workspace, stage, chosen):
-            done.append(step)
+            done += 1
+            budget -= 1
+            last.append(step)
+            replaced.update(step.results.values())
             yield step, None
+            if budget < 0 or any(replaced[node] > REPLACEMENTS for node in step.results.values()):
+                raise _feeding(stage, last)
         for loser in losers:
             yield None, loser
-        rounds.append(done)
-        budget -= len(done)
-        if budget < 0:
-            raise _feeding(stage, rounds)
-        if not done:
+        if far and not done:
             break
-    else:
-        raise _feeding(stage, rounds)
-    for miss in near:
+        far = not done
+    for miss in worklist.misses():
         if _is_near(miss, stage):
             yield None, miss.miss
-
-
-def _find(
-    index: Index, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]
-) -> tuple[list[tuple[int, Site]], list[NearMiss]]:
-    sites: list[tuple[int, Site]] = []
-    near: list[NearMiss] = []
-    for order, (rule, patterns) in enumerate(rules):
-        if rule.finds is not None:
-            sites.extend((order, site) for site in FINDERS[rule.finds](index, rule))
-            continue
-        found, missed = match(index, [pattern for pattern in patterns if _may_be_there(index, pattern)])
-        sites.extend((order, site) for site in found)
-        near.extend(missed)
-    return sites, near
-
-
-def _may_be_there(index: Index, pattern: Pattern) -> bool:
-    """Whether a search is worth it: a spelling of which an op is nowhere has no site, and no miss worth a line."""
-    ops = (line.op for line in pattern.lines if line.op is not PRODUCT)
-    return pattern.rule.stage != "canonical" or all(op in index.calls for op in ops)
 
 
 def _without_overlaps(sites: Iterable[tuple[int, Site]]) -> tuple[list[Site], list[Miss]]:
@@ -206,10 +187,10 @@ def _is_near(miss: NearMiss, stage: str) -> bool:
     return miss.found >= 2 and 2 * miss.found >= miss.ops and (miss.refused or stage != "canonical")
 
 
-def _feeding(stage: str, rounds: Sequence[Sequence[Step]]) -> RuleError:
-    last = [step for steps in rounds[-10:] for step in steps]
+def _feeding(stage: str, last: Collection[Step]) -> RuleError:
+    *_, step = last
     return RuleError(
         f"stage {stage} does not settle: {', '.join(sorted({step.rule for step in last}))} keep applying",
-        where=f"node {last[-1].nodes[-1]}",
+        where=f"node {step.nodes[-1]}",
         fix="remove one of the rules, or narrow it with `where` so that it does not match what the others make",
     )

@@ -91,9 +91,9 @@ def apply(workspace: Workspace, step: Step) -> None:
     for name, node in results.items():
         workspace.replace(node, made[name], made=name not in replacement.same)
     for node in sorted(matched, reverse=True):
-        workspace.graph.erase_node(node)
+        workspace.erase(node)
     for node, fake in downstream.items():
-        node.meta["val"] = fake
+        workspace.relay(node, fake)
 
 
 def _matched(workspace: Workspace, name: str, op: str) -> Node:

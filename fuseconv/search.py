@@ -6,7 +6,7 @@ already found, forwards along its users. Operands of commutative ops are tried b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import permutations
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from torch.fx import Node
 
 from fuseconv.aliases import Aliases
 from fuseconv.contract import DTYPES
-from fuseconv.graph import Workspace, arguments, is_call, is_getitem, op_name
+from fuseconv.graph import Workspace, arguments, is_call, is_getitem, nodes_in, op_name
 from fuseconv.near_miss import NearMiss, Words
 from fuseconv.pattern import Default, Expected, Pattern
 from fuseconv.predicates import Refused, text_of
@@ -34,7 +34,7 @@ multiple of 1/64, as 0.5, and every integer, is meant exactly."""
 
 
 class Index:
-    """A graph as the matcher reads it; good until the graph changes.
+    """A graph as the matcher reads it.
 
     Attributes:
         workspace: the graph.
@@ -43,9 +43,37 @@ class Index:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self.calls = _by_op(workspace.graph.nodes)
+        self.calls: dict[Any, dict[Node, None]] = {
+            op: dict.fromkeys(nodes) for op, nodes in _by_op(workspace.graph.nodes).items()
+        }
         self._arguments: dict[Node, dict[str, Any]] = {}
         self._readers: dict[Node, dict[Any, list[Node]]] = {}
+
+    def update(self, changed: Collection[Node]) -> bool:
+        """Takes in that nodes are new, erased, or have other operands, readers or values.
+
+        Returns:
+            Whether what is written in place is another matter now, everywhere.
+        """
+        for node in changed:
+            self._arguments.pop(node, None)
+            self._readers.pop(node, None)
+            for op in (node.target, PRODUCT):
+                if self.is_call_of(node, op) and not node._erased:
+                    self.calls.setdefault(op, {})[node] = None
+                elif op in self.calls:
+                    self.calls[op].pop(node, None)
+                    if not self.calls[op]:
+                        del self.calls[op]
+        if "aliases" in vars(self) and self.aliases.is_changed_by(changed):
+            del self.aliases
+            return True
+        return False
+
+    @staticmethod
+    def is_call_of(node: Node, op: Any) -> bool:
+        """Whether a node calls an op, or is a product."""
+        return multiplies(node) if op is PRODUCT else is_call(node) and node.target is op
 
     @cached_property
     def aliases(self) -> Aliases:
@@ -106,10 +134,11 @@ class Goal(NamedTuple):
 class Search:
     """The search for one pattern at one anchor."""
 
-    def __init__(self, index: Index, pattern: Pattern, anchor: Node) -> None:
+    def __init__(self, index: Index, pattern: Pattern, anchor: Node, read: set[Node]) -> None:
         self.index = index
         self.pattern = pattern
         self.anchor = anchor
+        self.read = read
         self.spent = 0
         self._rank = (0, False)
         self.nearest = self.near(0, anchor, lambda: (str(pattern.lines[-1].op), op_name(anchor.target)))
@@ -137,6 +166,7 @@ class Search:
                 return
             yield from self.line(number, node, rest, state)
         elif isinstance(term, Name) and term.id not in self.pattern.literals:
+            self.read.update(nodes_in(actual))
             if term.id == "_" or term.id not in state.captures:
                 captures = state.captures if term.id == "_" else {**state.captures, term.id: actual}
                 yield from self.solve(rest, state._replace(captures=captures))
@@ -160,6 +190,7 @@ class Search:
     def line(self, number: int, node: Any, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
         """Yields the states in which a line is that node, and the goals hold."""
         line = self.pattern.lines[number]
+        self.read.update(nodes_in(node))
         if number in state.nodes:
             if state.nodes[number] is node:
                 yield from self.solve(goals, state)
@@ -194,7 +225,7 @@ class Search:
         may_be_none = all(isinstance(term, Name) and term.id in self.pattern.places for term in terms.values())
         is_anchor = number == len(self.pattern.lines) - 1
         taken = state.matched()
-        for cut in cuts(node, len(terms), self.spend):
+        for cut in cuts(node, len(terms), self.visit):
             if not cut.nodes and (is_anchor or not may_be_none):
                 continue
             if any(inner is other for inner in cut.nodes for other in taken):
@@ -253,6 +284,11 @@ class Search:
 
     def _is_capture(self, factor: tuple[Expected, Node]) -> bool:
         return isinstance(factor[0], Name) and factor[0].id not in self.pattern.places
+
+    def visit(self, node: Node) -> None:
+        """Counts a node of a product."""
+        self.read.add(node)
+        self.spend()
 
     def spend(self) -> None:
         """Counts one comparison.
