@@ -96,15 +96,20 @@ def run_stage(
     worklist = Worklist(workspace, rules)
     last: deque[Step] = deque(maxlen=RECENT)
     replaced: Counter[str] = Counter()
+    replaced_by: set[tuple[str, str]] = set()
     far = True
+    sites = worklist.sites(far=far)
+    # What one rule nearly matched another may replace: the spellings of the canonical rules are there to be.
+    early = [miss.miss for miss in _nearest(worklist.misses())] if stage != "canonical" else []
     while True:
-        chosen, losers = _without_overlaps(worklist.sites(far=far))
+        chosen, losers = _without_overlaps(sites)
         done = 0
         for step in _execute(workspace, stage, chosen):
             done += 1
             budget -= 1
             last.append(step)
             replaced.update(step.results.values())
+            replaced_by.update((step.rule, node) for node in step.nodes)
             yield step, None
             if budget < 0 or any(replaced[node] > REPLACEMENTS for node in step.results.values()):
                 raise _feeding(stage, last)
@@ -113,9 +118,9 @@ def run_stage(
         if far and not done:
             break
         far = not done
-    for miss in worklist.misses():
-        if _is_near(miss, stage):
-            yield None, miss.miss
+        sites = worklist.sites(far=far)
+    yield from ((None, miss.miss) for miss in _worth_a_line(list(worklist.misses()), stage))
+    yield from ((None, miss) for miss in early if (miss.rule, miss.node) not in replaced_by)
 
 
 def _without_overlaps(sites: Iterable[tuple[int, Site]]) -> tuple[list[Site], list[Miss]]:
@@ -179,12 +184,25 @@ def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, A
     )
 
 
-def _is_near(miss: NearMiss, stage: str) -> bool:
-    """Whether a miss is worth a line: at least two ops, and half of the pattern, were there.
+def _worth_a_line(misses: Sequence[NearMiss], stage: str) -> Iterator[NearMiss]:
+    """Yields the misses that say something: sites that were refused, and the nearest attempt of each rule.
 
-    A canonical rule is one spelling of many; its misses count only where all of it was there and was refused.
+    Others only if two ops and half of the rule were there; of canonical rules not those: each is one spelling of many.
     """
-    return miss.found >= 2 and 2 * miss.found >= miss.ops and (miss.refused or stage != "canonical")
+    for miss in misses:
+        half = miss.found >= 2 and 2 * miss.found >= miss.ops
+        if half and (miss.refused or stage != "canonical"):
+            yield miss
+    yield from _nearest(misses)
+
+
+def _nearest(misses: Iterable[NearMiss]) -> Iterator[NearMiss]:
+    """Yields the attempt of each rule that got farthest, if it found two ops and a third of the rule."""
+    nearest: dict[str, NearMiss] = {}
+    for miss in misses:
+        if not miss.refused and miss.found > nearest.setdefault(miss.rule.name, miss).found:
+            nearest[miss.rule.name] = miss
+    yield from (miss for miss in nearest.values() if miss.found >= 2 and 3 * miss.found >= miss.ops)
 
 
 def _feeding(stage: str, last: Collection[Step]) -> RuleError:

@@ -14,7 +14,7 @@ from typing import Any
 from torch.fx import Node
 
 from fuseconv.graph import Workspace
-from fuseconv.match import Fit, Found, Site, judge, merged
+from fuseconv.match import Fit, Found, Site, judge, match, merged
 from fuseconv.near_miss import NearMiss
 from fuseconv.pattern import Pattern
 from fuseconv.predicates import FUNCTIONS
@@ -75,9 +75,15 @@ class Worklist:
         return [(kept.order, site) for kept in self.rules if far or not kept.looks_far for site in _sites(kept)]
 
     def misses(self) -> Iterator[NearMiss]:
-        """Yields why nothing is done where nothing is, by rule, in the order of the graph."""
+        """Yields why nothing is done where nothing is, by rule, in the order of the graph.
+
+        Spellings that were not looked for, as one of their ops is nowhere, are looked for now: that op may be the one
+        that differs.
+        """
         for kept in self.rules:
-            misses = (kept.found[anchor].miss for anchor in sorted(kept.found))
+            misses = [kept.found[anchor].miss for anchor in sorted(kept.found)]
+            dormant = [pattern for pattern in kept.patterns if len(_absent(self.index, pattern)) == 1]
+            misses += match(self.index, dormant)[1] if kept.rule.stage == "canonical" else []
             yield from (miss for miss in misses if miss is not None)
             yield from kept.refused
 
@@ -137,5 +143,9 @@ def _looks_far(rule: Rule) -> bool:
 
 def _may_be_there(index: Index, pattern: Pattern) -> bool:
     """Whether a search is worth it: a spelling of which an op is nowhere has no site, and no miss worth a line."""
-    ops = (line.op for line in pattern.lines if line.op is not PRODUCT)
-    return pattern.rule.stage != "canonical" or all(op in index.calls for op in ops)
+    return pattern.rule.stage != "canonical" or not _absent(index, pattern)
+
+
+def _absent(index: Index, pattern: Pattern) -> set[Any]:
+    """The ops of a pattern that are nowhere."""
+    return {line.op for line in pattern.lines if line.op is not PRODUCT and line.op not in index.calls}
