@@ -28,6 +28,7 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace) -> dict[Node, Any]
     Raises:
         Refused: an op does not take the new strides, or they reach an output of the program.
     """
+    changed = {node: fake for node, fake in changed.items() if not _same_layout(fake, node.meta.get("val"))}
     fakes = dict(changed)
     queue = [user for node in changed for user in node.users]
     heapify(queue)  # in the order they run: a node's operands are settled before it
