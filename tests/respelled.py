@@ -1,8 +1,8 @@
 """Programs written as text, spelled otherwise: what a rule finds in one, it must find in the other.
 
 Each variant differs in one place, by what changes no number that the rule could mind: operands of commutative ops
-exchanged, sums and products associated otherwise, conversions to the dtype that is there, copies, views that are undone,
-dropout that does nothing.
+exchanged, sums and products associated otherwise, conversions to the dtype that is there, copies, views undone, dropout
+that does nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _tensors(call: Call) -> Iterator[str]:
 
 def _commuted(text: Text, values: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, Text]]:
     for at, (targets, unpacks, call) in enumerate(text.lines):
-        if call.op in COMMUTATIVE and dict(call.kwargs).keys() <= {"alpha"} and not call.kwargs:
+        if call.op in COMMUTATIVE and not call.kwargs and call.op != "aten.add_.Tensor":
             first, second, *rest = call.args
             if isinstance(second, Name) and second.id in values:
                 swapped = replace(call, args=(second, first, *rest))

@@ -4,6 +4,9 @@ import importlib
 import io
 import json
 import math
+import os
+import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -141,6 +144,18 @@ def test_explaining_twelve_layers_takes_less_than_a_second(default_rules):
     start = time.process_time()
     explain(plan(program, default_rules, device="cpu", targets=()), default_rules)
     assert time.process_time() - start < slowness()
+
+
+def test_the_page_shows_what_is_printed(tmp_path):
+    page = (ROOT / "docs" / "explain.md").read_text()
+    model, expected = (re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "text"))
+    (tmp_path / "model.py").write_text(model)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "NO_COLOR": "1"}
+    for command in (["model.py"], ["-m", "fuseconv.cli", "explain", "model.pt2"]):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+    assert done.stdout.replace(f"{tmp_path}/", "") == expected
 
 
 def test_the_schema_is_the_one_that_is_documented(default_rules):
