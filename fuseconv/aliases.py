@@ -7,7 +7,8 @@ and comparing storages (a composite op may return its input without saying so).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -25,9 +26,25 @@ class Aliases:
 
     def __init__(self, graph: Graph, root: torch.nn.Module) -> None:
         self.writers: dict[Node, frozenset[Node]] = {}
+        self._root = root
+        self._writers_of: dict[Node, list[Node]] = {}
+        known: dict[Node, frozenset[Node]] = {}
         for node in graph.nodes:
-            if written := list(_written(node, root)):
-                self.writers[node] = _sharing(written)
+            for written in _written(node, root):
+                if written not in known:
+                    shared = _sharing(written)
+                    known.update(dict.fromkeys(shared, shared))
+                    writers: list[Node] = []  # one for all that share the memory
+                    self._writers_of.update((key, writers) for key in shared)
+                self.writers[node] = self.writers.get(node, frozenset()) | known[written]
+                self._writers_of[written].append(node)
+
+    def is_changed_by(self, changed: Collection[Node]) -> bool:
+        """Whether this may no longer be so when nodes are new, erased, or have other operands or readers."""
+        return any(
+            node in self.writers or node in self._writers_of or next(_written(node, self._root), None) is not None
+            for node in changed
+        )
 
     def refusal(self, matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> tuple[str, str]:
         """Tells why a write forbids that `matched` nodes are computed anew, at once, from `operands`.
@@ -40,13 +57,14 @@ class Aliases:
         Returns:
             (what is expected, what is found); two empty texts when no write forbids it.
         """
-        for writer, shared in self.writers.items():
-            if writer in matched:
-                if found := _seen_later(writer, shared, matched, results):
-                    return "a write in place that nothing else can see", found
-            elif not shared.isdisjoint(matched | operands) and any(writer > node for node in matched):
-                name = next(node.name for node in sorted(matched | operands) if node in shared)
-                return "values that are not written in place", f"{name} is mutated by {writer.name}"
+        for writer in sorted(matched & self.writers.keys()):
+            if found := _seen_later(writer, self.writers[writer], matched, results):
+                return "a write in place that nothing else can see", found
+        for node in sorted((matched | operands) & self._writers_of.keys()):
+            writers = self._writers_of[node]
+            for writer in writers[bisect_right(writers, min(matched)) :]:
+                if writer not in matched:
+                    return "values that are not written in place", f"{node.name} is mutated by {writer.name}"
         return "", ""
 
 
@@ -75,9 +93,9 @@ def _derived(results: frozenset[Node]) -> frozenset[Node]:
     return frozenset(found)
 
 
-def _sharing(written: list[Node]) -> frozenset[Node]:
-    found = set(written)
-    queue = list(written)
+def _sharing(written: Node) -> frozenset[Node]:
+    found = {written}
+    queue = [written]
     while queue:
         node = queue.pop()
         near = _viewed(node) | {user for user in node.users if node in _viewed(user)}

@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.graph_signature import ExportGraphSignature, InputKind
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 import fuseconv.ops  # noqa: F401  # registers the ops that rules put in place
 from fuseconv.contract import DTYPES, SHORT_DTYPES
@@ -32,6 +33,7 @@ from fuseconv.nodes import (
     source_line,
 )
 from fuseconv.predicates import Refused
+from fuseconv.sizes import key_of, run_for_all_sizes
 from fuseconv.steps import Binding
 
 __all__ = [
@@ -98,7 +100,6 @@ class Workspace:
         root: the program's graph module: holds the submodules of control flow.
         ranges: symbolic size to the range declared for it.
         mode: the fake mode of the program's values; None for a program that holds no tensor.
-        relaid: fake values of nodes whose strides changed, by op and operands: layers of one shape have them in common.
         trainable: whether parameters and buffers may change and gradients must flow as they did.
     """
 
@@ -121,8 +122,11 @@ class Workspace:
             name: tensor for name, (kind, tensor) in self._states.items() if kind in fixed
         }
         self._computed: dict[str, Node] = {}
-        self.relaid: dict[Any, Any] = {}
-        self.clean()
+        self._results: dict[Any, Any] = {}
+        self._formulas: dict[Any, Any] = {}  # until the graph changes: layers have one mask in common
+        self._changed: dict[Node, None] = {}
+        self.graph.eliminate_dead_code()
+        self._first = self._first_of_inputs()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
         self._replaced: dict[Node, Node] = {}
         self._origins: dict[Node, str] = {}
@@ -133,10 +137,14 @@ class Workspace:
         Raises:
             Refused: they depend on an input, or on an op that is not followed.
         """
-        try:
-            return elements(node, self.ranges, self.constant)
-        except UnknownError as problem:
-            raise Refused("elements that depend on no input", str(problem)) from None
+        if node not in self._formulas:
+            try:
+                self._formulas[node] = elements(node, self.ranges, self.constant)
+            except UnknownError as problem:
+                self._formulas[node] = Refused("elements that depend on no input", str(problem))
+        if isinstance(found := self._formulas[node], Refused):
+            raise found.with_traceback(None)
+        return found
 
     def is_state(self, node: Any) -> bool:
         """Whether a node is a parameter, buffer or constant of the model, or computed of constants at conversion."""
@@ -173,21 +181,45 @@ class Workspace:
             result: torch.Tensor = deferred.op(*args, **dict(zip(deferred.kwargs, rest, strict=True)))
         return result
 
-    def compute(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Node:
+    def compute(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, fake: torch.Tensor) -> Node:
         """Returns a constant that is what an op gives on constants, computed when it is asked for.
 
-        The same op on the same constants is one constant: weights that two sites share stay shared.
+        The same op on the same constants is one constant: weights that two sites share stay shared. Its fake value is
+        like `fake` and nobody else's: placeholders with one value would be one parameter to torch.
         """
         key = repr((op, args, sorted(kwargs.items())))
         if key not in self._computed:
-            first = next(node for node in self.graph.nodes if not self.is_state(node))
-            with self.graph.inserting_before(first):
+            if self._first.op != "placeholder":
+                self._first = self._first_of_inputs()  # of a program without inputs: an op, which may be gone by now
+            with self.graph.inserting_before(self._first):
                 node = self.graph.create_node("placeholder", name, name=name)
             node.target = node.name
+            node.meta["val"] = run_for_all_sizes(self.mode, lambda: torch.empty_like(fake))
             self._nodes[node.name] = node
             self._constants[node.name] = Deferred(op, args, kwargs)
             self._computed[key] = node
         return self._computed[key]
+
+    def _first_of_inputs(self) -> Node:
+        node: Node = next(node for node in self.graph.nodes if not self.is_state(node))
+        return node
+
+    def run(self, op: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Returns what an op gives on fake tensors, for every size: once for each dtype, shape and strides of these.
+
+        Layers of one shape have these values in common, as the `meta["val"]` of their nodes: making a fake tensor of
+        symbolic sizes takes a millisecond. A placeholder must have one of its own.
+
+        Raises:
+            GuardError: the op needs a guard that the program does not have.
+        """
+        key = (op, key_of(args), key_of(list(kwargs.items())))
+        if key not in self._results:
+            result = run_for_all_sizes(self.mode, lambda: op(*args, **kwargs))
+            if free_unbacked_symbols(result):
+                return result  # sizes that the data decides are of this call alone
+            self._results[key] = result
+        return self._results[key]
 
     def computed(self) -> dict[str, torch.Tensor]:
         """Returns the constants that were computed and are read, by the name of their node."""
@@ -239,18 +271,43 @@ class Workspace:
         """Creates a call at the graph's insertion point."""
         node = self.graph.create_node("call_function", op, args, kwargs, name)
         self._nodes[node.name] = node
+        self._changed.update(dict.fromkeys((node, *node.all_input_nodes)))
         return node
 
     def replace(self, node: Node, new: Node, *, made: bool) -> None:
         """Lets `new` be read in the place of a node; `made` says that it was created for it."""
+        self._changed.update(dict.fromkeys((node, new, *node.users)))
         node.replace_all_uses_with(new)
         self._replaced[node] = new
         if made:
             self._origins[new] = self.name(node)
 
+    def erase(self, node: Node) -> None:
+        """Removes a node that nobody reads."""
+        self._changed.update(dict.fromkeys((node, *node.all_input_nodes)))
+        self.graph.erase_node(node)
+
+    def relay(self, node: Node, fake: Any) -> None:
+        """Gives a node another fake value: its strides changed."""
+        self._changed[node] = None
+        node.meta["val"] = fake
+
     def clean(self) -> None:
-        """Removes the nodes that compute nothing that is used."""
-        self.graph.eliminate_dead_code()
+        """Removes the nodes that compute nothing that is used any more."""
+        queue = list(self._changed)
+        while queue:
+            node = queue.pop()
+            if not node._erased and not node.users and not node.is_impure():
+                queue.extend(node.all_input_nodes)
+                self.erase(node)
+
+    def take_changed(self) -> list[Node]:
+        """Returns the nodes that are new, erased, or have other operands, readers or values than at the last call."""
+        self.clean()
+        changed, self._changed = list(self._changed), {}
+        if changed:
+            self._formulas.clear()
+        return changed
 
 
 def _states(exported: Exported) -> dict[str, tuple[InputKind, torch.Tensor]]:

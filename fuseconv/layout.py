@@ -7,59 +7,56 @@ strides, and may hand them on; a reader that cannot take them, or a program that
 from __future__ import annotations
 
 from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from fuseconv.graph import is_call, is_getitem, map_nodes, op_name
+from fuseconv.graph import Workspace, is_call, is_getitem, map_nodes, op_name
 from fuseconv.predicates import Refused, same_sizes
-from fuseconv.replacement import Results
-from fuseconv.sizes import GuardError, key_of, run_for_all_sizes
+from fuseconv.sizes import GuardError
 
 
-def relaid(changed: Mapping[Node, Any], mode: Any, seen: Results | None = None) -> dict[Node, Any]:
+def relaid(changed: Mapping[Node, Any], workspace: Workspace) -> dict[Node, Any]:
     """Returns the fake values of the nodes that other strides reach.
 
     Args:
         changed: node to the fake value that takes the place of its own.
-        mode: the fake mode of the program.
-        seen: results of ops on fake tensors, used and added to; see `instantiate`.
+        workspace: the graph they are of.
 
     Raises:
         Refused: an op does not take the new strides, or they reach an output of the program.
     """
-    fakes: dict[Node, Any] = {}
-    queue = {user for node in changed for user in node.users}
+    changed = {node: fake for node, fake in changed.items() if not _same_layout(fake, node.meta.get("val"))}
+    fakes = dict(changed)
+    queue = [user for node in changed for user in node.users]
+    heapify(queue)  # in the order they run: a node's operands are settled before it
+    done = set(changed)
     while queue:
-        node = min(queue)
-        queue.remove(node)
-        if node in changed:
+        node = heappop(queue)
+        if node in done:
             continue
+        done.add(node)
         if node.op == "output":
             raise Refused("strides that the program returns", "other strides at its output")
-        new = _value(node, {**changed, **fakes}, mode, seen)
+        new = _value(node, fakes, workspace)
         if not _same_layout(new, node.meta.get("val")):
             fakes[node] = new
-            queue.update(node.users)
-    return fakes
+            for user in node.users:
+                heappush(queue, user)
+    return {node: fake for node, fake in fakes.items() if node not in changed}
 
 
-def _value(node: Node, fakes: Mapping[Node, Any], mode: Any, seen: Results | None) -> Any:
+def _value(node: Node, fakes: Mapping[Node, Any], workspace: Workspace) -> Any:
     if not (is_call(node) or is_getitem(node)):
         raise Refused("readers that are plain ops", op_name(node.target))
     args, *rest = map_nodes([node.args, *node.kwargs.values()], lambda used: fakes.get(used, used.meta.get("val")))
     kwargs = dict(zip(node.kwargs, rest, strict=True))
-    key = (node.target, key_of(args), key_of(list(kwargs.items()))) if seen is not None else ()
-    if seen is not None and key in seen:
-        return seen[key]
     try:
-        result = run_for_all_sizes(mode, lambda: node.target(*args, **kwargs))  # type: ignore[operator]  # see above
+        return workspace.run(node.target, args, kwargs)
     except (GuardError, RuntimeError, ValueError) as problem:
         raise Refused(f"strides that {node.name} takes", str(problem).strip().split("\n")[0]) from None
-    if seen is not None:
-        seen[key] = result
-    return result
 
 
 def _same_layout(new: Any, old: Any) -> bool:

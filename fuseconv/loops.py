@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from fuseconv.graph import find_op
 from fuseconv.pattern import Default, Expected, Pattern
@@ -26,10 +27,10 @@ def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
         RuleError: naming the rules of a ring.
     """
     by_name = {patterns[0].rule.name: patterns for patterns in rules if patterns}
-    leads = {
-        name: [other for other, theirs in by_name.items() if _leads(patterns[0].rule, theirs)]
-        for name, patterns in by_name.items()
-    }
+    ending: dict[str, list[Pattern]] = {}
+    for pattern in chain.from_iterable(by_name.values()):
+        ending.setdefault(str(pattern.lines[-1].op), []).append(pattern)
+    leads = {name: list(_leads(patterns[0].rule, ending)) for name, patterns in by_name.items()}
     for name, patterns in by_name.items():
         if ring := _ring(name, leads):
             others = " -> ".join([*ring, name])
@@ -52,16 +53,16 @@ def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
     return []
 
 
-def _leads(rule: Rule, patterns: tuple[Pattern, ...]) -> bool:
-    other = patterns[0].rule
-    return rule.stage == other.stage and not rule.merge and any(_contains(rule, pattern) for pattern in patterns)
+def _leads(rule: Rule, ending: Mapping[str, list[Pattern]]) -> dict[str, None]:
+    """Returns the names of the rules a rule leads to; `ending` has all patterns by what their last line calls."""
+    made = {line.value.op for line in rule.replacement if isinstance(line.value, Call)}
+    near = [pattern for op in (*sorted(made), str(PRODUCT)) for pattern in ending.get(op, ()) if not rule.merge]
+    found = (pattern for pattern in near if pattern.rule.stage == rule.stage and _contains(rule, pattern))
+    return dict.fromkeys(pattern.rule.name for pattern in found)
 
 
 def _contains(rule: Rule, pattern: Pattern) -> bool:
     """Whether the lines of a rule's `replace` hold every line of a pattern, anchored at any of them."""
-    ops = {line.value.op for line in rule.replacement if isinstance(line.value, Call)}
-    if str(pattern.lines[-1].op) not in ops and pattern.lines[-1].op is not PRODUCT:
-        return False
     made = {name: line.value for line in rule.replacement for name in line.targets if isinstance(line.value, Call)}
     calls = [line.value for line in rule.replacement if isinstance(line.value, Call)]
     for call in calls:

@@ -15,16 +15,16 @@ from torch.fx import Node
 
 from fuseconv.contract import SHORT_DTYPES
 from fuseconv.gradient_flow import check_gradients
-from fuseconv.graph import Workspace, is_getitem, is_returned, nodes_in, source_line
+from fuseconv.graph import Workspace, is_getitem, is_returned, nodes_in
 from fuseconv.layout import relaid
 from fuseconv.merge import spread
+from fuseconv.near_miss import NearMiss
 from fuseconv.pattern import Pattern
 from fuseconv.predicates import Refused, compare, text_of
-from fuseconv.replacement import Results, check_same, instantiate, resolve
+from fuseconv.replacement import check_same, instantiate, resolve
 from fuseconv.rule import Rule
 from fuseconv.rule_text import Apply, Line, Name, written
-from fuseconv.search import Index, NearMiss, Search, State, result_of
-from fuseconv.steps import Miss
+from fuseconv.search import Index, Search, State, result_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,21 @@ class Fit:
     results: Mapping[str, Node]
 
 
+@dataclass(frozen=True)
+class Found:
+    """What one rule finds at one anchor.
+
+    Attributes:
+        site: the site; for a rule that merges, the way it fits; None where there is neither.
+        miss: why there is none.
+        read: the nodes that were looked at: while they, their readers and their values stay, so does the answer.
+    """
+
+    site: Site | Fit | None
+    miss: NearMiss | None
+    read: frozenset[Node]
+
+
 def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[NearMiss]]:
     """Finds the sites of one rule.
 
@@ -72,38 +87,49 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[N
     Raises:
         RuleError: the pattern takes more than `BUDGET` comparisons at one node.
     """
-    sites: dict[Node, Site | Fit] = {}
-    misses: dict[Node, NearMiss] = {}
-    for pattern in patterns:
-        for anchor in index.calls.get(pattern.lines[-1].op, ()):
-            if anchor in sites:
-                continue
-            search = Search(index, pattern, anchor)
-            refused: NearMiss | None = None
-            for state in search.ways():
-                try:
-                    found = fit(index, pattern, state)
-                    sites[anchor] = found if pattern.rule.merge else settle(index, found, pattern.rule.replacement)
-                    break
-                except Refused as problem:
-                    refused = refused or search.refusal(problem)
-            near = refused or search.nearest
-            if anchor not in misses or near.found > misses[anchor].found:
-                misses[anchor] = near
-    fits = [found for found in sites.values() if isinstance(found, Fit)]
-    outcomes = [*sites.values(), *merged(index, fits)]
-    missed = [miss for anchor, miss in misses.items() if anchor not in sites]
+    anchors = dict.fromkeys(anchor for pattern in patterns for anchor in index.calls.get(pattern.lines[-1].op, ()))
+    answers = [judge(index, patterns, anchor) for anchor in anchors]
+    fits = [found.site for found in answers if isinstance(found.site, Fit)]
+    outcomes = [*(found.site for found in answers), *merged(index, fits)]
+    missed = [found.miss for found in answers if found.miss is not None]
     missed += [outcome for outcome in outcomes if isinstance(outcome, NearMiss)]
     return [outcome for outcome in outcomes if isinstance(outcome, Site)], missed
 
 
-def fit(index: Index, pattern: Pattern, state: State) -> Fit:
+def judge(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
+    """Finds out what one rule does at one node: the first alternative, and way it fits, that may be replaced.
+
+    Raises:
+        RuleError: the pattern takes more than `BUDGET` comparisons.
+    """
+    nearest: NearMiss | None = None
+    read: set[Node] = {anchor}
+    for pattern in patterns:
+        if not index.is_call_of(anchor, pattern.lines[-1].op):
+            continue
+        search = Search(index, pattern, anchor, read)
+        refused: NearMiss | None = None
+        for state in search.ways():
+            try:
+                found = fit(index, pattern, state, read)
+                site = found if pattern.rule.merge else settle(index, found, pattern.rule.replacement)
+                return Found(site, None, frozenset(read))
+            except Refused as problem:
+                refused = refused or search.refusal(problem)
+        near = refused or search.nearest
+        if nearest is None or near.found > nearest.found:
+            nearest = near
+    return Found(None, nearest, frozenset(read))
+
+
+def fit(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Fit:
     """Decides whether a way a pattern fits may be replaced, whatever by.
 
     Args:
         index: the graph.
         pattern: the alternative that fits.
         state: how it fits.
+        read: the nodes that are looked at are added.
 
     Raises:
         Refused: it may not, and why.
@@ -117,6 +143,7 @@ def fit(index: Index, pattern: Pattern, state: State) -> Fit:
     matched = frozenset(state.matched()) | frozenset(
         user for number, node in nodes.items() if pattern.lines[number].unpacks for user in node.users
     )
+    read |= matched
     results = {name: values[name] for name in rule.results if name in values}
     if outside := sorted(frozenset(results.values()) - matched):
         raise Refused("a product to replace", text_of(outside[0]))
@@ -153,9 +180,9 @@ def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
     """
     matched, results = found.nodes, found.results
     operands = frozenset(node for value in found.captures.values() for node in nodes_in(value))
-    replacement = instantiate(lines, found.captures, index.workspace, index.seen)
+    replacement = instantiate(lines, found.captures, index.workspace)
     changed = {node: replacement.fakes[name] for name, node in results.items()}
-    check_replaced(changed, index.workspace, found.rule.strides, index.seen)
+    check_replaced(changed, index.workspace, found.rule.strides)
     for name, node in results.items():
         instead = replacement.same.get(name)
         if isinstance(instead, Node) and instead.op == "placeholder" and is_returned(node):
@@ -192,9 +219,7 @@ def merged(index: Index, fits: Sequence[Fit]) -> Iterator[Site | NearMiss]:
 
 def _refusal(together: Fit, problem: Refused) -> NearMiss:
     last, count = max(together.nodes), len(together.nodes)
-    where = source_line(last)
-    miss = Miss(together.rule.name, last.name, str(problem), problem.expected, problem.found, where)
-    return NearMiss(miss, count, count, refused=True)
+    return NearMiss(together.rule, last, problem.at or last, count, count, problem.words, refused=True)
 
 
 def _numbered(members: Sequence[Mapping[str, Any]], shared: Collection[str]) -> dict[str, Any]:
@@ -202,9 +227,7 @@ def _numbered(members: Sequence[Mapping[str, Any]], shared: Collection[str]) -> 
     return {**values, **{name: members[0][name] for name in shared}}
 
 
-def check_replaced(
-    changed: Mapping[Node, Any], workspace: Workspace, strides: str, seen: Results | None = None
-) -> dict[Node, Any]:
+def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: str) -> dict[Node, Any]:
     """Checks that values may stand for the nodes they replace, and returns what their strides change further down.
 
     Raises:
@@ -212,7 +235,7 @@ def check_replaced(
     """
     for node, new in changed.items():
         check_same(new, node, strides)
-    return relaid(changed, workspace.mode, workspace.relaid if seen is None else seen) if strides == "any" else {}
+    return relaid(changed, workspace) if strides == "any" else {}
 
 
 def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> Node:
@@ -239,7 +262,7 @@ def check_users(matched: frozenset[Node], results: frozenset[Node]) -> None:
         for user in node.users:
             if user not in matched:
                 reader = "an output of the program" if user.op == "output" else f"also read by {user.name}"
-                raise Refused(f"{node.name} to be read inside the match only", f"it is {reader}")
+                raise Refused(f"{node.name} to be read inside the match only", f"it is {reader}", at=node)
 
 
 def _check_where(rule: Rule, values: Mapping[str, Any], index: Index) -> None:

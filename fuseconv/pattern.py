@@ -6,7 +6,8 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -32,6 +33,10 @@ COMMUTATIVE: frozenset[str] = frozenset(
 """Ops whose first two arguments may be swapped, when `alpha`, if they have one, is 1."""
 
 
+_RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
+"""Ops whose `dim` does not count the dims of their first operand."""
+
+
 @dataclass(frozen=True)
 class Default:
     """An argument that a line leaves out: the schema's own default value."""
@@ -40,6 +45,22 @@ class Default:
 
 
 Expected: TypeAlias = Term | Default
+
+
+class Slot(NamedTuple):
+    """An argument of a line, as it is compared.
+
+    Attributes:
+        name: the argument's name in the op's schema.
+        label: how a message calls it.
+        term: what it must be.
+        is_axis: whether it counts the dims of the op's first tensor.
+    """
+
+    name: str
+    label: str
+    term: Expected
+    is_axis: bool
 
 
 @dataclass(frozen=True)
@@ -77,6 +98,36 @@ class Pattern:
     lines: tuple[OpLine, ...]
     literals: Mapping[str, Term]
     places: Mapping[str, tuple[int, int]]
+
+    @cached_property
+    def orders(self) -> tuple[tuple[tuple[Slot, ...], ...], ...]:
+        """For each line the orders its operands may come in; the second one is for commutative ops.
+
+        In each, literals are compared first, then ops, then captures are bound.
+        """
+        return tuple(
+            tuple(tuple(sorted(slots, key=self._hardness)) for slots in _orders(line)) if line.op is not PRODUCT else ()
+            for line in self.lines
+        )
+
+    def _hardness(self, slot: Slot) -> int:
+        if isinstance(slot.term, Name) and slot.term.id not in self.literals:
+            return 1 if slot.term.id in self.places else 2
+        return 0
+
+
+def _orders(line: OpLine) -> Iterator[list[Slot]]:
+    counts_axes = str(line.op) not in _RANK_FREE
+    slots = [
+        Slot(name, f"{name} of {line.op}", term, counts_axes and name.startswith("dim"))
+        for name, term in line.terms.items()
+    ]
+    yield slots
+    if str(line.op) in COMMUTATIVE:
+        first, second = [argument.name for argument in line.op._schema.arguments[:2]]  # type: ignore[union-attr]  # an op
+        if first in line.terms and second in line.terms and line.terms[first] != line.terms[second]:
+            other = {first: line.terms[second], second: line.terms[first]}
+            yield [slot._replace(term=other.get(slot.name, slot.term)) for slot in slots]
 
 
 def compile_rule(rule: Rule) -> tuple[Pattern, ...]:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fuseconv import parity, rule_check, sources
+from fuseconv import explanation, parity, rule_check, sources
 from fuseconv.assembly import Progress, Written, copy_libraries, describe, target_names, write_targets
 from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle, seal
 from fuseconv.capture import Program, capture
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
+from fuseconv.explanation import Explanation
 from fuseconv.own_rules import load_rules
 from fuseconv.parity import Report
 from fuseconv.placement import place
@@ -127,6 +128,26 @@ def match(
     names, known = target_names(target), load_rules(rules, without)
     _, program = read_program(model, options, progress)
     return _fuse(program, known, names, plan, allow, progress)[0]
+
+
+def explain(
+    model: str | Path,
+    *,
+    rules: str | Path | None = None,
+    without: Collection[str] = (),
+    options: Options | None = None,
+    progress: Progress = _silent,
+) -> tuple[Plan, Explanation]:
+    """Returns a plan as `match` makes it, and tells rule by rule what it applies, and what it does not and why.
+
+    Raises:
+        FuseconvError: reading, capturing or matching failed.
+    """
+    names, known = target_names(()), load_rules(rules, without)
+    _, program = read_program(model, options, progress)
+    with progress("match"):
+        found = make_plan(program, known, device=program.contract.device, targets=names)
+    return found, explanation.explain(found, known)
 
 
 def verify(

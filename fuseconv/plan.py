@@ -1,11 +1,12 @@
 """Programs and rules to a plan: stage by stage, each to a fixpoint, overlaps settled in the open.
 
-A round finds every site of every rule of the stage, keeps those that save most, and executes them on a working copy;
+A round takes every site of every rule of the stage, keeps those that save most, and executes them on a working copy;
 rounds go on until one finds nothing. What is left is the reasons.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,22 +16,23 @@ from fuseconv.capture import Program
 from fuseconv.errors import RuleError
 from fuseconv.graph import Workspace, map_nodes, op_name, source_line, to_binding
 from fuseconv.loops import check_loops
-from fuseconv.match import Site, match
+from fuseconv.match import Site
+from fuseconv.near_miss import NearMiss
 from fuseconv.pattern import Pattern, compile_rule
 from fuseconv.predicates import Refused
-from fuseconv.product import PRODUCT
-from fuseconv.replacement import Results
 from fuseconv.rewrite import apply
 from fuseconv.rule import STAGES, Rule
 from fuseconv.rule_text import names_of, parse_line
-from fuseconv.search import Index, NearMiss
 from fuseconv.steps import Miss, Plan, Step, read_plan
-from fuseconv.whole import FINDERS
+from fuseconv.worklist import Worklist
 
 __all__ = ["Miss", "Plan", "Step", "plan", "read_plan"]
 
-MAX_ROUNDS = 100
-"""The most rounds of one stage: rules that still apply after so many feed each other."""
+REPLACEMENTS = 100
+"""The most times that one value is replaced in one stage: rules that still apply after so many feed each other."""
+
+RECENT = 50
+"""How many of the last steps name the rules that feed each other."""
 
 APPLICATIONS_PER_NODE = 20
 """The most applications of rules in one stage, for each node of the program."""
@@ -91,51 +93,34 @@ def run_stage(
         RuleError: the rules feed each other.
     """
     budget = APPLICATIONS_PER_NODE * (len(workspace.graph.nodes) + 10)
-    near: list[NearMiss] = []
-    seen: Results = {}
-    rounds: list[list[Step]] = []
-    for _ in range(MAX_ROUNDS):
-        workspace.clean()
-        sites, near = _find(Index(workspace, seen), rules)
+    worklist = Worklist(workspace, rules)
+    last: deque[Step] = deque(maxlen=RECENT)
+    replaced: Counter[str] = Counter()
+    replaced_by: set[tuple[str, str]] = set()
+    far = True
+    sites = worklist.sites(far=far)
+    # What one rule nearly matched another may replace: the spellings of the canonical rules are there to be.
+    early = [miss.miss for miss in _nearest(worklist.misses())] if stage != "canonical" else []
+    while True:
         chosen, losers = _without_overlaps(sites)
-        done: list[Step] = []
+        done = 0
         for step in _execute(workspace, stage, chosen):
-            done.append(step)
+            done += 1
+            budget -= 1
+            last.append(step)
+            replaced.update(step.results.values())
+            replaced_by.update((step.rule, node) for node in step.nodes)
             yield step, None
+            if budget < 0 or any(replaced[node] > REPLACEMENTS for node in step.results.values()):
+                raise _feeding(stage, last)
         for loser in losers:
             yield None, loser
-        rounds.append(done)
-        budget -= len(done)
-        if budget < 0:
-            raise _feeding(stage, rounds)
-        if not done:
+        if far and not done:
             break
-    else:
-        raise _feeding(stage, rounds)
-    for miss in near:
-        if _is_near(miss, stage):
-            yield None, miss.miss
-
-
-def _find(
-    index: Index, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]
-) -> tuple[list[tuple[int, Site]], list[NearMiss]]:
-    sites: list[tuple[int, Site]] = []
-    near: list[NearMiss] = []
-    for order, (rule, patterns) in enumerate(rules):
-        if rule.finds is not None:
-            sites.extend((order, site) for site in FINDERS[rule.finds](index, rule))
-            continue
-        found, missed = match(index, [pattern for pattern in patterns if _may_be_there(index, pattern)])
-        sites.extend((order, site) for site in found)
-        near.extend(missed)
-    return sites, near
-
-
-def _may_be_there(index: Index, pattern: Pattern) -> bool:
-    """Whether a search is worth it: a spelling of which an op is nowhere has no site, and no miss worth a line."""
-    ops = (line.op for line in pattern.lines if line.op is not PRODUCT)
-    return pattern.rule.stage != "canonical" or all(op in index.calls for op in ops)
+        far = not done
+        sites = worklist.sites(far=far)
+    yield from ((None, miss.miss) for miss in _worth_a_line(list(worklist.misses()), stage))
+    yield from ((None, miss) for miss in early if (miss.rule, miss.node) not in replaced_by)
 
 
 def _without_overlaps(sites: Iterable[tuple[int, Site]]) -> tuple[list[Site], list[Miss]]:
@@ -165,6 +150,10 @@ def _overlap(site: Site, winner: Site) -> Miss:
         expected,
         other,
         source_line(site.nodes[-1]),
+        differs=shared,
+        matched=len(site.nodes),
+        ops=len(site.nodes),
+        refused=True,
     )
 
 
@@ -195,18 +184,31 @@ def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, A
     )
 
 
-def _is_near(miss: NearMiss, stage: str) -> bool:
-    """Whether a miss is worth a line: at least two ops, and half of the pattern, were there.
+def _worth_a_line(misses: Sequence[NearMiss], stage: str) -> Iterator[NearMiss]:
+    """Yields the misses that say something: sites that were refused, and the nearest attempt of each rule.
 
-    A canonical rule is one spelling of many; its misses count only where all of it was there and was refused.
+    Others only if two ops and half of the rule were there; of canonical rules not those: each is one spelling of many.
     """
-    return miss.found >= 2 and 2 * miss.found >= miss.lines and (miss.refused or stage != "canonical")
+    for miss in misses:
+        half = miss.found >= 2 and 2 * miss.found >= miss.ops
+        if half and (miss.refused or stage != "canonical"):
+            yield miss
+    yield from _nearest(misses)
 
 
-def _feeding(stage: str, rounds: Sequence[Sequence[Step]]) -> RuleError:
-    last = [step for steps in rounds[-10:] for step in steps]
+def _nearest(misses: Iterable[NearMiss]) -> Iterator[NearMiss]:
+    """Yields the attempt of each rule that got farthest, if it found two ops and a third of the rule."""
+    nearest: dict[str, NearMiss] = {}
+    for miss in misses:
+        if not miss.refused and miss.found > nearest.setdefault(miss.rule.name, miss).found:
+            nearest[miss.rule.name] = miss
+    yield from (miss for miss in nearest.values() if miss.found >= 2 and 3 * miss.found >= miss.ops)
+
+
+def _feeding(stage: str, last: Collection[Step]) -> RuleError:
+    *_, step = last
     return RuleError(
         f"stage {stage} does not settle: {', '.join(sorted({step.rule for step in last}))} keep applying",
-        where=f"node {last[-1].nodes[-1]}",
+        where=f"node {step.nodes[-1]}",
         fix="remove one of the rules, or narrow it with `where` so that it does not match what the others make",
     )

@@ -13,6 +13,7 @@ import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, Protocol
 
 from fuseconv.contract import SHORT_DTYPES
@@ -35,12 +36,20 @@ class Constants(Protocol):
 
 
 class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
-    """A predicate does not hold, or a value cannot be told; `expected` and `found` go into the Miss."""
+    """A predicate does not hold, or a value cannot be told; `expected` and `found` go into the Miss.
 
-    def __init__(self, expected: str, found: str) -> None:
+    `at` is the node to blame, where it is not the last one of the match.
+    """
+
+    def __init__(self, expected: str, found: str, *, at: Any = None) -> None:
         super().__init__(f"expected {expected}, found {found}")
         self.expected = expected
         self.found = found
+        self.at = at
+
+    def words(self) -> tuple[str, str]:
+        """Returns what was expected, and what was found."""
+        return self.expected, self.found
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,7 @@ class Function:
         most: the most operands; None when there may be any number.
         doc: what it proves, one line.
         tensors: whether every operand must be a tensor; such a function never holds for a literal.
+        follows: whether it reads all that its operand is computed from, not the operand alone.
     """
 
     usage: str
@@ -62,6 +72,7 @@ class Function:
     most: int | None
     doc: str
     tensors: bool
+    follows: bool
     run: Callable[..., Any]
 
 
@@ -243,7 +254,9 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
         doc = inspect.getdoc(function) or ""
         operands = ", ".join([parameter.name for parameter in parameters if parameter.name != "operands"])
         usage = f"{function.__name__}({(operands or 'x') + ', ...' if variadic else operands})"
-        table[function.__name__] = Function(usage, kind, least, None if variadic else least, doc, tensors, function)
+        follows = function in (hides_nothing, hides_the_future, is_never_true)
+        most = None if variadic else least
+        table[function.__name__] = Function(usage, kind, least, most, doc, tensors, follows, function)
     return table
 
 
@@ -274,8 +287,15 @@ def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return len(left) == len(right) and all(
-        statically_known_true(one == other) for one, other in zip(left, right, strict=True)
+        _is_one_expression(one, other) or statically_known_true(one == other)
+        for one, other in zip(left, right, strict=True)
     )
+
+
+def _is_one_expression(one: Any, other: Any) -> bool:
+    """Whether two symbolic sizes are the same expression: told at once, where a solver takes long."""
+    symbolic = hasattr(one, "node") and hasattr(other, "node")
+    return symbolic and bool(one.node.expr == other.node.expr)
 
 
 def row_major(fake: Any) -> bool:
@@ -350,5 +370,15 @@ def text_of(operand: Any) -> str:
     fake = operand.meta.get("val")
     if getattr(fake, "dtype", None) is None:
         return f"{name}"
-    sizes = ", ".join(str(length) for length in fake.shape)
+    sizes = ", ".join(_size_text(getattr(length, "node", length)) for length in fake.shape)
     return f"{name}: {SHORT_DTYPES.get(str(fake.dtype), str(fake.dtype))}[{sizes}]"
+
+
+def _size_text(length: Any) -> str:
+    return _expression_text(length.expr) if hasattr(length, "expr") else str(length)
+
+
+@cache
+def _expression_text(expression: Any) -> str:
+    """A symbolic size as text: it takes long to print, and there are few of them."""
+    return str(expression)

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Node
 
 from fuseconv.contract import DTYPES
 from fuseconv.graph import Workspace, find_op, is_repeatable, map_nodes
 from fuseconv.predicates import FUNCTIONS, Constants, Refused, row_major, same_sizes, text_of
 from fuseconv.rule_text import Apply, Call, Items, Line, Literal, Name, Term
-from fuseconv.sizes import GuardError, key_of, run_for_all_sizes
-
-Results: TypeAlias = dict[Any, Any]
-"""Results of ops on fake tensors, by what they depend on."""
+from fuseconv.sizes import GuardError
 
 
 @dataclass(frozen=True)
@@ -62,17 +58,13 @@ class Replacement:
     fakes: Mapping[str, Any]
 
 
-def instantiate(
-    lines: Sequence[Line], captures: Mapping[str, Any], workspace: Workspace, seen: Results | None = None
-) -> Replacement:
+def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], workspace: Workspace) -> Replacement:
     """Puts the values of a site into the lines of `replace`, and runs the ops on fake tensors.
 
     Args:
         lines: the parsed lines.
         captures: name to node, literal, or list of them.
         workspace: the graph they are of.
-        seen: results of earlier calls, used and added to: for judging many sites; then a fake tensor stands for
-            several values, and none may become a node's.
 
     Raises:
         Refused: an op does not take these values, needs a new guard, or a function has no value for them.
@@ -83,7 +75,7 @@ def instantiate(
     same: dict[str, Node | Made] = {}
     for line in lines:
         if isinstance(line.value, Call):
-            instruction = _instruction(line, _resolved(line.value, values, workspace), fakes, workspace.mode, seen)
+            instruction = _instruction(line, _resolved(line.value, values, workspace), fakes, workspace)
             if line.constant:
                 _check_constant(
                     line, instruction, {made.targets[0] for made in instructions if made.constant}, workspace
@@ -117,7 +109,7 @@ def check_same(new: Any, node: Node, strides: str = "same") -> None:
             raise Refused(expected, f"{what} {getattr(new, what)}")
     if not same_sizes(new.shape, old.shape):
         raise Refused(f"a replacement of the shape of {text_of(node)}", f"shape [{', '.join(map(str, new.shape))}]")
-    if strides == "same" and not row_major(new) and not same_sizes(new.stride(), old.stride()):
+    if strides == "same" and not same_sizes(new.stride(), old.stride()) and not row_major(new):
         raise Refused(f"a replacement with the strides of {text_of(node)}", f"strides {tuple(new.stride())}")
 
 
@@ -147,26 +139,19 @@ def _resolved(
     return op, args, {name: resolve(term, values, constants) for name, term in call.kwargs}
 
 
-def _instruction(
-    line: Line, resolved: tuple[Any, ...], fakes: Mapping[str, Any], mode: FakeTensorMode | None, seen: Results | None
-) -> Instruction:
+def _instruction(line: Line, resolved: tuple[Any, ...], fakes: Mapping[str, Any], workspace: Workspace) -> Instruction:
     op, args, kwargs = resolved
     if any(isinstance(leaf, torch.SymInt) for leaf in torch.utils._pytree.tree_leaves((args, kwargs))):
         raise Refused(f"sizes for {op} that are numbers", "one that is dynamic")
     fake_args = tuple(_fake(value, fakes) for value in args)
     fake_kwargs = {name: _fake(value, fakes) for name, value in kwargs.items()}
-    key = (op, key_of(fake_args), key_of(list(fake_kwargs.items()))) if seen is not None else ()
-    if seen is not None and key in seen:
-        return Instruction(line.targets, line.unpacks, op, args, kwargs, seen[key], line.constant)
     try:
-        fake = run_for_all_sizes(mode, lambda: op(*fake_args, **fake_kwargs))
+        fake = workspace.run(op, fake_args, fake_kwargs)
     except GuardError as problem:
         raise Refused(f"sizes that {op} takes, all of them", str(problem)) from None
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError) as problem:
         reason = str(problem).strip().split("\n")[0] or type(problem).__name__
         raise Refused(f"arguments that {op} takes", reason) from None
-    if seen is not None:
-        seen[key] = fake
     return Instruction(line.targets, line.unpacks, op, args, kwargs, fake, line.constant)
 
 

@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from fuseconv.explanation import alike
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
 
     from fuseconv.demo import Embedded
+    from fuseconv.explanation import Explained, Explanation
     from fuseconv.machine import Finding
     from fuseconv.parity import Report
     from fuseconv.pipeline import Conversion
     from fuseconv.rule import Rule
     from fuseconv.rule_check import CheckRow
     from fuseconv.steps import Miss, Plan
+
+MOST_REASONS = 3
+"""How many reasons a rule's rejected sites are shown with."""
 
 
 class _Table(Table):
@@ -51,29 +57,54 @@ def print_fusions(console: Console, plan: Plan) -> None:
     console.print(table)
 
 
-def print_misses(console: Console, misses: Sequence[Miss], *, most: int = 20) -> None:
-    """Prints the near misses: the first node that differed, what was expected and found, the model's source line."""
-    for miss in misses[:most]:
-        console.print(Text(miss.rule, style="bold"), f"at {miss.node}: {miss.reason}", highlight=False, markup=False)
-        for name, value in (("expected", miss.expected), ("found", miss.found), ("model", miss.where)):
-            if value:
-                console.print(f"    {name}: {value}", highlight=False, markup=False)
-    if len(misses) > most:
-        console.print(f"... and {len(misses) - most} more (--json has all)")
-
-
 def print_plan(console: Console, plan: Plan, path: Path) -> None:
     """Prints the fusions of a plan, and where it was written."""
     print_fusions(console, plan)
     console.print(f"\n{len(plan.steps)} steps in {path}", highlight=False)
 
 
-def print_explanation(console: Console, plan: Plan) -> None:
-    """Prints the fusions of a plan, then what nearly matched."""
-    print_fusions(console, plan)
-    if plan.misses:
-        console.print(f"\n{len(plan.misses)} near misses", style="bold")
-        print_misses(console, plan.misses)
+def print_explanation(console: Console, told: Explanation, *, everything: bool = False) -> None:
+    """Prints, family by family, where each rule is applied, where it is rejected and why, and what came nearest.
+
+    Sites that differ in nothing but the layer they are in are one line, unless `everything` is asked for.
+    """
+    silent = [rule for rule in told.rules if not (rule.applied or rule.near_miss)]
+    families: dict[str, list[Explained]] = {}
+    for rule in told.rules:
+        if rule not in silent:
+            families.setdefault(rule.family, []).append(rule)
+    for family, rules in families.items():
+        console.print(Text(family or "rules", style="bold"), highlight=False)
+        for rule in rules:
+            _print_explained(console, rule, everything=everything)
+        console.print()
+    console.print(f"{len(silent)} of {len(told.rules)} rules found nothing near", highlight=False)
+
+
+def _print_explained(console: Console, rule: Explained, *, everything: bool) -> None:
+    counts = {"applied": len(rule.applied), "rejected": len(rule.rejected), "nearly": len(rule.near_misses)}
+    text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    console.print(f"  {rule.rule}: {text}", highlight=False, markup=False)
+    groups = [(miss, 1) for miss in rule.rejected] if everything else alike(rule.rejected)
+    for miss, count in groups if everything else groups[:MOST_REASONS]:
+        _print_miss(console, "rejected" + (f" {count} times, first" if count > 1 else ""), miss)
+    if len(groups) > MOST_REASONS and not everything:
+        console.print(f"    and {len(groups) - MOST_REASONS} other reasons: --all shows them", highlight=False)
+    for miss in rule.near_misses if everything else rule.near_misses[:1]:
+        _print_miss(console, f"{miss.matched} of {miss.ops} ops", miss)
+
+
+def _print_miss(console: Console, what: str, miss: Miss) -> None:
+    differs = f", differs at {miss.differs}" if miss.differs != miss.node else ""
+    lines = [f"    {what} at {miss.node}{differs}"]
+    if miss.reason != f"expected {miss.expected}, found {miss.found}":
+        lines.append(f"      {miss.reason}")
+    else:
+        lines += [f"      expected  {miss.expected}", f"      found     {miss.found}"]
+    if miss.where:
+        lines.append(f"      model     {miss.where}")
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
 
 
 def print_conversion(console: Console, conversion: Conversion) -> None:

@@ -91,9 +91,9 @@ def apply(workspace: Workspace, step: Step) -> None:
     for name, node in results.items():
         workspace.replace(node, made[name], made=name not in replacement.same)
     for node in sorted(matched, reverse=True):
-        workspace.graph.erase_node(node)
+        workspace.erase(node)
     for node, fake in downstream.items():
-        node.meta["val"] = fake
+        workspace.relay(node, fake)
 
 
 def _matched(workspace: Workspace, name: str, op: str) -> Node:
@@ -147,9 +147,8 @@ def _create(
 def _compute(workspace: Workspace, instruction: Instruction, made: Mapping[str, Node], origin: Node) -> Node:
     """Creates the constant that an op gives on constants."""
     args, kwargs = _with_nodes((instruction.args, dict(instruction.kwargs)), made)
-    node = workspace.compute(instruction.op, args, kwargs, f"{instruction.targets[0]}_{origin.name}")
-    node.meta.setdefault("val", instruction.fake)
-    return node
+    name = f"{instruction.targets[0]}_{origin.name}"
+    return workspace.compute(instruction.op, args, kwargs, name, instruction.fake)
 
 
 def _with_nodes(arguments: Any, made: Mapping[str, Node]) -> Any:

@@ -83,6 +83,7 @@ class Rule(BaseModel):
     allow: str | None = Field(default=None, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
 
     _where: Callable[[str, int], str] | None = PrivateAttr(default=None)
+    _family: str = PrivateAttr(default="")
 
     @model_validator(mode="after")
     def _check(self) -> Rule:
@@ -137,10 +138,15 @@ class Rule(BaseModel):
         """Returns where a part of the rule stands: in its file, or by its name when it was made in memory."""
         return self._where(pointer, column) if self._where is not None else f"rule {self.name} ({pointer})"
 
-    def placed(self, where: Callable[[str, int], str]) -> Rule:
-        """Returns the rule knowing its place in a file, for errors found later."""
+    @property
+    def family(self) -> str:
+        """The file it is of, without its suffix, from the folder of the file that includes it; empty for none."""
+        return self._family
+
+    def placed(self, where: Callable[[str, int], str], family: str) -> Rule:
+        """Returns the rule knowing its place in a file, for errors found later, and its family."""
         rule = self.model_copy()
-        rule._where = where
+        rule._where, rule._family = where, family
         return rule
 
     @property

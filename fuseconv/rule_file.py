@@ -73,7 +73,11 @@ def _load(path: Path, open_files: tuple[Path, ...], done: set[Path], where: str)
     if len(done) > MAX_FILES:
         raise RuleError(f"more than {MAX_FILES} rule files", where=where, fix="name the files that are needed")
     for at, rule in enumerate(file.rules):
-        yield rule.placed(partial(_where_in, document, f"/rules/{at}"))
+        yield rule.placed(partial(_where_in, document, f"/rules/{at}"), _family(real, (*open_files, real)[0].parent))
+
+
+def _family(file: Path, folder: Path) -> str:
+    return (file.relative_to(folder) if file.is_relative_to(folder) else Path(file.name)).with_suffix("").as_posix()
 
 
 def _where_in(document: Document, base: str, pointer: str, column: int) -> str:

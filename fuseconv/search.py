@@ -6,9 +6,8 @@ already found, forwards along its users. Operands of commutative ops are tried b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import permutations
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,14 +17,13 @@ from torch.fx import Node
 
 from fuseconv.aliases import Aliases
 from fuseconv.contract import DTYPES
-from fuseconv.graph import Workspace, arguments, is_call, is_getitem, op_name, source_line
-from fuseconv.pattern import COMMUTATIVE, Default, Expected, OpLine, Pattern
+from fuseconv.graph import Workspace, arguments, is_call, is_getitem, nodes_in, op_name
+from fuseconv.near_miss import NearMiss, Words
+from fuseconv.pattern import Default, Expected, Pattern
 from fuseconv.predicates import Refused, text_of
 from fuseconv.product import PRODUCT, cuts, multiplies
-from fuseconv.replacement import Results
 from fuseconv.rule import refuse
 from fuseconv.rule_text import Items, Literal, Name
-from fuseconv.steps import Miss
 
 BUDGET = 20_000
 """The most comparisons one anchor may take; a pattern that needs more would hang on a large graph."""
@@ -34,43 +32,75 @@ TOLERANCE = 1e-3
 """How far a float of a graph may be from a float of a rule, relative: 0.7071 is 1/sqrt(2). A rule's float that is a
 multiple of 1/64, as 0.5, and every integer, is meant exactly."""
 
-_RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
-"""Ops whose `dim` does not count the dims of their first operand."""
-
-
-@dataclass(frozen=True)
-class NearMiss:
-    """A miss, how many ops of the pattern were found, of how many, and whether all fitted and it was refused."""
-
-    miss: Miss
-    found: int
-    lines: int
-    refused: bool
-
 
 class Index:
-    """A graph as the matcher reads it; good until the graph changes.
+    """A graph as the matcher reads it.
 
     Attributes:
         workspace: the graph.
-        seen: what replacements give, on fake tensors; good for every graph of the same program.
         calls: the nodes that call an op, by op; those that multiply, by `PRODUCT` too.
     """
 
-    def __init__(self, workspace: Workspace, seen: Results | None = None) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self.seen: Results = {} if seen is None else seen
-        self.calls: dict[Any, list[Node]] = {}
-        for node in workspace.graph.nodes:
-            if is_call(node):
-                self.calls.setdefault(node.target, []).append(node)
-            if multiplies(node):
-                self.calls.setdefault(PRODUCT, []).append(node)
+        self.calls: dict[Any, dict[Node, None]] = {
+            op: dict.fromkeys(nodes) for op, nodes in _by_op(workspace.graph.nodes).items()
+        }
+        self._arguments: dict[Node, dict[str, Any]] = {}
+        self._readers: dict[Node, dict[Any, list[Node]]] = {}
+
+    def update(self, changed: Collection[Node]) -> bool:
+        """Takes in that nodes are new, erased, or have other operands, readers or values.
+
+        Returns:
+            Whether what is written in place is another matter now, everywhere.
+        """
+        for node in changed:
+            self._arguments.pop(node, None)
+            self._readers.pop(node, None)
+            for op in (node.target, PRODUCT):
+                if self.is_call_of(node, op) and not node._erased:
+                    self.calls.setdefault(op, {})[node] = None
+                elif op in self.calls:
+                    self.calls[op].pop(node, None)
+                    if not self.calls[op]:
+                        del self.calls[op]
+        if "aliases" in vars(self) and self.aliases.is_changed_by(changed):
+            del self.aliases
+            return True
+        return False
+
+    @staticmethod
+    def is_call_of(node: Node, op: Any) -> bool:
+        """Whether a node calls an op, or is a product."""
+        return multiplies(node) if op is PRODUCT else is_call(node) and node.target is op
 
     @cached_property
     def aliases(self) -> Aliases:
         """What the graph writes in place."""
         return Aliases(self.workspace.graph, self.workspace.root)
+
+    def arguments(self, node: Node) -> Mapping[str, Any]:
+        """Returns every argument of an op call by its schema name."""
+        if node not in self._arguments:
+            self._arguments[node] = arguments(node)
+        return self._arguments[node]
+
+    def readers(self, node: Node, op: Any) -> Sequence[Node]:
+        """Returns the calls of an op that read a value: a mask may have as many readers as the model has layers."""
+        if node not in self._readers:
+            self._readers[node] = _by_op(node.users)
+        return self._readers[node].get(op, ())
+
+
+def _by_op(nodes: Iterable[Node]) -> dict[Any, list[Node]]:
+    calls: dict[Any, list[Node]] = {}
+    for node in nodes:
+        if is_call(node):
+            calls.setdefault(node.target, []).append(node)
+        if multiplies(node):
+            calls.setdefault(PRODUCT, []).append(node)
+    return calls
 
 
 class State(NamedTuple):
@@ -104,12 +134,14 @@ class Goal(NamedTuple):
 class Search:
     """The search for one pattern at one anchor."""
 
-    def __init__(self, index: Index, pattern: Pattern, anchor: Node) -> None:
+    def __init__(self, index: Index, pattern: Pattern, anchor: Node, read: set[Node]) -> None:
         self.index = index
         self.pattern = pattern
         self.anchor = anchor
+        self.read = read
         self.spent = 0
-        self.nearest = self.near(0, f"{pattern.lines[-1].op}", op_name(anchor.target), anchor)
+        self._rank = (0, False)
+        self.nearest = self.near(0, anchor, lambda: (str(pattern.lines[-1].op), op_name(anchor.target)))
 
     def ways(self) -> Iterator[State]:
         """Yields every way the pattern fits at the anchor."""
@@ -126,55 +158,64 @@ class Search:
             number, position = self.pattern.places[term.id]
             node = _source(actual, position) if self.pattern.lines[number].unpacks else actual
             if node is None:
-                self.fail(state, f"{label} to be a result of {self.pattern.lines[number].op}", text_of(actual))
+                self.fail(
+                    state,
+                    lambda: (f"{label} to be a result of {self.pattern.lines[number].op}", text_of(actual)),
+                    actual,
+                )
                 return
             yield from self.line(number, node, rest, state)
         elif isinstance(term, Name) and term.id not in self.pattern.literals:
+            self.read.update(nodes_in(actual))
             if term.id == "_" or term.id not in state.captures:
                 captures = state.captures if term.id == "_" else {**state.captures, term.id: actual}
                 yield from self.solve(rest, state._replace(captures=captures))
             elif _same(state.captures[term.id], actual):
                 yield from self.solve(rest, state)
             else:
-                self.fail(state, f"{label} to be {term.id}, {text_of(state.captures[term.id])}", text_of(actual))
+                same = state.captures[term.id]
+                self.fail(state, lambda: (f"{label} to be {term.id}, {text_of(same)}", text_of(actual)), actual)
         elif isinstance(term, Items):
             if isinstance(actual, list | tuple) and len(actual) == len(term.items):
                 inner = [Goal(item, value, label, rank) for item, value in zip(term.items, actual, strict=True)]
                 yield from self.solve((*inner, *rest), state)
             else:
-                self.fail(state, f"{label} to be a list of {len(term.items)}", text_of(actual))
+                count = len(term.items)
+                self.fail(state, lambda: (f"{label} to be a list of {count}", text_of(actual)), actual)
         elif self.literal(term, actual, rank):
             yield from self.solve(rest, state)
         else:
-            self.fail(state, f"{label} to be {_shown(term)}", text_of(actual))
+            self.fail(state, lambda: (f"{label} to be {_shown(term)}", text_of(actual)), actual)
 
     def line(self, number: int, node: Any, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
         """Yields the states in which a line is that node, and the goals hold."""
         line = self.pattern.lines[number]
+        self.read.update(nodes_in(node))
         if number in state.nodes:
             if state.nodes[number] is node:
                 yield from self.solve(goals, state)
             else:
-                self.fail(state, f"{line.targets[0]} to be {state.nodes[number].name}", text_of(node))
+                other = state.nodes[number]
+                self.fail(state, lambda: (f"{line.targets[0]} to be {other.name}", text_of(node)), node)
             return
         if line.op is PRODUCT and isinstance(node, Node):
             yield from self.product(number, node, goals, state)
             return
         if not is_call(node) or node.target is not line.op:
-            found = op_name(node.target) if isinstance(node, Node) and node.op == "call_function" else text_of(node)
-            self.fail(state, str(line.op), found, node)
+            self.fail(state, lambda: (str(line.op), _called(node)), node)
             return
         if any(node is other for other in state.matched()):
-            self.fail(state, f"another {line.op}", text_of(node), node)
+            self.fail(state, lambda: (f"another {line.op}", text_of(node)), node)
             return
         state = state._replace(nodes={**state.nodes, number: node})
-        for terms in _orders(line, actuals := arguments(node)):
-            rank = _rank(actuals) if str(line.op) not in _RANK_FREE else None
+        actuals = self.index.arguments(node)
+        orders = self.pattern.orders[number]
+        for slots in orders if _same(actuals.get("alpha", 1), 1) else orders[:1]:
             new = [
-                Goal(term, actuals[name], f"{name} of {line.op}", rank if name.startswith("dim") else None)
-                for name, term in terms.items()
+                Goal(slot.term, actuals[slot.name], slot.label, _rank(actuals) if slot.is_axis else None)
+                for slot in slots
             ]
-            yield from self.solve((*sorted(new, key=self.hardness), *goals), state)
+            yield from self.solve((*new, *goals), state)
 
     def product(self, number: int, node: Node, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
         """Yields the states in which a line is the product that a node is, in some order, and the goals hold."""
@@ -184,22 +225,27 @@ class Search:
         may_be_none = all(isinstance(term, Name) and term.id in self.pattern.places for term in terms.values())
         is_anchor = number == len(self.pattern.lines) - 1
         taken = state.matched()
-        for cut in cuts(node, len(terms)):
+        for cut in cuts(node, len(terms), self.visit):
             if not cut.nodes and (is_anchor or not may_be_none):
                 continue
             if any(inner is other for inner in cut.nodes for other in taken):
                 continue
             here = state._replace(nodes={**state.nodes, number: node}, products={**state.products, number: cut.nodes})
-            for factors in dict.fromkeys(permutations(cut.factors)):
+            number_of = Goal(times, cut.number, "the number of the product", None)
+            tried = set()
+            for factors in permutations(cut.factors):
+                self.spend()
+                if factors in tried:
+                    continue
+                tried.add(factors)
+                # A factor that is an op is compared before one that is a capture, and the number before both, or last.
                 new = [
-                    Goal(times, cut.number, "the number of the product", None),
-                    *(
-                        Goal(term, one, "a factor of the product", None)
-                        for term, one in zip(terms.values(), factors, strict=True)
-                    ),
+                    Goal(term, one, "a factor of the product", None)
+                    for term, one in sorted(zip(terms.values(), factors, strict=True), key=self._is_capture)
                 ]
-                yield from self.solve((*sorted(new, key=self.hardness), *goals), here)
-        self.fail(state, f"a product of {len(terms)} tensors", text_of(node), node)
+                first, last = ((), (number_of,)) if isinstance(times, Name) else ((number_of,), ())
+                yield from self.solve((*first, *new, *last, *goals), here)
+        self.fail(state, lambda: (f"a product of {len(terms)} tensors", text_of(node)), node)
 
     def open_line(self, state: State) -> Iterator[State]:
         """Goes on with a line that hangs on a value already found: its users are tried."""
@@ -211,10 +257,9 @@ class Search:
             line = self.pattern.lines[number]
             for term in line.terms.values():
                 if (value := self.value(term, state)) is not None:
-                    for user in value.users:
-                        if user.target is line.op or (line.op is PRODUCT and multiplies(user)):
-                            yield from self.line(number, user, (), state)
-                    self.fail(state, f"{value.name} to be read by {line.op}", "no such op")
+                    for user in self.index.readers(value, line.op):
+                        yield from self.line(number, user, (), state)
+                    self.fail(state, partial(_unread, value, line.op), value)
                     return
 
     def value(self, term: Expected, state: State) -> Node | None:
@@ -237,11 +282,13 @@ class Search:
             return _same(term.value, actual)
         return isinstance(term, Literal) and _same_literal(term, actual, rank)
 
-    def hardness(self, goal: Goal) -> int:
-        """Literals are compared first, then ops, then captures are bound."""
-        if isinstance(goal.term, Name) and goal.term.id not in self.pattern.literals:
-            return 1 if goal.term.id in self.pattern.places else 2
-        return 0
+    def _is_capture(self, factor: tuple[Expected, Node]) -> bool:
+        return isinstance(factor[0], Name) and factor[0].id not in self.pattern.places
+
+    def visit(self, node: Node) -> None:
+        """Counts a node of a product."""
+        self.read.add(node)
+        self.spend()
 
     def spend(self) -> None:
         """Counts one comparison.
@@ -254,31 +301,29 @@ class Search:
             what = f"the pattern takes more than {BUDGET} comparisons at {self.anchor.name}"
             raise refuse(self.pattern.rule, "/match", what, "name more of the arguments, or split the rule")
 
-    def fail(self, state: State, expected: str, found: str, node: Any = None) -> None:
-        """Notes a place where the pattern stops, if none was deeper."""
-        if len(state.nodes) > self.nearest.found:
-            at = node if isinstance(node, Node) else None
-            last = list(state.nodes.values())[-1]
-            self.nearest = self.near(len(state.nodes), expected, found, at if at is not None else last)
+    def fail(self, state: State, words: Words, at: Any) -> None:
+        """Notes a place where the pattern stops, if none was deeper; of two as deep, rather one at an op."""
+        rank = (len(state.nodes), is_call(at))
+        if rank > self._rank:
+            self._rank = rank
+            differs = at if isinstance(at, Node) else list(state.nodes.values())[-1]
+            self.nearest = self.near(len(state.nodes), differs, words)
 
     def refusal(self, problem: Refused) -> NearMiss:
         """Returns the miss of a way that fits and may not be replaced."""
-        return self.near(len(self.pattern.lines), problem.expected, problem.found, self.anchor, refused=True)
+        return self.near(len(self.pattern.lines), problem.at or self.anchor, problem.words, refused=True)
 
-    def near(self, found: int, expected: str, what: str, node: Node, *, refused: bool = False) -> NearMiss:
-        """Returns the miss of this anchor, to be blamed on `node`."""
-        reason = f"expected {expected}, found {what}"
-        where = source_line(node) or source_line(self.anchor)
-        miss = Miss(self.pattern.rule.name, self.anchor.name, reason, expected, what, where)
-        return NearMiss(miss, found, len(self.pattern.lines), refused)
+    def near(self, found: int, differs: Node, words: Words, *, refused: bool = False) -> NearMiss:
+        """Returns the miss of this anchor."""
+        return NearMiss(self.pattern.rule, self.anchor, differs, found, len(self.pattern.lines), words, refused)
 
 
-def _orders(line: OpLine, actuals: Mapping[str, Any]) -> Iterator[Mapping[str, Expected]]:
-    yield line.terms
-    if str(line.op) in COMMUTATIVE and _same(actuals.get("alpha", 1), 1):
-        first, second = list(actuals)[:2]
-        if first in line.terms and second in line.terms and line.terms[first] != line.terms[second]:
-            yield {**line.terms, first: line.terms[second], second: line.terms[first]}
+def _unread(value: Node, op: Any) -> tuple[str, str]:
+    return f"{value.name} to be read by {op}", "no such op"
+
+
+def _called(node: Any) -> str:
+    return op_name(node.target) if isinstance(node, Node) and node.op == "call_function" else text_of(node)
 
 
 def _rank(actuals: Mapping[str, Any]) -> int | None:

@@ -61,6 +61,10 @@ class Miss:
         expected: what the rule asks for.
         found: what the program has.
         where: the model's source line, empty when the program does not carry it.
+        differs: the first node that differs.
+        matched: how many ops of the rule were found.
+        ops: how many the rule has.
+        refused: whether the rule fits there, and may not be applied.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -71,6 +75,10 @@ class Miss:
     expected: str
     found: str
     where: str
+    differs: str = ""
+    matched: int = 0
+    ops: int = 0
+    refused: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ from fuseconv.targets import TARGETS
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write tests/golden/*.txt anew")
+    parser.addoption(
+        "--every-variant", action="store_true", help="try every respelled variant of every rule's examples"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -144,10 +144,11 @@ def test_failures_say_what_where_and_fix(name: str, folder: Path, capsys: pytest
 
 def test_a_rule_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     explain = ["explain", folder / "gate.pt2"]
-    assert {"linear-act", "mul-add"} <= {step["rule"] for step in as_json(capsys, *explain)[1]["result"]["fusions"]}
-    left = as_json(capsys, *explain, "--no-rule", "linear-act")[1]["result"]["fusions"]
-    assert "mul-add" in {step["rule"] for step in left}
-    assert "linear-act" not in {step["rule"] for step in left}
+    told = as_json(capsys, *explain)[1]["result"]["rules"]
+    assert {"linear-act", "mul-add"} <= {rule["rule"] for rule in told if rule["applied"]}
+    left = as_json(capsys, *explain, "--no-rule", "linear-act")[1]["result"]["rules"]
+    assert "mul-add" in {rule["rule"] for rule in left if rule["applied"]}
+    assert "linear-act" not in {rule["rule"] for rule in left}
 
 
 def test_a_wrong_rule_leaves_nothing_behind(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

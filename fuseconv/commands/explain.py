@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,14 @@ from fuseconv.commands.progress import shown
 @click.argument("model", type=Path)
 @rules_options
 @model_options
+@click.option("--all", "everything", is_flag=True, help="Every rejected site and near miss, not the best a rule.")
 @json_option
-def explain(model: Path, rules: Path | None, without: tuple[str, ...], **source: Any) -> Outcome:
-    """Say per rule what matches in MODEL, what nearly does: the first node that differs, expected and found."""
+def explain(model: Path, rules: Path | None, without: tuple[str, ...], everything: bool, **source: Any) -> Outcome:
+    """Say per rule where it applies in MODEL, where it is rejected and why, and what came nearest."""
     options = reading(**source)
 
     from fuseconv import pipeline, report
 
-    found = pipeline.match(model, rules=rules, without=without, options=options, progress=shown)
-    result = {**pipeline.plan_to_json(found), "near_misses": [asdict(miss) for miss in found.misses]}
-    return Outcome(result, lambda console: report.print_explanation(console, found))
+    plan, told = pipeline.explain(model, rules=rules, without=without, options=options, progress=shown)
+    result = {"fusions": pipeline.plan_to_json(plan)["fusions"], **told.to_json()}
+    return Outcome(result, lambda console: report.print_explanation(console, told, everything=everything))
