@@ -161,6 +161,11 @@ class Workspace:
             known = self._constants[node.name] = self._compute(known, {}).detach().clone()
         return known
 
+    def deferred(self, node: Node) -> Deferred | None:
+        """Returns how a constant is to be computed; None for what is no constant, or is known already."""
+        known = self._constants.get(node.name) if node.op == "placeholder" else None
+        return known if isinstance(known, Deferred) else None
+
     def _compute(self, deferred: Deferred, done: dict[Node, torch.Tensor]) -> torch.Tensor:
         def value(node: Node) -> torch.Tensor:
             known = self._constants[node.name]

@@ -15,11 +15,11 @@ from fuseconv import parity, rule_check, sources
 from fuseconv.assembly import Progress, Written, copy_libraries, describe, target_names, write_targets
 from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle, seal
 from fuseconv.capture import Program, capture
+from fuseconv.checked import checked_plan
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
 from fuseconv.own_rules import load_rules
 from fuseconv.parity import Report
 from fuseconv.placement import place
-from fuseconv.plan import plan as make_plan
 from fuseconv.rewrite import rewrite
 from fuseconv.rule import Rule
 from fuseconv.rule_check import CheckRow
@@ -75,7 +75,10 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             }
             for step in plan.steps
         ],
-        "near_misses": [{"rule": miss.rule, "node": miss.node, "reason": miss.reason} for miss in plan.misses],
+        "near_misses": [
+            {"rule": miss.rule, "node": miss.node, "reason": miss.reason, "rejected": miss.rejected}
+            for miss in plan.misses
+        ],
     }
 
 
@@ -235,7 +238,9 @@ def _fuse(
 ) -> tuple[Plan, Program]:
     with progress("match"):
         device = program.contract.device
-        chosen = read_plan(Path(plan)) if plan else make_plan(program, known, device=device, targets=names, allow=allow)
+        chosen = (
+            read_plan(Path(plan)) if plan else checked_plan(program, known, device=device, targets=names, allow=allow)
+        )
     with progress("rewrite"):
         return chosen, rewrite(program, chosen)
 
@@ -258,7 +263,25 @@ def default_output(model: Path) -> Path:
     return model.with_name((model.name if model.is_dir() else model.stem) + SUFFIX)
 
 
-def unsupported(conversion: Conversion) -> FuseconvError | None:
+def incomplete(conversion: Conversion) -> FuseconvError | None:
+    """Returns the error that says what was left out of a bundle that stands: sites of wrong rules, or targets."""
+    return rejection(conversion.plan, str(conversion.bundle)) or _unsupported(conversion)
+
+
+def rejection(plan: Plan, where: str) -> ParityError | None:
+    """Returns the error for sites that were left as they were because a rule computes something else there, if any."""
+    if not plan.rejected:
+        return None
+    first, rules = plan.rejected[0], sorted({miss.rule for miss in plan.rejected})
+    return ParityError(
+        f"{len(plan.rejected)} sites were left as they were, of {', '.join(rules)}; first: rule {first.rule} at "
+        f"{first.node}: {first.reason}",
+        where=where,
+        fix=f"correct the rule, `fuseconv rules check` tries it alone, or leave it out with --no-rule {first.rule}",
+    )
+
+
+def _unsupported(conversion: Conversion) -> FuseconvError | None:
     """Returns the error that says which targets were left out, if any; the others stand."""
     if not conversion.skipped:
         return None

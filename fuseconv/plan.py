@@ -7,7 +7,8 @@ rounds go on until one finds nothing. What is left is the reasons.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from torch.fx import Node
 
@@ -36,8 +37,18 @@ APPLICATIONS_PER_NODE = 20
 """The most applications of rules in one stage, for each node of the program."""
 
 
+SiteKey: TypeAlias = tuple[str, tuple[str, ...]]
+"""What a site is called in every plan of one program: the rule, the matched nodes."""
+
+
 def plan(
-    program: Program, rules: Sequence[Rule], *, device: str, targets: Collection[str], allow: Collection[str] = ()
+    program: Program,
+    rules: Sequence[Rule],
+    *,
+    device: str,
+    targets: Collection[str],
+    allow: Collection[str] = (),
+    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
 ) -> Plan:
     """Finds what to rewrite.
 
@@ -47,6 +58,7 @@ def plan(
         device: `cpu` or `cuda`; rules for other devices are left out.
         targets: the targets the result is written to; a rule limited to some must allow all of them.
         allow: names of rules that change numbers and are wanted all the same.
+        rejected: sites to leave alone, and why.
 
     Returns:
         The steps, in the order to execute them, and the near misses, by rule.
@@ -58,11 +70,12 @@ def plan(
     patterns = {rule.name: compile_rule(rule) for rule in used}
     check_loops(patterns.values())
     workspace = Workspace(program.exported, trainable=program.trainable)
+    seen: Results = {}
     steps: list[Step] = []
     misses: dict[tuple[str, str], Miss] = {}
     for stage in STAGES:
         of_stage = [(rule, patterns[rule.name]) for rule in used if rule.stage == stage]
-        for step, miss in run_stage(workspace, stage, of_stage):
+        for step, miss in run_stage(workspace, stage, of_stage, seen, rejected):
             if step is not None:
                 steps.append(step)
             if miss is not None:
@@ -80,9 +93,20 @@ def _is_for(rule: Rule, device: str, targets: Collection[str], allow: Collection
 
 
 def run_stage(
-    workspace: Workspace, stage: str, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]
+    workspace: Workspace,
+    stage: str,
+    rules: Sequence[tuple[Rule, tuple[Pattern, ...]]],
+    seen: Results,
+    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
 ) -> Iterator[tuple[Step | None, Miss | None]]:
     """Runs the rules of one stage on a graph to their fixpoint.
+
+    Args:
+        workspace: the graph; it is rewritten.
+        stage: the stage.
+        rules: its rules, and their patterns.
+        seen: results of ops on fake tensors of the graph's mode, used and added to.
+        rejected: sites to leave alone, and why.
 
     Yields:
         The steps as they are executed, and the misses that remain.
@@ -92,14 +116,17 @@ def run_stage(
     """
     budget = APPLICATIONS_PER_NODE * (len(workspace.graph.nodes) + 10)
     near: list[NearMiss] = []
-    seen: Results = {}
     rounds: list[list[Step]] = []
     for _ in range(MAX_ROUNDS):
         workspace.clean()
         sites, near = _find(Index(workspace, seen), rules)
-        chosen, losers = _without_overlaps(sites)
+        keys = [(site.rule.name, tuple(workspace.name(node) for node in site.nodes)) for _, site in sites]
+        for key in keys:
+            if key in rejected:
+                yield None, rejected[key]
+        chosen, losers = _without_overlaps(site for site, key in zip(sites, keys, strict=True) if key not in rejected)
         done: list[Step] = []
-        for step in _execute(workspace, stage, chosen):
+        for step in _execute(workspace, stage, chosen, seen):
             done.append(step)
             yield step, None
         for loser in losers:
@@ -168,13 +195,13 @@ def _overlap(site: Site, winner: Site) -> Miss:
     )
 
 
-def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterator[Step]:
+def _execute(workspace: Workspace, stage: str, sites: Iterable[Site], seen: Results) -> Iterator[Step]:
     """Executes sites of one round; a site that an earlier one has moved out of place waits for the next round."""
     for site in sites:
         captures = {name: map_nodes(value, workspace.current) for name, value in site.captures.items()}
         try:
             step = _step(workspace, stage, site, captures)
-            apply(workspace, step)
+            apply(workspace, step, seen)
         except Refused:
             continue
         yield step

@@ -93,6 +93,9 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
         table.add(target, "not written", "", "", "", "")
         console.print(f"{target}: {reason}", highlight=False, markup=False)
     console.print(table)
+    if conversion.plan.rejected:
+        console.print(f"\n{len(conversion.plan.rejected)} sites rejected, left as they were", style="bold")
+        print_misses(console, conversion.plan.rejected)
     console.print(f"\nbundle: {conversion.bundle}", highlight=False)
 
 

@@ -20,9 +20,10 @@ from fuseconv.errors import RuleError
 from fuseconv.graph import Workspace, from_binding, nodes_in, op_name
 from fuseconv.match import check_replaced, check_users, insertion_point
 from fuseconv.predicates import Refused
-from fuseconv.replacement import Instruction, Made, instantiate
+from fuseconv.replacement import Instruction, Made, Results, instantiate
 from fuseconv.rule_names import check_replacement
 from fuseconv.rule_text import RuleTextError, parse_line
+from fuseconv.sizes import likeness
 from fuseconv.steps import Plan, Step
 
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -40,10 +41,11 @@ def rewrite(program: Program, plan: Plan) -> Program:
             differs in dtype or shape.
     """
     workspace = Workspace(program.exported, trainable=program.trainable)
+    seen: Results = {}
     for number, step in enumerate(plan.steps):
         where = f"step {number} of the plan, rule {step.rule} (/steps/{number})"
         try:
-            apply(workspace, step)
+            apply(workspace, step, seen)
         except Refused as problem:
             raise RuleError(f"the step does not fit: {problem}", where=where, fix=_REMAKE) from None
         except RuleTextError as problem:
@@ -55,8 +57,13 @@ def rewrite(program: Program, plan: Plan) -> Program:
 _REMAKE = "remove the step as well, or make the plan again with `fuseconv match`"
 
 
-def apply(workspace: Workspace, step: Step) -> None:
+def apply(workspace: Workspace, step: Step, seen: Results | None = None) -> None:
     """Executes one step.
+
+    Args:
+        workspace: the graph.
+        step: the step.
+        seen: results of ops on fake tensors, used and added to.
 
     Raises:
         Refused: the step does not fit the graph; then nothing is changed.
@@ -72,7 +79,7 @@ def apply(workspace: Workspace, step: Step) -> None:
     operands = frozenset(node for value in captures.values() for node in nodes_in(value))
     _check_edges(matched, operands, frozenset(results.values()))
     point = insertion_point(matched, operands, frozenset(results.values()))
-    replacement = instantiate(lines, captures, workspace)
+    replacement = instantiate(lines, captures, workspace, seen)
     for name in results:
         if name not in replacement.fakes:
             raise Refused(f"a line of `replace` that binds {name}", "none")
@@ -130,7 +137,8 @@ def _create(
     suffix = "" if named else f"_{instruction.targets[0]}"
     args, kwargs = _with_nodes((instruction.args, dict(instruction.kwargs)), made)
     node = workspace.create(instruction.op, args, kwargs, f"{word}_{source.name}{suffix}")
-    node.meta = _meta(source, instruction.fake, step)
+    fake = likeness(workspace.mode, instruction.fake)  # the instruction's may be that of other sites too
+    node.meta = _meta(source, fake, step)
     if not instruction.unpacks:
         return {instruction.targets[0]: node}
     picked = {}
@@ -139,7 +147,7 @@ def _create(
             at = results.get(name, source)
             label = f"getitem_{at.name}" + ("" if name in results else f"_{name}")
             item = workspace.create(operator.getitem, (node, position), {}, label)
-            item.meta = _meta(at, instruction.fake[position], step)
+            item.meta = _meta(at, fake[position], step)
             picked[name] = item
     return picked
 
@@ -148,7 +156,7 @@ def _compute(workspace: Workspace, instruction: Instruction, made: Mapping[str, 
     """Creates the constant that an op gives on constants."""
     args, kwargs = _with_nodes((instruction.args, dict(instruction.kwargs)), made)
     node = workspace.compute(instruction.op, args, kwargs, f"{instruction.targets[0]}_{origin.name}")
-    node.meta.setdefault("val", instruction.fake)
+    node.meta.setdefault("val", likeness(workspace.mode, instruction.fake))
     return node
 
 

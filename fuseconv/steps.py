@@ -61,6 +61,7 @@ class Miss:
         expected: what the rule asks for.
         found: what the program has.
         where: the model's source line, empty when the program does not carry it.
+        rejected: whether the rule applies there by all that it says, and computed something else when it was tried.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -71,6 +72,7 @@ class Miss:
     expected: str
     found: str
     where: str
+    rejected: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ class Plan:
     steps: tuple[Step, ...]
     misses: tuple[Miss, ...] = ()
     schema: int = field(default=SCHEMA)
+
+    @property
+    def rejected(self) -> tuple[Miss, ...]:
+        """The sites at which a rule computed something else when it was tried."""
+        return tuple(miss for miss in self.misses if miss.rejected)
 
     def counts(self) -> dict[str, int]:
         """Returns how many times each rule is applied, by name."""
