@@ -5,6 +5,7 @@ Nothing happens here but the sequence; every step is one function of its own fil
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -102,13 +103,19 @@ def read_program(
         return subject, place(capture(subject), options.device)
 
 
+WORTH_TWO_PROCESSES = 16
+"""Rules: to start a process takes as long as to check some ten of them."""
+
+
 def check_rules(path: str | Path | None = None) -> list[CheckRow]:
-    """Checks a rule file without a model: its form, its ops, loops, its examples and variants of them.
+    """Checks a rule file without a model: its form, its ops, loops, its examples and variants of them, by algebra.
 
     Raises:
         RuleError: a rule is not well formed.
     """
-    return rule_check.check_rules(load_rules(path))
+    rules = load_rules(path)
+    several = len(rules) >= WORTH_TWO_PROCESSES and (os.cpu_count() or 1) > 1
+    return rule_check.check_rules(rules, processes=2 if several else 1)
 
 
 def match(
