@@ -121,7 +121,7 @@ def _miss(excerpt: Excerpt, difference: str) -> Miss:
         step.nodes[-1],
         f"tried, it computes something else: {difference}",
         "what the matched ops give, about as near to float64",
-        difference.partition("; ")[0],
+        difference.partition("; ")[0].partition(": ")[2] or difference,
         source_line(excerpt.first),
         rejected=True,
     )

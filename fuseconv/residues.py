@@ -273,6 +273,7 @@ _OPS: Mapping[str, Callable[..., Any]] = {
     "sqrt": _of_all(lambda f, x: f.root(x)),
     "rsqrt": _of_all(lambda f, x: inverse(f.root(x))),
     "addcmul": _of_all(lambda _, x, tensor1, tensor2, value=_ONE: (x + tensor1 * tensor2 % PRIME * value) % PRIME),
+    "lerp": _of_all(lambda _, x, end, weight: (x + (end - x) % PRIME * weight) % PRIME),
     "mm": lambda field, x, mat2: Residues(matmul(of(x, field), of(mat2, field)), field),
     "bmm": lambda field, x, mat2: Residues(matmul(of(x, field), of(mat2, field)), field),
     "mv": lambda field, x, vec: Residues(matmul(of(x, field), of(vec, field)), field),

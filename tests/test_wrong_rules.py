@@ -119,7 +119,7 @@ WRONG = {
     "almost_a_sum": (
         [X, Y],
         ["z = aten.add.Tensor(x, y)"],
-        [],
+        ["dtype(x) in f64", "dtype(y) in f64"],
         [
             "n = aten.neg.default(y)",
             "s = aten.sub.Tensor(x, n)",
