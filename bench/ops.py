@@ -92,7 +92,7 @@ def limit(case: Case, device: str, size: int) -> list[Call]:
     """Returns calls that do the least there is to do: the products alone, or a copy of as many bytes."""
     if not case.products:
         copies = -(-COLD_BYTES // size) if device == "cuda" else 1
-        # By a kernel, between two allocations: the driver's own copy takes half as long again for some sizes and places.
+        # By a kernel: the driver's own copy takes half as long again for some sizes and places.
         pairs = [(torch.randn(size // 8, device=device), torch.empty(size // 8, device=device)) for _ in range(copies)]
         return [lambda pair=pair: torch.neg(pair[0], out=pair[1]) for pair in pairs]
 

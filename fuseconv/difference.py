@@ -1,12 +1,93 @@
-"""The first element in which two results differ, in words: the counter-example of a wrong rule."""
+"""Two graphs of the same placeholders on the same operands: the first element in which their results differ.
+
+It is how every replacement is judged: that of a rule, on programs of its examples, and that of a site, on the values
+that a model has there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch.fx import Graph, Interpreter
 
 from fuseconv.tolerance import TOLERANCES, compare
+from fuseconv.truth import interpret_in_float64
+
+SEED = 0
+
+_CANNOT_RUN = (RuntimeError, IndexError)
+
+_ROOT = torch.nn.Module()
+"""What the graphs read attributes of: they have none."""
+
+
+def judge(before: Graph, after: Graph, operands: Sequence[Any], *, narrow: bool) -> str:
+    """Says how what `after` gives differs from what `before` gives; nothing when it does not.
+
+    The truth is `before` in float64, and the tolerances are those of tolerance.py. Operands that `before` cannot run
+    on, as an index out of range, show nothing. Numbers that are not ordinary may overflow in a narrow dtype in one form
+    and not in the other: then both forms must agree in float64.
+
+    Args:
+        before: what is replaced; its output is a tuple of tensors.
+        after: what is put in its place.
+        operands: what the placeholders of both stand for, in order; they are not written.
+        narrow: whether the operands are ordinary numbers, to be judged in the dtypes of the program. Even of those, one
+            that overflows in the original and not in truth is judged in float64.
+    """
+    try:
+        original = _run(before, operands)
+        truth = _run_in_float64(before, operands)
+    except _CANNOT_RUN:
+        return ""
+    try:
+        found = difference(_run(after, operands), original, truth)
+        if found and (not narrow or _overflows(original, truth)):
+            found = difference(_run_in_float64(after, operands), truth, truth)
+    except _CANNOT_RUN as problem:
+        return f"the replacement cannot run: {str(problem).strip().splitlines()[0]}"
+    return found
+
+
+def _overflows(original: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> bool:
+    return any(bool((~one.isfinite() & true.isfinite()).any()) for one, true in zip(original, truth, strict=True))
+
+
+def _run(graph: Graph, operands: Sequence[Any]) -> Any:
+    with torch.no_grad(), same_draws():
+        return Interpreter(_ROOT, graph=graph).run(*map(_clone, operands))
+
+
+def _run_in_float64(graph: Graph, operands: Sequence[Any]) -> list[Any]:
+    device = next((operand.device.type for operand in operands if isinstance(operand, torch.Tensor)), "cpu")
+    with torch.no_grad(), same_draws(), torch.autocast(device, enabled=False):
+        return interpret_in_float64(_ROOT, [_clone(operand) for operand in operands], graph)
+
+
+def _clone(value: Any) -> Any:
+    """A copy of the same strides, of which every element may be written."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return value.detach().clone() if 0 in value.stride() else copy.copy_(value.detach())
+
+
+@contextmanager
+def same_draws() -> Iterator[None]:
+    """Random ops of the block draw what they draw in any other such block; the caller's generators are left alone."""
+    # torch.manual_seed would write down the stack for accelerators that are not there: it takes milliseconds.
+    generators = [torch.default_generator, *torch.cuda.default_generators]
+    states = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(SEED)
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
 
 
 def difference(actual: Sequence[torch.Tensor], original: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> str:

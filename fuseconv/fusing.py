@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from torch import Tensor, nn
 from torch.fx import Graph
 
 from fuseconv.capture import Program
+from fuseconv.checked import checked_plan
 from fuseconv.contract import Contract
 from fuseconv.errors import UsageError
 from fuseconv.export_errors import explain_call
 from fuseconv.fused import Fused
 from fuseconv.own_rules import load_rules
-from fuseconv.plan import plan
 from fuseconv.rewrite import rewrite
 from fuseconv.sources.quiet import quiet_torch
 from fuseconv.trial import check_against
@@ -34,7 +35,8 @@ def fuse(
 
     It holds the model's own parameters and buffers, under their names: an optimizer that has them goes on, a state dict
     loads, and training either of the two trains both. Only rules that keep every gradient and read no value that may
-    change are applied. The result is compared with the model, in outputs, gradients and buffers, before it is returned.
+    change are applied, each at those sites where it computes what it replaces: a warning names the others. The result
+    is compared with the model, in outputs, gradients and buffers, before it is returned.
 
     What the graph was captured with is part of it: the model's mode, train or eval; dtypes, devices and sizes; the
     autocast under which `fuse` is called. Fuse once more for another; both share the parameters.
@@ -55,7 +57,9 @@ def fuse(
     args, kwargs = _call(example_inputs)
     known = load_rules(rules)
     program = _capture(model, args, kwargs, dynamic_shapes)
-    chosen = plan(program, known, device=program.contract.device, targets=["export"])
+    chosen = checked_plan(program, known, device=program.contract.device, targets=["export"])
+    for miss in chosen.rejected:
+        warnings.warn(f"rule {miss.rule} at {miss.node} is left out: {miss.reason}", stacklevel=2)
     rewritten = rewrite(program, chosen)
     if backend is not None:
         _choose(rewritten.exported.graph, backend)

@@ -122,7 +122,7 @@ class Workspace:
             name: tensor for name, (kind, tensor) in self._states.items() if kind in fixed
         }
         self._computed: dict[str, Node] = {}
-        self._results: dict[Any, Any] = {}
+        self.results: dict[Any, Any] = {}
         self._formulas: dict[Any, Any] = {}  # until the graph changes: layers have one mask in common
         self._changed: dict[Node, None] = {}
         self.graph.eliminate_dead_code()
@@ -169,6 +169,11 @@ class Workspace:
             known = self._constants[node.name] = self._compute(known, {}).detach().clone()
         return known
 
+    def deferred(self, node: Node) -> Deferred | None:
+        """Returns how a constant is to be computed; None for what is no constant, or is known already."""
+        known = self._constants.get(node.name) if node.op == "placeholder" else None
+        return known if isinstance(known, Deferred) else None
+
     def _compute(self, deferred: Deferred, done: dict[Node, torch.Tensor]) -> torch.Tensor:
         def value(node: Node) -> torch.Tensor:
             known = self._constants[node.name]
@@ -214,12 +219,12 @@ class Workspace:
             GuardError: the op needs a guard that the program does not have.
         """
         key = (op, key_of(args), key_of(list(kwargs.items())))
-        if key not in self._results:
+        if key not in self.results:
             result = run_for_all_sizes(self.mode, lambda: op(*args, **kwargs))
             if free_unbacked_symbols(result):
                 return result  # sizes that the data decides are of this call alone
-            self._results[key] = result
-        return self._results[key]
+            self.results[key] = result
+        return self.results[key]
 
     def computed(self) -> dict[str, torch.Tensor]:
         """Returns the constants that were computed and are read, by the name of their node."""

@@ -5,6 +5,7 @@ Nothing happens here but the sequence; every step is one function of its own fil
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from fuseconv import explanation, parity, rule_check, sources
 from fuseconv.assembly import Progress, Written, copy_libraries, describe, target_names, write_targets
 from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle, seal
 from fuseconv.capture import Program, capture
+from fuseconv.checked import checked_plan
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
 from fuseconv.explanation import Explanation
 from fuseconv.own_rules import load_rules
@@ -76,7 +78,10 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             }
             for step in plan.steps
         ],
-        "near_misses": [{"rule": miss.rule, "node": miss.node, "reason": miss.reason} for miss in plan.misses],
+        "near_misses": [
+            {"rule": miss.rule, "node": miss.node, "reason": miss.reason, "rejected": miss.rejected}
+            for miss in plan.misses
+        ],
     }
 
 
@@ -100,13 +105,19 @@ def read_program(
         return subject, place(capture(subject), options.device)
 
 
+WORTH_TWO_PROCESSES = 16
+"""Rules: to start a process takes as long as to check some ten of them."""
+
+
 def check_rules(path: str | Path | None = None) -> list[CheckRow]:
-    """Checks a rule file without a model: its form, its ops, loops, its examples and variants of them.
+    """Checks a rule file without a model: its form, its ops, loops, its examples and variants of them, by algebra.
 
     Raises:
         RuleError: a rule is not well formed.
     """
-    return rule_check.check_rules(load_rules(path))
+    rules = load_rules(path)
+    several = len(rules) >= WORTH_TWO_PROCESSES and (os.cpu_count() or 1) > 1
+    return rule_check.check_rules(rules, processes=2 if several else 1)
 
 
 def match(
@@ -136,9 +147,18 @@ def explain(
     rules: str | Path | None = None,
     without: Collection[str] = (),
     options: Options | None = None,
+    tried: bool = False,
     progress: Progress = _silent,
 ) -> tuple[Plan, Explanation]:
     """Returns a plan as `match` makes it, and tells rule by rule what it applies, and what it does not and why.
+
+    Args:
+        model: as `convert` takes it.
+        rules: as `convert` takes them.
+        without: names of rules to leave out.
+        options: how the model is read.
+        tried: whether to try every site on numbers too, as `match` and `convert` do: that takes longer than to find it.
+        progress: told of each step.
 
     Raises:
         FuseconvError: reading, capturing or matching failed.
@@ -146,7 +166,8 @@ def explain(
     names, known = target_names(()), load_rules(rules, without)
     _, program = read_program(model, options, progress)
     with progress("match"):
-        found = make_plan(program, known, device=program.contract.device, targets=names)
+        find = checked_plan if tried else make_plan
+        found = find(program, known, device=program.contract.device, targets=names)
     return found, explanation.explain(found, known)
 
 
@@ -256,7 +277,9 @@ def _fuse(
 ) -> tuple[Plan, Program]:
     with progress("match"):
         device = program.contract.device
-        chosen = read_plan(Path(plan)) if plan else make_plan(program, known, device=device, targets=names, allow=allow)
+        chosen = (
+            read_plan(Path(plan)) if plan else checked_plan(program, known, device=device, targets=names, allow=allow)
+        )
     with progress("rewrite"):
         return chosen, rewrite(program, chosen)
 
@@ -279,7 +302,25 @@ def default_output(model: Path) -> Path:
     return model.with_name((model.name if model.is_dir() else model.stem) + SUFFIX)
 
 
-def unsupported(conversion: Conversion) -> FuseconvError | None:
+def incomplete(conversion: Conversion) -> FuseconvError | None:
+    """Returns the error that says what was left out of a bundle that stands: sites of wrong rules, or targets."""
+    return rejection(conversion.plan, str(conversion.bundle)) or _unsupported(conversion)
+
+
+def rejection(plan: Plan, where: str) -> ParityError | None:
+    """Returns the error for sites that were left as they were because a rule computes something else there, if any."""
+    if not plan.rejected:
+        return None
+    first, rules = plan.rejected[0], sorted({miss.rule for miss in plan.rejected})
+    return ParityError(
+        f"{len(plan.rejected)} sites were left as they were, of {', '.join(rules)}; first: rule {first.rule} at "
+        f"{first.node}: {first.reason}",
+        where=where,
+        fix=f"correct the rule, `fuseconv rules check` tries it alone, or leave it out with --no-rule {first.rule}",
+    )
+
+
+def _unsupported(conversion: Conversion) -> FuseconvError | None:
     """Returns the error that says which targets were left out, if any; the others stand."""
     if not conversion.skipped:
         return None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from torch.fx import Node
 
@@ -38,8 +39,18 @@ APPLICATIONS_PER_NODE = 20
 """The most applications of rules in one stage, for each node of the program."""
 
 
+SiteKey: TypeAlias = tuple[str, tuple[str, ...]]
+"""What a site is called in every plan of one program: the rule, the matched nodes."""
+
+
 def plan(
-    program: Program, rules: Sequence[Rule], *, device: str, targets: Collection[str], allow: Collection[str] = ()
+    program: Program,
+    rules: Sequence[Rule],
+    *,
+    device: str,
+    targets: Collection[str],
+    allow: Collection[str] = (),
+    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
 ) -> Plan:
     """Finds what to rewrite.
 
@@ -49,6 +60,7 @@ def plan(
         device: `cpu` or `cuda`; rules for other devices are left out.
         targets: the targets the result is written to; a rule limited to some must allow all of them.
         allow: names of rules that change numbers and are wanted all the same.
+        rejected: sites to leave alone, and why.
 
     Returns:
         The steps, in the order to execute them, and the near misses, by rule.
@@ -64,7 +76,7 @@ def plan(
     misses: dict[tuple[str, str], Miss] = {}
     for stage in STAGES:
         of_stage = [(rule, patterns[rule.name]) for rule in used if rule.stage == stage]
-        for step, miss in run_stage(workspace, stage, of_stage):
+        for step, miss in run_stage(workspace, stage, of_stage, rejected):
             if step is not None:
                 steps.append(step)
             if miss is not None:
@@ -82,9 +94,18 @@ def _is_for(rule: Rule, device: str, targets: Collection[str], allow: Collection
 
 
 def run_stage(
-    workspace: Workspace, stage: str, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]
+    workspace: Workspace,
+    stage: str,
+    rules: Sequence[tuple[Rule, tuple[Pattern, ...]]],
+    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
 ) -> Iterator[tuple[Step | None, Miss | None]]:
     """Runs the rules of one stage on a graph to their fixpoint.
+
+    Args:
+        workspace: the graph; it is rewritten.
+        stage: the stage.
+        rules: its rules, and their patterns.
+        rejected: sites to leave alone, and why.
 
     Yields:
         The steps as they are executed, and the misses that remain.
@@ -102,7 +123,9 @@ def run_stage(
     # What one rule nearly matched another may replace: the spellings of the canonical rules are there to be.
     early = [miss.miss for miss in _nearest(worklist.misses())] if stage != "canonical" else []
     while True:
-        chosen, losers = _without_overlaps(sites)
+        keys = [(site.rule.name, tuple(workspace.name(node) for node in site.nodes)) for _, site in sites]
+        yield from ((None, rejected[key]) for key in keys if key in rejected)
+        chosen, losers = _without_overlaps(site for site, key in zip(sites, keys, strict=True) if key not in rejected)
         done = 0
         for step in _execute(workspace, stage, chosen):
             done += 1

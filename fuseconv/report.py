@@ -124,6 +124,10 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
         table.add(target, "not written", "", "", "", "")
         console.print(f"{target}: {reason}", highlight=False, markup=False)
     console.print(table)
+    if conversion.plan.rejected:
+        console.print(f"\n{len(conversion.plan.rejected)} sites rejected, left as they were", style="bold")
+        for miss in conversion.plan.rejected:
+            _print_miss(console, miss.rule, miss)
     console.print(f"\nbundle: {conversion.bundle}", highlight=False)
 
 

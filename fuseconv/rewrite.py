@@ -58,6 +58,10 @@ _REMAKE = "remove the step as well, or make the plan again with `fuseconv match`
 def apply(workspace: Workspace, step: Step) -> None:
     """Executes one step.
 
+    Args:
+        workspace: the graph.
+        step: the step.
+
     Raises:
         Refused: the step does not fit the graph; then nothing is changed.
         RuleTextError: its lines are wrong.

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 
+import torch
+
+from fuseconv.algebra import Verdict, prove
 from fuseconv.errors import RuleError
 from fuseconv.example import parse_example
+from fuseconv.field import PRIME
 from fuseconv.graph import Workspace
 from fuseconv.loops import check_loops
 from fuseconv.match import match
@@ -16,6 +22,7 @@ from fuseconv.rule import Rule, refuse
 from fuseconv.rule_text import RuleTextError
 from fuseconv.search import Index
 from fuseconv.soundness import NO_PROGRAM, counter_example, pairs
+from fuseconv.sources.quiet import quiet_torch
 from fuseconv.traced import Traced, trace
 
 
@@ -25,7 +32,7 @@ class CheckRow:
 
     Attributes:
         rule: the rule.
-        check: `hit N` or `miss N`, the Nth example, from 0; `variants`, of the examples to hit; `proof`.
+        check: `hit N` or `miss N`, the Nth example, from 0; `variants`, of the first example to hit; `algebra`, of all.
         ok: whether it passed.
         detail: what happened; of a rule that is wrong, the counter-example.
     """
@@ -36,11 +43,15 @@ class CheckRow:
     detail: str
 
 
-def check_rules(rules: Sequence[Rule]) -> list[CheckRow]:
+def check_rules(rules: Sequence[Rule], processes: int = 1) -> list[CheckRow]:
     """Checks rules; those that are well formed are tried on their examples and on variants of them.
 
     An example to hit must be changed by the rule alone. It, and each variant of it that the rule changes, must give
     what it gave before: see soundness.py. An example to miss must be left alone, for the reason it states.
+
+    Args:
+        rules: the rules.
+        processes: how many to work with; several need a main module that can be imported, as the command line's can.
 
     Returns:
         The rows, in the order of the rules.
@@ -49,15 +60,28 @@ def check_rules(rules: Sequence[Rule]) -> list[CheckRow]:
         RuleError: an op is unknown or its arguments do not fit, rules go round, or an example is not readable.
     """
     check_loops([compile_rule(rule) for rule in rules])
-    return [row for rule in rules for row in check_examples(rule)]
+    with quiet_torch():
+        if processes < 2:
+            return [row for rule in rules for row in check_examples(rule)]
+        # Spawned, because a process that has threads, as torch has, cannot be forked.
+        with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+            return [row for rows in pool.map(_quietly, rules) for row in rows]
+
+
+def _quietly(rule: Rule) -> list[CheckRow]:
+    with quiet_torch():
+        return check_examples(rule)
 
 
 def check_examples(rule: Rule) -> list[CheckRow]:
     """Checks one rule; see `check_rules`."""
     patterns = compile_rule(rule)
     rows: list[CheckRow] = []
+    verdicts: list[Verdict] = []
     for at, lines in enumerate(rule.examples.hit):
-        rows += _hit(rule, patterns, lines, at)
+        rows += _hit(rule, patterns, lines, at, verdicts)
+    if verdicts:
+        rows.append(_algebra(rule, verdicts))
     for at, example in enumerate(rule.examples.miss):
         traced = _program(rule, example.program, f"/examples/miss/{at}/program")
         rows.append(_miss(rule, patterns, traced, example.reason, f"miss {at}"))
@@ -76,7 +100,21 @@ def _program(rule: Rule, lines: Sequence[str], pointer: str) -> Traced:
         raise RuleError(what, where=rule.locate(pointer), fix="correct its shapes, dtypes or arguments") from None
 
 
-def _hit(rule: Rule, patterns: Sequence[Pattern], lines: Sequence[str], at: int) -> Iterator[CheckRow]:
+def _algebra(rule: Rule, verdicts: Sequence[Verdict]) -> CheckRow:
+    """The row of what algebra says of all examples: the first that is wrong, and else how many are proved."""
+    if wrong := next((verdict for verdict in verdicts if not verdict.ok), None):
+        return CheckRow(rule.name, "algebra", False, wrong.detail)
+    proved = sum(verdict.applicable for verdict in verdicts)
+    silent = next((verdict.detail for verdict in verdicts if not verdict.applicable), "")
+    if not proved:
+        return CheckRow(rule.name, "algebra", True, silent)
+    some = f"{proved} of {len(verdicts)} equal modulo {PRIME}"
+    return CheckRow(rule.name, "algebra", True, f"{some}; {silent}" if silent else some)
+
+
+def _hit(
+    rule: Rule, patterns: Sequence[Pattern], lines: Sequence[str], at: int, verdicts: list[Verdict]
+) -> Iterator[CheckRow]:
     """The rows of an example to hit: the example itself, and, for the first one, its variants."""
     try:
         text = parse_example(lines)
@@ -92,6 +130,7 @@ def _hit(rule: Rule, patterns: Sequence[Pattern], lines: Sequence[str], at: int)
             "; ".join(_reasons(patterns, _program(rule, lines, f"/examples/hit/{at}"))) or "its last op is not there"
         )
         yield CheckRow(rule.name, f"hit {at}", False, f"does not apply: {reasons}")
+    verdicts += [prove(pair) for pair, _ in written]
     for pair, found in written:
         detail = next(filter(None, found), f"applied {pair.applied} times, same numbers")
         yield CheckRow(rule.name, f"hit {at}", not any(found), detail)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import sympy
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._pytree import tree_map_only
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
@@ -50,6 +52,20 @@ def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> An
     if key_of(results[0]) != key_of(results[1]):
         raise undecided
     return results[0]
+
+
+def likeness(mode: FakeTensorMode | None, value: Any) -> Any:
+    """Returns fake tensors of the same dtypes, devices, shapes and strides, of memory that nothing else shares."""
+
+    def one(tensor: torch.Tensor) -> Any:
+        if mode is not None and mode.shape_env is None:
+            # What from_tensor gives, without its search for views, which takes most of a millisecond.
+            meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+            return FakeTensor(mode, meta, tensor.device)
+        make = partial(torch.empty_strided, dtype=tensor.dtype, device=tensor.device)
+        return run_for_all_sizes(mode, lambda: make(tensor.shape, tensor.stride()))
+
+    return tree_map_only(torch.Tensor, one, value)
 
 
 def key_of(value: Any) -> Any:

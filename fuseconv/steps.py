@@ -65,6 +65,7 @@ class Miss:
         matched: how many ops of the rule were found.
         ops: how many the rule has.
         refused: whether the rule fits there, and may not be applied.
+        rejected: whether the rule applies there by all that it says, and computed something else when it was tried.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -79,6 +80,7 @@ class Miss:
     matched: int = 0
     ops: int = 0
     refused: bool = False
+    rejected: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,11 @@ class Plan:
     steps: tuple[Step, ...]
     misses: tuple[Miss, ...] = ()
     schema: int = field(default=SCHEMA)
+
+    @property
+    def rejected(self) -> tuple[Miss, ...]:
+        """The sites at which a rule computed something else when it was tried."""
+        return tuple(miss for miss in self.misses if miss.rejected)
 
     def counts(self) -> dict[str, int]:
         """Returns how many times each rule is applied, by name."""

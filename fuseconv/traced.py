@@ -24,14 +24,13 @@ from torch.export.graph_signature import (
 )
 from torch.fx import Graph, Node, map_arg
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from torch.utils._pytree import tree_map_only
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from fuseconv.contract import Dim, TensorSpec
 from fuseconv.example import MAX_SIZE, Text, example_sizes, graph_of
 from fuseconv.inputs import torch_dtype
 from fuseconv.nodes import is_getitem
-from fuseconv.sizes import run_for_all_sizes
+from fuseconv.sizes import likeness, run_for_all_sizes
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,9 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
     """
     sizes = example_sizes(text)
     environment = ShapeEnv()
-    mode = FakeTensorMode(shape_env=environment if sizes else None)
-    mode.cache_enabled = False  # it would answer for a condition on sizes taken to be false what held for true
+    mode = FakeTensorMode(shape_env=environment) if sizes else _NUMBERS
+    # The cache would answer for a condition on sizes taken to be false what held for true.
+    mode.cache_enabled = not sizes
     graph = Graph()
     nodes: dict[Node, Node] = {}
     reals: dict[Node, Any] = {}
@@ -105,6 +105,9 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
     return Traced(graph, torch.nn.Module(), signature, dict(parameters), {}, ranges, inputs)
 
 
+_NUMBERS = FakeTensorMode()
+"""The mode of all programs whose sizes are numbers: what an op gives in one, it gives in all."""
+
 _LEAVES = ("get_attr", "placeholder")
 
 
@@ -112,7 +115,7 @@ def _fake(spec: TensorSpec, sizes: Mapping[str, int], mode: FakeTensorMode) -> t
     """A tensor, fake and real; equal symbolic sizes are one: DUCK makes them so, and no two names have one size."""
     tensor = torch.zeros(spec.sizes(sizes), dtype=torch_dtype(spec.dtype))
     if mode.shape_env is None:
-        return mode.from_tensor(tensor, static_shapes=True), tensor
+        return likeness(mode, tensor), tensor
     kinds = [DimDynamic.DUCK if isinstance(size, Dim) else DimDynamic.STATIC for size in spec.shape]
     context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
     fake = mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(spec.name))
@@ -139,7 +142,7 @@ def _call(node: Node, mode: FakeTensorMode, reals: dict[Node, Any]) -> Any:
     if mode.shape_env is not None:
         return result
     reals[node] = result
-    return tree_map_only(torch.Tensor, lambda tensor: mode.from_tensor(tensor, static_shapes=True), result)
+    return likeness(mode, result)
 
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default

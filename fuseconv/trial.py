@@ -5,8 +5,7 @@ The truth is the captured graph in float64. Random ops draw the same numbers in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,12 +15,11 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from fuseconv.capture import Program
+from fuseconv.difference import SEED, same_draws
 from fuseconv.errors import ParityError
 from fuseconv.fused import Fused
 from fuseconv.tolerance import Row, compare, incomparable
 from fuseconv.truth import interpret_in_float64
-
-SEED = 0
 
 Outcome = Mapping[str, Tensor]
 """What a run gave, by name: outputs, gradients, buffers after it."""
@@ -77,7 +75,7 @@ def _judge(name: str, actual: Outcome, original: Outcome, truth: Outcome) -> Row
 def _run(call: Call, model: nn.Module, inputs: list[Any]) -> Outcome:
     buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     leaves = [_input(value, None) for value in inputs]
-    with _same_draws(), torch.enable_grad():
+    with same_draws(), torch.enable_grad():
         outputs = call(buffers, [_written(leaf) for leaf in leaves])
         return _outcome(outputs, buffers, dict(model.named_parameters()), leaves)
 
@@ -93,7 +91,7 @@ def _run_in_float64(model: nn.Module, program: Program, inputs: list[Any]) -> Ou
             states.append(exported.constants[str(spec.target)])
         elif spec.kind != InputKind.USER_INPUT:
             states.append(wide[id(tensors[str(spec.target)])])
-    with _same_draws(), torch.enable_grad(), torch.autocast(program.contract.device, enabled=False):
+    with same_draws(), torch.enable_grad(), torch.autocast(program.contract.device, enabled=False):
         outputs = interpret_in_float64(exported.graph_module, [*states, *map(_written, leaves)])
         buffers = {name: wide[id(buffer)] for name, buffer in model.named_buffers()}
         parameters = {name: wide[id(parameter)] for name, parameter in model.named_parameters()}
@@ -144,10 +142,3 @@ def _input(value: Any, dtype: torch.dtype | None) -> Any:
 def _written(leaf: Any) -> Any:
     """Returns what the model may write to."""
     return leaf.clone() if isinstance(leaf, Tensor) else leaf
-
-
-@contextmanager
-def _same_draws() -> Iterator[None]:
-    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
-        torch.manual_seed(SEED)
-        yield

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Interpreter, Node, map_arg
+from torch.fx import Graph, GraphModule, Interpreter, Node, map_arg
 from torch.utils import _pytree as pytree
 
 from fuseconv.capture import Program
+from fuseconv.nodes import arguments
 
 _WIDE = {
     torch.float16: torch.float64,
@@ -38,18 +39,19 @@ def run_in_float64(program: Program, inputs: tuple[torch.Tensor, ...]) -> tuple[
         return tuple(interpret_in_float64(module, inputs))
 
 
-def interpret_in_float64(module: GraphModule, operands: Sequence[Any]) -> list[Any]:
+def interpret_in_float64(module: torch.nn.Module, operands: Sequence[Any], graph: Graph | None = None) -> list[Any]:
     """Runs a graph of ATen ops with everything widened to float64; gradients flow where they are enabled.
 
     Args:
-        module: the graph.
+        module: holds what the graph reads as attributes.
         operands: what its placeholders stand for, in their order.
+        graph: the graph; by default the module's own.
 
     Returns:
         The leaves of its output, floating tensors in float64.
     """
     with _default_dtype(torch.float64):
-        return [_widen(output) for output in pytree.tree_leaves(_Float64(module).run(*operands))]
+        return [_widen(output) for output in pytree.tree_leaves(_Float64(module, graph=graph).run(*operands))]
 
 
 class _Float64(Interpreter):
@@ -70,13 +72,16 @@ class _Float64(Interpreter):
 
 
 def _draws(node: Node) -> bool:
-    """Whether a node draws random numbers, and writes to no operand: then it may be given copies."""
+    """Whether a node draws random numbers, and writes to no operand: then it may be given copies.
+
+    Attention and dropout that drop nothing draw nothing, though their schemas say that they may.
+    """
     op = node.target
-    return (
-        isinstance(op, torch._ops.OpOverload)
-        and torch.Tag.nondeterministic_seeded in op.tags
-        and not op._schema.is_mutable
-    )
+    if not isinstance(op, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    given = arguments(node)
+    drops = given.get("dropout_p", given.get("p", 1)) != 0 and given.get("train", True)
+    return bool(drops) and not op._schema.is_mutable
 
 
 def _as_captured(value: Any, node: Node) -> Any:

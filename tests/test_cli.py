@@ -123,7 +123,6 @@ FAILURES = {
     "no plan": (["convert", "{}/gate.pt2", "--plan", "{}/absent.json"], 6, "absent.json"),
     "against another": (["verify", "{}/gate.fuseconv", "--against", "{}/other.pt2"], 2, "sha256"),
     "inputs alone": (["verify", "{}/gate.fuseconv", "--inputs", "{}/x.npz"], 2, "--against"),
-    "wrong rule": (["convert", "{}/gate.pt2", "--rules", "{}/swapped.json", "--target", "export"], 1, "output"),
 }
 
 
@@ -151,11 +150,40 @@ def test_a_rule_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "linear-act" not in {rule["rule"] for rule in left}
 
 
-def test_a_wrong_rule_leaves_nothing_behind(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "wrong.fuseconv"
+def test_a_wrong_rule_is_left_out_and_said_to_be(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "right.fuseconv"
     wrong = ["convert", folder / "gate.pt2", "--rules", folder / "swapped.json", "--target", "export", "-o", output]
-    assert run(capsys, *wrong)[0] == 1
-    assert list(tmp_path.iterdir()) == []
+    status, out, err = run(capsys, *wrong)
+    assert status == 1
+    assert "1 sites rejected, left as they were" in out
+    assert "mul-add-swapped" in err
+    assert "rmse against float64" in err
+    assert run(capsys, "verify", output)[0] == 0
+    (rejected,) = [miss for miss in json.loads((output / "plan.json").read_text())["misses"] if miss["rejected"]]
+    status, record = as_json(capsys, *wrong)
+    assert status == 1
+    assert record["error"]["code"] == "parity"
+    assert rejected["reason"] in record["error"]["message"]
+    assert [miss["reason"] for miss in record["result"]["near_misses"] if miss["rejected"]] == [rejected["reason"]]
+    assert rejected["reason"] in run(capsys, "explain", *wrong[1:4])[1]
+
+
+def test_a_wrong_plan_leaves_nothing_behind(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, output = tmp_path / "plan.json", tmp_path / "out" / "wrong.fuseconv"
+    output.parent.mkdir()
+    assert run(capsys, "match", folder / "gate.pt2", "-o", path)[0] == 0
+    plan = json.loads(path.read_text())
+    assert plan["steps"][0]["rule"] == "mul-add"
+    bindings = plan["steps"][0]["bindings"]
+    bindings["b"], bindings["c"] = bindings["c"], bindings["b"]
+    path.write_text(json.dumps(plan))
+    wrong = ["convert", folder / "gate.pt2", "--plan", path, "--target", "export", "-o", output]
+    status, _, err = run(capsys, *wrong)
+    assert status == 1
+    assert "output" in err
+    assert list(output.parent.iterdir()) == []
     assert run(capsys, *wrong, "--allow-mismatch")[0] == 0
     assert "fails" in run(capsys, "inspect", output)[1]
     status, out, err = run(capsys, "verify", output)

@@ -109,6 +109,39 @@ WRONG = {
         [],
         ["z = fuseconv.linear_act.default(x, w, b, None, 'relu')"],
     ),
+    # What no tolerance tells apart, algebra does.
+    "bias_scaled_by_almost_one": (
+        LINEAR,
+        ["z = aten.linear.default(x, w, b)"],
+        ["has_sizes(b, size(w, 0))"],
+        ["c = aten.mul.Tensor(b, 1.000000001)", "z = fuseconv.linear_act.default(x, w, c)"],
+    ),
+    "almost_a_sum": (
+        [X, Y],
+        ["z = aten.add.Tensor(x, y)"],
+        ["dtype(x) in f64", "dtype(y) in f64"],
+        [
+            "n = aten.neg.default(y)",
+            "s = aten.sub.Tensor(x, n)",
+            "m = aten.mul.Tensor(s, 1099511627777)",
+            "z = aten.mul.Tensor(m, 9.094947017729282e-13)",
+        ],
+    ),
+    "almost_the_weight": (
+        LINEAR,
+        ["h = aten.linear.default(x, w, b)", "z = aten.gelu.default(h)"],
+        ["has_sizes(b, size(w, 0))"],
+        ["v = aten.mul.Tensor(w, 0.99999999985)", "z = fuseconv.linear_act.default(x, v, b, None, 'gelu')"],
+    ),
+    "almost_the_norm": (
+        [X, "w: parameter f64[8]"],
+        ["z = aten.layer_norm.default(x, [8], w, None, 1e-05)"],
+        [],
+        [
+            "v = aten.mul.Tensor(w, 1.000000001)",
+            "z, _, _ = aten.native_layer_norm.default(x, [8], v, None, 1e-05)",
+        ],
+    ),
     "true_of_finite_numbers_only": ([X], ["z = aten.sub.Tensor(x, x)"], [], ["z = aten.zeros_like.default(x)"]),
 }
 LITERALS = {"eps": "1e-05", "c": "0.25", "dims": "[-1]", "_": "True"}
@@ -145,5 +178,16 @@ def test_a_wrong_rule_is_found_out_by_a_counter_example(name):
     assert failing, "the wrong rule passes"
     words = " ".join(row.detail for row in failing)
     assert "differs at" in words or "cannot run" in words, words
-    assert "values" in words, words
+    assert "values" in words or "modulo" in words, words
     assert "f64[" in words or "bool[" in words or "i64[" in words, words
+
+
+ONLY_BY_ALGEBRA = ("bias_scaled_by_almost_one", "almost_a_sum", "almost_the_weight", "almost_the_norm")
+
+
+@pytest.mark.parametrize("name", ONLY_BY_ALGEBRA)
+def test_what_is_below_every_tolerance_is_found_by_algebra_alone(name):
+    failing = [row for row in check_rules([rule(name)]) if not row.ok]
+    assert [row.check for row in failing] == ["algebra"]
+    assert "differs at [0, 0]" in failing[0].detail
+    assert "modulo 2147483647; as written" in failing[0].detail

@@ -61,4 +61,4 @@ def convert(
         allow_mismatch=allow_mismatch,
         progress=shown,
     )
-    return Outcome(done.to_json(), lambda console: report.print_conversion(console, done), pipeline.unsupported(done))
+    return Outcome(done.to_json(), lambda console: report.print_conversion(console, done), pipeline.incomplete(done))

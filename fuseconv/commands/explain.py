@@ -17,13 +17,16 @@ from fuseconv.commands.progress import shown
 @rules_options
 @model_options
 @click.option("--all", "everything", is_flag=True, help="Every rejected site and near miss, not the best a rule.")
+@click.option("--try", "tried", is_flag=True, help="Try every site on numbers too, as convert does: slower.")
 @json_option
-def explain(model: Path, rules: Path | None, without: tuple[str, ...], everything: bool, **source: Any) -> Outcome:
+def explain(
+    model: Path, rules: Path | None, without: tuple[str, ...], everything: bool, tried: bool, **source: Any
+) -> Outcome:
     """Say per rule where it applies in MODEL, where it is rejected and why, and what came nearest."""
     options = reading(**source)
 
     from fuseconv import pipeline, report
 
-    plan, told = pipeline.explain(model, rules=rules, without=without, options=options, progress=shown)
+    plan, told = pipeline.explain(model, rules=rules, without=without, options=options, tried=tried, progress=shown)
     result = {"fusions": pipeline.plan_to_json(plan)["fusions"], **told.to_json()}
     return Outcome(result, lambda console: report.print_explanation(console, told, everything=everything))

@@ -50,7 +50,7 @@ def show(name: str, rules: Path | None) -> Outcome:
 @click.argument("file", type=Path, required=False)
 @json_option
 def check(file: Path | None) -> Outcome:
-    """Check a rule FILE without a model: its form, its ops, loops, its examples and variants of them."""
+    """Check a rule FILE without a model: its form, ops, loops; its examples and variants, on numbers and by algebra."""
     from fuseconv import pipeline, report
 
     rows = pipeline.check_rules(file)
