@@ -167,7 +167,7 @@ def test_a_wrong_rule_is_left_out_and_said_to_be(
     assert record["error"]["code"] == "parity"
     assert rejected["reason"] in record["error"]["message"]
     assert [miss["reason"] for miss in record["result"]["near_misses"] if miss["rejected"]] == [rejected["reason"]]
-    assert rejected["reason"] in run(capsys, "explain", *wrong[1:4])[1]
+    assert rejected["reason"] in run(capsys, "explain", "--try", *wrong[1:4])[1]
 
 
 def test_a_wrong_plan_leaves_nothing_behind(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
