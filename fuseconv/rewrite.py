@@ -89,7 +89,8 @@ def apply(workspace: Workspace, step: Step) -> None:
 
     def operand(name: str) -> Node:
         node = workspace.node(name)
-        return read_as.setdefault(node, name) and node
+        read_as.setdefault(node, name)
+        return node
 
     captures = {name: from_binding(binding, operand) for name, binding in step.bindings.items()}
     results = {name: workspace.node(node) for name, node in step.results.items()}
