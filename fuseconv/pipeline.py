@@ -19,6 +19,7 @@ from fuseconv.capture import Program, capture
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
 from fuseconv.explanation import Explanation
 from fuseconv.own_rules import load_rules
+from fuseconv.packs import load_ops, op_files
 from fuseconv.parity import Report
 from fuseconv.placement import place
 from fuseconv.plan import plan as make_plan
@@ -101,13 +102,20 @@ def read_program(
         return subject, place(capture(subject), options.device)
 
 
-def check_rules(path: str | Path | None = None) -> list[CheckRow]:
+def check_rules(path: str | Path | None = None, trust: Collection[str] = ()) -> list[CheckRow]:
     """Checks a rule file without a model: its form, its ops, loops, its examples and variants of them.
+
+    Args:
+        path: the file or folder; by default the rules that come with fuseconv.
+        trust: with `code`, ops that the rules bring may be registered.
 
     Raises:
         RuleError: a rule is not well formed.
+        RefusedError: the rules bring ops, and their code is not trusted.
     """
-    return rule_check.check_rules(load_rules(path))
+    rules = load_rules(path)
+    load_ops(op_files(rules), trust)
+    return rule_check.check_rules(rules)
 
 
 def match(
@@ -130,6 +138,7 @@ def match(
         FuseconvError: reading, capturing, matching or executing failed.
     """
     names, known = target_names(target), load_rules(rules, without)
+    load_ops(op_files(known), options.trust if options else ())
     _, program = read_program(model, options, progress)
     chosen, _ = _fuse(program, known, names, plan, allow, progress)
     if frozen is not None:
@@ -155,6 +164,7 @@ def explain(
         FuseconvError: reading, capturing or matching failed.
     """
     names, known = target_names(()), load_rules(rules, without)
+    load_ops(op_files(known), options.trust if options else ())
     _, program = read_program(model, options, progress)
     with progress("match"):
         found = make_plan(program, known, device=program.contract.device, targets=names)
@@ -241,6 +251,7 @@ def convert(
         FuseconvError: reading, capturing, matching, writing or the disk failed.
     """
     names, known = target_names(target), load_rules(rules, without)
+    others = load_ops(op_files(known), options.trust if options else ())
     folder = bundle_folder(model, output)
     with staged(folder, check_replaceable) as staging:
         subject, program = read_program(model, options, progress)
@@ -251,8 +262,8 @@ def convert(
             references = parity.refer(program, parity.cases(program))
             parity.write_reference(staging / parity.REFERENCE, references, program.contract)
         (staging / PLAN).write_text(chosen.to_json(), encoding="utf-8")
-        libraries = copy_libraries(staging, program.contract.device)
-        written, skipped = write_targets(fused, staging, names, progress)
+        libraries = copy_libraries(staging, program.contract.device, others)
+        written, skipped = write_targets(fused, staging, names, progress, op_files(known))
         manifest = describe(subject, program, chosen, known, written, libraries)
         seal(staging, manifest)
         with progress("verify"):

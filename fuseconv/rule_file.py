@@ -72,12 +72,20 @@ def _load(path: Path, open_files: tuple[Path, ...], done: set[Path], where: str)
     done.add(real)
     if len(done) > MAX_FILES:
         raise RuleError(f"more than {MAX_FILES} rule files", where=where, fix="name the files that are needed")
+    ops = tuple(_op_file(real.parent / name, document.where(f"/ops/{at}")) for at, name in enumerate(file.ops))
     for at, rule in enumerate(file.rules):
-        yield rule.placed(partial(_where_in, document, f"/rules/{at}"), _family(real, (*open_files, real)[0].parent))
+        family = _family(real, (*open_files, real)[0].parent)
+        yield rule.placed(partial(_where_in, document, f"/rules/{at}"), family, ops)
 
 
 def _family(file: Path, folder: Path) -> str:
     return (file.relative_to(folder) if file.is_relative_to(folder) else Path(file.name)).with_suffix("").as_posix()
+
+
+def _op_file(path: Path, where: str) -> Path:
+    if path.suffix != ".py" or not path.is_file():
+        raise RuleError(f"there is no Python file {path.name}", where=where, fix="name the file that registers the ops")
+    return path
 
 
 def _where_in(document: Document, base: str, pointer: str, column: int) -> str:

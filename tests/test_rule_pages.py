@@ -4,7 +4,7 @@ import re
 import sys
 from itertools import combinations
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_every_link_leads_somewhere(pages):
 
 def test_no_box_covers_another(pages):
     for name in filter(lambda name: name.endswith(".svg"), pages):
-        root = ElementTree.fromstring(pages[name])
+        root = ET.fromstring(pages[name])
         wide, tall = float(root.get("width")), float(root.get("height"))
         space = "{http://www.w3.org/2000/svg}"
         for group in root.iter(f"{space}g"):

@@ -100,6 +100,7 @@ def test_the_lock_lies_beside_the_file(project, capsys):
         ('targets = ["export"]', "there is no setting targets", "did you mean target?"),
         ("zzz = 1", "there is no setting zzz", "use one of "),
         ('trust = ["pickle"]', "trust is not set in a file", "give --trust"),
+        ('output = "x"', "output is not set in a file", "give --output"),
         ("frozen = true", "frozen is not set in a file", "give --frozen"),
         ('target = "export"', "target is 'export', not a list of strings", "as a list of strings"),
         ("rules = 3", "rules is 3, not a string", "as a string"),

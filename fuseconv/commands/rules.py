@@ -45,12 +45,13 @@ def show(name: str, rules: Path | None) -> Outcome:
 
 @rules.command(cls=Configured)
 @click.argument("rules", metavar="[FILE]", type=Path, required=False)
+@click.option("--trust", multiple=True, metavar="KIND", help="code: let ops that the rules bring be registered.")
 @json_option
-def check(rules: Path | None) -> Outcome:
+def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
     """Check a rule FILE without a model: its form, its ops, loops, its examples and variants of them."""
     from fuseconv import pipeline, report
 
-    rows = pipeline.check_rules(rules)
+    rows = pipeline.check_rules(rules, trust)
     failing = [row for row in rows if not row.ok]
     error = None
     if failing:

@@ -31,6 +31,7 @@ NOT_SET = {
     "trust": "whose code may run is for the one who runs it to say, not for a file that came with it",
     "json": "it says how one run is printed",
     "dry-run": "it says what one run does",
+    "output": "it says what one run does",
     "lock": "it says what one run does",
     "frozen": "it says what one run does",
 }
