@@ -1,12 +1,15 @@
 """[tool.fuseconv]: what it may hold, what wins, where a setting is said to come from."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from fuseconv import cli
+from fuseconv.lock import read_lock
 
 RULE = {
     "rules": [
@@ -116,6 +119,16 @@ def test_a_wrong_setting(text, what, fix, project, capsys):
     assert status == 2
     assert what in found["error"]["message"]
     assert fix in found["error"]["hint"]
+
+
+def test_the_page_shows_settings_that_are_right(project, capsys):
+    page = (Path(__file__).resolve().parent.parent / "docs" / "project.md").read_text()
+    root = project(re.search(r"```toml\n\[tool.fuseconv\]\n(.*?)```", page, re.DOTALL)[1])
+    (root / "fusion").mkdir()
+    (root / "own.json").rename(root / "fusion" / "mine.json")
+    (root / "fuseconv.lock").write_text(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
+    assert run(capsys, "rules", "check")[0] == 0
+    assert sum(read_lock(root / "fuseconv.lock").bundles["encoder.fuseconv"]["add-layer-norm"].values()) == 4
 
 
 def test_a_table_that_is_none(project, capsys):
