@@ -60,13 +60,19 @@ def target_names(wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted)) or tuple(targets.TARGETS)
 
 
-def copy_libraries(staging: Path, device: str) -> tuple[str, ...]:
-    """Copies the op libraries for a device into the bundle; returns their paths in it, in the order to load them."""
+def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> tuple[str, ...]:
+    """Copies the op libraries for a device, and others, into the bundle; returns their paths in the order to load them.
+
+    Raises:
+        UsageError: two have one name.
+    """
     folder = staging / LIBRARIES
     folder.mkdir()
     copies = []
-    for path in library_paths(device):
+    for path in (*library_paths(device), *others):
         copy = folder / path.name
+        if copy.exists():
+            raise UsageError(f"two op libraries are named {path.name}", where=str(path), fix="rename one of them")
         copy.write_bytes(path.read_bytes())
         copy.chmod(0o755)
         copies.append(f"{LIBRARIES}/{path.name}")
@@ -74,7 +80,7 @@ def copy_libraries(staging: Path, device: str) -> tuple[str, ...]:
 
 
 def write_targets(
-    fused: Program, staging: Path, names: Sequence[str], progress: Progress
+    fused: Program, staging: Path, names: Sequence[str], progress: Progress, op_files: tuple[Path, ...] = ()
 ) -> tuple[tuple[Written, ...], dict[str, str]]:
     """Writes each target's artifact; a target that cannot express the program is left out, with its reason.
 
@@ -91,7 +97,7 @@ def write_targets(
             try:
                 if reason := target.unsupported(fused):
                     raise UnsupportedError(reason)
-                artifact = target.write(fused, staging, targets.Context(Path(scratch)))
+                artifact = target.write(fused, staging, targets.Context(Path(scratch), op_files))
             except UnsupportedError as error:
                 skipped[name] = error.what
                 if (staging / name).exists():  # what it wrote before it found out

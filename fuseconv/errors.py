@@ -42,6 +42,13 @@ class ParityError(FuseconvError):
     exit_status = 1
 
 
+class FrozenError(FuseconvError):
+    """A conversion has other sites than the lock says."""
+
+    code = "frozen"
+    exit_status = 1
+
+
 class UsageError(FuseconvError):
     """A flag, an input specification or a combination of them is wrong."""
 

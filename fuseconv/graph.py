@@ -130,6 +130,7 @@ class Workspace:
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
         self._replaced: dict[Node, Node] = {}
         self._origins: dict[Node, str] = {}
+        self._read_as: dict[Node, dict[Node, str]] = {}
 
     def formula(self, node: Any) -> Any:
         """Returns the formula of a tensor's elements, for every size.
@@ -200,7 +201,6 @@ class Workspace:
                 node = self.graph.create_node("placeholder", name, name=name)
             node.target = node.name
             node.meta["val"] = run_for_all_sizes(self.mode, lambda: torch.empty_like(fake))
-            self._nodes[node.name] = node
             self._constants[node.name] = Deferred(op, args, kwargs)
             self._computed[key] = node
         return self._computed[key]
@@ -251,9 +251,9 @@ class Workspace:
         """
         node: Node | None = self._nodes.get(name)
         if node is None:
-            made_of = max((known for known in self._nodes if name.endswith(f"_{known}")), key=len, default=None)
-            made = f" (an earlier step makes it from {made_of})" if made_of else ""
-            raise Refused(f"a node {name}{made}", "no node of that name")
+            origin, rule, made = (*name.split("/"), "", "")[:3]
+            wanted = f"{made}, which rule {rule} makes at {origin}" if made else f"a node {name}"
+            raise Refused(wanted, "no step before that makes it" if made else "no node of that name")
         node = self.current(node)
         if node._erased:
             raise Refused(f"a node {name}", "that an earlier step removes it")
@@ -268,20 +268,40 @@ class Workspace:
     def name(self, node: Node) -> str:
         """Returns the name by which `node` finds a node, whatever steps were executed before: the program's own name.
 
-        A node made in the place of another answers to the other's name; one made on the way has but its own.
+        A node made in the place of another answers to the other's name; one made on the way to `NODE/RULE/NAME`: what
+        the rule calls it, and the node replaced.
         """
         return self._origins.get(node, node.name)
 
-    def create(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Node:
-        """Creates a call at the graph's insertion point."""
+    def name_read_by(self, reader: Node, operand: Node) -> str:
+        """Returns the name under which a node reads an operand: the program's, before steps put another in its place.
+
+        It finds the operand whether or not those steps are executed, so that a plan holds when they are removed.
+        """
+        return self._read_as.get(reader, {}).get(operand) or self.name(operand)
+
+    def create(
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, read_as: Mapping[Node, str]
+    ) -> Node:
+        """Creates a call at the graph's insertion point; `read_as` names its operands as `name_read_by` does."""
         node = self.graph.create_node("call_function", op, args, kwargs, name)
-        self._nodes[node.name] = node
         self._changed.update(dict.fromkeys((node, *node.all_input_nodes)))
+        self._read_as[node] = {operand: read_as[operand] for operand in node.all_input_nodes if operand in read_as}
         return node
+
+    def refer(self, node: Node, reference: str) -> str:
+        """Lets a node that a step made be found by a reference, numbered where it is taken; returns it."""
+        taken = sum(known.partition("~")[0] == reference for known in self._nodes) if reference in self._nodes else 0
+        reference = f"{reference}~{taken + 1}" if taken else reference
+        self._nodes[reference] = node
+        self._origins.setdefault(node, reference)
+        return reference
 
     def replace(self, node: Node, new: Node, *, made: bool) -> None:
         """Lets `new` be read in the place of a node; `made` says that it was created for it."""
         self._changed.update(dict.fromkeys((node, new, *node.users)))
+        for reader in node.users:
+            self._read_as.setdefault(reader, {}).setdefault(new, self.name_read_by(reader, node))
         node.replace_all_uses_with(new)
         self._replaced[node] = new
         if made:

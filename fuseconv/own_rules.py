@@ -1,4 +1,4 @@
-"""The rules that come with fuseconv: where they lie, and how a user's path finds them."""
+"""The rules of a run: those that come with fuseconv or a user's own, less those to leave out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import fuseconv
 from fuseconv import rule_file
 from fuseconv.errors import RuleError
 from fuseconv.rule import Rule
@@ -14,8 +13,6 @@ from fuseconv.rule import Rule
 
 def load_rules(path: str | Path | None = None, without: Collection[str] = ()) -> tuple[Rule, ...]:
     """Reads a rule file or folder; without one, the default set that comes with fuseconv.
-
-    A path that is not there is looked up among fuseconv's own: `rules/default.json` means the same from every folder.
 
     Args:
         path: the file or folder.
@@ -47,17 +44,4 @@ def named(name: str, rules: Sequence[Rule]) -> Rule:
 
 
 def _read(path: str | Path | None) -> tuple[Rule, ...]:
-    own = rules_folder()
-    if path is None:
-        return rule_file.load_rules(own / "default.json")
-    path = Path(path)
-    if not path.exists() and path.parts[:1] == ("rules",) and (own.parent / path).exists():
-        path = own.parent / path
-    return rule_file.load_rules(path)
-
-
-def rules_folder() -> Path:
-    """Returns the folder of the rules that come with fuseconv: inside the package, or beside it in a source tree."""
-    package = Path(fuseconv.__file__).parent
-    inside = package / "rules"
-    return inside if inside.is_dir() else package.parent / "rules"
+    return rule_file.load_rules(rule_file.own_folder() / "default.json" if path is None else path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fuseconv import explanation, parity, rule_check, sources
+from fuseconv import lock as locking
 from fuseconv.assembly import Progress, Written, copy_libraries, describe, target_names, write_targets
 from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle, seal
 from fuseconv.capture import Program, capture
@@ -20,6 +21,7 @@ from fuseconv.checked import checked_plan
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
 from fuseconv.explanation import Explanation
 from fuseconv.own_rules import load_rules
+from fuseconv.packs import load_ops, op_files
 from fuseconv.parity import Report
 from fuseconv.placement import place
 from fuseconv.plan import plan as make_plan
@@ -76,7 +78,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
                 "status": "applied",
                 "reason": "",
             }
-            for step in plan.steps
+            for step in plan.applied
         ],
         "near_misses": [
             {"rule": miss.rule, "node": miss.node, "reason": miss.reason, "rejected": miss.rejected}
@@ -109,14 +111,22 @@ WORTH_TWO_PROCESSES = 16
 """Rules: to start a process takes as long as to check some ten of them."""
 
 
-def check_rules(path: str | Path | None = None) -> list[CheckRow]:
+def check_rules(path: str | Path | None = None, trust: Collection[str] = ()) -> list[CheckRow]:
     """Checks a rule file without a model: its form, its ops, loops, its examples and variants of them, by algebra.
+
+    Args:
+        path: the file or folder; by default the rules that come with fuseconv.
+        trust: with `code`, ops that the rules bring may be registered.
 
     Raises:
         RuleError: a rule is not well formed.
+        RefusedError: the rules bring ops, and their code is not trusted.
     """
     rules = load_rules(path)
-    several = len(rules) >= WORTH_TWO_PROCESSES and (os.cpu_count() or 1) > 1
+    files = op_files(rules)
+    load_ops(files, trust)
+    # Ops that rules bring are registered in this process alone.
+    several = len(rules) >= WORTH_TWO_PROCESSES and not files and (os.cpu_count() or 1) > 1
     return rule_check.check_rules(rules, processes=2 if several else 1)
 
 
@@ -129,16 +139,27 @@ def match(
     options: Options | None = None,
     plan: str | Path | None = None,
     allow: Collection[str] = (),
+    output: str | Path | None = None,
+    frozen: str | Path | None = None,
     progress: Progress = _silent,
 ) -> Plan:
     """Returns the plan that `convert` with the same arguments would execute, having tried that it can be.
 
     Raises:
+        FrozenError: it has other sites than `frozen` says.
         FuseconvError: reading, capturing, matching or executing failed.
     """
     names, known = target_names(target), load_rules(rules, without)
+    load_ops(op_files(known), options.trust if options else ())
     _, program = read_program(model, options, progress)
-    return _fuse(program, known, names, plan, allow, progress)[0]
+    chosen, _ = _fuse(program, known, names, plan, allow, progress)
+    if frozen is not None:
+        _check_lock(frozen, bundle_folder(model, output), chosen, program, known)
+    return chosen
+
+
+def _check_lock(path: str | Path, folder: Path, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:
+    locking.check_lock(Path(path), folder.name, chosen, program, {rule.name for rule in known})
 
 
 def explain(
@@ -164,6 +185,7 @@ def explain(
         FuseconvError: reading, capturing or matching failed.
     """
     names, known = target_names(()), load_rules(rules, without)
+    load_ops(op_files(known), options.trust if options else ())
     _, program = read_program(model, options, progress)
     with progress("match"):
         find = checked_plan if tried else make_plan
@@ -225,6 +247,8 @@ def convert(
     plan: str | Path | None = None,
     allow: Collection[str] = (),
     allow_mismatch: bool = False,
+    lock: str | Path | None = None,
+    frozen: str | Path | None = None,
     progress: Progress = _silent,
 ) -> Conversion:
     """Converts a model into a bundle, and proves it before it is put in its place.
@@ -239,23 +263,29 @@ def convert(
         plan: a plan.json to execute instead of matching rules.
         allow: names of rules that change numbers and are wanted all the same.
         allow_mismatch: keep, and mark, a bundle that fails parity.
+        lock: the fuseconv.lock to write the bundle's sites to, once it is in its place.
+        frozen: the fuseconv.lock whose sites the bundle must have, all and no other.
         progress: told of every step.
 
     Raises:
+        FrozenError: sites are lost or gained; nothing is written.
         ParityError: an artifact does not compute what the original computes; nothing is left behind.
         FuseconvError: reading, capturing, matching, writing or the disk failed.
     """
     names, known = target_names(target), load_rules(rules, without)
-    folder = Path(output) if output is not None else default_output(Path(model))
+    others = load_ops(op_files(known), options.trust if options else ())
+    folder = bundle_folder(model, output)
     with staged(folder, check_replaceable) as staging:
         subject, program = read_program(model, options, progress)
         chosen, fused = _fuse(program, known, names, plan, allow, progress)
+        if frozen is not None:
+            _check_lock(frozen, folder, chosen, program, known)
         with progress("reference"):
             references = parity.refer(program, parity.cases(program))
             parity.write_reference(staging / parity.REFERENCE, references, program.contract)
         (staging / PLAN).write_text(chosen.to_json(), encoding="utf-8")
-        libraries = copy_libraries(staging, program.contract.device)
-        written, skipped = write_targets(fused, staging, names, progress)
+        libraries = copy_libraries(staging, program.contract.device, others)
+        written, skipped = write_targets(fused, staging, names, progress, op_files(known))
         manifest = describe(subject, program, chosen, known, written, libraries)
         seal(staging, manifest)
         with progress("verify"):
@@ -264,6 +294,8 @@ def convert(
             raise mismatch(report, str(folder))
         rows = report.to_json()["rows"]
         seal(staging, manifest.model_copy(update={"parity": rows, "mismatch": not report.ok}))
+    if lock is not None:
+        locking.write_lock(Path(lock), folder.name, locking.sites(chosen, program))
     return Conversion(folder, chosen, written, skipped, report)
 
 
@@ -296,9 +328,11 @@ def mismatch(report: Report, where: str) -> ParityError:
     )
 
 
-def default_output(model: Path) -> Path:
-    """Returns the folder a bundle is written to when none is named: beside the model."""
-    model = model.absolute()
+def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
+    """Returns the folder a bundle is written to: the one named, or one beside the model."""
+    if output is not None:
+        return Path(output)
+    model = Path(model).absolute()
     return model.with_name((model.name if model.is_dir() else model.stem) + SUFFIX)
 
 

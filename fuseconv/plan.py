@@ -195,12 +195,17 @@ def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterato
 def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, Any]) -> Step:
     """Returns a site as a step, which calls nodes by the names they have in the program."""
     used = {name for line in site.replace for name in names_of(parse_line(line).value)}
+
+    def operand(node: Node) -> str:
+        reader = next((reader for reader in site.nodes if node in reader.all_input_nodes), node)
+        return workspace.name_read_by(reader, node)
+
     return Step(
         rule=site.rule.name,
         stage=stage,
         nodes=tuple(workspace.name(node) for node in site.nodes),
         ops=tuple(op_name(node.target) for node in site.nodes),
-        bindings={name: to_binding(value, workspace.name) for name, value in sorted(captures.items()) if name in used},
+        bindings={name: to_binding(value, operand) for name, value in sorted(captures.items()) if name in used},
         results={name: workspace.name(node) for name, node in site.results.items()},
         replace=site.replace,
         strides=site.rule.strides,

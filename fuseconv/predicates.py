@@ -135,6 +135,12 @@ def product_of(_: Constants, a: Any, b: Any) -> float:
     return float(a * b)
 
 
+def sum_of(_: Constants, a: Any, b: Any) -> Any:
+    """The sum of two numbers; of integers an integer."""
+    is_number(_, a, b)
+    return a + b
+
+
 def hides_nothing(constants: Constants, mask: Any) -> None:
     """An attention mask that is all true, or, if it is added, all zero, for every size: from how it is computed."""
     import sympy
@@ -250,7 +256,16 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
         variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
         least = 1 if variadic else len(parameters)
         kind: Literal["test", "value"] = "value" if function in values else "test"
-        tensors = function not in (gelu_of, has_sizes, is_number, letters_of, product_of, read_only_by, same_kind)
+        tensors = function not in (
+            gelu_of,
+            has_sizes,
+            is_number,
+            letters_of,
+            product_of,
+            read_only_by,
+            same_kind,
+            sum_of,
+        )
         doc = inspect.getdoc(function) or ""
         operands = ", ".join([parameter.name for parameter in parameters if parameter.name != "operands"])
         usage = f"{function.__name__}({(operands or 'x') + ', ...' if variadic else operands})"
@@ -260,7 +275,7 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
     return table
 
 
-_VALUES = (dtype, dtype_of, gelu_of, letters_of, number_of, product_of, rank, size)
+_VALUES = (dtype, dtype_of, gelu_of, letters_of, number_of, product_of, rank, size, sum_of)
 _TESTS = (
     has_sizes,
     hides_nothing,

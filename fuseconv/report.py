@@ -43,11 +43,11 @@ class _Table(Table):
 
 def print_fusions(console: Console, plan: Plan) -> None:
     """Prints how often each rule is applied, by stage."""
-    if not plan.steps:
+    if not plan.applied:
         console.print("no rule applies")
         return
     counts: dict[tuple[str, str], list[int]] = {}
-    for step in plan.steps:
+    for step in plan.applied:
         count = counts.setdefault((step.stage, step.rule), [0, 0])
         count[0] += 1
         count[1] += len(step.nodes)
@@ -60,7 +60,7 @@ def print_fusions(console: Console, plan: Plan) -> None:
 def print_plan(console: Console, plan: Plan, path: Path) -> None:
     """Prints the fusions of a plan, and where it was written."""
     print_fusions(console, plan)
-    console.print(f"\n{len(plan.steps)} steps in {path}", highlight=False)
+    console.print(f"\n{len(plan.applied)} steps in {path}", highlight=False)
 
 
 def print_explanation(console: Console, told: Explanation, *, everything: bool = False) -> None:

@@ -37,22 +37,40 @@ def rewrite(program: Program, plan: Plan) -> Program:
 
     Raises:
         RuleError: a step does not fit: a node is not there, calls another op, has other operands, or what replaces it
-            differs in dtype or shape.
+            differs in dtype or shape. It names the first such step, and all that must go with it.
     """
     workspace = Workspace(program.exported, trainable=program.trainable)
+    refused: dict[int, Refused] = {}
     for number, step in enumerate(plan.steps):
-        where = f"step {number} of the plan, rule {step.rule} (/steps/{number})"
+        if not step.apply:
+            continue
         try:
             apply(workspace, step)
         except Refused as problem:
-            raise RuleError(f"the step does not fit: {problem}", where=where, fix=_REMAKE) from None
+            refused[number] = problem
         except RuleTextError as problem:
-            raise RuleError(f"the step's `replace` is wrong: {problem}", where=where, fix=problem.fix) from None
+            what = f"the step's `replace` is wrong: {problem}"
+            raise RuleError(what, where=_place(plan, number, "/replace"), fix=problem.fix) from None
+    if refused:
+        raise _unfit(plan, refused)
     workspace.clean()
     return replace(program, exported=_exported(program.exported, workspace))
 
 
-_REMAKE = "remove the step as well, or make the plan again with `fuseconv match`"
+def _unfit(plan: Plan, refused: Mapping[int, Refused]) -> RuleError:
+    """Returns the error for the steps that do not fit; without them the plan does."""
+    first, problem = next(iter(refused.items()))
+    others = f"; so do not steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
+    needed = plan.steps[first].reads()
+    off = [number for number, step in enumerate(plan.steps[:first]) if not step.apply and step.makes(needed)]
+    again = f"execute step {off[-1]} (rule {plan.steps[off[-1]].rule}), on which it builds, or " if off else ""
+    every = f'set "apply": false on {"steps" if others else "step"} {", ".join(map(str, refused))} too'
+    fix = f"{again}{every}, or make the plan again with `fuseconv match`"
+    return RuleError(f"the step does not fit: {problem}{others}", where=_place(plan, first), fix=fix)
+
+
+def _place(plan: Plan, number: int, inside: str = "") -> str:
+    return f"step {number} of the plan, rule {plan.steps[number].rule} (/steps/{number}{inside})"
 
 
 def apply(workspace: Workspace, step: Step) -> None:
@@ -71,7 +89,14 @@ def apply(workspace: Workspace, step: Step) -> None:
     if not step.nodes or len(step.nodes) != len(step.ops):
         raise Refused("an op for each of its nodes", f"{len(step.ops)} ops for {len(step.nodes)} nodes")
     matched = frozenset(_matched(workspace, name, op) for name, op in zip(step.nodes, step.ops, strict=True))
-    captures = {name: from_binding(binding, workspace.node) for name, binding in step.bindings.items()}
+    read_as: dict[Node, str] = {}
+
+    def operand(name: str) -> Node:
+        node = workspace.node(name)
+        read_as.setdefault(node, name)
+        return node
+
+    captures = {name: from_binding(binding, operand) for name, binding in step.bindings.items()}
     results = {name: workspace.node(node) for name, node in step.results.items()}
     operands = frozenset(node for value in captures.values() for node in nodes_in(value))
     _check_edges(matched, operands, frozenset(results.values()))
@@ -87,9 +112,12 @@ def apply(workspace: Workspace, step: Step) -> None:
     for instruction in replacement.instructions:
         if instruction.constant:
             made[instruction.targets[0]] = _compute(workspace, instruction, made, origin)
-            continue
-        with workspace.graph.inserting_before(point):
-            made.update(_create(workspace, instruction, made, results, origin, step))
+        else:
+            with workspace.graph.inserting_before(point):
+                made.update(_create(workspace, instruction, made, results, origin, step, read_as))
+        for name in instruction.targets:
+            if name in made and name not in results:
+                read_as[made[name]] = workspace.refer(made[name], f"{workspace.name(origin)}/{step.rule}/{name}")
     for name, value in replacement.same.items():
         made[name] = _with_nodes(value, made)
     for name, node in results.items():
@@ -126,6 +154,7 @@ def _create(
     results: Mapping[str, Node],
     origin: Node,
     step: Step,
+    read_as: Mapping[Node, str],
 ) -> dict[str, Node]:
     """Creates the node of an op, and one for each named result when it has several."""
     named = [name for name in instruction.targets if name in results]
@@ -133,16 +162,17 @@ def _create(
     word = instruction.op._schema.name.split("::")[1]
     suffix = "" if named else f"_{instruction.targets[0]}"
     args, kwargs = _with_nodes((instruction.args, dict(instruction.kwargs)), made)
-    node = workspace.create(instruction.op, args, kwargs, f"{word}_{source.name}{suffix}")
+    node = workspace.create(instruction.op, args, kwargs, f"{word}_{source.name}{suffix}", read_as)
     node.meta = _meta(source, instruction.fake, step)
     if not instruction.unpacks:
         return {instruction.targets[0]: node}
+    workspace.refer(node, f"{workspace.name(source)}/{step.rule}/{word}")
     picked = {}
     for position, name in enumerate(instruction.targets):
         if name != "_":
             at = results.get(name, source)
             label = f"getitem_{at.name}" + ("" if name in results else f"_{name}")
-            item = workspace.create(operator.getitem, (node, position), {}, label)
+            item = workspace.create(operator.getitem, (node, position), {}, label, {})
             item.meta = _meta(at, instruction.fake[position], step)
             picked[name] = item
     return picked

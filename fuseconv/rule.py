@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
@@ -84,6 +85,7 @@ class Rule(BaseModel):
 
     _where: Callable[[str, int], str] | None = PrivateAttr(default=None)
     _family: str = PrivateAttr(default="")
+    _ops: tuple[Path, ...] = PrivateAttr(default=())
 
     @model_validator(mode="after")
     def _check(self) -> Rule:
@@ -143,10 +145,15 @@ class Rule(BaseModel):
         """The file it is of, without its suffix, from the folder of the file that includes it; empty for none."""
         return self._family
 
-    def placed(self, where: Callable[[str, int], str], family: str) -> Rule:
-        """Returns the rule knowing its place in a file, for errors found later, and its family."""
+    @property
+    def ops(self) -> tuple[Path, ...]:
+        """The Python files that register the ops it names, where its file brings some."""
+        return self._ops
+
+    def placed(self, where: Callable[[str, int], str], family: str, ops: tuple[Path, ...]) -> Rule:
+        """Returns the rule knowing its place in a file, for errors found later, its family, and the ops it brings."""
         rule = self.model_copy()
-        rule._where, rule._family = where, family
+        rule._where, rule._family, rule._ops = where, family, ops
         return rule
 
     @property
@@ -161,12 +168,16 @@ class Rule(BaseModel):
 
 
 class RuleFile(BaseModel):
-    """A rule file: the files or folders it includes, relative to it, then its own rules; the order breaks ties."""
+    """A rule file: the files or folders it includes, relative to it, then its own rules; the order breaks ties.
+
+    `ops` names the Python files, relative to it, that register the ops its rules call; they run if trusted.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, title="fuseconv rule file")
 
     schema_: str | None = Field(default=None, alias="$schema")
     include: list[str] = []
+    ops: list[str] = []
     rules: list[Rule] = []
 
 

@@ -26,6 +26,9 @@ _MODELS: tuple[type[BaseModel], ...] = (RuleFile, Rule, Examples, MissExample)
 def load_rules(path: str | Path) -> tuple[Rule, ...]:
     """Reads a rule file, or a folder of them, with everything it includes.
 
+    A path or an include that is not there is looked up among fuseconv's own: `rules/default.json` means the same from
+    every folder.
+
     Args:
         path: a file, or a folder: then every `*.json` directly in it but `schema.json`, by name. A file that is reached
             twice counts once, where it is first reached.
@@ -35,7 +38,7 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
             wrong; an include is missing or goes round; two rules have one name.
     """
     rules: dict[str, Rule] = {}
-    for rule in _load(Path(path), (), set(), f"{path}"):
+    for rule in _load(_found(Path(), str(path)), (), set(), f"{path}"):
         if (first := rules.setdefault(rule.name, rule)) is not rule:
             raise RuleError(
                 f"two rules are named {rule.name}",
@@ -43,6 +46,18 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
                 fix=f"rename one; the first is at {first.locate('/name')}",
             )
     return tuple(rules.values())
+
+
+def own_folder() -> Path:
+    """Returns the folder of the rules that come with fuseconv: inside the package, or beside it in a source tree."""
+    package = Path(__file__).parent
+    inside = package / "rules"
+    return inside if inside.is_dir() else package.parent / "rules"
+
+
+def _found(folder: Path, name: str) -> Path:
+    path, own = folder / name, own_folder().parent / name
+    return own if not path.exists() and Path(name).parts[:1] == ("rules",) and own.exists() else path
 
 
 def _load(path: Path, open_files: tuple[Path, ...], done: set[Path], where: str) -> Iterator[Rule]:
@@ -68,16 +83,24 @@ def _load(path: Path, open_files: tuple[Path, ...], done: set[Path], where: str)
     document = read_json(path, RuleError)
     file = _validated(document)
     for at, name in enumerate(file.include):
-        yield from _load(path.parent / name, (*open_files, real), done, document.where(f"/include/{at}"))
+        yield from _load(_found(path.parent, name), (*open_files, real), done, document.where(f"/include/{at}"))
     done.add(real)
     if len(done) > MAX_FILES:
         raise RuleError(f"more than {MAX_FILES} rule files", where=where, fix="name the files that are needed")
+    ops = tuple(_op_file(real.parent / name, document.where(f"/ops/{at}")) for at, name in enumerate(file.ops))
     for at, rule in enumerate(file.rules):
-        yield rule.placed(partial(_where_in, document, f"/rules/{at}"), _family(real, (*open_files, real)[0].parent))
+        family = _family(real, (*open_files, real)[0].parent)
+        yield rule.placed(partial(_where_in, document, f"/rules/{at}"), family, ops)
 
 
 def _family(file: Path, folder: Path) -> str:
     return (file.relative_to(folder) if file.is_relative_to(folder) else Path(file.name)).with_suffix("").as_posix()
+
+
+def _op_file(path: Path, where: str) -> Path:
+    if path.suffix != ".py" or not path.is_file():
+        raise RuleError(f"there is no Python file {path.name}", where=where, fix="name the file that registers the ops")
+    return path
 
 
 def _where_in(document: Document, base: str, pointer: str, column: int) -> str:

@@ -15,6 +15,7 @@ import torch
 from fuseconv.bundle import Environment, Manifest, open_bundle
 from fuseconv.contract import Contract
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError, UsageError
+from fuseconv.packs import load_library
 from fuseconv.targets import TARGETS, Runner
 
 PREFERENCE = ("aoti", "export", "torchscript", "onnx")
@@ -194,7 +195,7 @@ def _load_library(path: Path) -> None:
                 f"everybody may write {part.name}, from which code is loaded", where=str(part), fix=f"chmod o-w {part}"
             )
     try:
-        torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+        load_library(path)
     except (OSError, RuntimeError) as error:
         raise UnsupportedError(
             f"the op library does not load: {error}",

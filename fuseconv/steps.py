@@ -5,15 +5,17 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fuseconv.errors import FileError, RuleError
+from fuseconv.json_text import parse_json, pointer_of
 
 SCHEMA = 1
 """The version of plan.json."""
@@ -36,6 +38,7 @@ class Step:
         results: pattern name to the name of the node it replaces.
         replace: the rule's SSA lines.
         strides: `any` where the values replaced may have other strides afterwards.
+        apply: whether it is executed; set to false by hand, the plan says what was left out.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -48,6 +51,16 @@ class Step:
     results: Mapping[str, str]
     replace: tuple[str, ...]
     strides: Literal["same", "any"] = "same"
+    apply: bool = True
+
+    def reads(self) -> set[str]:
+        """Returns the names of the values it needs: those it matches, and their operands."""
+        return {*self.nodes, *_names(list(self.bindings.values()))}
+
+    def makes(self, names: Collection[str]) -> bool:
+        """Whether one of these values is something else, or is not there, when the step is not executed."""
+        places = {f"{name}/{self.rule}" for name in (*self.nodes, *self.results.values())}
+        return any(name in self.nodes or name.rpartition("/")[0] in places for name in names)
 
 
 @dataclass(frozen=True)
@@ -98,10 +111,15 @@ class Plan:
         """The sites at which a rule computed something else when it was tried."""
         return tuple(miss for miss in self.misses if miss.rejected)
 
+    @property
+    def applied(self) -> tuple[Step, ...]:
+        """The steps that are executed."""
+        return tuple(step for step in self.steps if step.apply)
+
     def counts(self) -> dict[str, int]:
         """Returns how many times each rule is applied, by name."""
         counts: dict[str, int] = {}
-        for step in self.steps:
+        for step in self.applied:
             counts[step.rule] = counts.get(step.rule, 0) + 1
         return dict(sorted(counts.items()))
 
@@ -120,11 +138,7 @@ class Plan:
         try:
             plan = _PLAN.validate_json(text)
         except ValidationError as problem:
-            error = problem.errors(include_url=False)[0]
-            pointer = "".join(f"/{key}" for key in error["loc"]) or "/"
-            raise RuleError(
-                f"not a plan: {error['msg']}", where=f"{where} ({pointer})", fix="write it with `fuseconv match`"
-            ) from None
+            raise _not_a_plan(problem, text, where) from None
         if plan.schema != SCHEMA:
             fix = "make it again with this version of fuseconv"
             raise RuleError(f"the plan has schema {plan.schema}, this version reads {SCHEMA}", where=where, fix=fix)
@@ -132,6 +146,34 @@ class Plan:
 
 
 _PLAN = TypeAdapter(Plan)
+
+_FIELDS = {each.name for noun in (Plan, Step, Miss) for each in fields(noun)}
+
+
+def _not_a_plan(problem: ValidationError, text: str, path: str) -> RuleError:
+    """Returns the error with the place of what is wrong: file, line, column and pointer."""
+    error = problem.errors(include_url=False)[0]
+    try:
+        document = parse_json(text, path, RuleError)
+    except RuleError as syntax:
+        return RuleError(f"not a plan: {syntax.what}", where=syntax.where, fix=syntax.fix)
+    where, key = document.where(pointer_of(*error["loc"])), str(error["loc"][-1]) if error["loc"] else ""
+    what, fix = f"{error['msg'][:1].lower()}{error['msg'][1:]}", "write it as `fuseconv match` does"
+    if error["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+        near = difflib.get_close_matches(key, _FIELDS, 1)
+        what, fix = f"unknown field {key}", f"did you mean {near[0]}?" if near else "remove it"
+    if error["type"] in {"missing", "missing_argument"}:
+        what, fix = f"the field {key} is missing", "add it, or remove the whole entry"
+    return RuleError(f"not a plan: {what}", where=where, fix=fix)
+
+
+def _names(bindings: Any) -> Iterator[str]:
+    for binding in bindings:
+        match binding:
+            case {"node": str() as name}:
+                yield name
+            case {"items": list() as items}:
+                yield from _names(items)
 
 
 def read_plan(path: Path) -> Plan:

@@ -1,5 +1,6 @@
 """Executing plans: as made, as edited by hand, and what the result carries."""
 
+import re
 from dataclasses import replace
 
 import programs
@@ -64,6 +65,76 @@ def test_a_step_whose_node_an_earlier_removed_step_makes(planned):
     assert "expected add_1 to call aten.linear.default, found aten.add.Tensor" in caught.value.what
     assert "rule linear-act" in caught.value.where
     assert "/steps/1" in caught.value.where
+
+
+def off(found, *numbers):
+    """Returns a plan with steps that are not executed."""
+    return Plan(tuple(replace(step, apply=number not in numbers) for number, step in enumerate(found.steps)))
+
+
+def refusal(program, found):
+    """Returns the error of executing a plan, None where it is executed."""
+    try:
+        rewrite(program, found)
+    except RuleError as problem:
+        return problem
+    return None
+
+
+THROUGH = [
+    "x: f64[n, 8]",
+    "w: parameter f64[8, 8]",
+    "d = aten.dropout.default(x, 0.1, False)",
+    "c = aten.contiguous.default(d)",
+    "h = aten.linear.default(c, w)",
+    "r = aten.relu.default(h)",
+    "s = aten.dropout.default(r, 0.5, False)",
+    "v = aten.linear.default(c, w)",
+    "k = aten.sigmoid.default(s)",
+    "m = aten.mul.Tensor(s, k)",
+    "y = aten.add.Tensor(m, v)",
+    "z = aten.layer_norm.default(y, [8])",
+    "return z",
+]
+
+
+@pytest.mark.parametrize("lines", [LINES, THROUGH], ids=["spelled", "through"])
+def test_any_one_step_may_be_left_out_and_what_an_error_says_to_leave_out_with_it(lines, default_rules):
+    program = example_program(lines)
+    found = plan(program, default_rules, device="cpu", targets=())
+    for number, step in enumerate(found.steps):
+        problem = refusal(program, off(found, number))
+        with_it = re.search(r'"apply": false on steps? ([\d, ]+) too', problem.fix) if problem else None
+        numbers = map(int, with_it[1].split(",")) if with_it else ()
+        torch.testing.assert_close(run(rewrite(program, off(found, number, *numbers))), run(program))
+        assert problem is None or f"execute step {number} (rule {step.rule})" in problem.fix
+
+
+@pytest.mark.parametrize("left_out", ["eval-dropout", "no-op-contiguous", "duplicates"])
+def test_steps_that_nothing_is_built_on_are_left_out_alone(left_out, default_rules):
+    """What reads a value through a step that is left out reads what was there before it."""
+    program = example_program(THROUGH)
+    found = plan(program, default_rules, device="cpu", targets=())
+    assert left_out in found.counts()
+    numbers = [number for number, step in enumerate(found.steps) if step.rule == left_out]
+    fused = rewrite(program, off(found, *numbers))
+    assert rewrite(program, Plan(off(found, *numbers).applied)).exported.graph.nodes
+    torch.testing.assert_close(run(fused), run(program))
+    assert "silu" in found.counts()
+
+
+def test_a_step_left_out_is_no_site(planned):
+    _, found = planned
+    assert off(found, 0).counts() == {rule: count for rule, count in found.counts().items() if rule != "gelu-erf"}
+
+
+def test_what_a_step_is_built_on_is_named(planned):
+    program, found = planned
+    with pytest.raises(RuleError) as caught:
+        rewrite(program, off(found, 1))
+    assert "expected add_1 to call aten.linear.default, found aten.add.Tensor" in caught.value.what
+    assert caught.value.where == "step 2 of the plan, rule linear-act (/steps/2)"
+    assert caught.value.fix.startswith("execute step 1 (rule linear-bias), on which it builds, or set")
 
 
 BOUND = {"x": {"node": "mul_1"}, "w": {"node": "p_w"}, "b": {"node": "p_b"}, "act": {"value": "relu"}}

@@ -174,6 +174,12 @@ def test_the_schema_is_current():
     assert Path("rules/schema.json").read_text() == schema(), "write rules/schema.json anew from fuseconv.rule.schema()"
 
 
+def test_our_rules_are_included_from_anywhere(tmp_path):
+    (tmp_path / "mine.json").write_text('{"include": ["rules/default.json"], "rules": []}')
+    found = [rule.sha256 for rule in load_rules(tmp_path / "mine.json")]
+    assert found == [rule.sha256 for rule in load_rules("rules/default.json")]
+
+
 def test_reading_rules_imports_no_torch():
     read = "from fuseconv.rule_file import load_rules; load_rules('rules/default.json')"
     code = f"import sys; {read}; print('torch' in sys.modules)"

@@ -10,9 +10,11 @@ import click
 from fuseconv.commands.options import json_option, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
+from fuseconv.commands.settings import Configured, Settings
+from fuseconv.errors import UsageError
 
 
-@click.command()
+@click.command(cls=Configured)
 @click.argument("model", type=Path)
 @rules_options
 @click.option("--target", multiple=True, metavar="NAME", help="torchscript, export, aoti or onnx. [default: all four]")
@@ -20,10 +22,15 @@ from fuseconv.commands.progress import shown
 @model_options
 @click.option("--plan", type=Path, metavar="FILE", help="Execute this plan instead of matching rules.")
 @click.option("--allow", multiple=True, metavar="NAME", help="Apply a rule that changes numbers: gelu-tanh.")
+@click.option("--lock", is_flag=True, help="Write the sites of each rule to fuseconv.lock.")
+@click.option("--frozen", is_flag=True, help="Fail if a site in fuseconv.lock is lost, or another is gained.")
 @click.option("--dry-run", is_flag=True, help="Match, print the fusions, write nothing.")
 @click.option("--allow-mismatch", is_flag=True, help="Keep a bundle that fails parity, marked as such.")
 @json_option
+@click.pass_obj
 def convert(
+    settings: Settings,
+    /,
     model: Path,
     rules: Path | None,
     without: tuple[str, ...],
@@ -31,6 +38,8 @@ def convert(
     output: Path | None,
     plan: Path | None,
     allow: tuple[str, ...],
+    lock: bool,
+    frozen: bool,
     dry_run: bool,
     allow_mismatch: bool,
     **source: Any,
@@ -40,13 +49,29 @@ def convert(
     MODEL is a .pt2 archive, a TorchScript archive, a pickled module, a state dict, or a Hugging Face folder; what it is
     is read from its content.
     """
+    if lock and (frozen or dry_run):
+        other = "--frozen" if frozen else "--dry-run"
+        raise UsageError(
+            f"--lock writes what {other} must not change", where="--lock", fix=f"leave out --lock or {other}"
+        )
     options = reading(**source)
 
     from fuseconv import pipeline, report
+    from fuseconv.lock import NAME
 
+    locked = settings.root / NAME
     if dry_run:
         found = pipeline.match(
-            model, rules=rules, without=without, target=target, options=options, plan=plan, allow=allow, progress=shown
+            model,
+            rules=rules,
+            without=without,
+            target=target,
+            options=options,
+            plan=plan,
+            allow=allow,
+            output=output,
+            frozen=locked if frozen else None,
+            progress=shown,
         )
         return Outcome(pipeline.plan_to_json(found), lambda console: report.print_fusions(console, found))
     done = pipeline.convert(
@@ -59,6 +84,8 @@ def convert(
         plan=plan,
         allow=allow,
         allow_mismatch=allow_mismatch,
+        lock=locked if lock else None,
+        frozen=locked if frozen else None,
         progress=shown,
     )
     return Outcome(done.to_json(), lambda console: report.print_conversion(console, done), pipeline.incomplete(done))

@@ -10,9 +10,10 @@ import click
 from fuseconv.commands.options import json_option, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
+from fuseconv.commands.settings import Configured
 
 
-@click.command()
+@click.command(cls=Configured)
 @click.argument("model", type=Path)
 @rules_options
 @model_options

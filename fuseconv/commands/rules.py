@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from fuseconv.commands.options import json_option, rules_option
 from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.settings import Configured
 from fuseconv.errors import ParityError
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.group()
@@ -21,7 +18,7 @@ def rules() -> None:
     """List, show and check rule files."""
 
 
-@rules.command(name="list")
+@rules.command(cls=Configured, name="list")
 @rules_option
 @json_option
 def list_rules(rules: Path | None) -> Outcome:
@@ -33,7 +30,7 @@ def list_rules(rules: Path | None) -> Outcome:
     return Outcome(result, lambda console: report.print_rules(console, found))
 
 
-@rules.command()
+@rules.command(cls=Configured)
 @click.argument("name")
 @rules_option
 @json_option
@@ -46,17 +43,18 @@ def show(name: str, rules: Path | None) -> Outcome:
     return Outcome(result, lambda console: report.print_rule(console, rule))
 
 
-@rules.command()
-@click.argument("file", type=Path, required=False)
+@rules.command(cls=Configured)
+@click.argument("rules", metavar="[FILE]", type=Path, required=False)
+@click.option("--trust", multiple=True, metavar="KIND", help="code: let ops that the rules bring be registered.")
 @json_option
-def check(file: Path | None) -> Outcome:
+def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
     """Check a rule FILE without a model: its form, ops, loops; its examples and variants, on numbers and by algebra."""
     from fuseconv import pipeline, report
 
-    rows = pipeline.check_rules(file)
+    rows = pipeline.check_rules(rules, trust)
     failing = [row for row in rows if not row.ok]
     error = None
     if failing:
         what = f"{len(failing)} of {len(rows)} checks fail; first: rule {failing[0].rule}, {failing[0].check}"
-        error = ParityError(what, where=str(file or "the default rules"), fix="see the table above")
+        error = ParityError(what, where=str(rules or "the default rules"), fix="see the table above")
     return Outcome({"checks": [asdict(row) for row in rows]}, lambda console: report.print_checks(console, rows), error)

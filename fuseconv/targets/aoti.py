@@ -46,7 +46,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         (folder / NAME).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"the folder cannot be made: {error.strerror}", where=str(folder / NAME)) from error
-    arguments = [str(source), str(folder / artifact)]
+    arguments = [str(source), str(folder / artifact), *map(str, context.op_files)]
     status, log = _run_child(arguments, context.scratch)
     if status == 0 and (folder / artifact).is_file():
         return artifact

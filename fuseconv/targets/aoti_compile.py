@@ -1,21 +1,26 @@
-"""The child process of the target aoti: `python -m fuseconv.targets.aoti_compile SOURCE PACKAGE`."""
+"""The child process of the target aoti: `python -m fuseconv.targets.aoti_compile SOURCE PACKAGE [OP_FILE ...]`."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import torch
 import torch._inductor
 
 
-def main(source: str, package: str) -> None:
+def main(source: str, package: str, *op_files: str) -> None:
     """Compiles an exported program.
 
     Args:
         source: the exported program's path.
         package: where the package goes.
+        op_files: what registers other ops of the program; the parent was told to trust them.
     """
     import fuseconv.ops  # noqa: F401  # the compiler traces our ops by their fake kernels
+    from fuseconv.packs import load_ops
+
+    load_ops(map(Path, op_files), {"code"})
 
     exported = torch.export.load(source)
     torch._inductor.aoti_compile_and_package(exported, package_path=package)

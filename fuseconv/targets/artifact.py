@@ -25,9 +25,11 @@ class Context:
 
     Attributes:
         scratch: an existing folder, outside the bundle, that is removed afterwards.
+        op_files: Python files that register ops of the program, for a process that has not run them.
     """
 
     scratch: Path
+    op_files: tuple[Path, ...] = ()
 
 
 class Target(Protocol):

@@ -9,12 +9,17 @@ class Blend(nn.Module):
         return old + weight * (new - old)
 
 
-def save() -> None:
+class BlendRelu(Blend):
+    def forward(self, old: torch.Tensor, new: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(super().forward(old, new, weight))
+
+
+def save(model: nn.Module, path: str) -> None:
     batch = torch.export.Dim("batch", min=1, max=64)
     tensors = tuple(torch.randn(4, 16) for _ in range(3))
-    exported = torch.export.export(Blend().eval(), tensors, dynamic_shapes=({0: batch},) * 3)
-    torch.export.save(exported, "blend.pt2")
+    exported = torch.export.export(model.eval(), tensors, dynamic_shapes=({0: batch},) * 3)
+    torch.export.save(exported, path)
 
 
 if __name__ == "__main__":
-    save()
+    save(Blend(), "blend.pt2")

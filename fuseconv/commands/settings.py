@@ -1,0 +1,168 @@
+"""`[tool.fuseconv]` in pyproject.toml: what the options of a command are when the command line does not say.
+
+The file is the nearest one, from the working directory upward, that has the table. Its keys are the options of
+`fuseconv convert` without their dashes in front; the command line wins; paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from fuseconv.commands.outcome import Outcome
+from fuseconv.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+FILE = "pyproject.toml"
+
+NOT_SET = {
+    "trust": "whose code may run is for the one who runs it to say, not for a file that came with it",
+    "json": "it says how one run is printed",
+    "dry-run": "it says what one run does",
+    "output": "it says what one run does",
+    "lock": "it says what one run does",
+    "frozen": "it says what one run does",
+}
+"""Options that the file cannot set, and why."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The table, and the file it is of; no file where there is none."""
+
+    path: Path | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        """The project's folder: where the file is, else the working directory."""
+        return self.path.parent if self.path is not None else Path()
+
+
+def read_settings(start: Path) -> Settings:
+    """Reads the table for a folder.
+
+    Raises:
+        UsageError: a file on the way is not TOML, or the table is no table.
+    """
+    for folder in (start, *start.parents):
+        path = folder / FILE
+        if not path.is_file():
+            continue
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+            raise UsageError(f"not TOML: {problem}", where=str(path), fix="correct it") from None
+        if isinstance(found, dict) and "fuseconv" in found:
+            if not isinstance(found["fuseconv"], dict):
+                raise UsageError("tool.fuseconv is not a table", where=str(path), fix="write [tool.fuseconv]")
+            return Settings(path, found["fuseconv"])
+    return Settings()
+
+
+class Configured(click.Command):
+    """A command whose options may be set in pyproject.toml, and whose result says where each came from."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Reads the file before the options are parsed."""
+        settings = read_settings(Path.cwd())
+        _check(settings)
+        values = {
+            option.name: _value(settings, key, option)
+            for key, option in _options(self.params).items()
+            if key in settings.values
+        }
+        return super().make_context(info_name, args, parent, **{**extra, "default_map": values, "obj": settings})
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Adds the settings to what the command returns."""
+        outcome, settings = super().invoke(ctx), ctx.find_object(Settings)
+        assert isinstance(outcome, Outcome)
+        assert settings is not None
+        file = str(settings.path)
+        names = {ParameterSource.COMMANDLINE: "command line", ParameterSource.DEFAULT_MAP: file}
+        rows = {
+            key: {"value": _plain(ctx.params[name]), "from": names.get(source, "default")}
+            for key, option in _options(self.params).items()
+            if (name := str(option.name)) in ctx.params and (source := ctx.get_parameter_source(name)) is not None
+        }
+
+        def render(console: Console) -> None:
+            outcome.render(console)
+            if any(row["from"] == file for row in rows.values()):
+                console.print("\nsettings", style="bold")
+                for key, row in rows.items():
+                    if row["from"] != "default":
+                        line = f"    {key} = {json.dumps(row['value'])}   ({row['from']})"
+                        console.print(line, highlight=False, markup=False)
+
+        return replace(outcome, result={**outcome.result, "settings": rows}, render=render)
+
+
+def _options(parameters: Sequence[click.Parameter]) -> dict[str, click.Parameter]:
+    """Returns what may be set, by key: an option's long name, an argument's own."""
+    keys: dict[str, click.Parameter] = {}
+    for parameter in parameters:
+        long = next((flag[2:] for flag in parameter.opts if flag.startswith("--")), parameter.name or "")
+        if long not in (*NOT_SET, "help"):
+            keys[long] = parameter
+    return keys
+
+
+def _check(settings: Settings) -> None:
+    """Checks that every key is an option of `convert`, and its value what the option takes.
+
+    Raises:
+        UsageError: it is not so.
+    """
+    from fuseconv.commands.convert import convert
+
+    options = {key: option for key, option in _options(convert.params).items() if isinstance(option, click.Option)}
+    for key, value in settings.values.items():
+        where = f"{settings.path} ([tool.fuseconv] {key})"
+        if key in NOT_SET:
+            raise UsageError(f"{key} is not set in a file: {NOT_SET[key]}", where=where, fix=f"give --{key}")
+        if key not in options:
+            near = difflib.get_close_matches(key, options, 1, cutoff=0.5)
+            fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(options)}"
+            raise UsageError(f"there is no setting {key}", where=where, fix=fix)
+        kind = "a list of strings" if options[key].multiple else "true or false" if options[key].is_flag else "a string"
+        if not _is_of(kind, value):
+            raise UsageError(f"{key} is {value!r}, not {kind}", where=where, fix=f"write {key} as {kind}")
+
+
+def _is_of(kind: str, value: Any) -> bool:
+    if kind == "a list of strings":
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return isinstance(value, bool if kind == "true or false" else str)
+
+
+def _value(settings: Settings, key: str, option: click.Parameter) -> Any:
+    """Returns a value of the table as click takes it: paths are relative to the file."""
+    value = settings.values[key]
+    if key == "rules" and not (settings.root / value).exists():
+        return value  # one of fuseconv's own, as rules/default.json
+    is_path = getattr(option.type, "func", None) is Path
+    is_file_of_model = key == "model" and value.partition(":")[0].endswith(".py")
+    return str(settings.root / value) if is_path or is_file_of_model else value
+
+
+def _plain(value: Any) -> Any:
+    """Returns an option's value as JSON has it."""
+    if isinstance(value, tuple):
+        return [str(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
