@@ -5,8 +5,7 @@ The copy shares weights and fake values with the program; only nodes and edges a
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +16,6 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 import fuseconv.ops  # noqa: F401  # registers the ops that rules put in place
-from fuseconv.contract import DTYPES, SHORT_DTYPES
 from fuseconv.elements import elements
 from fuseconv.formula import UnknownError
 from fuseconv.nodes import (
@@ -34,13 +32,11 @@ from fuseconv.nodes import (
 )
 from fuseconv.predicates import Refused
 from fuseconv.sizes import key_of, run_for_all_sizes
-from fuseconv.steps import Binding
 
 __all__ = [
     "Workspace",
     "arguments",
     "find_op",
-    "from_binding",
     "is_call",
     "is_getitem",
     "is_repeatable",
@@ -49,7 +45,6 @@ __all__ = [
     "nodes_in",
     "op_name",
     "source_line",
-    "to_binding",
 ]
 
 _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -346,56 +341,3 @@ def _states(exported: Exported) -> dict[str, tuple[InputKind, torch.Tensor]]:
             if isinstance(tensor, torch.Tensor):
                 states[spec.arg.name] = (spec.kind, tensor)
     return states
-
-
-def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
-    """Returns an argument of a node as JSON; `name` says how a node is called.
-
-    Raises:
-        Refused: the argument is of a kind that plan.json cannot hold.
-    """
-    if isinstance(value, Node):
-        return {"node": name(value)}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"number": str(value)}
-    if value is None or isinstance(value, bool | int | float | str):
-        return {"value": value}
-    if isinstance(value, list | tuple):
-        return {"items": [to_binding(item, name) for item in value]}
-    if isinstance(value, torch.dtype):
-        return {"dtype": SHORT_DTYPES.get(str(value), str(value).removeprefix("torch."))}
-    if isinstance(value, torch.device):
-        return {"device": str(value)}
-    if isinstance(value, torch.layout):
-        return {"layout": str(value).removeprefix("torch.")}
-    if isinstance(value, torch.memory_format):
-        return {"memory_format": str(value).removeprefix("torch.")}
-    raise Refused("an argument that a plan can hold", repr(value))
-
-
-def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:
-    """Returns the argument that `to_binding` wrote.
-
-    Raises:
-        Refused: the binding is of no known kind, or names a node that is not there.
-    """
-    match binding:
-        case {"node": str() as name}:
-            return nodes(name)
-        case {"value": None | bool() | int() | float() | str() as value}:
-            return value
-        case {"items": list() as items}:
-            return [from_binding(item, nodes) for item in items]
-        case {"number": "inf" | "-inf" | "nan" as number}:
-            return float(number)
-        case {"dtype": str() as name} if isinstance(
-            dtype := getattr(torch, DTYPES.get(name, name).removeprefix("torch."), None), torch.dtype
-        ):
-            return dtype
-        case {"device": "cpu" | "cuda" | "meta" as name}:
-            return torch.device(name)
-        case {"layout": str() as name} if isinstance(found := getattr(torch, name, None), torch.layout):
-            return found
-        case {"memory_format": str() as name} if isinstance(found := getattr(torch, name, None), torch.memory_format):
-            return found
-    raise Refused('a binding as {"node": NAME} or {"value": VALUE}', str(binding))

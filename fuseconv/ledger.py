@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node, map_arg
 
+from fuseconv.bindings import from_binding
 from fuseconv.capture import Program
-from fuseconv.graph import Workspace, from_binding, is_call, nodes_in
+from fuseconv.graph import Workspace, is_call, nodes_in
 from fuseconv.match import insertion_point
 from fuseconv.rewrite import apply
 from fuseconv.steps import Step

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 
 from torch.fx import Node
 
+from fuseconv.bindings import to_binding
 from fuseconv.capture import Program
 from fuseconv.errors import RuleError
-from fuseconv.graph import Workspace, map_nodes, op_name, source_line, to_binding
+from fuseconv.graph import Workspace, map_nodes, op_name, source_line
 from fuseconv.loops import check_loops
 from fuseconv.match import Site
 from fuseconv.near_miss import NearMiss

@@ -15,9 +15,10 @@ import torch
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, TensorArgument
 from torch.fx import Node
 
+from fuseconv.bindings import from_binding
 from fuseconv.capture import Program
 from fuseconv.errors import RuleError
-from fuseconv.graph import Workspace, from_binding, nodes_in, op_name
+from fuseconv.graph import Workspace, nodes_in, op_name
 from fuseconv.match import check_replaced, check_users, insertion_point
 from fuseconv.predicates import Refused
 from fuseconv.replacement import Instruction, Made, instantiate
