@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -347,6 +348,18 @@ def test_a_compiler_that_links_its_own_standard_library_is_replaced(
 ) -> None:
     chosen = aoti._compilers({"CXX": cxx}, tmp_path)
     assert chosen == ({"CXX": "/usr/bin/g++", "CC": "/usr/bin/gcc"} if is_replaced else {})
+
+
+def test_a_package_from_a_damaged_cache_is_refused(bundle: Path, tmp_path: Path) -> None:
+    """A killed compiler leaves empty files in its cache; the next one packs them."""
+    whole, damaged = bundle / "aoti" / "model.pt2", tmp_path / "model.pt2"
+    aoti.check_complete(whole)
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(damaged, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, b"" if name.endswith("wrapper.json") else source.read(name))
+    with pytest.raises(UpstreamError, match=r"wrapper\.json: its cache is damaged") as caught:
+        aoti.check_complete(damaged)
+    assert "delete " in (caught.value.fix or "")
 
 
 def test_a_missing_compiler_is_said_before_compiling(fused: Program, monkeypatch: pytest.MonkeyPatch) -> None:

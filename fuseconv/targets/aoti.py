@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     A compiler can run out of memory, abort, or meet an illegal access on the GPU; the parent stays alive.
 
     Raises:
-        UpstreamError: the compiler failed; the error holds the end of its log.
+        UpstreamError: the compiler failed, and the error holds the end of its log; or its cache is damaged.
         FileError: the package cannot be written.
     """
     artifact = Path(NAME, "model.pt2")
@@ -49,6 +50,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     arguments = [str(source), str(folder / artifact), *map(str, context.op_files)]
     status, log = _run_child(arguments, context.scratch)
     if status == 0 and (folder / artifact).is_file():
+        check_complete(folder / artifact)
         return artifact
     if any(reason in log for reason in ("No space left on device", "File too large", "Disk quota exceeded")):
         raise FileError("the package cannot be written: the disk is full", where=str(folder / artifact))
@@ -58,6 +60,27 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         where="the target aoti",
         fix="leave the target aoti out",
     )
+
+
+def check_complete(package: Path) -> None:
+    """Refuses a package with an empty file in it, which would fail when it is loaded, far from here.
+
+    A compiler that was killed leaves such files in its cache, and takes them from there the next time.
+
+    Raises:
+        UpstreamError: there is one; the error names the cache.
+    """
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    with zipfile.ZipFile(package) as archive:
+        empty = [member.filename for member in archive.infolist() if member.file_size == 0 and not member.is_dir()]
+    if empty:
+        raise UpstreamError(
+            f"AOTInductor's package has an empty file, {Path(empty[0]).name}: its cache is damaged, as a run that was "
+            "killed leaves it",
+            where="the target aoti",
+            fix=f"delete {cache_dir()}",
+        )
 
 
 def load(path: Path, device: str) -> Runner:
