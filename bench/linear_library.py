@@ -55,6 +55,9 @@ class Problem(ctypes.Structure):
         ("product", ctypes.c_void_p),
         ("context", ctypes.c_void_p),
         ("weight_transposed", ctypes.c_int32),
+        ("batch", ctypes.c_int32),
+        ("x_batch_stride", ctypes.c_int64),
+        ("weight_batch_stride", ctypes.c_int64),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from fuseconv.bundle import Manifest, RuleUse, Source
 from fuseconv.capture import Program
 from fuseconv.contract import SHORT_DTYPES
 from fuseconv.errors import UnsupportedError, UsageError
-from fuseconv.ops import library_paths
+from fuseconv.ops import library
 from fuseconv.rule import Rule
 from fuseconv.runtime import environment
 from fuseconv.sources import Subject
@@ -46,8 +45,8 @@ class Written:
     size: int
 
 
-def target_names(wanted: Sequence[str]) -> tuple[str, ...]:
-    """Returns the targets asked for, all of them when none is.
+def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
+    """Returns the targets asked for; when none is, all, but onnx-plugin only where its library is built for the device.
 
     Raises:
         UsageError: there is no such target.
@@ -57,7 +56,9 @@ def target_names(wanted: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(
                 f"there is no target {name}", where="--target", fix=f"use one of {', '.join(targets.TARGETS)}"
             )
-    return tuple(dict.fromkeys(wanted)) or tuple(targets.TARGETS)
+    is_built = (library.FOLDER / library.PLUGINS[device]).is_file()
+    every = (name for name in targets.TARGETS if is_built or name != targets.onnx_plugin.NAME)
+    return tuple(dict.fromkeys(wanted)) or tuple(every)
 
 
 def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> tuple[str, ...]:
@@ -69,7 +70,7 @@ def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> t
     folder = staging / LIBRARIES
     folder.mkdir()
     copies = []
-    for path in (*library_paths(device), *others):
+    for path in (*library.library_paths(device), *others):
         copy = folder / path.name
         if copy.exists():
             raise UsageError(f"two op libraries are named {path.name}", where=str(path), fix="rename one of them")
@@ -93,15 +94,15 @@ def write_targets(
     for name in names:
         target = targets.TARGETS[name]
         with progress(f"write {name}"), tempfile.TemporaryDirectory() as scratch:
-            start = time.monotonic()
+            start, before = time.monotonic(), set(staging.rglob("*"))
             try:
                 if reason := target.unsupported(fused):
                     raise UnsupportedError(reason)
                 artifact = target.write(fused, staging, targets.Context(Path(scratch), op_files))
             except UnsupportedError as error:
                 skipped[name] = error.what
-                if (staging / name).exists():  # what it wrote before it found out
-                    shutil.rmtree(staging / name)
+                for path in sorted(set(staging.rglob("*")) - before, reverse=True):  # what it wrote before it found out
+                    path.rmdir() if path.is_dir() else path.unlink()
                 continue
             seconds = time.monotonic() - start
         size = sum(path.stat().st_size for path in (staging / artifact).parent.rglob("*") if path.is_file())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
@@ -178,6 +179,19 @@ def open_bundle(folder: Path) -> Manifest:
         if name not in manifest.files:
             raise RefusedError(f"{name} is not a file of the bundle", where=str(path), fix=_AGAIN)
     return manifest
+
+
+def check_private(library: Path) -> None:
+    """Checks that not everybody may write a library of a bundle, from which code is loaded, or its folders.
+
+    Raises:
+        RefusedError: everybody may.
+    """
+    for part in (library, library.parent, library.parent.parent):
+        if part.stat().st_mode & stat.S_IWOTH and not part.stat().st_mode & stat.S_ISVTX:
+            raise RefusedError(
+                f"everybody may write {part.name}, from which code is loaded", where=str(part), fix=f"chmod o-w {part}"
+            )
 
 
 def check_replaceable(path: Path) -> None:

@@ -65,7 +65,7 @@ class LazyGroup(click.Group):
 
 
 COMMANDS = {
-    "convert": "Fuse a model, write it for four targets, prove parity.",
+    "convert": "Fuse a model, write it for every target, prove parity.",
     "verify": "Prove a bundle's parity again, on this machine.",
     "explain": "Say per rule what matched, what nearly did, and why not.",
     "match": "Write the plan of a conversion, to read or to edit.",

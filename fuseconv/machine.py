@@ -17,6 +17,7 @@ import torch
 from fuseconv import ops
 from fuseconv.bundle import open_bundle
 from fuseconv.errors import FuseconvError
+from fuseconv.ops import library
 from fuseconv.runtime import load_target
 
 TORCH_OLDEST = (2, 10)
@@ -56,6 +57,9 @@ def findings() -> Iterator[Finding]:
     yield _compiler()
     yield _package("onnxscript", "ONNX export", "pip install onnxscript")
     yield _onnxruntime()
+    yield _plugin("cpu")
+    if torch.cuda.is_available():
+        yield _plugin("cuda")
     yield _package("transformers", "Hugging Face folders", "pip install 'fuseconv[huggingface]'")
 
 
@@ -93,6 +97,14 @@ def _library(name: str, device: str, fix: str) -> Finding:
     except FuseconvError as error:
         return Finding(name, False, error.what, error.fix or fix, needed=True)
     return Finding(name, True, ", ".join(path.name for path in paths))
+
+
+def _plugin(device: str) -> Finding:
+    name = f"ONNX Runtime plugin, {device}"
+    try:
+        return Finding(name, True, library.plugin_path(device).name)
+    except FuseconvError as error:
+        return Finding(name, False, "not built", f"the target onnx-plugin needs it: {error.fix}")
 
 
 def _gpu() -> Finding:

@@ -149,7 +149,7 @@ def match(
         FrozenError: it has other sites than `frozen` says.
         FuseconvError: reading, capturing, matching or executing failed.
     """
-    names, known = target_names(target), load_rules(rules, without)
+    names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
     load_ops(op_files(known), options.trust if options else ())
     _, program = read_program(model, options, progress)
     chosen, _ = _fuse(program, known, names, plan, allow, progress)
@@ -272,7 +272,7 @@ def convert(
         ParityError: an artifact does not compute what the original computes; nothing is left behind.
         FuseconvError: reading, capturing, matching, writing or the disk failed.
     """
-    names, known = target_names(target), load_rules(rules, without)
+    names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
     others = load_ops(op_files(known), options.trust if options else ())
     folder = bundle_folder(model, output)
     with staged(folder, check_replaceable) as staging:

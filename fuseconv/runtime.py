@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import stat
 from collections import namedtuple
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -12,13 +11,13 @@ from typing import Any
 
 import torch
 
-from fuseconv.bundle import Environment, Manifest, open_bundle
+from fuseconv.bundle import Environment, Manifest, check_private, open_bundle
 from fuseconv.contract import Contract
-from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError, UsageError
+from fuseconv.errors import UnsupportedError, UpstreamError, UsageError
 from fuseconv.packs import load_library
 from fuseconv.targets import TARGETS, Runner
 
-PREFERENCE = ("aoti", "export", "torchscript", "onnx")
+PREFERENCE = ("aoti", "export", "torchscript", "onnx-plugin", "onnx")
 """The target taken when none is named: the first of these that the bundle has."""
 
 _ISA = ("DEFAULT", "NO AVX", "AVX2", "AVX512")
@@ -74,7 +73,7 @@ def load(bundle: str | Path, target: str | None = None, device: str | None = Non
 
     Args:
         bundle: the folder.
-        target: `aoti`, `export`, `torchscript` or `onnx`; by default the first of these that the bundle has.
+        target: the name of a target; by default the first of `PREFERENCE` that the bundle has.
         device: when given, the device that the bundle must be for.
 
     Raises:
@@ -158,7 +157,7 @@ def _check_environment(made: Environment, here: Environment, target: str, folder
         problems.append(f"a {made.machine} machine, this is {here.machine}")
     if made.gpu != here.gpu:
         problems.append(f"GPU architecture {made.gpu}, this is {here.gpu}")
-    if target == "onnx":
+    if target in ("onnx", "onnx-plugin"):
         if _release(made.onnxruntime) > _release(here.onnxruntime):
             problems.append(f"ONNX Runtime {made.onnxruntime}, this is {here.onnxruntime}")
     elif _release(made.torch) > _release(here.torch):
@@ -189,11 +188,7 @@ def _load_library(path: Path) -> None:
         RefusedError: everybody may write it, or its folder.
         UnsupportedError: it does not load here, or another version of it is loaded already.
     """
-    for part in (path, path.parent, path.parent.parent):
-        if part.stat().st_mode & stat.S_IWOTH and not part.stat().st_mode & stat.S_ISVTX:
-            raise RefusedError(
-                f"everybody may write {part.name}, from which code is loaded", where=str(part), fix=f"chmod o-w {part}"
-            )
+    check_private(path)
     try:
         load_library(path)
     except (OSError, RuntimeError) as error:

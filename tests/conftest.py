@@ -45,7 +45,7 @@ def fused() -> Program:
 
 @pytest.fixture(scope="session")
 def bundle(original: Program, fused: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of all four targets; tests only read it."""
+    """A bundle of all targets; tests only read it."""
     output = tmp_path_factory.mktemp("bundle") / "block.fuseconv"
     small_bundle.write_bundle(original, fused, output, list(TARGETS), scratch=tmp_path_factory.mktemp("scratch"))
     return output

@@ -67,7 +67,7 @@ def write_bundle(original: Program, fused: Program, output: Path, targets: Seque
     with staged(output, check_replaceable) as folder:
         context = Context(scratch)
         artifacts = {name: TARGETS[name].write(fused, folder, context).as_posix() for name in targets}
-        (folder / "lib").mkdir()
+        (folder / "lib").mkdir(exist_ok=True)  # the target onnx-plugin has made it
         for library in ops.library_paths(fused.contract.device):
             (folder / "lib" / library.name).write_bytes(library.read_bytes())
         write_reference(folder / REFERENCE, refer(original, cases(original)), fused.contract)

@@ -19,8 +19,10 @@ FILES = (
     "aoti/model.pt2",
     "export/model.pt2",
     "lib/libfuseconv_cpu.so",
+    "lib/libfuseconv_ort_cpu.so",
     "onnx/model.onnx",
     "onnx/model.onnx.data",
+    "onnx/model.plugin.onnx",
     "plan.json",
     "reference.safetensors",
     "torchscript/model.pt",
@@ -30,11 +32,11 @@ FILES = (
 def test_a_bundle_names_all_its_files(bundle: Path) -> None:
     manifest = open_bundle(bundle)
     assert tuple(manifest.files) == FILES
-    assert manifest.targets.keys() == {"aoti", "export", "onnx", "torchscript"}
+    assert manifest.targets.keys() == {"aoti", "export", "onnx", "onnx-plugin", "torchscript"}
     assert manifest.contract.outputs == ("output_0", "output_1", "output_2", "output_3")
     assert isinstance(manifest.contract, Contract)
     assert not manifest.mismatch
-    assert len(manifest.parity) == 4 * 6 * 4  # targets, cases, outputs
+    assert len(manifest.parity) == 5 * 6 * 4  # targets, cases, outputs
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:

@@ -35,6 +35,10 @@ struct Owner<In> {
   using type = Tensor;
 };
 template <>
+struct Owner<InI64> {
+  using type = Tensor;
+};
+template <>
 struct Owner<std::optional<In>> {
   using type = std::optional<Tensor>;
 };

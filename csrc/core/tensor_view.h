@@ -23,6 +23,11 @@ struct In {
   const int64_t* strides;
 };
 
+// A tensor of i64, which says something to an op that computes in another dtype.
+struct InI64 : In {
+  InI64(In tensor) : In(tensor) {}
+};
+
 // A tensor that is written: allocated by the host as `outputs` asked, uninitialised.
 struct Out {
   void* data;

@@ -51,10 +51,10 @@ struct KeepFactorSource {
 }  // namespace FUSECONV_ISA
 
 template <class Isa>
-void GeluDropout::cpu(CpuHost& host, In x, In seed, double p, Out y) {
+void GeluDropout::cpu(CpuHost& host, In x, InI64 seed, double p, Out y) {
   pointwise(host, Formula{}, y, x, KeepFactorSource{KeepFactors(seed.data, p)});
 }
 
-template void GeluDropout::cpu<isa::FUSECONV_ISA>(CpuHost&, In, In, double, Out);
+template void GeluDropout::cpu<isa::FUSECONV_ISA>(CpuHost&, In, InI64, double, Out);
 
 }  // namespace fuseconv

@@ -4,7 +4,7 @@
 
 namespace fuseconv {
 
-void GeluDropout::cuda(CudaHost& host, In x, In seed, double p, Out y) {
+void GeluDropout::cuda(CudaHost& host, In x, InI64 seed, double p, Out y) {
   cuda::pointwise(host, Formula{}, y, x, cuda::KeepFactorOperand{KeepFactors(seed.data, p)});
 }
 

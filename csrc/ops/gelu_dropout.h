@@ -15,7 +15,7 @@ struct GeluDropout {
   static constexpr const char* name = "gelu_dropout";
   static constexpr const char* schema = "gelu_dropout(Tensor x, Tensor seed, float p) -> Tensor";
 
-  static std::array<Spec, 1> outputs(In x, In seed, double p) {
+  static std::array<Spec, 1> outputs(In x, InI64 seed, double p) {
     common_dtype(name, {{"x", x}});
     check(seed.dtype == Dtype::i64 && element_count(seed) == 1, "fuseconv::", name,
           ": seed must be an int64 tensor of one element, but has the shape ", to_string(seed),
@@ -25,8 +25,8 @@ struct GeluDropout {
   }
 
   template <class Isa>
-  static void cpu(CpuHost& host, In x, In seed, double p, Out y);
-  static void cuda(CudaHost& host, In x, In seed, double p, Out y);
+  static void cpu(CpuHost& host, In x, InI64 seed, double p, Out y);
+  static void cuda(CudaHost& host, In x, InI64 seed, double p, Out y);
 
   struct Formula {
     template <class A>

@@ -17,7 +17,9 @@ from fuseconv.errors import UsageError
 @click.command(cls=Configured)
 @click.argument("model", type=Path)
 @rules_options
-@click.option("--target", multiple=True, metavar="NAME", help="torchscript, export, aoti or onnx. [default: all four]")
+@click.option(
+    "--target", multiple=True, metavar="NAME", help="torchscript, export, aoti, onnx, onnx-plugin. [default: all]"
+)
 @click.option("-o", "--output", type=Path, metavar="FOLDER", help="The bundle. [default: MODEL.fuseconv beside MODEL]")
 @model_options
 @click.option("--plan", type=Path, metavar="FILE", help="Execute this plan instead of matching rules.")
@@ -44,7 +46,7 @@ def convert(
     allow_mismatch: bool,
     **source: Any,
 ) -> Outcome:
-    """Fuse MODEL, write it for four targets, prove parity.
+    """Fuse MODEL, write it for every target, prove parity.
 
     MODEL is a .pt2 archive, a TorchScript archive, a pickled module, a state dict, or a Hugging Face folder; what it is
     is read from its content.

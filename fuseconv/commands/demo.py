@@ -14,7 +14,9 @@ from fuseconv.commands.progress import shown
 @click.command()
 @rules_option
 @click.option("-o", "--output", type=Path, default=Path("demo.fuseconv"), show_default=True, metavar="FOLDER")
-@click.option("--target", multiple=True, metavar="NAME", help="torchscript, export, aoti or onnx. [default: all four]")
+@click.option(
+    "--target", multiple=True, metavar="NAME", help="torchscript, export, aoti, onnx, onnx-plugin. [default: all]"
+)
 @json_option
 def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:
     """Convert all-MiniLM-L6-v2, a real sentence-embedding model of 22 million parameters, and use what comes out."""

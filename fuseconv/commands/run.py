@@ -16,7 +16,9 @@ from fuseconv.commands.outcome import Outcome
 @click.option(
     "-o", "--output", type=Path, required=True, metavar="FILE", help="Where to write the outputs: .safetensors."
 )
-@click.option("--target", metavar="NAME", help="torchscript, export, aoti or onnx. [default: the best there is]")
+@click.option(
+    "--target", metavar="NAME", help="torchscript, export, aoti, onnx, onnx-plugin. [default: the best there is]"
+)
 @json_option
 def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Outcome:
     """Run BUNDLE once on the tensors in a file, and write its outputs to another."""

@@ -17,6 +17,9 @@ FOLDER = Path(__file__).parent.parent / "lib"
 
 _FILES = {"cpu": ("libfuseconv_cpu.so",), "cuda": ("libfuseconv_cpu.so", "libfuseconv_cuda.so")}
 
+PLUGINS = {"cpu": "libfuseconv_ort_cpu.so", "cuda": "libfuseconv_ort_cuda.so"}
+"""The library for ONNX Runtime, by device."""
+
 
 def library_paths(device: str) -> list[Path]:
     """Returns the libraries a bundle for `device` ("cpu" or "cuda") must carry, in the order in which to load them.
@@ -33,6 +36,23 @@ def library_paths(device: str) -> list[Path]:
                 fix="run `make build` (the CUDA library also needs nvcc), or reinstall fuseconv",
             )
     return paths
+
+
+def plugin_path(device: str) -> Path:
+    """Returns the library of the same kernels for ONNX Runtime on "cpu" or "cuda".
+
+    Raises:
+        FileError: it is not built.
+    """
+    path = FOLDER / PLUGINS[device]
+    if not path.is_file():
+        raise FileError(
+            f"the op library for ONNX Runtime, {path.name}, is not built",
+            where=str(path),
+            fix="set FUSECONV_ONNXRUNTIME_INCLUDE to the folder of onnxruntime_c_api.h and run `make build` "
+            "(the CUDA library also needs nvcc and cublasLt.h)",
+        )
+    return path
 
 
 def load() -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fuseconv.targets import aoti, exported, onnx, torchscript
+from fuseconv.targets import aoti, exported, onnx, onnx_plugin, torchscript
 from fuseconv.targets.artifact import Context, Runner, Target
 
-TARGETS: Mapping[str, Target] = {target.NAME: target for target in (aoti, exported, onnx, torchscript)}
+TARGETS: Mapping[str, Target] = {target.NAME: target for target in (aoti, exported, onnx, onnx_plugin, torchscript)}
 
 __all__ = ["TARGETS", "Context", "Runner", "Target"]

@@ -14,16 +14,18 @@ from typing import Any
 import torch
 
 from fuseconv.capture import Program
-from fuseconv.errors import FileError, RefusedError, UnsupportedError, UpstreamError
+from fuseconv.errors import FileError, UnsupportedError, UpstreamError
 from fuseconv.targets.artifact import Context, Runner, dim_symbols
+from fuseconv.targets.onnx_session import OTHER_DTYPE, check_external_data, open_session, runner
 
 NAME = "onnx"
 
 OPSET = 22
 """The first operator set in which every operator takes bfloat16; Gelu came with 20."""
 
+ARTIFACT = Path(NAME, "model.onnx")
+
 _FUNCTION_OVERLOADS_IR = 10
-_OTHER_DTYPE = "leave the target onnx out, or convert with --dtype f32"
 
 
 def unsupported(program: Program) -> str | None:
@@ -43,28 +45,32 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         UpstreamError: the exporter failed, or made a model that is not valid.
         FileError: a file cannot be written.
     """
+    save(program, folder)
+    open_session(folder / ARTIFACT, program.contract.device)
+    return ARTIFACT
+
+
+def save(program: Program, folder: Path) -> None:
+    """Writes the files of `write`, and does not ask whether an ONNX Runtime has kernels for them; raises as it does."""
     import onnx
     import onnx_ir as ir
 
-    artifact = Path(NAME, "model.onnx")
     model = _export(program.exported, [spec.name for spec in program.contract.inputs], list(program.contract.outputs))
     _name_dims(model, program)
     _add_functions(model)
     try:
         (folder / NAME).mkdir(parents=True, exist_ok=True)
-        ir.save(model, folder / artifact, external_data="model.onnx.data")
+        ir.save(model, folder / ARTIFACT, external_data="model.onnx.data")
     except OSError as error:
-        raise FileError(f"the model cannot be written: {error.strerror}", where=str(folder / artifact)) from error
+        raise FileError(f"the model cannot be written: {error.strerror}", where=str(folder / ARTIFACT)) from error
     try:
-        onnx.checker.check_model(folder / artifact, full_check=True)
+        onnx.checker.check_model(folder / ARTIFACT, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         if "unsupported type" in str(error):
             raise UnsupportedError(
-                f"ONNX, operator set {OPSET}: {error}", where="the target onnx", fix=_OTHER_DTYPE
+                f"ONNX, operator set {OPSET}: {error}", where="the target onnx", fix=OTHER_DTYPE
             ) from error
         raise UpstreamError(f"the exported model is not valid: {error}", where="the target onnx") from error
-    _session(folder / artifact, program.contract.device)
-    return artifact
 
 
 def load(path: Path, device: str) -> Runner:
@@ -74,99 +80,8 @@ def load(path: Path, device: str) -> Runner:
         RefusedError: the weights lie outside the model's folder, or are cut short.
         UnsupportedError: ONNX Runtime is not installed, lacks CUDA, or has no kernel for an operator.
     """
-    _check_external_data(path)
-    session = _session(path, device)
-    elements = _element_types()
-    inputs = [value.name for value in session.get_inputs()]
-    outputs = [value.name for value in session.get_outputs()]
-
-    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        binding = session.io_binding()
-        dense = [tensor.contiguous() for tensor in tensors]
-        for name, tensor in zip(inputs, dense, strict=True):
-            place = (device, tensor.device.index or 0)
-            binding.bind_input(name, *place, elements[tensor.dtype], list(tensor.shape), tensor.data_ptr())
-        for name in outputs:
-            binding.bind_output(name, device)
-        if device == "cuda":
-            torch.cuda.current_stream().synchronize()  # ONNX Runtime works on a stream of its own
-        session.run_with_iobinding(binding)
-        binding.synchronize_outputs()
-        return tuple(_tensor(value) for value in binding.get_outputs())
-
-    return run
-
-
-def _element_types() -> dict[torch.dtype, int]:
-    from onnx import TensorProto
-
-    return {
-        torch.float64: TensorProto.DOUBLE,
-        torch.float32: TensorProto.FLOAT,
-        torch.float16: TensorProto.FLOAT16,
-        torch.bfloat16: TensorProto.BFLOAT16,
-        torch.int64: TensorProto.INT64,
-        torch.int32: TensorProto.INT32,
-        torch.int16: TensorProto.INT16,
-        torch.int8: TensorProto.INT8,
-        torch.uint8: TensorProto.UINT8,
-        torch.bool: TensorProto.BOOL,
-    }
-
-
-def _tensor(value: Any) -> torch.Tensor:
-    tensor = torch.utils.dlpack.from_dlpack(value)
-    return tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor
-
-
-def _session(path: Path, device: str) -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise UnsupportedError(
-            "ONNX Runtime is not installed", where="the target onnx", fix="install fuseconv[cpu] or fuseconv[gpu]"
-        ) from error
-    from onnxruntime.capi import onnxruntime_pybind11_state as errors
-
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if device == "cuda":
-        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-            raise UnsupportedError(
-                "this ONNX Runtime has no CUDA", where="the target onnx", fix="install fuseconv[gpu] in place of [cpu]"
-            )
-        onnxruntime.preload_dlls()
-        # ONNX Runtime multiplies f32 in TF32 unless told not to; PyTorch does not.
-        providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors: its warnings are about its own optimiser
-    try:
-        return onnxruntime.InferenceSession(path, options, providers=providers)
-    except errors.NotImplemented as error:
-        raise UnsupportedError(
-            f"ONNX Runtime {onnxruntime.__version__} on {device} has no kernel: {error}",
-            where="the target onnx",
-            fix=_OTHER_DTYPE,
-        ) from error
-    except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf, errors.RuntimeException) as error:
-        raise UpstreamError(f"ONNX Runtime does not load the model: {error}", where=str(path)) from error
-
-
-def _check_external_data(path: Path) -> None:
-    """Refuses weights that ONNX Runtime would read from anywhere but the model's own folder."""
-    import onnx
-
-    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        entry = {item.key: item.value for item in tensor.external_data}
-        data = path.parent / entry["location"]
-        if Path(entry["location"]).name != entry["location"] or data.is_symlink() or not data.is_file():
-            problem = f"the weights of {tensor.name} are not a file in the model's folder: {entry['location']}"
-        elif int(entry.get("offset", 0)) + int(entry.get("length", 0)) > data.stat().st_size:
-            problem = f"the weights of {tensor.name} end past the end of {entry['location']}"
-        else:
-            continue
-        raise RefusedError(problem, where=str(path), fix="convert the model again")
+    check_external_data(path)
+    return runner(open_session(path, device), device)
 
 
 def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, outputs: list[str] | None) -> Any:

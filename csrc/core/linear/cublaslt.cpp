@@ -38,7 +38,7 @@ struct Plan {
 };
 
 // Everything that a plan depends on.
-using Key = std::tuple<int, Element, Activation, std::array<int64_t, 7>, std::array<int, 5>, int, size_t>;
+using Key = std::tuple<int, Element, Activation, std::array<int64_t, 10>, std::array<int, 5>, int, size_t>;
 
 // The largest power of two, up to 256, that divides an address.
 int alignment(const void* data) {
@@ -56,7 +56,8 @@ Key key_of(const Problem& p) {
   return {current_device(),
           p.element,
           p.activation,
-          {p.m, p.n, p.k, p.x_stride, p.weight_stride, p.residual != nullptr ? p.residual_stride : 0, p.y_stride},
+          {p.m, p.n, p.k, p.x_stride, p.weight_stride, p.residual != nullptr ? p.residual_stride : 0, p.y_stride,
+           p.batch, p.x_batch_stride, p.weight_batch_stride},
           {alignment(p.x), alignment(p.weight), alignment(p.residual), alignment(p.y), p.bias != nullptr},
           (p.tf32 != 0 ? 1 : 0) | (p.weight_transposed != 0 ? 2 : 0),
           p.workspace_bytes};
@@ -98,6 +99,11 @@ void set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceA
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
+template <class T>
+void set(cublasLtMatrixLayoutOpaque_t* layout, cublasLtMatrixLayoutAttribute_t name, const T& value) {
+  check(cublasLtMatrixLayoutSetAttribute(layout, name, &value, sizeof(value)), "cublasLtMatrixLayoutSetAttribute");
+}
+
 class Library {
  public:
   cublasLtHandle_t handle() {
@@ -136,18 +142,20 @@ class Library {
       set(&d.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
     }
     const cudaDataType_t type = data_type(p.element);
-    const auto layout = [&](cublasLtMatrixLayoutOpaque_t& to, int64_t rows, int64_t columns, int64_t stride) {
+    const auto layout = [&](cublasLtMatrixLayoutOpaque_t& to, int64_t rows, int64_t columns, int64_t stride,
+                            int64_t batch_stride) {
       check(cublasLtMatrixLayoutInit(&to, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride),
             "cublasLtMatrixLayoutInit");
+      if (p.batch > 0) {
+        set(&to, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, p.batch);
+        set(&to, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, batch_stride);
+      }
     };
-    if (p.weight_transposed != 0) {
-      layout(d.weight, p.n, p.k, p.weight_stride);
-    } else {
-      layout(d.weight, p.k, p.n, p.weight_stride);
-    }
-    layout(d.x, p.k, p.m, p.x_stride);
-    layout(d.residual, p.n, p.m, p.residual != nullptr ? p.residual_stride : p.y_stride);
-    layout(d.y, p.n, p.m, p.y_stride);
+    const int64_t weight_rows = p.weight_transposed != 0 ? p.n : p.k;
+    layout(d.weight, weight_rows, p.n + p.k - weight_rows, p.weight_stride, p.weight_batch_stride);
+    layout(d.x, p.k, p.m, p.x_stride, p.x_batch_stride);
+    layout(d.residual, p.n, p.m, p.residual != nullptr ? p.residual_stride : p.y_stride, p.m * p.y_stride);
+    layout(d.y, p.n, p.m, p.y_stride, p.m * p.y_stride);
 
     cublasLtMatmulPreferenceOpaque_t preference;
     check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
@@ -269,11 +277,11 @@ int algorithms(const Problem& p) {
   return refuses(p).empty() ? static_cast<int>(library().plan(p).algorithms.size()) : 0;
 }
 
-void run(const Problem& p, int algorithm) {
+void run(const Problem& p, int algorithm, double scale) {
   if (const std::string reason = refuses(p); !reason.empty()) {
     throw std::runtime_error("fuseconv::linear_act: backend cublaslt refuses: " + reason);
   }
-  multiply(p, algorithm, 1.0);
+  multiply(p, algorithm, scale);
 }
 
 bool keeps_nan(const Problem& p, int algorithm) {

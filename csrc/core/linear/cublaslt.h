@@ -14,8 +14,9 @@ std::string refuses(const Problem& problem);
 // How many algorithms cuBLAS proposes for this problem, best guess first. Never more than 16.
 int algorithms(const Problem& problem);
 
-// Runs the algorithm of that rank on the problem's stream. Throws std::runtime_error when refused or when cuBLAS fails.
-void run(const Problem& problem, int algorithm);
+// Runs the algorithm of that rank on the problem's stream, the product multiplied by `scale`. Throws std::runtime_error
+// when refused or when cuBLAS fails.
+void run(const Problem& problem, int algorithm, double scale = 1.0);
 
 // Whether NaN comes out of an algorithm that NaN goes into: cuBLAS promises nothing of its relu, and some versions gave
 // 0. Runs it once, with a NaN for a factor, over y, and waits.

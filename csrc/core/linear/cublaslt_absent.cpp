@@ -9,7 +9,9 @@ std::string refuses(const Problem&) { return "this build has no cuBLASLt; build 
 
 int algorithms(const Problem&) { return 0; }
 
-void run(const Problem& p, int) { throw std::runtime_error("fuseconv::linear_act: " + refuses(p)); }
+void run(const Problem& p, int, double) { throw std::runtime_error("fuseconv::linear_act: " + refuses(p)); }
+
+bool keeps_nan(const Problem& p, int) { throw std::runtime_error("fuseconv::linear_act: " + refuses(p)); }
 
 size_t version() { return 0; }
 

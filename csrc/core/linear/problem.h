@@ -34,6 +34,10 @@ struct Problem {
   void (*product)(void* context, void* stream, void* z);
   void* context;
   int32_t weight_transposed;  // weight is [k, n] in memory, weight_stride between its rows
+  // Products of `batch` pairs of x and weight, so far apart, whose ys follow each other; 0 stands for one product. For
+  // backend `cublaslt` alone, without bias and residual.
+  int32_t batch;
+  int64_t x_batch_stride, weight_batch_stride;
 };
 
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;

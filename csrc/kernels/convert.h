@@ -1,0 +1,15 @@
+// y = scale * x, dense, from one dtype to another: what a host needs whose GEMM knows fewer dtypes than the ops.
+#pragma once
+
+#include "core/host.h"
+#include "core/tensor_view.h"
+
+namespace fuseconv {
+
+struct Convert {
+  // x and y have as many elements, each of any of the four dtypes. Rounds once.
+  template <class Isa>
+  static void cpu(CpuHost& host, In x, double scale, Out y);
+};
+
+}  // namespace fuseconv

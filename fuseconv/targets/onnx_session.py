@@ -1,0 +1,124 @@
+"""ONNX Runtime: a model file and the library of our ops to a session, a session to a runner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError
+from fuseconv.targets.artifact import Runner
+
+OTHER_DTYPE = "leave the target onnx out, or convert with --dtype f32"
+
+
+def runner(session: Any, device: str) -> Runner:
+    """Returns what calls a session; tensors are handed over without a copy."""
+    elements = element_types()
+    inputs = [value.name for value in session.get_inputs()]
+    outputs = [value.name for value in session.get_outputs()]
+
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        binding = session.io_binding()
+        dense = [tensor.contiguous() for tensor in tensors]
+        for name, tensor in zip(inputs, dense, strict=True):
+            place = (device, tensor.device.index or 0)
+            binding.bind_input(name, *place, elements[tensor.dtype], list(tensor.shape), tensor.data_ptr())
+        for name in outputs:
+            binding.bind_output(name, device)
+        if device == "cuda":
+            torch.cuda.current_stream().synchronize()  # ONNX Runtime works on a stream of its own
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return tuple(_tensor(value) for value in binding.get_outputs())
+
+    return run
+
+
+def element_types() -> dict[torch.dtype, int]:
+    """Returns ONNX's numbers for the dtypes that ONNX Runtime takes from torch."""
+    from onnx import TensorProto
+
+    return {
+        torch.float64: TensorProto.DOUBLE,
+        torch.float32: TensorProto.FLOAT,
+        torch.float16: TensorProto.FLOAT16,
+        torch.bfloat16: TensorProto.BFLOAT16,
+        torch.int64: TensorProto.INT64,
+        torch.int32: TensorProto.INT32,
+        torch.int16: TensorProto.INT16,
+        torch.int8: TensorProto.INT8,
+        torch.uint8: TensorProto.UINT8,
+        torch.bool: TensorProto.BOOL,
+    }
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    tensor = torch.utils.dlpack.from_dlpack(value)
+    return tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor
+
+
+def open_session(path: Path, device: str, library: Path | None = None) -> Any:
+    """Loads a model into ONNX Runtime, after the library of our ops if one is given.
+
+    Raises:
+        UnsupportedError: ONNX Runtime is not installed, lacks CUDA, does not load the library, or has no kernel.
+        UpstreamError: ONNX Runtime refuses the model otherwise.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UnsupportedError(
+            "ONNX Runtime is not installed", where="the target onnx", fix="install fuseconv[cpu] or fuseconv[gpu]"
+        ) from error
+    from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if device == "cuda":
+        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+            raise UnsupportedError(
+                "this ONNX Runtime has no CUDA", where="the target onnx", fix="install fuseconv[gpu] in place of [cpu]"
+            )
+        onnxruntime.preload_dlls()
+        # ONNX Runtime multiplies f32 in TF32 unless told not to; PyTorch does not.
+        providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: its warnings are about its own optimiser
+    if library is not None:
+        try:
+            options.register_custom_ops_library(str(library))
+        except errors.Fail as error:
+            raise UnsupportedError(
+                f"ONNX Runtime {onnxruntime.__version__} does not load the op library: {error}",
+                where=str(library),
+                fix="leave the target onnx-plugin out, or use the ONNX Runtime of the machine that wrote the bundle",
+            ) from error
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=providers)
+    except errors.NotImplemented as error:
+        raise UnsupportedError(
+            f"ONNX Runtime {onnxruntime.__version__} on {device} has no kernel: {error}",
+            where=str(path),
+            fix=OTHER_DTYPE,
+        ) from error
+    except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf, errors.RuntimeException) as error:
+        raise UpstreamError(f"ONNX Runtime does not load the model: {error}", where=str(path)) from error
+
+
+def check_external_data(path: Path) -> None:
+    """Refuses weights that ONNX Runtime would read from anywhere but the model's own folder."""
+    import onnx
+
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entry = {item.key: item.value for item in tensor.external_data}
+        data = path.parent / entry["location"]
+        if Path(entry["location"]).name != entry["location"] or data.is_symlink() or not data.is_file():
+            problem = f"the weights of {tensor.name} are not a file in the model's folder: {entry['location']}"
+        elif int(entry.get("offset", 0)) + int(entry.get("length", 0)) > data.stat().st_size:
+            problem = f"the weights of {tensor.name} end past the end of {entry['location']}"
+        else:
+            continue
+        raise RefusedError(problem, where=str(path), fix="convert the model again")
