@@ -1,0 +1,175 @@
+#include "bundle.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "fuseconv/error.h"
+#include "sha256.h"
+
+namespace fuseconv::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kManifest = "manifest.json";
+constexpr const char* kAgain = "convert the model again, or copy the bundle again";
+
+Error refused(const std::string& what, const fs::path& where) {
+  return Error(Kind::refused, what, where.string(), kAgain);
+}
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Its own hash is that of the text without the line which holds it: there is one spelling, keys sorted, one a line.
+void check_own_hash(const std::string& text, const std::string& hash, const fs::path& path) {
+  const std::string line = " \"manifest_sha256\": \"" + hash + "\",\n";
+  const size_t place = text.find(line);
+  Sha256 sum;
+  if (place != std::string::npos) {
+    sum.add(text.data(), place);
+    sum.add(text.data() + place + line.size(), text.size() - place - line.size());
+  }
+  if (place == std::string::npos || sum.digest() != hash) {
+    throw refused(std::string(kManifest) + " is damaged: it was changed after it was written", path);
+  }
+}
+
+struct File {
+  std::string sha256;
+  uint64_t size;
+};
+
+File measure(const fs::path& path) {
+  if (fs::is_directory(path)) {
+    return {"", 0};
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> piece(1 << 20);
+  Sha256 sum;
+  uint64_t size = 0;
+  while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())), file.gcount() > 0) {
+    sum.add(piece.data(), static_cast<size_t>(file.gcount()));
+    size += static_cast<uint64_t>(file.gcount());
+  }
+  return {sum.digest(), size};
+}
+
+// Every file, and every folder with nothing in it, by its name in the bundle.
+void walk(const fs::path& root, const fs::path& folder, std::map<std::string, fs::path>& found) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const fs::file_status status = entry.symlink_status();
+    if (!fs::is_regular_file(status) && !fs::is_directory(status)) {
+      throw refused(entry.path().filename().string() + " is not a plain file or folder", entry.path());
+    }
+    if (fs::is_directory(status) && !fs::is_empty(entry.path())) {
+      walk(root, entry.path(), found);
+    } else if (entry.path() != root / kManifest) {
+      found[entry.path().lexically_relative(root).generic_string()] = entry.path();
+    }
+  }
+}
+
+void compare(const fs::path& folder, const nlohmann::json& files) {
+  std::map<std::string, fs::path> found;
+  walk(folder, folder, found);
+  for (const auto& [name, file] : files.items()) {
+    if (!found.contains(name)) {
+      throw refused(name + " is missing", folder / name);
+    }
+    const File measured = measure(found[name]);
+    const uint64_t size = file.at("size");
+    if (measured.size != size) {
+      throw refused(
+          name + " has " + std::to_string(measured.size) + " bytes, the manifest says " + std::to_string(size),
+          folder / name);
+    }
+    if (measured.sha256 != file.at("sha256").get<std::string>()) {
+      throw refused(name + " does not have the sha256 in the manifest", folder / name);
+    }
+  }
+  for (const auto& [name, path] : found) {
+    if (!files.contains(name)) {
+      throw refused(name + " is not in the manifest", path);
+    }
+  }
+}
+
+Contract contract_of(const nlohmann::json& value) {
+  Contract contract;
+  for (const auto& item : value.at("inputs")) {
+    TensorSpec spec{item.at("name"), item.at("dtype"), {}};
+    for (const auto& size : item.at("shape")) {
+      spec.shape.push_back(size.is_object() ? Size{0, size.at("name"), size.at("min"), size.at("max")}
+                                            : Size{size.get<int64_t>(), "", 0, 0});
+    }
+    contract.inputs.push_back(std::move(spec));
+  }
+  contract.outputs = value.at("outputs").get<std::vector<std::string>>();
+  contract.device = value.at("device");
+  return contract;
+}
+
+std::optional<std::string> optional_text(const nlohmann::json& value) {
+  return value.is_null() ? std::nullopt : std::optional(value.get<std::string>());
+}
+
+}  // namespace
+
+Manifest open_bundle(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    throw Error(Kind::usage, std::string("the bundle ") + (fs::exists(folder) ? "is not a folder" : "does not exist"),
+                folder.string(), "name the folder that convert wrote");
+  }
+  const fs::path path = folder / kManifest;
+  if (!fs::exists(fs::symlink_status(path))) {
+    throw refused(std::string(kManifest) + " is missing: this is not a bundle", path);
+  }
+  if (fs::is_symlink(path)) {
+    throw refused(std::string(kManifest) + " is damaged: it is a symbolic link", path);
+  }
+  const std::string text = read(path);
+  Manifest manifest;
+  try {
+    const nlohmann::json value = nlohmann::json::parse(text);
+    check_own_hash(text, value.at("manifest_sha256"), path);
+    if (value.at("format") != "fuseconv bundle" || value.at("schema_version") != 1) {
+      throw refused(std::string(kManifest) + " is not one this version reads", path);
+    }
+    manifest.contract = contract_of(value.at("contract"));
+    manifest.targets = value.at("targets").get<std::map<std::string, std::string>>();
+    manifest.libraries = value.at("libraries").get<std::vector<std::string>>();
+    const nlohmann::json& made = value.at("environment");
+    manifest.environment = {made.at("machine"), made.at("cpu"), made.at("torch"), optional_text(made.at("onnxruntime")),
+                            optional_text(made.at("gpu"))};
+    compare(folder, value.at("files"));
+    std::vector<std::string> named = manifest.libraries;
+    for (const auto& target : manifest.targets) {
+      named.push_back(target.second);
+    }
+    for (const std::string& name : named) {
+      if (!value.at("files").contains(name)) {
+        throw refused(name + " is not a file of the bundle", path);
+      }
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw refused(std::string(kManifest) + " is damaged: " + error.what(), path);
+  }
+  return manifest;
+}
+
+void check_private(const fs::path& library) {
+  for (const fs::path& part : {library, library.parent_path(), library.parent_path().parent_path()}) {
+    const fs::perms mode = fs::status(part).permissions();
+    if ((mode & fs::perms::others_write) != fs::perms::none && (mode & fs::perms::sticky_bit) == fs::perms::none) {
+      throw Error(Kind::refused, "everybody may write " + part.filename().string() + ", from which code is loaded",
+                  part.string(), "chmod o-w " + part.string());
+    }
+  }
+}
+
+}  // namespace fuseconv::runtime

@@ -1,0 +1,102 @@
+#include "fuseconv/contract.h"
+
+#include <algorithm>
+
+#include "fuseconv/error.h"
+
+namespace fuseconv::runtime {
+namespace {
+
+std::string to_string(const Size& size) {
+  return size.name.empty() ? std::to_string(size.value)
+                           : size.name + ":" + std::to_string(size.min) + ".." + std::to_string(size.max);
+}
+
+// x=f32[batch:1..16,8]
+std::string to_string(const TensorSpec& spec) {
+  std::string text = spec.name + "=" + spec.dtype + "[";
+  for (size_t i = 0; i < spec.shape.size(); ++i) {
+    text += (i == 0 ? "" : ",") + to_string(spec.shape[i]);
+  }
+  return text + "]";
+}
+
+std::string to_string(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+template <class Items, class Text>
+std::string joined(const Items& items, Text text) {
+  std::string all;
+  for (const auto& item : items) {
+    all += (all.empty() ? "" : ", ") + text(item);
+  }
+  return all;
+}
+
+Error violation(const TensorSpec& spec, const std::string& what) {
+  return Error(Kind::contract, "input " + spec.name + " " + what, "input " + spec.name, "pass " + to_string(spec));
+}
+
+// The size that a dim has, and the input that says so.
+using Sizes = std::map<std::string, std::pair<int64_t, std::string>>;
+
+void check(const TensorSpec& spec, const Tensor& tensor, Sizes& sizes) {
+  if (tensor.dtype != spec.dtype) {
+    throw violation(spec, "has dtype " + tensor.dtype + ", the contract says " + spec.dtype);
+  }
+  const size_t rank = tensor.shape.size();
+  if (rank != spec.shape.size()) {
+    throw violation(spec, "has " + std::to_string(rank) + " dims " + to_string(tensor.shape) + ", the contract says " +
+                              std::to_string(spec.shape.size()));
+  }
+  for (size_t axis = 0; axis < rank; ++axis) {
+    const Size& expected = spec.shape[axis];
+    const int64_t size = tensor.shape[axis];
+    const std::string at = " at axis " + std::to_string(axis);
+    if (expected.name.empty()) {
+      if (size != expected.value) {
+        throw violation(spec, "has size " + std::to_string(size) + at + ", the contract says " + to_string(expected));
+      }
+      continue;
+    }
+    const auto [first, is_new] = sizes.try_emplace(expected.name, size, spec.name);
+    if (is_new && (size < expected.min || size > expected.max)) {
+      throw violation(spec, "has size " + std::to_string(size) + at + ", outside " + to_string(expected));
+    }
+    if (first->second.first != size) {
+      throw violation(spec, "has " + expected.name + "=" + std::to_string(size) + at + ", but " + first->second.second +
+                                " has " + std::to_string(first->second.first));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<const Tensor*> Contract::bind(const NamedTensors& tensors) const {
+  std::vector<const Tensor*> ordered;
+  for (const TensorSpec& spec : inputs) {
+    const auto found = tensors.find(spec.name);
+    ordered.push_back(found == tensors.end() ? nullptr : &found->second);
+  }
+  if (tensors.size() != inputs.size() || std::find(ordered.begin(), ordered.end(), nullptr) != ordered.end()) {
+    const std::string given = joined(tensors, [](const auto& item) { return item.first; });
+    throw Error(Kind::contract,
+                "the model takes " + std::to_string(inputs.size()) + " inputs (" +
+                    joined(inputs, [](const TensorSpec& spec) { return spec.name; }) + "), the call gives " +
+                    (given.empty() ? "none" : given),
+                "the call's arguments",
+                "pass " + joined(inputs, [](const TensorSpec& spec) { return to_string(spec); }));
+  }
+  Sizes sizes;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    check(inputs[i], *ordered[i], sizes);
+  }
+  return ordered;
+}
+
+}  // namespace fuseconv::runtime

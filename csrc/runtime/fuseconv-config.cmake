@@ -1,0 +1,48 @@
+# find_package(fuseconv [COMPONENTS torch onnx]): the C++ runtime, and the program fuseconv-run.
+#
+#   fuseconv::runtime  a static library, csrc/runtime, compiled with the project that uses it: LibTorch's C++ interface
+#                      differs from release to release, so a library built elsewhere would fit one of them
+#   fuseconv-run       a program, built when asked for
+#
+# Without COMPONENTS it has both. `torch` runs TorchScript and AOTInductor and needs LibTorch, `onnx` runs ONNX and needs
+# the header onnxruntime_c_api.h, looked for in FUSECONV_ONNXRUNTIME and in the system; its library is loaded when the
+# program runs. Both need nlohmann/json.hpp, looked for in FUSECONV_JSON and in the system.
+set(components ${fuseconv_FIND_COMPONENTS})
+if(NOT components)
+  set(components torch onnx)
+endif()
+
+find_path(FUSECONV_JSON nlohmann/json.hpp)
+if(NOT FUSECONV_JSON)
+  set(fuseconv_NOT_FOUND_MESSAGE "nlohmann/json.hpp was not found: install nlohmann-json3-dev, or set FUSECONV_JSON")
+  set(fuseconv_FOUND FALSE)
+  return()
+endif()
+
+set(runtime ${CMAKE_CURRENT_LIST_DIR})
+add_library(fuseconv_runtime STATIC ${runtime}/bundle.cpp ${runtime}/contract.cpp ${runtime}/model.cpp
+                                    ${runtime}/safetensors.cpp ${runtime}/sha256.cpp)
+add_library(fuseconv::runtime ALIAS fuseconv_runtime)
+target_compile_features(fuseconv_runtime PUBLIC cxx_std_20)
+target_include_directories(fuseconv_runtime PUBLIC ${runtime}/include PRIVATE ${runtime})
+target_include_directories(fuseconv_runtime SYSTEM PRIVATE ${FUSECONV_JSON})
+target_link_libraries(fuseconv_runtime PRIVATE ${CMAKE_DL_LIBS})
+
+if("torch" IN_LIST components)
+  find_package(Torch REQUIRED)
+  target_sources(fuseconv_runtime PRIVATE ${runtime}/torch_runner.cpp)
+  # The op libraries name torch's: all of them must be in the process, also those that the linker sees no use of.
+  target_link_libraries(fuseconv_runtime PUBLIC -Wl,--no-as-needed ${TORCH_LIBRARIES})
+else()
+  target_sources(fuseconv_runtime PRIVATE ${runtime}/torch_absent.cpp)
+endif()
+if("onnx" IN_LIST components)
+  find_path(FUSECONV_ONNXRUNTIME onnxruntime_c_api.h PATH_SUFFIXES onnxruntime REQUIRED)
+  target_sources(fuseconv_runtime PRIVATE ${runtime}/onnx_runner.cpp)
+  target_include_directories(fuseconv_runtime SYSTEM PRIVATE ${FUSECONV_ONNXRUNTIME})
+else()
+  target_sources(fuseconv_runtime PRIVATE ${runtime}/onnx_absent.cpp)
+endif()
+
+add_executable(fuseconv-run EXCLUDE_FROM_ALL ${runtime}/run.cpp)
+target_link_libraries(fuseconv-run PRIVATE fuseconv_runtime)

@@ -1,0 +1,38 @@
+// A loaded bundle. Nothing of it is loaded before its files, this machine and the libraries' permissions are checked.
+//
+//   fuseconv::runtime::Model model = fuseconv::runtime::Model::load("model.fuseconv", "onnx");
+//   fuseconv::runtime::NamedTensors outputs = model({{"x", x}});
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "fuseconv/contract.h"
+#include "fuseconv/error.h"
+#include "fuseconv/safetensors.h"
+
+namespace fuseconv::runtime {
+
+class Runner;
+
+class Model {
+ public:
+  // `target` is aoti, torchscript, onnx-plugin or onnx; empty takes the first of these that the bundle has. Throws
+  // Error as fuseconv.load does.
+  static Model load(const std::filesystem::path& bundle, const std::string& target = "");
+
+  // Checks the tensors against the contract and computes the outputs, by name. Throws Error: of kind contract when the
+  // call does not honour it, of kind upstream when the artifact fails.
+  NamedTensors operator()(const NamedTensors& inputs) const;
+
+  const Contract& contract() const { return contract_; }
+  const std::string& target() const { return target_; }
+
+ private:
+  Contract contract_;
+  std::string target_;
+  std::shared_ptr<Runner> runner_;
+};
+
+}  // namespace fuseconv::runtime

@@ -1,0 +1,14 @@
+// Files of tensors: safetensors (github.com/huggingface/safetensors, README, "Format").
+#pragma once
+
+#include <filesystem>
+
+#include "fuseconv/tensor.h"
+
+namespace fuseconv::runtime {
+
+// Throws Error of kind refused when the file is not sound, of kind file when it cannot be read or written.
+NamedTensors load_tensors(const std::filesystem::path& path);
+void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors);
+
+}  // namespace fuseconv::runtime

@@ -1,0 +1,33 @@
+// A dense tensor in memory of the host, and the short names of dtypes that manifests use.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fuseconv::runtime {
+
+struct Tensor {
+  std::string dtype;  // f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool
+  std::vector<int64_t> shape;
+  std::vector<char> data;  // row-major
+};
+
+using NamedTensors = std::map<std::string, Tensor>;
+
+// Bytes of an element, or 0 for a name that is none of the dtypes.
+inline int64_t element_size(const std::string& dtype) {
+  if (dtype == "f64" || dtype == "i64") {
+    return 8;
+  }
+  if (dtype == "f32" || dtype == "i32") {
+    return 4;
+  }
+  if (dtype == "f16" || dtype == "bf16" || dtype == "i16") {
+    return 2;
+  }
+  return dtype == "i8" || dtype == "u8" || dtype == "bool" ? 1 : 0;
+}
+
+}  // namespace fuseconv::runtime

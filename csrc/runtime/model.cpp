@@ -1,0 +1,159 @@
+#include "fuseconv/model.h"
+
+#include <dlfcn.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "bundle.h"
+#include "runner.h"
+
+namespace fuseconv::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kPreference = {"aoti", "torchscript", "onnx-plugin", "onnx"};
+
+// torch's names of CPU instruction sets on x86, each containing those before it.
+constexpr std::array<std::string_view, 4> kIsa = {"DEFAULT", "NO AVX", "AVX2", "AVX512"};
+
+bool is_onnx(const std::string& target) { return target == "onnx" || target == "onnx-plugin"; }
+
+std::string choose_target(const Manifest& manifest, const std::string& wanted, const fs::path& folder) {
+  for (const char* name : kPreference) {
+    if ((wanted.empty() || wanted == name) && manifest.targets.contains(name)) {
+      return name;
+    }
+  }
+  std::string there;
+  for (const char* name : kPreference) {
+    if (manifest.targets.contains(name)) {
+      there += (there.empty() ? "" : ", ") + std::string(name);
+    }
+  }
+  throw Error(Kind::usage, "the bundle has no target" + (wanted.empty() ? "" : " " + wanted), folder.string(),
+              "use one of " + there);
+}
+
+// Major and minor; formats and ABIs change with those.
+std::pair<int, int> release(const std::string& version) {
+  size_t length = 0;
+  const int major = std::stoi(version, &length);
+  return {major, length < version.size() ? std::stoi(version.substr(length + 1)) : 0};
+}
+
+bool includes(const std::string& here, const std::string& made) {
+  const auto of_here = std::find(kIsa.begin(), kIsa.end(), here), of_made = std::find(kIsa.begin(), kIsa.end(), made);
+  return of_here != kIsa.end() && of_made != kIsa.end() ? of_made <= of_here : here == made;
+}
+
+// The compute capability of the first GPU, "9.0", by CUDA's driver: no runtime of CUDA is loaded yet.
+std::string gpu_architecture() {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  const auto call = [&](const char* name, auto... arguments) {
+    const auto function =
+        driver == nullptr ? nullptr : reinterpret_cast<int (*)(decltype(arguments)...)>(dlsym(driver, name));
+    if (function == nullptr || function(arguments...) != 0) {
+      throw Error(Kind::unsupported, "there is no CUDA device here", name, "convert the model with --device cpu");
+    }
+  };
+  constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+  int device, major, minor;
+  call("cuInit", 0u);
+  call("cuDeviceGet", &device, 0);
+  call("cuDeviceGetAttribute", &major, kMajor, device);
+  call("cuDeviceGetAttribute", &minor, kMinor, device);
+  return std::to_string(major) + "." + std::to_string(minor);
+}
+
+void check_environment(const Manifest& manifest, const std::string& target, const fs::path& folder) {
+  const Environment& made = manifest.environment;
+  std::string problems;
+  const auto add = [&](const std::string& problem) { problems += (problems.empty() ? "" : "; ") + problem; };
+  utsname system;
+  uname(&system);
+  if (made.machine != system.machine) {
+    add("a " + made.machine + " machine, this is " + system.machine);
+  }
+  const std::string gpu = manifest.contract.device == "cuda" ? gpu_architecture() : "";
+  if (made.gpu.value_or("") != gpu) {
+    add("GPU architecture " + made.gpu.value_or("None") + ", this is " + (gpu.empty() ? "None" : gpu));
+  }
+  if (is_onnx(target)) {
+    const std::string wrote = made.onnxruntime.value_or("0.0"), here = onnxruntime_version();
+    if (release(wrote) > release(here)) {
+      add("ONNX Runtime " + wrote + ", this is " + here);
+    }
+  } else if (release(made.torch) > release(torch_version())) {
+    add("torch " + made.torch + ", this is " + torch_version());
+  }
+  if (target == "aoti" && !includes(torch_cpu(), made.cpu)) {
+    add("a CPU with " + made.cpu + ", this has " + torch_cpu());
+  }
+  if (!problems.empty()) {
+    throw Error(Kind::unsupported, "the target " + target + " was made for " + problems, folder.string(),
+                "convert the model here");
+  }
+}
+
+std::unique_ptr<Runner> load_target(const Manifest& manifest, const std::string& target, const fs::path& folder) {
+  const fs::path artifact = folder / manifest.targets.at(target);
+  if (is_onnx(target)) {
+    fs::path library;
+    if (target == "onnx-plugin") {
+      library = folder / "lib" / ("libfuseconv_ort_" + manifest.contract.device + ".so");
+      if (!fs::is_regular_file(library)) {
+        throw Error(Kind::refused, "the op library for ONNX Runtime is missing", library.string(),
+                    "copy the bundle again");
+      }
+      check_private(library);
+    }
+    return onnx(artifact, library, manifest.contract);
+  }
+  for (const std::string& library : manifest.libraries) {
+    check_private(folder / library);
+    load_torch_library(folder / library);
+  }
+  return target == "aoti" ? aoti(artifact, manifest.contract) : torchscript(artifact, manifest.contract);
+}
+
+}  // namespace
+
+Model Model::load(const fs::path& bundle, const std::string& target) {
+  const fs::path folder = fs::absolute(bundle);
+  const Manifest manifest = open_bundle(folder);
+  Model model;
+  model.contract_ = manifest.contract;
+  model.target_ = choose_target(manifest, target, folder);
+  check_environment(manifest, model.target_, folder);
+  try {
+    model.runner_ = load_target(manifest, model.target_, folder);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(Kind::upstream, "the target " + model.target_ + " does not load: " + error.what(), folder.string(),
+                "convert the model here");
+  }
+  return model;
+}
+
+NamedTensors Model::operator()(const NamedTensors& inputs) const {
+  const std::vector<const Tensor*> ordered = contract_.bind(inputs);
+  std::vector<Tensor> outputs;
+  try {
+    outputs = runner_->run(ordered);
+  } catch (const std::exception& error) {
+    throw Error(Kind::upstream, "the target " + target_ + " failed: " + error.what(), "a call",
+                "try another target, or smaller inputs if the memory was short");
+  }
+  NamedTensors named;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    named[contract_.outputs.at(i)] = std::move(outputs[i]);
+  }
+  return named;
+}
+
+}  // namespace fuseconv::runtime

@@ -1,0 +1,110 @@
+#include "fuseconv/safetensors.h"
+
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "fuseconv/error.h"
+
+namespace fuseconv::runtime {
+namespace {
+
+constexpr std::pair<const char*, const char*> kNames[] = {
+    {"f64", "F64"}, {"f32", "F32"}, {"f16", "F16"}, {"bf16", "BF16"}, {"i64", "I64"},
+    {"i32", "I32"}, {"i16", "I16"}, {"i8", "I8"},   {"u8", "U8"},     {"bool", "BOOL"},
+};
+
+Error damaged(const std::string& what, const std::filesystem::path& path) {
+  return Error(Kind::refused, "the file is not a sound safetensors file: " + what, path.string(), "write it again");
+}
+
+Tensor tensor_of(const nlohmann::json& entry, const std::vector<char>& data, const std::filesystem::path& path) {
+  Tensor tensor;
+  for (const auto& [own, theirs] : kNames) {
+    if (entry.at("dtype") == theirs) {
+      tensor.dtype = own;
+    }
+  }
+  if (tensor.dtype.empty()) {
+    throw damaged("no dtype is called " + entry.at("dtype").dump(), path);
+  }
+  tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
+  const auto [begin, end] = entry.at("data_offsets").get<std::pair<uint64_t, uint64_t>>();
+  uint64_t bytes = static_cast<uint64_t>(element_size(tensor.dtype));
+  for (const int64_t size : tensor.shape) {
+    if (size < 0 || (size > 0 && bytes > data.size() / static_cast<uint64_t>(size))) {
+      throw damaged("a tensor is larger than the file", path);
+    }
+    bytes *= static_cast<uint64_t>(size);
+  }
+  if (begin > end || end > data.size() || end - begin != bytes) {
+    throw damaged("a tensor's bytes are not where they should be", path);
+  }
+  tensor.data.assign(data.begin() + static_cast<std::ptrdiff_t>(begin),
+                     data.begin() + static_cast<std::ptrdiff_t>(end));
+  return tensor;
+}
+
+}  // namespace
+
+NamedTensors load_tensors(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) {
+    throw Error(Kind::file, "the file cannot be read", path.string(), "check path and rights");
+  }
+  const uint64_t size = static_cast<uint64_t>(file.tellg());
+  file.seekg(0);
+  uint64_t length = 0;  // little-endian, as every machine that this runs on
+  if (size < 8 || !file.read(reinterpret_cast<char*>(&length), 8) || length > size - 8) {
+    throw damaged("it is cut short", path);
+  }
+  std::string header(length, '\0');
+  std::vector<char> data(size - 8 - length);
+  file.read(header.data(), static_cast<std::streamsize>(length));
+  file.read(data.data(), static_cast<std::streamsize>(data.size()));
+  if (!file) {
+    throw damaged("it is cut short", path);
+  }
+  NamedTensors tensors;
+  try {
+    const nlohmann::json entries = nlohmann::json::parse(header);
+    for (const auto& [name, entry] : entries.items()) {
+      if (name != "__metadata__") {
+        tensors[name] = tensor_of(entry, data, path);
+      }
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw damaged(error.what(), path);
+  }
+  return tensors;
+}
+
+void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors) {
+  nlohmann::json entries = nlohmann::json::object();
+  uint64_t offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    std::string dtype;
+    for (const auto& [own, theirs] : kNames) {
+      dtype = tensor.dtype == own ? theirs : dtype;
+    }
+    entries[name] = {
+        {"dtype", dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + tensor.data.size()}}};
+    offset += tensor.data.size();
+  }
+  std::string header = entries.dump();
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = header.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), 8);
+  file.write(header.data(), static_cast<std::streamsize>(length));
+  for (const auto& named : tensors) {
+    file.write(named.second.data.data(), static_cast<std::streamsize>(named.second.data.size()));
+  }
+  file.close();
+  if (!file) {
+    throw Error(Kind::file, "the file cannot be written: " + std::string(std::strerror(errno)), path.string(),
+                "check path, rights and space");
+  }
+}
+
+}  // namespace fuseconv::runtime

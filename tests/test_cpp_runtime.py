@@ -1,0 +1,205 @@
+"""The C++ runtime: what fuseconv.load does, in the same words, without Python."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_runtime import VIOLATIONS, draw
+
+from fuseconv.bundle import open_bundle, seal
+from fuseconv.errors import FuseconvError
+from fuseconv.runtime import load
+
+ROOT = Path(__file__).parent.parent
+# One worker builds, which takes a compiler half a minute for LibTorch's headers alone.
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("cpp")]
+TARGETS = ["aoti", "torchscript", "onnx-plugin", "onnx"]
+NAMES = ("x", "skip", "keep")
+
+
+def folder_of(package):
+    return Path(importlib.util.find_spec(package).submodule_search_locations[0])
+
+
+def onnxruntime_header():
+    """The folder that the build of the plugin used: unpacked beside its objects, named, or the system's."""
+    unpacked = sorted(ROOT.glob("build/*/onnxruntime/usr/include/onnxruntime"))
+    return os.environ.get("FUSECONV_ONNXRUNTIME_INCLUDE") or (unpacked or ["/usr/include/onnxruntime"])[0]
+
+
+@pytest.fixture(scope="session")
+def programs():
+    """The sample, built as its page says, with fuseconv-run beside it. What an earlier run built is kept."""
+    build = ROOT / "build" / "cpp"
+    settings = {
+        "CMAKE_BUILD_TYPE": "Debug",
+        "CMAKE_CXX_FLAGS_DEBUG": "-O0",  # and no debug information: half of the time
+        "CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path,
+        "fuseconv_DIR": ROOT / "csrc" / "runtime",
+        "FUSECONV_JSON": folder_of("nlohmann_json") / "include",
+        "FUSECONV_ONNXRUNTIME": onnxruntime_header(),
+    }
+    defined = [f"-D{name}={value}" for name, value in settings.items()]
+    for command in (
+        ["cmake", "-S", ROOT / "samples" / "04_cpp", "-B", build, "-G", "Ninja", *defined],
+        ["cmake", "--build", build, "--target", "embed", "fuseconv-run"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return build
+
+
+@pytest.fixture
+def run(programs, tmp_path):
+    """Runs fuseconv-run; returns its exit status, what it says, and where its outputs are."""
+
+    def call(bundle, tensors, *words):
+        save_file({name: value.contiguous() for name, value in tensors.items()}, tmp_path / "inputs.safetensors")
+        (library,) = (folder_of("onnxruntime") / "capi").glob("libonnxruntime.so*")
+        output = tmp_path / "outputs.safetensors"
+        done = subprocess.run(
+            [programs / "fuseconv-run", bundle, "--inputs", tmp_path / "inputs.safetensors", "-o", output, *words],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "FUSECONV_ONNXRUNTIME": str(library)},
+        )
+        return done.returncode, done.stderr, output
+
+    return call
+
+
+INPUTS = dict(zip(NAMES, draw(3, 5), strict=True))
+
+
+def assert_same_refusal(run, bundle, target, tensors=INPUTS):
+    """Python and C++ end with the same status and say the same three lines."""
+    with pytest.raises(FuseconvError) as caught:
+        load(bundle, target)(**tensors)
+    status, text, _ = run(bundle, tensors, "--target", target)
+    # Of a build's suffix, as in 2.13.0+cpu, LibTorch knows nothing.
+    assert text == f"error: {caught.value}\n".replace(torch.__version__, torch.__version__.split("+")[0])
+    assert status == caught.value.exit_status
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_outputs_are_pythons(target, run, bundle):
+    status, text, path = run(bundle, INPUTS, "--target", target)
+    assert (status, text) == (0, "")
+    results, expected = load_file(path), load(bundle, target)(**INPUTS)
+    assert list(results) == list(expected._fields)
+    for name, value in expected._asdict().items():
+        torch.testing.assert_close(results[name], value, rtol=0, atol=0)
+
+
+CALLS = {
+    name: {**dict(zip(NAMES, args, strict=False)), **kwargs}
+    for name, (args, kwargs, _) in VIOLATIONS.items()
+    if len(args) + len(kwargs) <= len(NAMES)  # a file has each name once
+    and all(isinstance(value, torch.Tensor) and value.device.type == "cpu" for value in (*args, *kwargs.values()))
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_against_the_contract_is_refused_in_pythons_words(name, run, bundle):
+    assert_same_refusal(run, bundle, "torchscript", CALLS[name])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "missing": lambda b: (b / "plan.json").unlink(),
+    "cut_short": lambda b: (b / "plan.json").write_bytes(b"{"),
+    "one_bit": lambda b: flip(b / "torchscript/model.pt"),
+    "extra": lambda b: (b / "lib/libother.so").touch(),
+    "empty_folder": lambda b: (b / "empty").mkdir(),
+    "link": lambda b: (b / "link").symlink_to("/etc/passwd"),
+    "no_manifest": lambda b: (b / "manifest.json").unlink(),
+    "manifest_edited": lambda b: (b / "manifest.json").write_bytes(
+        (b / "manifest.json").read_bytes().replace(b'"mismatch": false', b'"mismatch": true')
+    ),
+    "manifest_respelled": lambda b: (b / "manifest.json").write_bytes((b / "manifest.json").read_bytes() + b" "),
+    "library_for_all": lambda b: (b / "lib/libfuseconv_cpu.so").chmod(0o757),
+    "folder_for_all": lambda b: (b / "lib").chmod(0o777),
+    "no_bundle": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_refused_in_pythons_words(damage, run, bundle_copy):
+    DAMAGE[damage](bundle_copy)
+    assert_same_refusal(run, bundle_copy, "torchscript")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "target"),
+    [
+        ("machine", "sparc", "torchscript"),
+        ("gpu", "9.0", "torchscript"),
+        ("torch", "99.1.0", "aoti"),
+        ("cpu", "AVX1024", "aoti"),
+        ("onnxruntime", "99.1.0", "onnx"),
+        ("onnxruntime", "99.1.0", "onnx-plugin"),
+    ],
+)
+def test_what_was_made_elsewhere_is_refused_in_pythons_words(field, value, target, run, bundle_copy):
+    manifest = open_bundle(bundle_copy)
+    environment = manifest.environment.model_copy(update={field: value})
+    seal(bundle_copy, manifest.model_copy(update={"environment": environment}))
+    assert_same_refusal(run, bundle_copy, target)
+
+
+def test_an_unknown_target_is_a_usage_error(run, bundle):
+    status, text, _ = run(bundle, INPUTS, "--target", "tflite")
+    assert status == 2
+    assert "the bundle has no target tflite" in text
+
+
+def test_the_best_target_is_the_default(run, bundle):
+    assert run(bundle, INPUTS)[0] == 0
+
+
+def test_a_file_that_is_no_safetensors_is_refused(programs, bundle, tmp_path):
+    for content in (b"", b"\xff" * 16, b"\x08\0\0\0\0\0\0\0notjson!", b"\x02\0\0\0\0\0\0\0[]"):
+        (tmp_path / "bad").write_bytes(content)
+        command = [
+            programs / "fuseconv-run",
+            bundle,
+            "--target",
+            "torchscript",
+            "--inputs",
+            tmp_path / "bad",
+            "-o",
+            "x",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode in (2, 3)
+        assert "bug" not in done.stderr
+
+
+def test_the_sample_prints_what_its_page_says(programs, bundle):
+    reference = load_file(bundle / "reference.safetensors")
+    inputs = bundle.parent / "inputs.safetensors"
+    save_file({name: reference[f"0/input/{name}"] for name in NAMES}, inputs)
+    done = subprocess.run([programs / "embed", bundle, "torchscript", inputs], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["output_0", "output_1", "output_2", "output_3"]
+    assert float(lines[0].split()[-1]) == pytest.approx(reference["0/original/output_0"].sum().item(), rel=1e-3)
+
+
+def test_the_wheel_has_the_sources():
+    listed = {path.relative_to(ROOT / "csrc/runtime").as_posix() for path in (ROOT / "csrc/runtime").rglob("*.*")}
+    config = (ROOT / "csrc/runtime/fuseconv-config.cmake").read_text()
+    assert all(name in config for name in listed if name.endswith(".cpp"))
+    assert "csrc/runtime/" in (ROOT / "CMakeLists.txt").read_text()
+    assert sys.byteorder == "little"  # as safetensors.cpp assumes
