@@ -25,9 +25,9 @@ from torch.fx import Graph, Node
 
 from fuseconv.capture import Program
 from fuseconv.contract import Contract
-from fuseconv.own_rules import load_rules
-from fuseconv.plan import plan
-from fuseconv.steps import Plan
+from fuseconv.matching.plan import plan
+from fuseconv.matching.steps import Plan
+from fuseconv.rulebook.own_rules import load_rules
 
 OUT = Path(__file__).parent / "results" / "cpu_matching.json"
 NODES = (1_000, 3_000, 10_000, 30_000, 100_000)

@@ -15,14 +15,14 @@ from typing import Any
 
 from graph_picture import Box, Graph, picture
 
-from fuseconv.example import example_program
-from fuseconv.graph import find_op, is_getitem, op_name
-from fuseconv.plan import plan
-from fuseconv.predicates import FUNCTIONS
-from fuseconv.rewrite import rewrite
-from fuseconv.rule import STAGES, Rule
-from fuseconv.rule_file import load_rules
-from fuseconv.rule_text import (
+from fuseconv.matching.graph import find_op, is_getitem, op_name
+from fuseconv.matching.plan import plan
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.proof.example import example_program
+from fuseconv.rulebook.predicates import FUNCTIONS
+from fuseconv.rulebook.rule import STAGES, Rule
+from fuseconv.rulebook.rule_file import load_rules
+from fuseconv.rulebook.rule_text import (
     PRODUCT,
     Apply,
     Call,

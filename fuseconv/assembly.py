@@ -15,11 +15,11 @@ from fuseconv.bundle import Manifest, RuleUse, Source
 from fuseconv.capture import Program
 from fuseconv.contract import SHORT_DTYPES
 from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.matching.steps import Plan
 from fuseconv.ops import library
-from fuseconv.rule import Rule
+from fuseconv.rulebook.rule import Rule
 from fuseconv.runtime import environment
 from fuseconv.sources import Subject
-from fuseconv.steps import Plan
 from fuseconv.tolerance import table
 
 Progress = Callable[[str], AbstractContextManager[None]]

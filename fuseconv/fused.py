@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 from fuseconv.capture import Program
 from fuseconv.captured_call import CapturedCall, operand_like
 from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.matching.steps import Plan
 from fuseconv.ops.autocast import current
-from fuseconv.steps import Plan
 
 
 class Fused(nn.Module):

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.fx import Graph
 
 from fuseconv.capture import Program
-from fuseconv.checked import checked_plan
 from fuseconv.contract import Contract
 from fuseconv.errors import UsageError
 from fuseconv.export_errors import explain_call
 from fuseconv.fused import Fused
-from fuseconv.own_rules import load_rules
-from fuseconv.rewrite import rewrite
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.proof.checked import checked_plan
+from fuseconv.proof.trial import check_against
+from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.sources.quiet import quiet_torch
-from fuseconv.trial import check_against
 
 
 def fuse(

@@ -12,25 +12,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fuseconv import explanation, parity, rule_check, sources
-from fuseconv import lock as locking
+from fuseconv import parity, sources
 from fuseconv.assembly import Progress, Written, copy_libraries, describe, target_names, write_targets
 from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle, seal
 from fuseconv.capture import Program, capture
-from fuseconv.checked import checked_plan
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
-from fuseconv.explanation import Explanation
-from fuseconv.own_rules import load_rules
-from fuseconv.packs import load_ops, op_files
+from fuseconv.matching import explanation
+from fuseconv.matching import lock as locking
+from fuseconv.matching.explanation import Explanation
+from fuseconv.matching.plan import plan as make_plan
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Plan, read_plan
 from fuseconv.parity import Report
 from fuseconv.placement import place
-from fuseconv.plan import plan as make_plan
-from fuseconv.rewrite import rewrite
-from fuseconv.rule import Rule
-from fuseconv.rule_check import CheckRow
+from fuseconv.proof import rule_check
+from fuseconv.proof.checked import checked_plan
+from fuseconv.proof.rule_check import CheckRow
+from fuseconv.rulebook.own_rules import load_rules
+from fuseconv.rulebook.packs import load_ops, op_files
+from fuseconv.rulebook.rule import Rule
 from fuseconv.sources import Options, Subject
 from fuseconv.staging import staged
-from fuseconv.steps import Plan, read_plan
 
 PLAN = "plan.json"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from fuseconv.explanation import alike
+from fuseconv.matching.explanation import alike
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fuseconv.demo import Embedded
-    from fuseconv.explanation import Explained, Explanation
     from fuseconv.machine import Finding
+    from fuseconv.matching.explanation import Explained, Explanation
+    from fuseconv.matching.steps import Miss, Plan
     from fuseconv.parity import Report
     from fuseconv.pipeline import Conversion
-    from fuseconv.rule import Rule
-    from fuseconv.rule_check import CheckRow
-    from fuseconv.steps import Miss, Plan
+    from fuseconv.proof.rule_check import CheckRow
+    from fuseconv.rulebook.rule import Rule
 
 MOST_REASONS = 3
 """How many reasons a rule's rejected sites are shown with."""

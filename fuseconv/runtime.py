@@ -14,7 +14,7 @@ import torch
 from fuseconv.bundle import Environment, Manifest, check_private, open_bundle
 from fuseconv.contract import Contract
 from fuseconv.errors import UnsupportedError, UpstreamError, UsageError
-from fuseconv.packs import load_library
+from fuseconv.rulebook.packs import load_library
 from fuseconv.targets import TARGETS, Runner
 
 PREFERENCE = ("aoti", "export", "torchscript", "onnx-plugin", "onnx")

@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node, map_arg
 from torch.utils import _pytree as pytree
 
 from fuseconv.capture import Program
-from fuseconv.nodes import arguments
+from fuseconv.matching.nodes import arguments
 
 _WIDE = {
     torch.float16: torch.float64,

@@ -10,8 +10,8 @@ import small_bundle
 from small_bundle import Block
 
 from fuseconv.capture import Program
-from fuseconv.rule import Rule
-from fuseconv.rule_file import load_rules
+from fuseconv.rulebook.rule import Rule
+from fuseconv.rulebook.rule_file import load_rules
 from fuseconv.targets import TARGETS
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import torch
 
-from fuseconv.example import Text
-from fuseconv.pattern import COMMUTATIVE
-from fuseconv.rule_text import Call, Name, Term, parse_line
-from fuseconv.traced import Traced
+from fuseconv.matching.pattern import COMMUTATIVE
+from fuseconv.proof.example import Text
+from fuseconv.proof.traced import Traced
+from fuseconv.rulebook.rule_text import Call, Name, Term, parse_line
 
 Line = tuple[tuple[str, ...], bool, Call]
 

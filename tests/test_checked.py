@@ -8,16 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from fuseconv import adversarial, parity
-from fuseconv.checked import checked_plan
+from fuseconv import parity
 from fuseconv.contract import Contract, Dim, TensorSpec
-from fuseconv.difference import judge
-from fuseconv.example import example_program
-from fuseconv.plan import plan
-from fuseconv.rewrite import rewrite
-from fuseconv.rule import Rule
-from fuseconv.steps import Plan
-from fuseconv.traced import trace
+from fuseconv.matching.plan import plan
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Plan
+from fuseconv.proof import adversarial
+from fuseconv.proof.checked import checked_plan
+from fuseconv.proof.difference import judge
+from fuseconv.proof.example import example_program
+from fuseconv.proof.traced import trace
+from fuseconv.rulebook.rule import Rule
 
 EVERYWHERE = {"device": "cpu", "targets": ()}
 
@@ -180,7 +181,7 @@ def test_right_rules_stay(name, default_rules):
 
 def test_sites_alike_are_tried_once_on_drawn_values(monkeypatch, default_rules):
     drawn = []
-    monkeypatch.setattr("fuseconv.checked.draw", lambda *given: drawn.append(given) or adversarial.draw(*given))
+    monkeypatch.setattr("fuseconv.proof.checked.draw", lambda *given: drawn.append(given) or adversarial.draw(*given))
     counts = []
     for layers in (1, 5):
         drawn.clear()
@@ -210,7 +211,7 @@ def test_the_trial_costs_less_than_the_rest_of_a_conversion(default_rules):
 
 def test_operands_that_nothing_runs_on_show_nothing(default_rules):
     del default_rules
-    from fuseconv.example import parse_example
+    from fuseconv.proof.example import parse_example
 
     text = parse_example(["w: f64[4, 8]", "i: i64[3]", "y = aten.embedding.default(w, i)", "return y"])
     graph = trace(text, {}).graph

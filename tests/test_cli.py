@@ -284,7 +284,7 @@ def test_rules_are_listed_shown_and_checked(capsys: pytest.CaptureFixture[str]) 
 def test_interruption_and_bugs_have_their_own_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fuseconv import own_rules
+    from fuseconv.rulebook import own_rules
 
     for error, expected in ((KeyboardInterrupt(), 130), (RuntimeError("boom"), 7)):
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from programs import Function
 
-from fuseconv.formula import AtLeastZero, Both, Choice, Either
-from fuseconv.graph import Workspace
-from fuseconv.predicates import FUNCTIONS, Refused
+from fuseconv.matching.graph import Workspace
+from fuseconv.rulebook.formula import AtLeastZero, Both, Choice, Either
+from fuseconv.rulebook.predicates import FUNCTIONS, Refused
 
 
 def columns(n):

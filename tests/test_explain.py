@@ -19,10 +19,10 @@ from rich.console import Console
 from torch.nn import functional as F
 
 from fuseconv.errors import RuleError
-from fuseconv.explanation import Explanation, explain, schema
-from fuseconv.plan import plan
+from fuseconv.matching.explanation import Explanation, explain, schema
+from fuseconv.matching.plan import plan
 from fuseconv.report import print_explanation
-from fuseconv.rule import Rule
+from fuseconv.rulebook.rule import Rule
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))

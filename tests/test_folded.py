@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fuseconv.graph import op_name
-from fuseconv.plan import plan
-from fuseconv.rewrite import rewrite
+from fuseconv.matching.graph import op_name
+from fuseconv.matching.plan import plan
+from fuseconv.matching.rewrite import rewrite
 
 
 class GroupNorm(nn.Module):

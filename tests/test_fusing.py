@@ -15,8 +15,8 @@ import fuseconv
 from fuseconv.capture import Program
 from fuseconv.contract import Contract
 from fuseconv.errors import ContractError, ParityError, UnsupportedError, UsageError
-from fuseconv.own_rules import load_rules
-from fuseconv.plan import Plan, plan
+from fuseconv.matching.plan import Plan, plan
+from fuseconv.rulebook.own_rules import load_rules
 
 
 class Everything(nn.Module):

@@ -7,10 +7,10 @@ import programs
 import pytest
 import torch
 
-from fuseconv.graph import Workspace, op_name
-from fuseconv.plan import plan
-from fuseconv.predicates import Refused
-from fuseconv.rewrite import rewrite
+from fuseconv.matching.graph import Workspace, op_name
+from fuseconv.matching.plan import plan
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.rulebook.predicates import Refused
 from fuseconv.tolerance import compare
 from fuseconv.truth import run_in_float64
 

@@ -9,9 +9,10 @@ import torch
 from programs import capture
 from torch import nn
 
-from fuseconv import cli, lock
+from fuseconv import cli
 from fuseconv.errors import FileError, FrozenError, RuleError
-from fuseconv.plan import Plan, plan
+from fuseconv.matching import lock
+from fuseconv.matching.plan import Plan, plan
 
 
 class Layer(nn.Module):

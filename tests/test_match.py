@@ -9,14 +9,14 @@ from programs import Function, capture, run
 from torch.nn import functional
 
 from fuseconv.errors import RuleError
-from fuseconv.example import example_program
-from fuseconv.graph import Workspace
-from fuseconv.match import match
-from fuseconv.pattern import compile_rule
-from fuseconv.plan import plan
-from fuseconv.rewrite import rewrite
-from fuseconv.rule import Rule
-from fuseconv.search import Index
+from fuseconv.matching.graph import Workspace
+from fuseconv.matching.match import match
+from fuseconv.matching.pattern import compile_rule
+from fuseconv.matching.plan import plan
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.search import Index
+from fuseconv.proof.example import example_program
+from fuseconv.rulebook.rule import Rule
 
 
 def rule(match, replace, where=(), **changes):

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from fuseconv import packs, pipeline
+from fuseconv import pipeline
 from fuseconv.bundle import open_bundle
 from fuseconv.errors import RefusedError, RuleError, UnsupportedError, UsageError
-from fuseconv.rule_file import load_rules
+from fuseconv.rulebook import packs
+from fuseconv.rulebook.rule_file import load_rules
 from fuseconv.runtime import load
 from fuseconv.sources import Options
 

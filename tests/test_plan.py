@@ -9,9 +9,9 @@ from pace import slowness
 from programs import run
 
 from fuseconv.errors import FileError, RuleError
-from fuseconv.example import example_program
-from fuseconv.plan import Plan, plan, read_plan
-from fuseconv.rule import Rule
+from fuseconv.matching.plan import Plan, plan, read_plan
+from fuseconv.proof.example import example_program
+from fuseconv.rulebook.rule import Rule
 
 
 def rule(name, match, replace, stage="fuse", **changes):

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from respelled import respelled
 
-from fuseconv.example import parse_example
-from fuseconv.graph import Workspace, op_name
-from fuseconv.operands import draw_operands
-from fuseconv.pattern import compile_rule
-from fuseconv.plan import run_stage
-from fuseconv.rule import STAGES
-from fuseconv.rule_file import load_rules
-from fuseconv.soundness import NO_PROGRAM
-from fuseconv.traced import trace
+from fuseconv.matching.graph import Workspace, op_name
+from fuseconv.matching.pattern import compile_rule
+from fuseconv.matching.plan import run_stage
+from fuseconv.proof.example import parse_example
+from fuseconv.proof.operands import draw_operands
+from fuseconv.proof.soundness import NO_PROGRAM
+from fuseconv.proof.traced import trace
+from fuseconv.rulebook.rule import STAGES
+from fuseconv.rulebook.rule_file import load_rules
 
 RULES = load_rules("rules/default.json")
 _REASONS = json.loads((Path(__file__).parent / "respelled_exceptions.json").read_text())

@@ -10,9 +10,9 @@ from programs import Function, capture, run
 from torch.nn import functional
 
 from fuseconv.errors import RuleError
-from fuseconv.example import example_program
-from fuseconv.plan import Plan, plan
-from fuseconv.rewrite import rewrite
+from fuseconv.matching.plan import Plan, plan
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.proof.example import example_program
 
 LINES = [
     "x: f64[n, 8]",

@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from fuseconv.errors import RuleError
-from fuseconv.rule import Rule, schema
-from fuseconv.rule_file import load_rules
-from fuseconv.rule_text import RuleTextError, parse_condition, parse_line
+from fuseconv.rulebook.rule import Rule, schema
+from fuseconv.rulebook.rule_file import load_rules
+from fuseconv.rulebook.rule_text import RuleTextError, parse_condition, parse_line
 
 RULE = {
     "name": "linear-gelu",
@@ -181,7 +181,7 @@ def test_our_rules_are_included_from_anywhere(tmp_path):
 
 
 def test_reading_rules_imports_no_torch():
-    read = "from fuseconv.rule_file import load_rules; load_rules('rules/default.json')"
+    read = "from fuseconv.rulebook.rule_file import load_rules; load_rules('rules/default.json')"
     code = f"import sys; {read}; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"

@@ -3,15 +3,15 @@
 import pytest
 
 from fuseconv.errors import RuleError
-from fuseconv.example import example_program
-from fuseconv.graph import Workspace
-from fuseconv.loops import check_loops
-from fuseconv.match import match
-from fuseconv.pattern import check_rule_ops, compile_rule
-from fuseconv.rule import Rule
-from fuseconv.rule_check import check_examples, check_rules
-from fuseconv.rule_file import load_rules
-from fuseconv.search import Index
+from fuseconv.matching.graph import Workspace
+from fuseconv.matching.loops import check_loops
+from fuseconv.matching.match import match
+from fuseconv.matching.pattern import check_rule_ops, compile_rule
+from fuseconv.matching.search import Index
+from fuseconv.proof.example import example_program
+from fuseconv.proof.rule_check import check_examples, check_rules
+from fuseconv.rulebook.rule import Rule
+from fuseconv.rulebook.rule_file import load_rules
 
 RULES = {rule.name: rule for rule in load_rules("rules/default.json")}
 

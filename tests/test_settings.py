@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fuseconv import cli
-from fuseconv.lock import read_lock
+from fuseconv.matching.lock import read_lock
 
 RULE = {
     "rules": [

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fuseconv.graph import op_name
-from fuseconv.plan import plan
-from fuseconv.rewrite import rewrite
+from fuseconv.matching.graph import op_name
+from fuseconv.matching.plan import plan
+from fuseconv.matching.rewrite import rewrite
 from fuseconv.tolerance import compare
 from fuseconv.truth import run_in_float64
 

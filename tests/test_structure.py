@@ -6,10 +6,10 @@ import torch
 from programs import Function
 from torch.nn import functional as F
 
-from fuseconv.graph import op_name
-from fuseconv.plan import plan
-from fuseconv.rewrite import rewrite
-from fuseconv.steps import Plan
+from fuseconv.matching.graph import op_name
+from fuseconv.matching.plan import plan
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Plan
 
 
 def weights(*shapes):

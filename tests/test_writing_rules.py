@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fuseconv.predicates import FUNCTIONS
+from fuseconv.rulebook.predicates import FUNCTIONS
 
 PAGE = Path("docs/writing-rules.md").read_text()
 

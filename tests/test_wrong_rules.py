@@ -2,8 +2,8 @@
 
 import pytest
 
-from fuseconv.rule import Rule
-from fuseconv.rule_check import check_rules
+from fuseconv.proof.rule_check import check_rules
+from fuseconv.rulebook.rule import Rule
 
 X, Y = "x: f64[n, 8]", "y: f64[n, 8]"
 LINEAR = ["x: f64[n, 8]", "w: parameter f64[8, 8]", "b: parameter f64[8]"]

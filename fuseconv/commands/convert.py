@@ -59,7 +59,7 @@ def convert(
     options = reading(**source)
 
     from fuseconv import pipeline, report
-    from fuseconv.lock import NAME
+    from fuseconv.matching.lock import NAME
 
     locked = settings.root / NAME
     if dry_run:

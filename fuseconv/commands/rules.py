@@ -23,7 +23,8 @@ def rules() -> None:
 @json_option
 def list_rules(rules: Path | None) -> Outcome:
     """List every rule with its stage and its sentence."""
-    from fuseconv import own_rules, report
+    from fuseconv import report
+    from fuseconv.rulebook import own_rules
 
     found = own_rules.load_rules(rules)
     result = {"rules": [{"name": rule.name, "stage": rule.stage, "doc": rule.doc} for rule in found]}
@@ -36,7 +37,8 @@ def list_rules(rules: Path | None) -> Outcome:
 @json_option
 def show(name: str, rules: Path | None) -> Outcome:
     """Show one rule: what it finds, under which conditions, and what it puts in place."""
-    from fuseconv import own_rules, report
+    from fuseconv import report
+    from fuseconv.rulebook import own_rules
 
     rule = own_rules.named(name, own_rules.load_rules(rules))
     result = rule.model_dump(mode="json", exclude_none=True)

@@ -18,7 +18,7 @@ def main(source: str, package: str, *op_files: str) -> None:
         op_files: what registers other ops of the program; the parent was told to trust them.
     """
     import fuseconv.ops  # noqa: F401  # the compiler traces our ops by their fake kernels
-    from fuseconv.packs import load_ops
+    from fuseconv.rulebook.packs import load_ops
 
     load_ops(map(Path, op_files), {"code"})
 

@@ -1,0 +1,67 @@
+"""Arguments of nodes as plan.json holds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from fuseconv.contract import DTYPES, SHORT_DTYPES
+from fuseconv.matching.steps import Binding
+from fuseconv.rulebook.predicates import Refused
+
+
+def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
+    """Returns an argument of a node as JSON; `name` says how a node is called.
+
+    Raises:
+        Refused: the argument is of a kind that plan.json cannot hold.
+    """
+    if isinstance(value, Node):
+        return {"node": name(value)}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"number": str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    if isinstance(value, list | tuple):
+        return {"items": [to_binding(item, name) for item in value]}
+    if isinstance(value, torch.dtype):
+        return {"dtype": SHORT_DTYPES.get(str(value), str(value).removeprefix("torch."))}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    if isinstance(value, torch.layout):
+        return {"layout": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.memory_format):
+        return {"memory_format": str(value).removeprefix("torch.")}
+    raise Refused("an argument that a plan can hold", repr(value))
+
+
+def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:
+    """Returns the argument that `to_binding` wrote.
+
+    Raises:
+        Refused: the binding is of no known kind, or names a node that is not there.
+    """
+    match binding:
+        case {"node": str() as name}:
+            return nodes(name)
+        case {"value": None | bool() | int() | float() | str() as value}:
+            return value
+        case {"items": list() as items}:
+            return [from_binding(item, nodes) for item in items]
+        case {"number": "inf" | "-inf" | "nan" as number}:
+            return float(number)
+        case {"dtype": str() as name} if isinstance(
+            dtype := getattr(torch, DTYPES.get(name, name).removeprefix("torch."), None), torch.dtype
+        ):
+            return dtype
+        case {"device": "cpu" | "cuda" | "meta" as name}:
+            return torch.device(name)
+        case {"layout": str() as name} if isinstance(found := getattr(torch, name, None), torch.layout):
+            return found
+        case {"memory_format": str() as name} if isinstance(found := getattr(torch, name, None), torch.memory_format):
+            return found
+    raise Refused('a binding as {"node": NAME} or {"value": VALUE}', str(binding))

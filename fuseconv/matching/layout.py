@@ -1,0 +1,71 @@
+"""What other strides of some values change further down: every reader is run again on fake tensors.
+
+A rule may put views in the place of dense tensors, as the pieces of one merged product. Their readers see other
+strides, and may hand them on; a reader that cannot take them, or a program that returns them, forbids it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from fuseconv.matching.graph import Workspace, is_call, is_getitem, map_nodes, op_name
+from fuseconv.matching.sizes import GuardError
+from fuseconv.rulebook.predicates import Refused, same_sizes
+
+
+def relaid(changed: Mapping[Node, Any], workspace: Workspace) -> dict[Node, Any]:
+    """Returns the fake values of the nodes that other strides reach.
+
+    Args:
+        changed: node to the fake value that takes the place of its own.
+        workspace: the graph they are of.
+
+    Raises:
+        Refused: an op does not take the new strides, or they reach an output of the program.
+    """
+    changed = {node: fake for node, fake in changed.items() if not _same_layout(fake, node.meta.get("val"))}
+    fakes = dict(changed)
+    queue = [user for node in changed for user in node.users]
+    heapify(queue)  # in the order they run: a node's operands are settled before it
+    done = set(changed)
+    while queue:
+        node = heappop(queue)
+        if node in done:
+            continue
+        done.add(node)
+        if node.op == "output":
+            raise Refused("strides that the program returns", "other strides at its output")
+        new = _value(node, fakes, workspace)
+        if not _same_layout(new, node.meta.get("val")):
+            fakes[node] = new
+            for user in node.users:
+                heappush(queue, user)
+    return {node: fake for node, fake in fakes.items() if node not in changed}
+
+
+def _value(node: Node, fakes: Mapping[Node, Any], workspace: Workspace) -> Any:
+    if not (is_call(node) or is_getitem(node)):
+        raise Refused("readers that are plain ops", op_name(node.target))
+    args, *rest = map_nodes([node.args, *node.kwargs.values()], lambda used: fakes.get(used, used.meta.get("val")))
+    kwargs = dict(zip(node.kwargs, rest, strict=True))
+    try:
+        return workspace.run(node.target, args, kwargs)
+    except (GuardError, RuntimeError, ValueError) as problem:
+        raise Refused(f"strides that {node.name} takes", str(problem).strip().split("\n")[0]) from None
+
+
+def _same_layout(new: Any, old: Any) -> bool:
+    if isinstance(new, torch.Tensor) and isinstance(old, torch.Tensor):
+        if new.dtype != old.dtype or not same_sizes(new.shape, old.shape):
+            raise Refused(
+                "the dtype and shape it had", f"{new.dtype}{list(new.shape)} for {old.dtype}{list(old.shape)}"
+            )
+        return same_sizes(new.stride(), old.stride())
+    if isinstance(new, list | tuple) and isinstance(old, list | tuple) and len(new) == len(old):
+        return all(_same_layout(one, other) for one, other in zip(new, old, strict=True))
+    return isinstance(new, int | torch.SymInt) and isinstance(old, int | torch.SymInt) and same_sizes([new], [old])

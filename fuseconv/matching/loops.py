@@ -1,0 +1,127 @@
+"""Rules that feed each other, found before any program is: A makes what B matches, and B makes what A matches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+
+from fuseconv.matching.graph import find_op
+from fuseconv.matching.pattern import Default, Expected, Pattern
+from fuseconv.matching.product import MULTIPLIES, PRODUCT
+from fuseconv.rulebook.predicates import FUNCTIONS
+from fuseconv.rulebook.rule import Rule, refuse
+from fuseconv.rulebook.rule_text import Apply, Call, Items, Literal, Name, Term
+
+
+def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
+    """Checks that no ring of rules of one stage goes round.
+
+    A rule leads to another when what it puts in place contains all that the other matches; one that merges sites leaves
+    fewer of them, and leads nowhere. A replacement that only a condition on tensors could tell apart counts; one with
+    a number where the other demands a tensor does not.
+
+    Args:
+        rules: the alternatives of each rule.
+
+    Raises:
+        RuleError: naming the rules of a ring.
+    """
+    by_name = {patterns[0].rule.name: patterns for patterns in rules if patterns}
+    ending: dict[str, list[Pattern]] = {}
+    for pattern in chain.from_iterable(by_name.values()):
+        ending.setdefault(str(pattern.lines[-1].op), []).append(pattern)
+    leads = {name: list(_leads(patterns[0].rule, ending)) for name, patterns in by_name.items()}
+    for name, patterns in by_name.items():
+        if ring := _ring(name, leads):
+            others = " -> ".join([*ring, name])
+            what = f"the rules go round: {others}"
+            raise refuse(patterns[0].rule, "/replace", what, "remove one, or let the ring end by a condition")
+
+
+def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
+    """Returns the shortest way from a rule back to itself, or an empty list."""
+    ways = [[start]]
+    seen = set()
+    while ways:
+        way = ways.pop(0)
+        for name in leads[way[-1]]:
+            if name == start:
+                return way
+            if name not in seen:
+                seen.add(name)
+                ways.append([*way, name])
+    return []
+
+
+def _leads(rule: Rule, ending: Mapping[str, list[Pattern]]) -> dict[str, None]:
+    """Returns the names of the rules a rule leads to; `ending` has all patterns by what their last line calls."""
+    made = {line.value.op for line in rule.replacement if isinstance(line.value, Call)}
+    near = [pattern for op in (*sorted(made), str(PRODUCT)) for pattern in ending.get(op, ()) if not rule.merge]
+    found = (pattern for pattern in near if pattern.rule.stage == rule.stage and _contains(rule, pattern))
+    return dict.fromkeys(pattern.rule.name for pattern in found)
+
+
+def _contains(rule: Rule, pattern: Pattern) -> bool:
+    """Whether the lines of a rule's `replace` hold every line of a pattern, anchored at any of them."""
+    made = {name: line.value for line in rule.replacement for name in line.targets if isinstance(line.value, Call)}
+    calls = [line.value for line in rule.replacement if isinstance(line.value, Call)]
+    for call in calls:
+        bound: dict[str, Term] = {}
+        used: list[Call] = []
+        if _fits(pattern, len(pattern.lines) - 1, call, made, bound, used) and len(used) == len(pattern.lines):
+            return _may_hold(pattern.rule, bound)
+    return False
+
+
+def _fits(
+    pattern: Pattern, number: int, call: Call, made: Mapping[str, Call], bound: dict[str, Term], used: list[Call]
+) -> bool:
+    line = pattern.lines[number]
+    op = find_op(call.op)
+    if line.op is PRODUCT:
+        used.append(call)
+        return op in MULTIPLIES
+    if op is not line.op or op is None:
+        return False
+    used.append(call)
+    names = [argument.name for argument in op._schema.arguments if not argument.kwarg_only]
+    given = {**dict(zip(names, call.args, strict=False)), **dict(call.kwargs)}
+    for name, term in line.terms.items():
+        default = next(argument.default_value for argument in op._schema.arguments if argument.name == name)
+        if not _term_fits(pattern, term, given.get(name, Default(default)), made, bound, used):
+            return False
+    return True
+
+
+def _term_fits(
+    pattern: Pattern,
+    term: Expected,
+    actual: Expected,
+    made: Mapping[str, Call],
+    bound: dict[str, Term],
+    used: list[Call],
+) -> bool:
+    if isinstance(term, Name) and term.id in pattern.places:
+        call = made.get(actual.id) if isinstance(actual, Name) else None
+        return call is not None and _fits(pattern, pattern.places[term.id][0], call, made, bound, used)
+    if isinstance(term, Name):
+        if isinstance(actual, Default):
+            actual = Literal(actual.value) if isinstance(actual.value, bool | int | float | str | None) else Name("_")
+        return term.id == "_" or bound.setdefault(term.id, actual) == actual
+    if isinstance(actual, Name | Apply) or isinstance(term, Items) or isinstance(actual, Items):
+        return True
+    return bool(_value(term) == _value(actual))
+
+
+def _value(term: Expected) -> object:
+    return term.value if isinstance(term, Default | Literal) else term
+
+
+def _may_hold(rule: Rule, bound: Mapping[str, Term]) -> bool:
+    """Whether the conditions may hold: those on tensors fail on a number."""
+    for condition in rule.conditions:
+        if isinstance(condition.left, Apply) and FUNCTIONS[condition.left.function].tensors:
+            for operand in condition.left.args:
+                if isinstance(operand, Name) and isinstance(bound.get(operand.id), Literal | Apply):
+                    return False
+    return True

@@ -1,0 +1,234 @@
+"""Rules bound to the ops of this process: the schema of every op named, every argument in its place."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from fuseconv.matching.graph import find_op
+from fuseconv.matching.product import PRODUCT, Product
+from fuseconv.rulebook.rule import Rule, refuse
+from fuseconv.rulebook.rule_text import Call, Line, Literal, Name, Term
+
+COMMUTATIVE: frozenset[str] = frozenset(
+    {
+        "aten.add.Tensor",
+        "aten.add_.Tensor",
+        "aten.bitwise_and.Tensor",
+        "aten.bitwise_or.Tensor",
+        "aten.logical_and.default",
+        "aten.logical_or.default",
+        "aten.maximum.default",
+        "aten.minimum.default",
+        "aten.mul.Tensor",
+        "fuseconv.add_relu.default",
+    }
+)
+"""Ops whose first two arguments may be swapped, when `alpha`, if they have one, is 1."""
+
+
+_RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
+"""Ops whose `dim` does not count the dims of their first operand."""
+
+
+@dataclass(frozen=True)
+class Default:
+    """An argument that a line leaves out: the schema's own default value."""
+
+    value: Any
+
+
+Expected: TypeAlias = Term | Default
+
+
+class Slot(NamedTuple):
+    """An argument of a line, as it is compared.
+
+    Attributes:
+        name: the argument's name in the op's schema.
+        label: how a message calls it.
+        term: what it must be.
+        is_axis: whether it counts the dims of the op's first tensor.
+    """
+
+    name: str
+    label: str
+    term: Expected
+    is_axis: bool
+
+
+@dataclass(frozen=True)
+class OpLine:
+    """One op of a pattern.
+
+    Attributes:
+        pointer: the JSON pointer of the line inside its rule.
+        op: what it calls; `PRODUCT` for multiplications in whatever order.
+        terms: argument name to what the argument must be; a name left out may be anything. The factors of a product are
+            named by their number, what they are multiplied by is `times`.
+        targets: the names of its results.
+        unpacks: whether the op has several results, told apart by position.
+    """
+
+    pointer: str
+    op: torch._ops.OpOverload | Product
+    terms: Mapping[str, Expected]
+    targets: tuple[str, ...]
+    unpacks: bool
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One alternative of a rule's `match`.
+
+    Attributes:
+        rule: the rule it is of.
+        lines: its ops in order; the last one is where a search is anchored.
+        literals: names given to literals and to functions of captures.
+        places: name bound by an op to (index in `lines`, position among the results).
+    """
+
+    rule: Rule
+    lines: tuple[OpLine, ...]
+    literals: Mapping[str, Term]
+    places: Mapping[str, tuple[int, int]]
+
+    @cached_property
+    def orders(self) -> tuple[tuple[tuple[Slot, ...], ...], ...]:
+        """For each line the orders its operands may come in; the second one is for commutative ops.
+
+        In each, literals are compared first, then ops, then captures are bound.
+        """
+        return tuple(
+            tuple(tuple(sorted(slots, key=self._hardness)) for slots in _orders(line)) if line.op is not PRODUCT else ()
+            for line in self.lines
+        )
+
+    def _hardness(self, slot: Slot) -> int:
+        if isinstance(slot.term, Name) and slot.term.id not in self.literals:
+            return 1 if slot.term.id in self.places else 2
+        return 0
+
+
+def _orders(line: OpLine) -> Iterator[list[Slot]]:
+    counts_axes = str(line.op) not in _RANK_FREE
+    slots = [
+        Slot(name, f"{name} of {line.op}", term, counts_axes and name.startswith("dim"))
+        for name, term in line.terms.items()
+    ]
+    yield slots
+    if str(line.op) in COMMUTATIVE:
+        first, second = [argument.name for argument in line.op._schema.arguments[:2]]  # type: ignore[union-attr]  # an op
+        if first in line.terms and second in line.terms and line.terms[first] != line.terms[second]:
+            other = {first: line.terms[second], second: line.terms[first]}
+            yield [slot._replace(term=other.get(slot.name, slot.term)) for slot in slots]
+
+
+def compile_rule(rule: Rule) -> tuple[Pattern, ...]:
+    """Binds every alternative of a rule, and its replacement, to the ops of this process.
+
+    Raises:
+        RuleError: an op is unknown, or its arguments or results do not fit its schema.
+    """
+    for at, line in enumerate(rule.replacement):
+        if isinstance(line.value, Call):
+            _bind(rule, line, line.value, f"/replace/{at}")
+    return tuple(_pattern(rule, at, lines) for at, lines in enumerate(rule.alternatives))
+
+
+def check_rule_ops(rules: Sequence[Rule]) -> None:
+    """Checks that every op a rule names exists and takes the arguments it is given.
+
+    Raises:
+        RuleError: see `compile_rule`.
+    """
+    for rule in rules:
+        compile_rule(rule)
+
+
+def _pattern(rule: Rule, at: int, lines: Sequence[Line]) -> Pattern:
+    ops: list[OpLine] = []
+    literals: dict[str, Term] = {}
+    places: dict[str, tuple[int, int]] = {}
+    for number, line in enumerate(lines):
+        if isinstance(line.value, Call):
+            places.update({name: (len(ops), position) for position, name in enumerate(line.targets) if name != "_"})
+            ops.append(_bind(rule, line, line.value, rule.pointer_of_line(at, number)))
+        elif not isinstance(line.value, Name):
+            literals[line.targets[0]] = line.value
+    return Pattern(rule, tuple(ops), literals, places)
+
+
+def _bind(rule: Rule, line: Line, call: Call, pointer: str) -> OpLine:
+    if call.op == str(PRODUCT):
+        return OpLine(pointer, PRODUCT, _factors(rule, call, pointer), line.targets, unpacks=False)
+    op = find_op(call.op)
+    if op is None:
+        raise refuse(rule, pointer, f"unknown op {call.op}", _similar(call.op))
+    return OpLine(pointer, op, _terms(rule, call, op, pointer), line.targets, _unpacks(rule, line, op, pointer))
+
+
+def _factors(rule: Rule, call: Call, pointer: str) -> dict[str, Expected]:
+    """The factors of a product, and the number: a literal, or what `times` binds."""
+    numbers = [term.value for term in call.args if isinstance(term, Literal)]
+    factors = [term for term in call.args if isinstance(term, Name)]
+    named = dict(call.kwargs)
+    fits = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+    if not factors or call.rest or len(numbers) + len(factors) < len(call.args) or named.keys() - {"times"} or not fits:
+        fix = "write product(TENSOR, ..., NUMBER), or product(TENSOR, ..., times=NAME)"
+        raise refuse(rule, pointer, "not a product of tensors and a number", fix)
+    times = named.get("times", Literal(math.prod(map(float, numbers))))  # type: ignore[arg-type]  # fits says so
+    return {**{str(at): term for at, term in enumerate(factors)}, "times": times}
+
+
+def _terms(rule: Rule, call: Call, op: torch._ops.OpOverload, pointer: str) -> dict[str, Expected]:
+    arguments = op._schema.arguments
+    positional = [argument.name for argument in arguments if not argument.kwarg_only]
+    terms: dict[str, Expected] = {}
+    for name, term in (*zip(positional, call.args, strict=False), *call.kwargs):
+        if name in terms or name not in {argument.name for argument in arguments}:
+            what = f"{call.op} takes no {name}" if name not in terms else f"the argument {name} is given twice"
+            raise refuse(rule, pointer, what, f"the schema is {op._schema}")
+        terms[name] = term
+    if len(call.args) > len(positional):
+        what = f"{call.op} takes {len(positional)} positional arguments, {len(call.args)} are given"
+        raise refuse(rule, pointer, what, f"the schema is {op._schema}")
+    for argument in arguments:
+        if argument.name not in terms and not call.rest:
+            if not argument.has_default_value():
+                raise refuse(rule, pointer, f"{call.op} needs {argument.name}", f"the schema is {op._schema}")
+            terms[argument.name] = Default(argument.default_value)
+    return terms
+
+
+def _unpacks(rule: Rule, line: Line, op: torch._ops.OpOverload, pointer: str) -> bool:
+    returns = op._schema.returns
+    lists = len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
+    if line.unpacks and not lists and len(line.targets) != len(returns):
+        what = f"{op} has {len(returns)} results, {len(line.targets)} names are given"
+        raise refuse(rule, pointer, what, "name every result; `_` for one that is not used")
+    if not line.unpacks and len(returns) > 1:
+        names = ", ".join(f"y{number}" for number in range(len(returns)))
+        raise refuse(rule, pointer, f"{op} has {len(returns)} results", f"write {names} = ...")
+    return line.unpacks
+
+
+def _similar(name: str) -> str:
+    namespace, packet, _ = name.split(".")
+    known = dir(getattr(torch.ops, namespace)) if namespace != "aten" else list(_aten())
+    near = difflib.get_close_matches(packet, known, 1)
+    if near and (overloads := getattr(getattr(torch.ops, namespace), near[0]).overloads()):
+        return "did you mean " + " or ".join(f"{namespace}.{near[0]}.{overload}" for overload in overloads[:4]) + "?"
+    return f"load the library that registers the ops of {namespace}, or correct the name"
+
+
+def _aten() -> Iterator[str]:
+    for schema in torch._C._jit_get_all_schemas():
+        if schema.name.startswith("aten::"):
+            yield schema.name.removeprefix("aten::")

@@ -1,0 +1,243 @@
+"""Programs and rules to a plan: stage by stage, each to a fixpoint, overlaps settled in the open.
+
+A round takes every site of every rule of the stage, keeps those that save most, and executes them on a working copy;
+rounds go on until one finds nothing. What is left is the reasons.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from torch.fx import Node
+
+from fuseconv.capture import Program
+from fuseconv.errors import RuleError
+from fuseconv.matching.bindings import to_binding
+from fuseconv.matching.graph import Workspace, map_nodes, op_name, source_line
+from fuseconv.matching.loops import check_loops
+from fuseconv.matching.match import Site
+from fuseconv.matching.near_miss import NearMiss
+from fuseconv.matching.pattern import Pattern, compile_rule
+from fuseconv.matching.rewrite import apply
+from fuseconv.matching.steps import Miss, Plan, Step, read_plan
+from fuseconv.matching.worklist import Worklist
+from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.rule import STAGES, Rule
+from fuseconv.rulebook.rule_text import names_of, parse_line
+
+__all__ = ["Miss", "Plan", "Step", "plan", "read_plan"]
+
+REPLACEMENTS = 100
+"""The most times that one value is replaced in one stage: rules that still apply after so many feed each other."""
+
+RECENT = 50
+"""How many of the last steps name the rules that feed each other."""
+
+APPLICATIONS_PER_NODE = 20
+"""The most applications of rules in one stage, for each node of the program."""
+
+
+SiteKey: TypeAlias = tuple[str, tuple[str, ...]]
+"""What a site is called in every plan of one program: the rule, the matched nodes."""
+
+
+def plan(
+    program: Program,
+    rules: Sequence[Rule],
+    *,
+    device: str,
+    targets: Collection[str],
+    allow: Collection[str] = (),
+    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
+) -> Plan:
+    """Finds what to rewrite.
+
+    Args:
+        program: the captured program; it is not changed.
+        rules: the rules, in the order that breaks ties.
+        device: `cpu` or `cuda`; rules for other devices are left out.
+        targets: the targets the result is written to; a rule limited to some must allow all of them.
+        allow: names of rules that change numbers and are wanted all the same.
+        rejected: sites to leave alone, and why.
+
+    Returns:
+        The steps, in the order to execute them, and the near misses, by rule.
+
+    Raises:
+        RuleError: a rule does not fit the ops of this process, or rules feed each other.
+    """
+    used = [rule for rule in rules if _is_for(rule, device, targets, allow)]
+    patterns = {rule.name: compile_rule(rule) for rule in used}
+    check_loops(patterns.values())
+    workspace = Workspace(program.exported, trainable=program.trainable)
+    steps: list[Step] = []
+    misses: dict[tuple[str, str], Miss] = {}
+    for stage in STAGES:
+        of_stage = [(rule, patterns[rule.name]) for rule in used if rule.stage == stage]
+        for step, miss in run_stage(workspace, stage, of_stage, rejected):
+            if step is not None:
+                steps.append(step)
+            if miss is not None:
+                misses.setdefault((miss.rule, miss.node), miss)
+    order = {rule.name: at for at, rule in enumerate(used)}
+    return Plan(tuple(steps), tuple(sorted(misses.values(), key=lambda miss: order[miss.rule])))
+
+
+def _is_for(rule: Rule, device: str, targets: Collection[str], allow: Collection[str]) -> bool:
+    return (
+        (rule.devices is None or device in rule.devices)
+        and (rule.targets is None or set(targets) <= set(rule.targets))
+        and (rule.allow is None or rule.allow in allow)
+    )
+
+
+def run_stage(
+    workspace: Workspace,
+    stage: str,
+    rules: Sequence[tuple[Rule, tuple[Pattern, ...]]],
+    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
+) -> Iterator[tuple[Step | None, Miss | None]]:
+    """Runs the rules of one stage on a graph to their fixpoint.
+
+    Args:
+        workspace: the graph; it is rewritten.
+        stage: the stage.
+        rules: its rules, and their patterns.
+        rejected: sites to leave alone, and why.
+
+    Yields:
+        The steps as they are executed, and the misses that remain.
+
+    Raises:
+        RuleError: the rules feed each other.
+    """
+    budget = APPLICATIONS_PER_NODE * (len(workspace.graph.nodes) + 10)
+    worklist = Worklist(workspace, rules)
+    last: deque[Step] = deque(maxlen=RECENT)
+    replaced: Counter[str] = Counter()
+    replaced_by: set[tuple[str, str]] = set()
+    far = True
+    sites = worklist.sites(far=far)
+    # What one rule nearly matched another may replace: the spellings of the canonical rules are there to be.
+    early = [miss.miss for miss in _nearest(worklist.misses())] if stage != "canonical" else []
+    while True:
+        keys = [(site.rule.name, tuple(workspace.name(node) for node in site.nodes)) for _, site in sites]
+        yield from ((None, rejected[key]) for key in keys if key in rejected)
+        chosen, losers = _without_overlaps(site for site, key in zip(sites, keys, strict=True) if key not in rejected)
+        done = 0
+        for step in _execute(workspace, stage, chosen):
+            done += 1
+            budget -= 1
+            last.append(step)
+            replaced.update(step.results.values())
+            replaced_by.update((step.rule, node) for node in step.nodes)
+            yield step, None
+            if budget < 0 or any(replaced[node] > REPLACEMENTS for node in step.results.values()):
+                raise _feeding(stage, last)
+        for loser in losers:
+            yield None, loser
+        if far and not done:
+            break
+        far = not done
+        sites = worklist.sites(far=far)
+    yield from ((None, miss.miss) for miss in _worth_a_line(list(worklist.misses()), stage))
+    yield from ((None, miss) for miss in early if (miss.rule, miss.node) not in replaced_by)
+
+
+def _without_overlaps(sites: Iterable[tuple[int, Site]]) -> tuple[list[Site], list[Miss]]:
+    """Keeps, of sites that share a node, the one that saves most; ties go by rule, then by node, the earlier first."""
+    taken: dict[Node, Site] = {}
+    chosen: list[Site] = []
+    losers: list[Miss] = []
+    for _, site in sorted(sites, key=lambda item: (-item[1].saved, item[0], item[1].nodes[-1])):
+        winner = next((taken[node] for node in site.nodes if node in taken), None)
+        if winner is None:
+            chosen.append(site)
+            taken.update(dict.fromkeys(site.nodes, site))
+        elif winner.rule is not site.rule and not set(site.nodes) <= set(winner.nodes):
+            losers.append(_overlap(site, winner))
+    return sorted(chosen, key=lambda site: site.nodes[-1]), losers
+
+
+def _overlap(site: Site, winner: Site) -> Miss:
+    shared = next(node.name for node in site.nodes if node in winner.nodes)
+    other = f"a site of rule {winner.rule.name} at {winner.nodes[-1].name}"
+    expected = f"{shared} for itself"
+    better = f"saves {winner.saved} ops against {site.saved}" if winner.saved > site.saved else "comes first"
+    return Miss(
+        site.rule.name,
+        site.nodes[-1].name,
+        f"overlaps with {other}, which {better}",
+        expected,
+        other,
+        source_line(site.nodes[-1]),
+        differs=shared,
+        matched=len(site.nodes),
+        ops=len(site.nodes),
+        refused=True,
+    )
+
+
+def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterator[Step]:
+    """Executes sites of one round; a site that an earlier one has moved out of place waits for the next round."""
+    for site in sites:
+        captures = {name: map_nodes(value, workspace.current) for name, value in site.captures.items()}
+        try:
+            step = _step(workspace, stage, site, captures)
+            apply(workspace, step)
+        except Refused:
+            continue
+        yield step
+
+
+def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, Any]) -> Step:
+    """Returns a site as a step, which calls nodes by the names they have in the program."""
+    used = {name for line in site.replace for name in names_of(parse_line(line).value)}
+
+    def operand(node: Node) -> str:
+        reader = next((reader for reader in site.nodes if node in reader.all_input_nodes), node)
+        return workspace.name_read_by(reader, node)
+
+    return Step(
+        rule=site.rule.name,
+        stage=stage,
+        nodes=tuple(workspace.name(node) for node in site.nodes),
+        ops=tuple(op_name(node.target) for node in site.nodes),
+        bindings={name: to_binding(value, operand) for name, value in sorted(captures.items()) if name in used},
+        results={name: workspace.name(node) for name, node in site.results.items()},
+        replace=site.replace,
+        strides=site.rule.strides,
+    )
+
+
+def _worth_a_line(misses: Sequence[NearMiss], stage: str) -> Iterator[NearMiss]:
+    """Yields the misses that say something: sites that were refused, and the nearest attempt of each rule.
+
+    Others only if two ops and half of the rule were there; of canonical rules not those: each is one spelling of many.
+    """
+    for miss in misses:
+        half = miss.found >= 2 and 2 * miss.found >= miss.ops
+        if half and (miss.refused or stage != "canonical"):
+            yield miss
+    yield from _nearest(misses)
+
+
+def _nearest(misses: Iterable[NearMiss]) -> Iterator[NearMiss]:
+    """Yields the attempt of each rule that got farthest, if it found two ops and a third of the rule."""
+    nearest: dict[str, NearMiss] = {}
+    for miss in misses:
+        if not miss.refused and miss.found > nearest.setdefault(miss.rule.name, miss).found:
+            nearest[miss.rule.name] = miss
+    yield from (miss for miss in nearest.values() if miss.found >= 2 and 3 * miss.found >= miss.ops)
+
+
+def _feeding(stage: str, last: Collection[Step]) -> RuleError:
+    *_, step = last
+    return RuleError(
+        f"stage {stage} does not settle: {', '.join(sorted({step.rule for step in last}))} keep applying",
+        where=f"node {step.nodes[-1]}",
+        fix="remove one of the rules, or narrow it with `where` so that it does not match what the others make",
+    )

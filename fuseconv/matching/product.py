@@ -1,0 +1,102 @@
+"""Multiplications read as one product: of so many tensors and a number, however they are spelled and associated.
+
+`x * 0.5 * (1 + e)`, `(x * (1 + e)) / 2` and `0.5 * (x * (1 + e))` are all the product of `x`, `1 + e` and 0.5. A
+pattern that says `product(x, s, 0.5)` finds each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from fuseconv.matching.graph import is_call
+
+
+class Product:
+    """What a line `y = product(...)` of a pattern calls, in the place of an op."""
+
+    def __str__(self) -> str:
+        return "product"
+
+
+PRODUCT = Product()
+
+_MUL = torch.ops.aten.mul.Tensor
+_DIV = torch.ops.aten.div.Tensor
+_NEG = torch.ops.aten.neg.default
+MULTIPLIES = (_MUL, _DIV, _NEG)
+"""The ops a product may be made of."""
+
+DEPTH = 32
+"""How deep multiplications are followed: a longer chain of them is read as several products."""
+
+
+class Cut(NamedTuple):
+    """One way to read a node as a product: its factors, the number, and the nodes that multiply."""
+
+    factors: tuple[Node, ...]
+    number: float
+    nodes: tuple[Node, ...]
+
+
+def multiplies(node: Node) -> bool:
+    """Whether a node is a product: of two tensors, or of a tensor and a number."""
+    if not is_call(node) or node.target not in MULTIPLIES:
+        return False
+    return node.target is not _DIV or (_is_number(node.args[1]) and bool(node.args[1] != 0))
+
+
+def cuts(node: Node, count: int, visit: Callable[[Node], None] = lambda _: None) -> Iterator[Cut]:
+    """Yields every way to read a node as the product of `count` tensors and a number, the largest products first.
+
+    There may be many: `visit` is called for every node that is looked at, each time, and may raise.
+
+    A factor that others read too is left whole, and so is one of another dtype: it was rounded on its way. Any tensor
+    is the product of itself and 1.
+    """
+    for cut in _cuts(node, count, DEPTH, visit):
+        if len(cut.factors) == count:
+            yield cut
+
+
+def _cuts(node: Node, count: int, depth: int, visit: Callable[[Node], None]) -> Iterator[Cut]:
+    """Yields the ways to read a node as a product of `count` tensors at most, and of `depth` nested multiplications."""
+    visit(node)
+    if depth and multiplies(node):
+        if node.target is _NEG:
+            yield from _scaled(node, -1.0, count, depth, visit)
+        elif _is_number(node.args[1]):
+            number: Any = node.args[1]
+            yield from _scaled(node, 1 / number if node.target is _DIV else number, count, depth, visit)
+        elif count > 1:
+            left, right = node.args
+            for one in _factor(left, node, count - 1, depth, visit):
+                for other in _factor(right, node, count - len(one.factors), depth, visit):
+                    yield Cut(one.factors + other.factors, one.number * other.number, (*one.nodes, *other.nodes, node))
+    yield Cut((node,), 1.0, ())
+
+
+def _scaled(node: Node, number: float, count: int, depth: int, visit: Callable[[Node], None]) -> Iterator[Cut]:
+    for cut in _factor(node.args[0], node, count, depth, visit):
+        yield Cut(cut.factors, cut.number * number, (*cut.nodes, node))
+
+
+def _factor(operand: Any, user: Node, count: int, depth: int, visit: Callable[[Node], None]) -> Iterator[Cut]:
+    """The ways to read one operand of a product."""
+    twice = len(user.args) == 2 and user.args[0] is user.args[1]
+    if len(operand.users) == 1 and not twice and _dtype(operand) == _dtype(user):
+        yield from _cuts(operand, count, depth - 1, visit)
+    else:
+        visit(operand)
+        yield Cut((operand,), 1.0, ())
+
+
+def _dtype(node: Node) -> Any:
+    return getattr(node.meta.get("val"), "dtype", None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

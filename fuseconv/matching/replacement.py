@@ -1,0 +1,172 @@
+"""A rule's `replace` on the values of one site: which ops, on what, giving what; checked on fake tensors.
+
+Nothing is computed: ops run on fake tensors, with the program's symbolic sizes, and a site is refused where that would
+need a guard the program does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from fuseconv.contract import DTYPES
+from fuseconv.matching.graph import Workspace, find_op, is_repeatable, map_nodes
+from fuseconv.matching.sizes import GuardError
+from fuseconv.rulebook.predicates import FUNCTIONS, Constants, Refused, row_major, same_sizes, text_of
+from fuseconv.rulebook.rule_text import Apply, Call, Items, Line, Literal, Name, Term
+
+
+@dataclass(frozen=True)
+class Made:
+    """A value that an earlier line of the replacement makes."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One op to be called.
+
+    Attributes:
+        targets: names of its results.
+        unpacks: whether it has several.
+        op: what to call.
+        args, kwargs: nodes, literals, and `Made` for values of earlier instructions.
+        fake: what it gives, on fake tensors.
+        constant: whether it is called at conversion, on constants.
+    """
+
+    targets: tuple[str, ...]
+    unpacks: bool
+    op: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    fake: Any
+    constant: bool
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """The ops to call, in order, and the names that stand for a value already there."""
+
+    instructions: tuple[Instruction, ...]
+    same: Mapping[str, Node | Made]
+    fakes: Mapping[str, Any]
+
+
+def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], workspace: Workspace) -> Replacement:
+    """Puts the values of a site into the lines of `replace`, and runs the ops on fake tensors.
+
+    Args:
+        lines: the parsed lines.
+        captures: name to node, literal, or list of them.
+        workspace: the graph they are of.
+
+    Raises:
+        Refused: an op does not take these values, needs a new guard, or a function has no value for them.
+    """
+    values = dict(captures)
+    fakes: dict[str, Any] = {}
+    instructions: list[Instruction] = []
+    same: dict[str, Node | Made] = {}
+    for line in lines:
+        if isinstance(line.value, Call):
+            instruction = _instruction(line, _resolved(line.value, values, workspace), fakes, workspace)
+            if line.constant:
+                _check_constant(
+                    line, instruction, {made.targets[0] for made in instructions if made.constant}, workspace
+                )
+            instructions.append(instruction)
+            results = instruction.fake if line.unpacks else [instruction.fake]
+            named = dict(zip(line.targets, results, strict=False))
+            fakes.update({name: fake for name, fake in named.items() if name != "_"})
+            values.update({name: Made(name) for name in named if name != "_"})
+        else:
+            value = resolve(line.value, values, workspace)
+            if not isinstance(value, Node | Made):
+                raise Refused("a tensor", text_of(value))
+            same[line.targets[0]], fakes[line.targets[0]] = value, _fake(value, fakes)
+            values[line.targets[0]] = value
+    return Replacement(tuple(instructions), same, fakes)
+
+
+def check_same(new: Any, node: Node, strides: str = "same") -> None:
+    """Checks that a value may stand for a node's: same dtype, device and shape for every size, and readable as it was.
+
+    Raises:
+        Refused: it differs, or cannot be proved not to.
+    """
+    old = node.meta.get("val")
+    if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+        raise Refused("a replacement that is a tensor for a tensor", f"{type(new).__name__} for {text_of(node)}")
+    for what in ("dtype", "device", "layout"):
+        if getattr(new, what) != getattr(old, what):
+            expected = f"a replacement of {what} {getattr(old, what)}, as {text_of(node)}"
+            raise Refused(expected, f"{what} {getattr(new, what)}")
+    if not same_sizes(new.shape, old.shape):
+        raise Refused(f"a replacement of the shape of {text_of(node)}", f"shape [{', '.join(map(str, new.shape))}]")
+    if strides == "same" and not same_sizes(new.stride(), old.stride()) and not row_major(new):
+        raise Refused(f"a replacement with the strides of {text_of(node)}", f"strides {tuple(new.stride())}")
+
+
+def resolve(term: Term, values: Mapping[str, Any], constants: Constants) -> Any:
+    """Returns what a term stands for: a node, `Made`, a literal, or a list.
+
+    Raises:
+        Refused: a function has no value for its operands.
+    """
+    if isinstance(term, Name):
+        return values[term.id]
+    if isinstance(term, Literal):
+        return getattr(torch, DTYPES[str(term.value)].removeprefix("torch.")) if term.is_dtype else term.value
+    if isinstance(term, Items):
+        return [resolve(item, values, constants) for item in term.items]
+    assert isinstance(term, Apply)
+    return FUNCTIONS[term.function].run(constants, *(resolve(item, values, constants) for item in term.args))
+
+
+def _resolved(
+    call: Call, values: Mapping[str, Any], constants: Constants
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    op = find_op(call.op)
+    if op is None:
+        raise Refused(f"the op {call.op}", "no loaded library that has it")
+    args = tuple(resolve(term, values, constants) for term in call.args)
+    return op, args, {name: resolve(term, values, constants) for name, term in call.kwargs}
+
+
+def _instruction(line: Line, resolved: tuple[Any, ...], fakes: Mapping[str, Any], workspace: Workspace) -> Instruction:
+    op, args, kwargs = resolved
+    if any(isinstance(leaf, torch.SymInt) for leaf in torch.utils._pytree.tree_leaves((args, kwargs))):
+        raise Refused(f"sizes for {op} that are numbers", "one that is dynamic")
+    fake_args = tuple(_fake(value, fakes) for value in args)
+    fake_kwargs = {name: _fake(value, fakes) for name, value in kwargs.items()}
+    try:
+        fake = workspace.run(op, fake_args, fake_kwargs)
+    except GuardError as problem:
+        raise Refused(f"sizes that {op} takes, all of them", str(problem)) from None
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError) as problem:
+        reason = str(problem).strip().split("\n")[0] or type(problem).__name__
+        raise Refused(f"arguments that {op} takes", reason) from None
+    return Instruction(line.targets, line.unpacks, op, args, kwargs, fake, line.constant)
+
+
+def _check_constant(line: Line, instruction: Instruction, made: set[str], workspace: Workspace) -> None:
+    for leaf in torch.utils._pytree.tree_leaves((instruction.args, instruction.kwargs)):
+        known = leaf.name in made if isinstance(leaf, Made) else workspace.is_constant(leaf)
+        if isinstance(leaf, Made | Node) and not known:
+            raise Refused(f"constants to compute {line.targets[0]} from", text_of(leaf))
+    if line.unpacks or not is_repeatable(instruction.op):
+        raise Refused("an op that gives one tensor, the same whenever it is called", str(instruction.op))
+
+
+def _fake(value: Any, fakes: Mapping[str, Any]) -> Any:
+    if isinstance(value, Made):
+        return fakes[value.name]
+    if isinstance(value, list):
+        return [_fake(item, fakes) for item in value]
+    return map_nodes(value, lambda node: node.meta.get("val"))

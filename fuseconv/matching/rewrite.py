@@ -1,0 +1,242 @@
+"""Executes a plan, step by step; matches nothing.
+
+A step is complete in itself: names of nodes, values of captures, the SSA lines. What it says is checked against the
+program before anything is changed, so a plan edited by hand either fits or is refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, TensorArgument
+from torch.fx import Node
+
+from fuseconv.capture import Program
+from fuseconv.errors import RuleError
+from fuseconv.matching.bindings import from_binding
+from fuseconv.matching.graph import Workspace, nodes_in, op_name
+from fuseconv.matching.match import check_replaced, check_users, insertion_point
+from fuseconv.matching.replacement import Instruction, Made, instantiate
+from fuseconv.matching.steps import Plan, Step
+from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.rule_names import check_replacement
+from fuseconv.rulebook.rule_text import RuleTextError, parse_line
+
+_CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack")
+
+
+def rewrite(program: Program, plan: Plan) -> Program:
+    """Executes every step of a plan, in order.
+
+    Parameters that nothing reads any more are left out of the result. Each new node has `meta["custom"]["fuseconv"]`:
+    the rules that made it and the nodes they replaced; it is saved with the program.
+
+    Raises:
+        RuleError: a step does not fit: a node is not there, calls another op, has other operands, or what replaces it
+            differs in dtype or shape. It names the first such step, and all that must go with it.
+    """
+    workspace = Workspace(program.exported, trainable=program.trainable)
+    refused: dict[int, Refused] = {}
+    for number, step in enumerate(plan.steps):
+        if not step.apply:
+            continue
+        try:
+            apply(workspace, step)
+        except Refused as problem:
+            refused[number] = problem
+        except RuleTextError as problem:
+            what = f"the step's `replace` is wrong: {problem}"
+            raise RuleError(what, where=_place(plan, number, "/replace"), fix=problem.fix) from None
+    if refused:
+        raise _unfit(plan, refused)
+    workspace.clean()
+    return replace(program, exported=_exported(program.exported, workspace))
+
+
+def _unfit(plan: Plan, refused: Mapping[int, Refused]) -> RuleError:
+    """Returns the error for the steps that do not fit; without them the plan does."""
+    first, problem = next(iter(refused.items()))
+    others = f"; so do not steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
+    needed = plan.steps[first].reads()
+    off = [number for number, step in enumerate(plan.steps[:first]) if not step.apply and step.makes(needed)]
+    again = f"execute step {off[-1]} (rule {plan.steps[off[-1]].rule}), on which it builds, or " if off else ""
+    every = f'set "apply": false on {"steps" if others else "step"} {", ".join(map(str, refused))} too'
+    fix = f"{again}{every}, or make the plan again with `fuseconv match`"
+    return RuleError(f"the step does not fit: {problem}{others}", where=_place(plan, first), fix=fix)
+
+
+def _place(plan: Plan, number: int, inside: str = "") -> str:
+    return f"step {number} of the plan, rule {plan.steps[number].rule} (/steps/{number}{inside})"
+
+
+def apply(workspace: Workspace, step: Step) -> None:
+    """Executes one step.
+
+    Args:
+        workspace: the graph.
+        step: the step.
+
+    Raises:
+        Refused: the step does not fit the graph; then nothing is changed.
+        RuleTextError: its lines are wrong.
+    """
+    lines = [parse_line(text) for text in step.replace]
+    check_replacement(lines, set(step.bindings), set(step.results))
+    if not step.nodes or len(step.nodes) != len(step.ops):
+        raise Refused("an op for each of its nodes", f"{len(step.ops)} ops for {len(step.nodes)} nodes")
+    matched = frozenset(_matched(workspace, name, op) for name, op in zip(step.nodes, step.ops, strict=True))
+    read_as: dict[Node, str] = {}
+
+    def operand(name: str) -> Node:
+        node = workspace.node(name)
+        read_as.setdefault(node, name)
+        return node
+
+    captures = {name: from_binding(binding, operand) for name, binding in step.bindings.items()}
+    results = {name: workspace.node(node) for name, node in step.results.items()}
+    operands = frozenset(node for value in captures.values() for node in nodes_in(value))
+    _check_edges(matched, operands, frozenset(results.values()))
+    point = insertion_point(matched, operands, frozenset(results.values()))
+    replacement = instantiate(lines, captures, workspace)
+    for name in results:
+        if name not in replacement.fakes:
+            raise Refused(f"a line of `replace` that binds {name}", "none")
+    changed = {node: replacement.fakes[name] for name, node in results.items()}
+    downstream = check_replaced(changed, workspace, step.strides)
+    made: dict[str, Node] = {name: value for name, value in replacement.same.items() if isinstance(value, Node)}
+    origin = max(results.values(), default=point)
+    for instruction in replacement.instructions:
+        if instruction.constant:
+            made[instruction.targets[0]] = _compute(workspace, instruction, made, origin)
+        else:
+            with workspace.graph.inserting_before(point):
+                made.update(_create(workspace, instruction, made, results, origin, step, read_as))
+        for name in instruction.targets:
+            if name in made and name not in results:
+                read_as[made[name]] = workspace.refer(made[name], f"{workspace.name(origin)}/{step.rule}/{name}")
+    for name, value in replacement.same.items():
+        made[name] = _with_nodes(value, made)
+    for name, node in results.items():
+        workspace.replace(node, made[name], made=name not in replacement.same)
+    for node in sorted(matched, reverse=True):
+        workspace.erase(node)
+    for node, fake in downstream.items():
+        workspace.relay(node, fake)
+
+
+def _matched(workspace: Workspace, name: str, op: str) -> Node:
+    node = workspace.node(name)
+    if (found := op_name(node.target)) != op:
+        raise Refused(f"{name} to call {op}", found)
+    return node
+
+
+def _check_edges(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> None:
+    read = {node for matched_node in matched for node in matched_node.all_input_nodes}
+    if strangers := sorted(operands - read):
+        reads = ", ".join(sorted(node.name for node in read - matched))
+        raise Refused(f"{strangers[0].name} to be read by the matched nodes", f"that they read {reads}")
+    if inside := sorted(operands & matched):
+        raise Refused("operands from outside the match", inside[0].name)
+    if outside := sorted(results - matched):
+        raise Refused("results among the matched nodes", outside[0].name)
+    check_users(matched, results)
+
+
+def _create(
+    workspace: Workspace,
+    instruction: Instruction,
+    made: Mapping[str, Node],
+    results: Mapping[str, Node],
+    origin: Node,
+    step: Step,
+    read_as: Mapping[Node, str],
+) -> dict[str, Node]:
+    """Creates the node of an op, and one for each named result when it has several."""
+    named = [name for name in instruction.targets if name in results]
+    source = results[named[0]] if named else origin
+    word = instruction.op._schema.name.split("::")[1]
+    suffix = "" if named else f"_{instruction.targets[0]}"
+    args, kwargs = _with_nodes((instruction.args, dict(instruction.kwargs)), made)
+    node = workspace.create(instruction.op, args, kwargs, f"{word}_{source.name}{suffix}", read_as)
+    node.meta = _meta(source, instruction.fake, step)
+    if not instruction.unpacks:
+        return {instruction.targets[0]: node}
+    workspace.refer(node, f"{workspace.name(source)}/{step.rule}/{word}")
+    picked = {}
+    for position, name in enumerate(instruction.targets):
+        if name != "_":
+            at = results.get(name, source)
+            label = f"getitem_{at.name}" + ("" if name in results else f"_{name}")
+            item = workspace.create(operator.getitem, (node, position), {}, label, {})
+            item.meta = _meta(at, instruction.fake[position], step)
+            picked[name] = item
+    return picked
+
+
+def _compute(workspace: Workspace, instruction: Instruction, made: Mapping[str, Node], origin: Node) -> Node:
+    """Creates the constant that an op gives on constants."""
+    args, kwargs = _with_nodes((instruction.args, dict(instruction.kwargs)), made)
+    name = f"{instruction.targets[0]}_{origin.name}"
+    return workspace.compute(instruction.op, args, kwargs, name, instruction.fake)
+
+
+def _with_nodes(arguments: Any, made: Mapping[str, Node]) -> Any:
+    if isinstance(arguments, Made):
+        return made[arguments.name]
+    if isinstance(arguments, dict):
+        return {name: _with_nodes(value, made) for name, value in arguments.items()}
+    if isinstance(arguments, list | tuple):
+        return type(arguments)(_with_nodes(value, made) for value in arguments)
+    return arguments
+
+
+def _meta(origin: Node, fake: Any, step: Step) -> dict[str, Any]:
+    """Returns the meta of a node made in the place of `origin`: its source line, its value, its provenance."""
+    custom = dict(origin.meta.get("custom") or {})
+    custom["fuseconv"] = [*custom.get("fuseconv", ()), {"rule": step.rule, "nodes": list(step.nodes)}]
+    kept = {key: origin.meta[key] for key in _KEPT_META if key in origin.meta}
+    return {**kept, "val": fake, "custom": custom}
+
+
+def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> torch.export.ExportedProgram:
+    graph, signature = workspace.graph, exported.graph_signature
+    computed = workspace.computed()
+    # Of a trainable program only literals are computed with: no place of the model holds what they give.
+    literal = workspace.trainable
+    specs = {spec.arg.name: spec for spec in signature.input_specs}
+    kept = []
+    for node in [node for node in graph.nodes if node.op == "placeholder"]:
+        kind, persistent = (InputKind.CONSTANT_TENSOR, None) if literal else (InputKind.BUFFER, True)
+        spec = specs.get(node.name) or InputSpec(kind, TensorArgument(node.name), node.name, persistent)
+        if spec.kind in _CONSTANTS and not node.users:
+            graph.erase_node(node)
+        else:
+            kept.append(spec)
+    returned: Any = graph.output_node().args[0]
+    outputs = [
+        replace(spec, arg=TensorArgument(node.name)) if isinstance(spec.arg, TensorArgument) else spec
+        for spec, node in zip(signature.output_specs, returned, strict=True)
+    ]
+    used = {spec.target for spec in kept}
+    dropped = {spec.target for spec in signature.input_specs if spec.kind in _CONSTANTS} - used
+    return torch.export.ExportedProgram(
+        root=exported.graph_module,
+        graph=graph,
+        graph_signature=ExportGraphSignature(kept, outputs),
+        state_dict=_without(exported.state_dict, dropped) | ({} if literal else computed),
+        range_constraints=exported.range_constraints,
+        module_call_graph=exported.module_call_graph,
+        example_inputs=exported.example_inputs,
+        constants=_without(exported.constants, dropped) | (computed if literal else {}),
+        verifiers=exported.verifiers,
+    )
+
+
+def _without(tensors: Mapping[str, Any], dropped: Collection[str]) -> dict[str, Any]:
+    return {name: tensor for name, tensor in tensors.items() if name not in dropped}

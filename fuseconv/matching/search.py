@@ -1,0 +1,377 @@
+"""The search for a pattern at one node: every way it fits, and, when none does, the deepest place where it stops.
+
+The last line of a pattern is its anchor. The search walks back along the operands and, where a line hangs on a value
+already found, forwards along its users. Operands of commutative ops are tried both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import permutations
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from fuseconv.contract import DTYPES
+from fuseconv.matching.aliases import Aliases
+from fuseconv.matching.graph import Workspace, arguments, is_call, is_getitem, nodes_in, op_name
+from fuseconv.matching.near_miss import NearMiss, Words
+from fuseconv.matching.pattern import Default, Expected, Pattern
+from fuseconv.matching.product import PRODUCT, cuts, multiplies
+from fuseconv.rulebook.predicates import Refused, text_of
+from fuseconv.rulebook.rule import refuse
+from fuseconv.rulebook.rule_text import Items, Literal, Name
+
+BUDGET = 20_000
+"""The most comparisons one anchor may take; a pattern that needs more would hang on a large graph."""
+
+TOLERANCE = 1e-3
+"""How far a float of a graph may be from a float of a rule, relative: 0.7071 is 1/sqrt(2). A rule's float that is a
+multiple of 1/64, as 0.5, and every integer, is meant exactly."""
+
+
+class Index:
+    """A graph as the matcher reads it.
+
+    Attributes:
+        workspace: the graph.
+        calls: the nodes that call an op, by op; those that multiply, by `PRODUCT` too.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.calls: dict[Any, dict[Node, None]] = {
+            op: dict.fromkeys(nodes) for op, nodes in _by_op(workspace.graph.nodes).items()
+        }
+        self._arguments: dict[Node, dict[str, Any]] = {}
+        self._readers: dict[Node, dict[Any, list[Node]]] = {}
+
+    def update(self, changed: Collection[Node]) -> bool:
+        """Takes in that nodes are new, erased, or have other operands, readers or values.
+
+        Returns:
+            Whether what is written in place is another matter now, everywhere.
+        """
+        for node in changed:
+            self._arguments.pop(node, None)
+            self._readers.pop(node, None)
+            for op in (node.target, PRODUCT):
+                if self.is_call_of(node, op) and not node._erased:
+                    self.calls.setdefault(op, {})[node] = None
+                elif op in self.calls:
+                    self.calls[op].pop(node, None)
+                    if not self.calls[op]:
+                        del self.calls[op]
+        if "aliases" in vars(self) and self.aliases.is_changed_by(changed):
+            del self.aliases
+            return True
+        return False
+
+    @staticmethod
+    def is_call_of(node: Node, op: Any) -> bool:
+        """Whether a node calls an op, or is a product."""
+        return multiplies(node) if op is PRODUCT else is_call(node) and node.target is op
+
+    @cached_property
+    def aliases(self) -> Aliases:
+        """What the graph writes in place."""
+        return Aliases(self.workspace.graph, self.workspace.root)
+
+    def arguments(self, node: Node) -> Mapping[str, Any]:
+        """Returns every argument of an op call by its schema name."""
+        if node not in self._arguments:
+            self._arguments[node] = arguments(node)
+        return self._arguments[node]
+
+    def readers(self, node: Node, op: Any) -> Sequence[Node]:
+        """Returns the calls of an op that read a value: a mask may have as many readers as the model has layers."""
+        if node not in self._readers:
+            self._readers[node] = _by_op(node.users)
+        return self._readers[node].get(op, ())
+
+
+def _by_op(nodes: Iterable[Node]) -> dict[Any, list[Node]]:
+    calls: dict[Any, list[Node]] = {}
+    for node in nodes:
+        if is_call(node):
+            calls.setdefault(node.target, []).append(node)
+        if multiplies(node):
+            calls.setdefault(PRODUCT, []).append(node)
+    return calls
+
+
+class State(NamedTuple):
+    """What is found so far.
+
+    Attributes:
+        nodes: line of the pattern to the node of its value.
+        captures: capture to node, literal or list of them.
+        products: line that is a product to the nodes that multiply; none where the number is 1.
+    """
+
+    nodes: Mapping[int, Node]
+    captures: Mapping[str, Any]
+    products: Mapping[int, tuple[Node, ...]] = MappingProxyType({})
+
+    def matched(self) -> list[Node]:
+        """The nodes that the lines found so far call."""
+        called = [node for number, node in self.nodes.items() if number not in self.products]
+        return [*called, *(node for nodes in self.products.values() for node in nodes)]
+
+
+class Goal(NamedTuple):
+    """An argument to compare: what it must be, what it is, its name, and the rank its axes are counted in."""
+
+    term: Expected
+    actual: Any
+    label: str
+    rank: int | None
+
+
+class Search:
+    """The search for one pattern at one anchor."""
+
+    def __init__(self, index: Index, pattern: Pattern, anchor: Node, read: set[Node]) -> None:
+        self.index = index
+        self.pattern = pattern
+        self.anchor = anchor
+        self.read = read
+        self.spent = 0
+        self._rank = (0, False)
+        self.nearest = self.near(0, anchor, lambda: (str(pattern.lines[-1].op), op_name(anchor.target)))
+
+    def ways(self) -> Iterator[State]:
+        """Yields every way the pattern fits at the anchor."""
+        yield from self.line(len(self.pattern.lines) - 1, self.anchor, (), State({}, {}))
+
+    def solve(self, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
+        """Yields every state in which all goals hold and every line of the pattern is found."""
+        self.spend()
+        if not goals:
+            yield from self.open_line(state)
+            return
+        (term, actual, label, rank), rest = goals[0], goals[1:]
+        if isinstance(term, Name) and term.id in self.pattern.places:
+            number, position = self.pattern.places[term.id]
+            node = _source(actual, position) if self.pattern.lines[number].unpacks else actual
+            if node is None:
+                self.fail(
+                    state,
+                    lambda: (f"{label} to be a result of {self.pattern.lines[number].op}", text_of(actual)),
+                    actual,
+                )
+                return
+            yield from self.line(number, node, rest, state)
+        elif isinstance(term, Name) and term.id not in self.pattern.literals:
+            self.read.update(nodes_in(actual))
+            if term.id == "_" or term.id not in state.captures:
+                captures = state.captures if term.id == "_" else {**state.captures, term.id: actual}
+                yield from self.solve(rest, state._replace(captures=captures))
+            elif _same(state.captures[term.id], actual):
+                yield from self.solve(rest, state)
+            else:
+                same = state.captures[term.id]
+                self.fail(state, lambda: (f"{label} to be {term.id}, {text_of(same)}", text_of(actual)), actual)
+        elif isinstance(term, Items):
+            if isinstance(actual, list | tuple) and len(actual) == len(term.items):
+                inner = [Goal(item, value, label, rank) for item, value in zip(term.items, actual, strict=True)]
+                yield from self.solve((*inner, *rest), state)
+            else:
+                count = len(term.items)
+                self.fail(state, lambda: (f"{label} to be a list of {count}", text_of(actual)), actual)
+        elif self.literal(term, actual, rank):
+            yield from self.solve(rest, state)
+        else:
+            self.fail(state, lambda: (f"{label} to be {_shown(term)}", text_of(actual)), actual)
+
+    def line(self, number: int, node: Any, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
+        """Yields the states in which a line is that node, and the goals hold."""
+        line = self.pattern.lines[number]
+        self.read.update(nodes_in(node))
+        if number in state.nodes:
+            if state.nodes[number] is node:
+                yield from self.solve(goals, state)
+            else:
+                other = state.nodes[number]
+                self.fail(state, lambda: (f"{line.targets[0]} to be {other.name}", text_of(node)), node)
+            return
+        if line.op is PRODUCT and isinstance(node, Node):
+            yield from self.product(number, node, goals, state)
+            return
+        if not is_call(node) or node.target is not line.op:
+            self.fail(state, lambda: (str(line.op), _called(node)), node)
+            return
+        if any(node is other for other in state.matched()):
+            self.fail(state, lambda: (f"another {line.op}", text_of(node)), node)
+            return
+        state = state._replace(nodes={**state.nodes, number: node})
+        actuals = self.index.arguments(node)
+        orders = self.pattern.orders[number]
+        for slots in orders if _same(actuals.get("alpha", 1), 1) else orders[:1]:
+            new = [
+                Goal(slot.term, actuals[slot.name], slot.label, _rank(actuals) if slot.is_axis else None)
+                for slot in slots
+            ]
+            yield from self.solve((*new, *goals), state)
+
+    def product(self, number: int, node: Node, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
+        """Yields the states in which a line is the product that a node is, in some order, and the goals hold."""
+        terms = dict(self.pattern.lines[number].terms)
+        times = terms.pop("times")
+        # The product of one value and 1 is that value; but of a capture, that would be anything.
+        may_be_none = all(isinstance(term, Name) and term.id in self.pattern.places for term in terms.values())
+        is_anchor = number == len(self.pattern.lines) - 1
+        taken = state.matched()
+        for cut in cuts(node, len(terms), self.visit):
+            if not cut.nodes and (is_anchor or not may_be_none):
+                continue
+            if any(inner is other for inner in cut.nodes for other in taken):
+                continue
+            here = state._replace(nodes={**state.nodes, number: node}, products={**state.products, number: cut.nodes})
+            number_of = Goal(times, cut.number, "the number of the product", None)
+            tried = set()
+            for factors in permutations(cut.factors):
+                self.spend()
+                if factors in tried:
+                    continue
+                tried.add(factors)
+                # A factor that is an op is compared before one that is a capture, and the number before both, or last.
+                new = [
+                    Goal(term, one, "a factor of the product", None)
+                    for term, one in sorted(zip(terms.values(), factors, strict=True), key=self._is_capture)
+                ]
+                first, last = ((), (number_of,)) if isinstance(times, Name) else ((number_of,), ())
+                yield from self.solve((*first, *new, *last, *goals), here)
+        self.fail(state, lambda: (f"a product of {len(terms)} tensors", text_of(node)), node)
+
+    def open_line(self, state: State) -> Iterator[State]:
+        """Goes on with a line that hangs on a value already found: its users are tried."""
+        numbers = [number for number in range(len(self.pattern.lines)) if number not in state.nodes]
+        if not numbers:
+            yield state
+            return
+        for number in reversed(numbers):
+            line = self.pattern.lines[number]
+            for term in line.terms.values():
+                if (value := self.value(term, state)) is not None:
+                    for user in self.index.readers(value, line.op):
+                        yield from self.line(number, user, (), state)
+                    self.fail(state, partial(_unread, value, line.op), value)
+                    return
+
+    def value(self, term: Expected, state: State) -> Node | None:
+        """Returns the node a name is bound to already."""
+        if not isinstance(term, Name):
+            return None
+        if term.id in self.pattern.places:
+            number, position = self.pattern.places[term.id]
+            line, node = self.pattern.lines[number], state.nodes.get(number)
+            return result_of(node, position) if line.unpacks and node is not None else node
+        captured = state.captures.get(term.id)
+        return captured if isinstance(captured, Node) else None
+
+    def literal(self, term: Expected, actual: Any, rank: int | None) -> bool:
+        """Whether an argument is the literal a line writes, names or leaves out."""
+        if isinstance(term, Name):
+            named = self.pattern.literals[term.id]
+            return isinstance(named, Literal | Items) and self.literal(named, actual, rank)
+        if isinstance(term, Default):
+            return _same(term.value, actual)
+        return isinstance(term, Literal) and _same_literal(term, actual, rank)
+
+    def _is_capture(self, factor: tuple[Expected, Node]) -> bool:
+        return isinstance(factor[0], Name) and factor[0].id not in self.pattern.places
+
+    def visit(self, node: Node) -> None:
+        """Counts a node of a product."""
+        self.read.add(node)
+        self.spend()
+
+    def spend(self) -> None:
+        """Counts one comparison.
+
+        Raises:
+            RuleError: it is one too many.
+        """
+        self.spent += 1
+        if self.spent > BUDGET:
+            what = f"the pattern takes more than {BUDGET} comparisons at {self.anchor.name}"
+            raise refuse(self.pattern.rule, "/match", what, "name more of the arguments, or split the rule")
+
+    def fail(self, state: State, words: Words, at: Any) -> None:
+        """Notes a place where the pattern stops, if none was deeper; of two as deep, rather one at an op."""
+        rank = (len(state.nodes), is_call(at))
+        if rank > self._rank:
+            self._rank = rank
+            differs = at if isinstance(at, Node) else list(state.nodes.values())[-1]
+            self.nearest = self.near(len(state.nodes), differs, words)
+
+    def refusal(self, problem: Refused) -> NearMiss:
+        """Returns the miss of a way that fits and may not be replaced."""
+        return self.near(len(self.pattern.lines), problem.at or self.anchor, problem.words, refused=True)
+
+    def near(self, found: int, differs: Node, words: Words, *, refused: bool = False) -> NearMiss:
+        """Returns the miss of this anchor."""
+        return NearMiss(self.pattern.rule, self.anchor, differs, found, len(self.pattern.lines), words, refused)
+
+
+def _unread(value: Node, op: Any) -> tuple[str, str]:
+    return f"{value.name} to be read by {op}", "no such op"
+
+
+def _called(node: Any) -> str:
+    return op_name(node.target) if isinstance(node, Node) and node.op == "call_function" else text_of(node)
+
+
+def _rank(actuals: Mapping[str, Any]) -> int | None:
+    for value in actuals.values():
+        fake = value.meta.get("val") if isinstance(value, Node) else None
+        if isinstance(fake, torch.Tensor):
+            return fake.dim()
+    return None
+
+
+def _source(actual: Any, position: int) -> Node | None:
+    """The op of which `actual` is the result at `position`."""
+    if not is_getitem(actual) or actual.args[1] != position:
+        return None
+    source = actual.args[0]
+    return source if isinstance(source, Node) else None
+
+
+def result_of(node: Node, position: int) -> Node | None:
+    """Returns the node that picks one result of an op that has several, if there is one."""
+    return next((user for user in node.users if is_getitem(user) and user.args[1] == position), None)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two arguments are the same node, or equal literals of one kind; 2 is 2.0 and is not True."""
+    if isinstance(one, Node) or isinstance(other, Node):
+        return one is other
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _same_literal(literal: Literal, actual: Any, rank: int | None) -> bool:
+    expected = literal.value
+    if literal.is_dtype:
+        return isinstance(actual, torch.dtype) and str(actual) == DTYPES[str(expected)]
+    if expected is None or isinstance(expected, bool | str) or isinstance(actual, bool):
+        return type(actual) is type(expected) and bool(actual == expected)
+    if not isinstance(actual, int | float):
+        return False
+    if rank and isinstance(expected, int) and isinstance(actual, int):
+        return expected % rank == actual % rank
+    if isinstance(expected, int) or (expected * 64).is_integer() or expected in (float("inf"), float("-inf")):
+        return actual == expected
+    return abs(actual - expected) <= TOLERANCE * abs(expected)
+
+
+def _shown(term: Expected) -> str:
+    if isinstance(term, Default):
+        return repr(term.value)
+    return repr(term.value) if isinstance(term, Literal) and not term.is_dtype else str(getattr(term, "value", term))

@@ -1,0 +1,135 @@
+"""What no pattern can say, because it is about the graph as a whole: constants in disguise, and ops called twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_returned, map_nodes, nodes_in
+from fuseconv.matching.match import Fit, Site, check_apart, settle
+from fuseconv.matching.search import Index
+from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.rule import Rule
+from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
+
+SMALL = 1 << 20
+"""Bytes that a computed constant may take, however few it is computed from."""
+
+
+def constants(index: Index, rule: Rule) -> Iterator[Site]:
+    """Yields the values that depend on no input and are worth computing at conversion.
+
+    A view of a parameter is free as it is. A constant much larger than what it is computed from, as a table that was
+    expanded, would make the bundle larger: it stays.
+    """
+    known: set[Node] = set()
+    for node in index.workspace.graph.nodes:
+        if _is_pure(node) and all(index.workspace.is_constant(used) or used in known for used in node.all_input_nodes):
+            known.add(node)
+    wanted = [node for node in known if not known.issuperset(node.users) and _is_worth_it(index, node, known)]
+    matched = {node for end in wanted for node in _cone(end, known)}
+    results = {node for node in matched if not matched.issuperset(node.users)}
+    if matched and not any(is_returned(node) for node in results):
+        yield from _restated(index, rule, sorted(matched), {node: node for node in results}, constant=True)
+
+
+def duplicates(index: Index, rule: Rule) -> Iterator[Site]:
+    """Yields the ops that are called twice on the same, views left out: those are free."""
+    classes: dict[str, list[Node]] = {}
+    first: dict[Node, Node] = {}
+    for node in index.workspace.graph.nodes:
+        if _is_pure(node) and not _is_view(node):
+            named = map_nodes(list(arguments(node).items()), lambda used: first.get(used, used))
+            same = classes.setdefault(repr((node.target, named)), [])
+            same.append(node)
+            first[node] = same[0]
+    for same in classes.values():
+        if len(same) > 1 and sum(is_returned(node) for node in same) < 2:
+            yield from _restated(index, rule, same, dict.fromkeys(same, same[0]), constant=False)
+
+
+def _restated(
+    index: Index, rule: Rule, matched: Sequence[Node], results: Mapping[Node, Node], *, constant: bool
+) -> Iterator[Site]:
+    """The matched ops written out as lines, each once; `results` says which value stands for which."""
+    captures: dict[str, Any] = {}
+    lines: list[Line] = []
+    inner = set(matched)
+
+    def term(value: Any) -> Term:
+        if isinstance(value, list | tuple):
+            return Items(tuple(term(item) for item in value))
+        if isinstance(value, Node):
+            if value not in inner:
+                captures[value.name] = value
+            return Name(value.name)
+        if value is None or isinstance(value, bool | int | str):
+            return Literal(value)
+        captures[name := f"literal_{len(captures)}"] = value
+        return Name(name)
+
+    for node in matched:
+        if results.get(node, node) is node:
+            kwargs = tuple((name, term(value)) for name, value in node.kwargs.items())
+            call = Call(str(node.target), tuple(term(value) for value in node.args), kwargs)
+            lines.append(Line((node.name,), False, call, constant))
+        else:
+            lines.append(Line((node.name,), False, Name(results[node].name)))
+    found = Fit(rule, frozenset(matched), captures, {node.name: node for node in results})
+    try:
+        check_apart(index, found.nodes, captures, found.results)
+        yield settle(index, found, lines)
+    except Refused:
+        return
+
+
+def _is_pure(node: Node) -> bool:
+    """Whether a node calls an op that gives one tensor, the same whenever it is called."""
+    if not is_call(node) or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    return is_repeatable(node.target) and not _updates_statistics(node)  # type: ignore[arg-type]  # is_call
+
+
+def _updates_statistics(node: Node) -> bool:
+    """Whether a node is a norm in training, which writes its running statistics; its schema does not say so."""
+    given = arguments(node)
+    return given.get("running_mean") is not None and bool(given.get("training", given.get("use_input_stats")))
+
+
+def _is_view(node: Node) -> bool:
+    return any(result.alias_info is not None for result in node.target._schema.returns)  # type: ignore[union-attr]
+
+
+def _is_worth_it(index: Index, node: Node, known: set[Node]) -> bool:
+    cone = _cone(node, known)
+    if all(_is_view(inner) for inner in cone):
+        return False
+    sizes = node.meta["val"].shape
+    if any(isinstance(size, torch.SymInt) for size in sizes):
+        return False
+    read = {used for inner in cone for used in nodes_in(list(arguments(inner).values())) if used not in cone}
+    tensors = [index.workspace.constant(used) for used in read]
+    return _bytes(node.meta["val"]) <= max(SMALL, sum(_bytes(tensor) for tensor in tensors))
+
+
+def _cone(node: Node, known: set[Node]) -> set[Node]:
+    """The nodes that a value is computed by."""
+    cone: set[Node] = set()
+    queue = [node]
+    while queue:
+        at = queue.pop()
+        if at not in cone:
+            cone.add(at)
+            queue.extend(used for used in at.all_input_nodes if used in known)
+    return cone
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel()) * int(tensor.element_size())
+
+
+FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Site]]] = {"constants": constants, "duplicates": duplicates}
+"""What `finds` may say, and how it is found."""

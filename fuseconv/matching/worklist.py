@@ -1,0 +1,151 @@
+"""What every rule finds at every node, kept while the graph changes: only what read a changed node is asked again.
+
+A search reads the nodes it compares, the captures it binds and who else reads them; each answer remembers those. Rules
+that look further, at all that a mask is computed from or at the readers of new strides, and those that look at the
+graph as a whole, are asked at first, and again when the others are at rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx import Node
+
+from fuseconv.matching.graph import Workspace
+from fuseconv.matching.match import Fit, Found, Site, judge, match, merged
+from fuseconv.matching.near_miss import NearMiss
+from fuseconv.matching.pattern import Pattern
+from fuseconv.matching.product import PRODUCT
+from fuseconv.matching.search import Index
+from fuseconv.matching.whole import FINDERS
+from fuseconv.rulebook.predicates import FUNCTIONS
+from fuseconv.rulebook.rule import Rule
+from fuseconv.rulebook.rule_text import Apply
+
+
+@dataclass
+class _Kept:
+    """One rule, and what it found where.
+
+    Attributes:
+        order: the rule's place, which breaks ties.
+        patterns: its alternatives.
+        looks_far: whether it reads more of the graph than an answer remembers.
+        live: the alternatives of which every op is in the graph.
+        found: anchor to what was found there.
+        stale: anchors to be asked.
+        whole: sites that are of no single anchor.
+        refused: groups of sites that may not be merged.
+    """
+
+    rule: Rule
+    order: int
+    patterns: tuple[Pattern, ...]
+    looks_far: bool
+    live: tuple[Pattern, ...] = ()
+    found: dict[Node, Found] = field(default_factory=dict)
+    stale: set[Node] = field(default_factory=set)
+    whole: list[Site] = field(default_factory=list)
+    refused: list[NearMiss] = field(default_factory=list)
+
+
+class Worklist:
+    """The sites of some rules in a graph that changes."""
+
+    def __init__(self, workspace: Workspace, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]) -> None:
+        workspace.take_changed()
+        self.workspace = workspace
+        self.index = Index(workspace)
+        self.rules = [_Kept(rule, order, patterns, _looks_far(rule)) for order, (rule, patterns) in enumerate(rules)]
+        self._readers: dict[Node, set[tuple[int, Node]]] = {}
+        self._anchored: dict[Any, dict[int, None]] = {}
+
+    def sites(self, *, far: bool) -> list[tuple[int, Site]]:
+        """Returns every site there is now, with the place of its rule.
+
+        Args:
+            far: whether to ask the rules that look far too.
+        """
+        self._update()
+        for kept in self.rules:
+            if far or not kept.looks_far:
+                self._ask(kept)
+        return [(kept.order, site) for kept in self.rules if far or not kept.looks_far for site in _sites(kept)]
+
+    def misses(self) -> Iterator[NearMiss]:
+        """Yields why nothing is done where nothing is, by rule, in the order of the graph.
+
+        Spellings that were not looked for, as one of their ops is nowhere, are looked for now: that op may be the one
+        that differs.
+        """
+        for kept in self.rules:
+            misses = [kept.found[anchor].miss for anchor in sorted(kept.found)]
+            dormant = [pattern for pattern in kept.patterns if len(_absent(self.index, pattern)) == 1]
+            misses += match(self.index, dormant)[1] if kept.rule.stage == "canonical" else []
+            yield from (miss for miss in misses if miss is not None)
+            yield from kept.refused
+
+    def _update(self) -> None:
+        """Takes in what has changed since."""
+        changed = self.workspace.take_changed()
+        everywhere = self.index.update(changed)
+        for node in changed:
+            for order, anchor in self._readers.pop(node, ()):
+                self.rules[order].stale.add(anchor)
+        for kept in self.rules:
+            live = tuple(pattern for pattern in kept.patterns if _may_be_there(self.index, pattern))
+            if everywhere or live != kept.live:
+                kept.live = live
+                kept.stale.update(kept.found)
+                for pattern in live:
+                    op: Any = pattern.lines[-1].op
+                    kept.stale.update(self.index.calls.get(op, ()))
+                    self._anchored.setdefault(op, {})[kept.order] = None
+        for node in changed:
+            for op in (node.target, PRODUCT):
+                for order in self._anchored.get(op, ()):
+                    self.rules[order].stale.add(node)
+
+    def _ask(self, kept: _Kept) -> None:
+        index, rule = self.index, kept.rule
+        if rule.finds is not None:
+            kept.whole = list(FINDERS[rule.finds](index, rule))
+            return
+        if kept.looks_far:
+            kept.stale.update(kept.found)
+        for anchor in kept.stale:
+            kept.found.pop(anchor, None)
+            if anchor._erased or not any(index.is_call_of(anchor, pattern.lines[-1].op) for pattern in kept.live):
+                continue
+            found = kept.found[anchor] = judge(index, kept.live, anchor)
+            if not kept.looks_far:
+                for node in found.read:
+                    self._readers.setdefault(node, set()).add((kept.order, anchor))
+        kept.stale.clear()
+        if rule.merge:
+            fits = [kept.found[anchor].site for anchor in sorted(kept.found)]
+            together = list(merged(index, [one for one in fits if isinstance(one, Fit)]))
+            kept.whole = [one for one in together if isinstance(one, Site)]
+            kept.refused = [one for one in together if isinstance(one, NearMiss)]
+
+
+def _sites(kept: _Kept) -> Iterator[Site]:
+    yield from (found.site for found in kept.found.values() if isinstance(found.site, Site))
+    yield from kept.whole
+
+
+def _looks_far(rule: Rule) -> bool:
+    tests = (condition.left.function for condition in rule.conditions if isinstance(condition.left, Apply))
+    return bool(rule.finds or rule.merge) or rule.strides == "any" or any(FUNCTIONS[name].follows for name in tests)
+
+
+def _may_be_there(index: Index, pattern: Pattern) -> bool:
+    """Whether a search is worth it: a spelling of which an op is nowhere has no site, and no miss worth a line."""
+    return pattern.rule.stage != "canonical" or not _absent(index, pattern)
+
+
+def _absent(index: Index, pattern: Pattern) -> set[Any]:
+    """The ops of a pattern that are nowhere."""
+    return {line.op for line in pattern.lines if line.op is not PRODUCT and line.op not in index.calls}

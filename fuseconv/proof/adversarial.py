@@ -1,0 +1,136 @@
+"""Values that are hard on a replacement, for the operands of an excerpt: other magnitudes, other layouts, other sizes.
+
+What depends on no input keeps its value: it is the model's own. What does is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import sympy
+import torch
+from torch.fx import Graph, Node
+
+from fuseconv.contract import SHORT_DTYPES, TensorSpec
+from fuseconv.matching.graph import map_nodes, op_name
+from fuseconv.matching.sizes import key_of
+from fuseconv.proof.ledger import Excerpt, Ledger
+from fuseconv.proof.operands import Values, draw_operands
+
+Sizes = Literal["unlike", "equal", "one"]
+
+_UNLIKE = (3, 5, 7, 11, 13)
+_EQUAL = 4
+
+
+@dataclass(frozen=True)
+class Hard:
+    """How operands are drawn.
+
+    Attributes:
+        values: their magnitude, what is special among them, or their layout.
+        sizes: of the symbolic sizes: small and unlike each other; all alike, and like a size that is a number, so that
+            no axis is told from another by its size; the least they may be, which broadcasts.
+        narrow: whether the numbers are ordinary ones, judged in the program's dtypes.
+    """
+
+    values: Values
+    sizes: Sizes
+    narrow: bool
+
+    def __str__(self) -> str:
+        words = {"unlike": "sizes unlike", "equal": "sizes made equal", "one": "smallest sizes"}
+        return f"{self.values} values, {words[self.sizes]}"
+
+
+HARD = (
+    Hard("random", "one", True),
+    Hard("random", "equal", True),
+    Hard("non-contiguous", "unlike", True),
+    Hard("large", "unlike", False),
+    Hard("tiny", "unlike", False),
+    Hard("NaN", "unlike", False),
+    Hard("infinite", "unlike", False),
+)
+
+
+def draw(ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard) -> list[Any] | None:
+    """Draws the operands of an excerpt; None where one of those to be drawn is no tensor.
+
+    Args:
+        ledger: the ledger.
+        excerpt: one of its excerpts.
+        captured: the operands' values on the example inputs, which those keep that depend on no input.
+        how: how to draw.
+    """
+    fakes: dict[Node, Any] = {node: node.meta.get("val") for node in excerpt.operands if node in ledger.varying}
+    if not all(isinstance(fake, torch.Tensor) and not _unbacked(fake) for fake in fakes.values()):
+        return None
+    sizes = _sizes(fakes.values(), captured, ledger.workspace.ranges, how.sizes)
+    operands = []
+    for seed, (node, value) in enumerate(zip(excerpt.operands, captured, strict=True)):
+        operands.append(_drawn(node, fakes[node], sizes, how.values, seed).to(value.device) if node in fakes else value)
+    return operands
+
+
+def _unbacked(fake: torch.Tensor) -> bool:
+    return any(str(symbol).startswith("u") for size in fake.shape for symbol in _expression(size).free_symbols)
+
+
+def _drawn(node: Node, fake: torch.Tensor, sizes: Mapping[Any, int], values: Values, seed: int) -> torch.Tensor:
+    """Draws a tensor whose axes lie in memory in the order in which they do in the program."""
+    shape = [_number(size, sizes) for size in fake.shape]
+    order = sorted(range(fake.dim()), key=lambda axis: -_number(fake.stride()[axis], sizes))
+    spec = TensorSpec(node.name, SHORT_DTYPES[str(fake.dtype)], tuple(shape[axis] for axis in order))
+    (tensor,) = draw_operands([spec], 0, values, seed).tensors
+    return tensor.permute([order.index(axis) for axis in range(fake.dim())])
+
+
+def _sizes(fakes: Collection[Any], captured: Sequence[Any], ranges: Mapping[Any, Any], how: Sizes) -> dict[Any, int]:
+    expressions = [_expression(size) for fake in fakes for size in (*fake.shape, *fake.stride())]
+    symbols = sorted({symbol for one in expressions for symbol in one.free_symbols}, key=str)
+    bounds = {
+        symbol: (max(int(ranges[symbol].lower), 1), ranges[symbol].upper) for symbol in symbols if symbol in ranges
+    }
+    numbers = {size for fake in fakes for size in fake.shape if isinstance(size, int)}
+    numbers |= {size for value in captured if isinstance(value, torch.Tensor) for size in value.shape}
+    alike = min(
+        (size for size in numbers if 1 < size <= 64 and all(low <= size <= high for low, high in bounds.values())),
+        default=_EQUAL,
+    )
+    wanted = {
+        symbol: {"unlike": _UNLIKE[at % len(_UNLIKE)], "equal": alike, "one": 1}[how]
+        for at, symbol in enumerate(symbols)
+    }
+    return {
+        symbol: int(min(max(size, bounds[symbol][0]), bounds[symbol][1])) if symbol in bounds else size
+        for symbol, size in wanted.items()
+    }
+
+
+def _expression(size: int | torch.SymInt) -> sympy.Expr:
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def _number(size: int | torch.SymInt, sizes: Mapping[Any, int]) -> int:
+    return max(int(_expression(size).subs(sizes)), 0)
+
+
+def kind(ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> str:
+    """Returns what two excerpts have in common that give the same on the same drawn values, constants' values aside."""
+    operands = [
+        ("drawn", key_of(node.meta.get("val"))) if node in ledger.varying else ("own", key_of(value))
+        for node, value in zip(excerpt.operands, captured, strict=True)
+    ]
+    return repr((excerpt.step.rule, operands, *(list(_lines(graph)) for graph in (excerpt.before, excerpt.after))))
+
+
+def _lines(graph: Graph) -> Iterator[Any]:
+    names = {node: f"%{at}" for at, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        yield (
+            op_name(node.target) if node.op == "call_function" else node.op,
+            *map_nodes([list(node.args), *node.kwargs.items()], names.__getitem__),
+        )

@@ -1,0 +1,143 @@
+"""A rule proved by algebra: an example before and after it, evaluated over a finite field, without rounding.
+
+What is unequal there is unequal, and a difference too small for any tolerance is found. But functions are taken to be
+any, and the nearest floats of irrational numbers to be meant exactly: where both forms agree in float64 as far as that
+goes, the two may be equal by what the function or the number is, which no algebra knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Interpreter
+
+from fuseconv.ops import OPS
+from fuseconv.proof.field import PRIME, Field, NotApplicableError
+from fuseconv.proof.operands import described, draw_operands
+from fuseconv.proof.residues import Residues, of
+from fuseconv.proof.soundness import Pair
+from fuseconv.truth import interpret_in_float64
+
+DRAWS = 2
+"""How many points are tried: one leaves a chance of some 2**-29 for a program of degree 4."""
+
+NEAR = 1e-11
+"""How far two forms of one thing may differ in float64, against the largest element."""
+
+_REFERENCES: Mapping[Any, Any] = {op.overload: op.reference for op in OPS}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What algebra says: equal or not, or why it says nothing."""
+
+    ok: bool
+    detail: str
+    applicable: bool = True
+
+
+class _Evaluation(Interpreter):
+    """Runs a graph of residues; a fused op by its reference, attention by its formula."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is torch.ops.aten.scaled_dot_product_attention.default:
+            return _attention(*args, **kwargs)
+        if target is torch.ops.aten._assert_tensor_metadata.default:
+            return None
+        return super().call_function(_REFERENCES.get(target, target), args, kwargs)
+
+
+def prove(pair: Pair) -> Verdict:
+    """Evaluates a program before and after a rule at random points of the field."""
+    for seed in range(DRAWS):
+        field = Field(seed)
+        specs = (*pair.text.parameters.values(), *pair.traced.inputs)
+        drawn = draw_operands(specs, 2, "random", seed).tensors
+        generator = torch.Generator().manual_seed(seed)
+        # A constant of one element may have been read, and be written in the replacement as a number.
+        known = [one if one.numel() == 1 else None for one in pair.parameters] + [None] * len(pair.traced.inputs)
+        operands = [_operand(one, own, field, generator) for one, own in zip(drawn, known, strict=True)]
+        try:
+            before, after = (_evaluated(graph, operands) for graph in (pair.before, pair.after))
+        except NotApplicableError as problem:
+            return Verdict(True, f"not applicable: {str(problem).splitlines()[0]}", applicable=False)
+        if found := _first_difference(before, after):
+            if field.assumed and _agree(pair, (*pair.parameters, *drawn[len(pair.parameters) :])):
+                words = ", ".join(sorted(field.assumed))
+                return Verdict(True, f"not applicable: equal, if so, by what is known of {words}", applicable=False)
+            return Verdict(False, f"{found}; {pair.changed}, {', '.join(described(specs, drawn))}")
+    return Verdict(True, f"equal modulo {PRIME} in {DRAWS} draws")
+
+
+def _operand(drawn: Tensor, own: Tensor | None, field: Field, generator: torch.Generator) -> Tensor:
+    if not drawn.is_floating_point():
+        return drawn if own is None else own
+    if own is not None:
+        return Residues(of(own, field), field)
+    return Residues(torch.randint(0, PRIME, drawn.shape, generator=generator), field)
+
+
+def _evaluated(graph: Graph, operands: Sequence[Tensor]) -> list[Tensor]:
+    try:
+        with torch.no_grad():
+            results = _Evaluation(torch.nn.Module(), graph=graph).run(*operands)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as problem:
+        raise NotApplicableError(str(problem).strip().splitlines()[0]) from None
+    return [one.residues if isinstance(one, Residues) else one for one in results]
+
+
+def _first_difference(before: Sequence[Tensor], after: Sequence[Tensor]) -> str:
+    for one, other in zip(before, after, strict=True):
+        if one.shape != other.shape:
+            return f"the shape differs: {list(other.shape)} for {list(one.shape)}"
+        places = (one != other).nonzero().tolist()
+        if places:
+            at = tuple(places[0])
+            return f"the result differs at {places[0]}, {other[at].item()} for {one[at].item()} modulo {PRIME}"
+    return ""
+
+
+def _agree(pair: Pair, drawn: Sequence[Tensor]) -> bool:
+    """Whether both forms are one in float64, as far as that goes."""
+    root = torch.nn.Module()
+    with torch.no_grad():
+        runs = [
+            interpret_in_float64(root, [one.clone() for one in drawn], graph) for graph in (pair.before, pair.after)
+        ]
+    for one, other in zip(*runs, strict=True):
+        if not one.is_floating_point():
+            return torch.equal(one, other)
+        size = float(one.abs().nan_to_num(0, 0, 0).max()) if one.numel() else 0.0
+        if not torch.allclose(one, other, rtol=NEAR, atol=NEAR * size, equal_nan=True):
+            return False
+    return True
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """The formula of torch.nn.functional.scaled_dot_product_attention, as its documentation gives it."""
+    if dropout_p:
+        raise NotApplicableError("dropout")
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (torch.stack([one] * groups, -3).flatten(-4, -3) for one in (key, value))
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None:
+        hidden = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, float("-inf")) if hidden else scores + attn_mask
+    return scores.softmax(-1) @ value

@@ -1,0 +1,131 @@
+"""A plan of which every step was tried: on the values that a model has at the site, and on values hard on it.
+
+Matching proves what types and shapes can prove. Whether a replacement computes what it replaces is the rule's word;
+here it is tried, site by site, and a site whose error against float64 is larger than the original's is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from fuseconv.capture import Program
+from fuseconv.contract import SHORT_DTYPES, TensorSpec
+from fuseconv.errors import RuleError
+from fuseconv.matching.graph import source_line
+from fuseconv.matching.plan import SiteKey, plan
+from fuseconv.matching.steps import Miss, Plan
+from fuseconv.proof.adversarial import HARD, Hard, draw, kind
+from fuseconv.proof.difference import judge
+from fuseconv.proof.ledger import Excerpt, Ledger
+from fuseconv.proof.operands import described
+from fuseconv.proof.replay import replay
+from fuseconv.proof.soundness import takes
+from fuseconv.rulebook.rule import Rule
+
+ROUNDS = 20
+"""The most plans that are made: each leaves out the sites that were wrong in the one before."""
+
+
+def checked_plan(
+    program: Program, rules: Sequence[Rule], *, device: str, targets: Collection[str], allow: Collection[str] = ()
+) -> Plan:
+    """Finds what to rewrite, and leaves alone every site at which a rule is found to be wrong.
+
+    A rule that says by `allow` that it changes the numbers is not tried.
+
+    Args:
+        program: the captured program; it is not changed.
+        rules: the rules, in the order that breaks ties.
+        device: as `plan` takes it.
+        targets: as `plan` takes them.
+        allow: as `plan` takes it.
+
+    Returns:
+        A plan; sites that were rejected are among its misses, with the numbers.
+
+    Raises:
+        RuleError: as `plan` does, or new sites are wrong whatever is left out.
+        UnsupportedError: the program cannot run on its example inputs.
+    """
+    rejected: dict[SiteKey, Miss] = {}
+    trial = _Trial(program, {rule.name for rule in rules if rule.allow is not None})
+    for _ in range(ROUNDS):
+        found = plan(program, rules, device=device, targets=targets, allow=allow, rejected=rejected)
+        wrong = trial.wrong(found)
+        if not wrong:
+            return found
+        rejected |= wrong
+    names = ", ".join(sorted({miss.rule for miss in rejected.values()}))
+    raise RuleError(
+        f"rules are wrong at ever new sites: {names}",
+        where=next(reversed(rejected.values())).node,
+        fix="check them with `fuseconv rules check`, or leave them out with --no-rule",
+    )
+
+
+class _Trial:
+    """Tries the steps of plans of one program, each once; of sites alike in all but values, one on drawn values."""
+
+    def __init__(self, program: Program, exempt: Collection[str]) -> None:
+        self._program = program
+        self._exempt = exempt
+        self._passed: set[str] = set()
+        self._kinds: dict[str, str] = {}
+
+    def wrong(self, found: Plan) -> dict[SiteKey, Miss]:
+        """Returns the sites of a plan that compute something else, and how."""
+        ledger = Ledger(self._program)
+        excerpts = [ledger.execute(step) for step in found.steps]
+        new = [one for one in excerpts if repr(one.step) not in self._passed and one.step.rule not in self._exempt]
+        wrong = {}
+        for excerpt, values in replay(self._program, ledger, new):
+            if difference := self._difference(ledger, excerpt, values):
+                wrong[excerpt.step.rule, excerpt.step.nodes] = _miss(excerpt, difference)
+            else:
+                self._passed.add(repr(excerpt.step))
+        return wrong
+
+    def _difference(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> str:
+        if found := judge(excerpt.before, excerpt.after, captured, narrow=True):
+            return f"{found}; captured values, {_given(excerpt, captured)}"
+        alike = kind(ledger, excerpt, captured)
+        if alike not in self._kinds:
+            self._kinds[alike] = next(
+                filter(None, (self._on_drawn(ledger, excerpt, captured, how) for how in HARD)), ""
+            )
+        return self._kinds[alike]
+
+    def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard) -> str:
+        operands = draw(ledger, excerpt, captured, how) if takes(excerpt.step.replace, how.values) else None
+        found = judge(excerpt.before, excerpt.after, operands, narrow=how.narrow) if operands else ""
+        return f"{found}; {how}, {_given(excerpt, operands or ())}" if found else ""
+
+
+def _given(excerpt: Excerpt, operands: Sequence[Any]) -> str:
+    tensors = {
+        node.name: value
+        for node, value in zip(excerpt.operands, operands, strict=True)
+        if isinstance(value, torch.Tensor)
+    }
+    specs = [
+        TensorSpec(name, SHORT_DTYPES.get(str(value.dtype), str(value.dtype)), tuple(value.shape))
+        for name, value in tensors.items()
+    ]
+    return ", ".join(described(specs, list(tensors.values())))
+
+
+def _miss(excerpt: Excerpt, difference: str) -> Miss:
+    step = excerpt.step
+    return Miss(
+        step.rule,
+        step.nodes[-1],
+        f"tried, it computes something else: {difference}",
+        "what the matched ops give, about as near to float64",
+        difference.partition("; ")[0].partition(": ")[2] or difference,
+        source_line(excerpt.first),
+        refused=True,
+        rejected=True,
+    )

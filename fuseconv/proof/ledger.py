@@ -1,0 +1,162 @@
+"""A plan executed with nothing removed: one graph that computes the program's own values and those that its steps make.
+
+In it every step can be seen on its own, the ops that it replaces and the ops that it puts in their place, beside what a
+model has there: one run of the graph gives that for all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node, map_arg
+
+from fuseconv.capture import Program
+from fuseconv.matching.bindings import from_binding
+from fuseconv.matching.graph import Workspace, is_call, nodes_in
+from fuseconv.matching.match import insertion_point
+from fuseconv.matching.rewrite import apply
+from fuseconv.matching.steps import Step
+
+_METADATA_ONLY = frozenset(
+    {
+        *("aten::empty_like", "aten::full_like", "aten::ones_like", "aten::zeros_like"),
+        *("aten::new_empty", "aten::new_full", "aten::new_ones", "aten::new_zeros"),
+        *("aten::sym_size", "aten::sym_stride", "aten::sym_numel"),
+    }
+)
+"""Ops that read of a tensor its sizes, dtype and device."""
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """A step on its own.
+
+    What depends on no input, as a mask or a folded weight, is computed in both graphs: conditions were proved of its
+    values, and no others may be drawn for it.
+
+    Attributes:
+        step: the step.
+        before: the matched ops.
+        after: what is put in their place; its placeholders are those of `before`.
+        operands: the node of the ledger behind each placeholder.
+        first: the first matched node.
+        point: the node before which the replacement stands: all operands are computed by then.
+        writes: whether a matched op writes in place.
+    """
+
+    step: Step
+    before: Graph
+    after: Graph
+    operands: tuple[Node, ...]
+    first: Node
+    point: Node
+    writes: bool
+
+
+class Ledger:
+    """A program's graph, and what steps add to it.
+
+    Attributes:
+        graph: every node there ever was.
+        workspace: the program as the steps so far have rewritten it.
+        placeholders: the placeholders of `graph`, as nodes of the workspace.
+        varying: the nodes whose values depend on an input, or on what may change from call to call, and not on sizes
+            alone.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.workspace = Workspace(program.exported, trainable=program.trainable)
+        self.graph = Graph()
+        self.varying: set[Node] = set()
+        self._copies: dict[Node, Node] = {}
+        self.graph.graph_copy(self.workspace.graph, self._copies)
+        self.placeholders = {copy: node for node, copy in self._copies.items() if node.op == "placeholder"}
+        for copy in self.graph.nodes:
+            self._classify(copy)
+
+    def execute(self, step: Step) -> Excerpt:
+        """Executes the next step.
+
+        Raises:
+            Refused: the step does not fit.
+        """
+        workspace = self.workspace
+        matched = sorted(workspace.node(name) for name in step.nodes)
+        results = [workspace.node(node) for node in step.results.values()]
+        captures = [from_binding(binding, workspace.node) for binding in step.bindings.values()]
+        operands = frozenset(node for value in captures for node in nodes_in(value))
+        point = self._copies[insertion_point(frozenset(matched), operands, frozenset(results))]
+        # A matched node may read by now what an earlier step has made: here it is written down as it is now.
+        old: dict[Node, Node] = {}
+        for node in matched:
+            old[node] = self._add(node.target, node, lambda used: old.get(used) or self._copies[used], point)
+        apply(workspace, step)
+        made: set[Node] = set()
+        new = [self._adopt(workspace.current(node), point, made) for node in results]
+        inner, outputs = (set(old.values()), made), ([old[node] for node in results], new)
+        needed = [self._needed(ends, within) for ends, within in zip(outputs, inner, strict=True)]
+        leaves = [
+            {node for node in nodes if self._is_leaf(node, within)} for nodes, within in zip(needed, inner, strict=True)
+        ]
+        read = sorted(leaves[0] | leaves[1])
+        before, after = (
+            _graph(read, sorted(nodes - set(read)), ends) for nodes, ends in zip(needed, outputs, strict=True)
+        )
+        writes = any(node.target._schema.is_mutable for node in matched if is_call(node))  # type: ignore[union-attr]
+        return Excerpt(step, before, after, tuple(read), min(self._copies[node] for node in matched), point, writes)
+
+    def _needed(self, ends: Sequence[Node], inner: set[Node]) -> set[Node]:
+        """What is to be run for some nodes, down to what is read from outside."""
+        needed: set[Node] = set()
+        queue = list(ends)
+        while queue:
+            node = queue.pop()
+            if node not in needed:
+                needed.add(node)
+                queue.extend(() if self._is_leaf(node, inner) else node.all_input_nodes)
+        return needed
+
+    def _is_leaf(self, node: Node, inner: set[Node]) -> bool:
+        return node.op == "placeholder" or (node in self.varying and node not in inner)
+
+    def _adopt(self, node: Node, point: Node, made: set[Node]) -> Node:
+        """Adds a node of the workspace, and what it is made of, before `point`; constants as the ops they come from."""
+        if node not in self._copies:
+            deferred = self.workspace.deferred(node)
+            call: Any = deferred or node
+            target = node.target if deferred is None else deferred.op
+            self._copies[node] = self._add(target, call, lambda used: self._adopt(used, point, made), point)
+            made.add(self._copies[node])
+        return self._copies[node]
+
+    def _add(self, target: Any, call: Any, operand: Callable[[Node], Node], point: Node) -> Node:
+        args, kwargs = map_arg((tuple(call.args), dict(call.kwargs)), operand)
+        with self.graph.inserting_before(point):
+            copy = self.graph.create_node("call_function", target, args, kwargs)
+        copy.meta["val"] = getattr(call, "meta", {}).get("val")
+        self._classify(copy)
+        return copy
+
+    def _classify(self, copy: Node) -> None:
+        if copy.op == "placeholder":
+            varies = not self.workspace.is_constant(self.placeholders[copy])
+        else:
+            varies = copy.op == "get_attr" or any(used in self.varying for used in copy.all_input_nodes)
+            if is_call(copy):
+                op: Any = copy.target
+                varies = varies and op._schema.name not in _METADATA_ONLY
+                varies |= op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
+        if varies:
+            self.varying.add(copy)
+
+
+def _graph(read: Iterable[Node], nodes: Iterable[Node], ends: Sequence[Node]) -> Graph:
+    graph = Graph()
+    copies = {node: graph.placeholder(node.name) for node in read}
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in ends))
+    return graph

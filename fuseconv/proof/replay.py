@@ -1,0 +1,108 @@
+"""One run of a ledger on the program's example inputs: the values that the operands of every excerpt have there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Interpreter, Node
+
+from fuseconv.capture import Program
+from fuseconv.errors import UnsupportedError
+from fuseconv.matching.graph import is_call, is_getitem, source_line
+from fuseconv.proof.difference import same_draws
+from fuseconv.proof.ledger import Excerpt, Ledger
+
+
+def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Iterator[tuple[Excerpt, list[Any]]]:
+    """Yields every excerpt with its operands' values, in the order of the graph.
+
+    Only what an excerpt reads is computed, and a value is kept until nothing reads it any more.
+
+    Raises:
+        UnsupportedError: the program cannot run on its example inputs.
+    """
+    interpreter = Interpreter(ledger.workspace.root, graph=ledger.graph)
+    states = _states(program)
+    needed = _needed(ledger, excerpts)
+    starts, ends, last = defaultdict(list), defaultdict(list), _last_reads(needed)
+    for at, excerpt in enumerate(excerpts):
+        starts[excerpt.first if excerpt.writes else excerpt.point].append(at)
+        ends[excerpt.point].append(at)
+        for operand in excerpt.operands:
+            last[operand] = max(last.get(operand, excerpt.point), excerpt.point)
+    freed: dict[Node, list[Node]] = defaultdict(list)
+    for node, reader in last.items():
+        freed[reader].append(node)
+    taken: dict[int, dict[Node, Any]] = {}
+    for node in ledger.graph.nodes:
+        # What an excerpt writes in place, the program writes too: its operands are copied before that.
+        for at in starts.pop(node, ()):
+            operands = (operand for operand in excerpts[at].operands if operand in interpreter.env)
+            taken[at] = {operand: _copy(interpreter.env[operand]) for operand in operands if excerpts[at].writes}
+        for at in ends.pop(node, ()):
+            values = taken.pop(at)
+            yield excerpts[at], [values.get(one, interpreter.env.get(one)) for one in excerpts[at].operands]
+        if node in needed:
+            placeholder = ledger.placeholders.get(node)
+            interpreter.env[node] = states[placeholder.name] if placeholder else _run(interpreter, node)
+        for dead in freed.pop(node, ()):
+            interpreter.env.pop(dead, None)
+        if not ends:
+            return
+
+
+def _needed(ledger: Ledger, excerpts: Sequence[Excerpt]) -> set[Node]:
+    """The nodes to run: what excerpts read, what writes in place, and what those are made from."""
+    queue = [operand for excerpt in excerpts for operand in excerpt.operands]
+    queue += [node for node in ledger.graph.nodes if node.op == "call_function" and _may_write(node)]
+    needed: set[Node] = set()
+    while queue:
+        node = queue.pop()
+        if node not in needed:
+            needed.add(node)
+            queue.extend(node.all_input_nodes)
+    return needed
+
+
+def _may_write(node: Node) -> bool:
+    return node.target._schema.is_mutable if is_call(node) else not is_getitem(node)  # type: ignore[union-attr]
+
+
+def _last_reads(needed: set[Node]) -> dict[Node, Node]:
+    last: dict[Node, Node] = {}
+    for node in needed:
+        for used in node.all_input_nodes:
+            last[used] = max(last.get(used, node), node)
+    return last
+
+
+def _states(program: Program) -> dict[str, Any]:
+    """What the program's placeholders stand for, by name; inputs and buffers as copies, which it may write."""
+    exported = program.exported
+    args, kwargs = exported.example_inputs if program.trainable else (program.examples, {})
+    values = exported._graph_module_flat_inputs(tuple(args), kwargs)
+    names = [spec.arg.name for spec in exported.graph_signature.input_specs]
+    return {
+        name: value if isinstance(value, torch.nn.Parameter) else _copy(value)
+        for name, value in zip(names, values, strict=True)
+    }
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _run(interpreter: Interpreter, node: Node) -> Any:
+    try:
+        with torch.no_grad(), same_draws():
+            return interpreter.run_node(node)
+    except (RuntimeError, IndexError) as problem:
+        reason = str(problem).strip().splitlines()[0]
+        raise UnsupportedError(
+            f"the program cannot run on its example inputs: {node.name}: {reason}",
+            where=source_line(node),
+            fix="give inputs that the model takes, with --inputs or --input-range",
+        ) from problem

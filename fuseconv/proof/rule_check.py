@@ -1,0 +1,154 @@
+"""Rules checked without a model: their ops exist, they do not go round, and they are right on examples and variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import torch
+
+from fuseconv.errors import RuleError
+from fuseconv.matching.graph import Workspace
+from fuseconv.matching.loops import check_loops
+from fuseconv.matching.match import match
+from fuseconv.matching.pattern import Pattern, compile_rule
+from fuseconv.matching.search import Index
+from fuseconv.proof.algebra import Verdict, prove
+from fuseconv.proof.example import parse_example
+from fuseconv.proof.field import PRIME
+from fuseconv.proof.operands import draw_operands
+from fuseconv.proof.soundness import NO_PROGRAM, counter_example, pairs
+from fuseconv.proof.traced import Traced, trace
+from fuseconv.rulebook.rule import Rule, refuse
+from fuseconv.rulebook.rule_text import RuleTextError
+from fuseconv.sources.quiet import quiet_torch
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """One check of one rule.
+
+    Attributes:
+        rule: the rule.
+        check: `hit N` or `miss N`, the Nth example, from 0; `variants`, of the first example to hit; `algebra`, of all.
+        ok: whether it passed.
+        detail: what happened; of a rule that is wrong, the counter-example.
+    """
+
+    rule: str
+    check: str
+    ok: bool
+    detail: str
+
+
+def check_rules(rules: Sequence[Rule], processes: int = 1) -> list[CheckRow]:
+    """Checks rules; those that are well formed are tried on their examples and on variants of them.
+
+    An example to hit must be changed by the rule alone. It, and each variant of it that the rule changes, must give
+    what it gave before: see soundness.py. An example to miss must be left alone, for the reason it states.
+
+    Args:
+        rules: the rules.
+        processes: how many to work with; several need a main module that can be imported, as the command line's can.
+
+    Returns:
+        The rows, in the order of the rules.
+
+    Raises:
+        RuleError: an op is unknown or its arguments do not fit, rules go round, or an example is not readable.
+    """
+    check_loops([compile_rule(rule) for rule in rules])
+    with quiet_torch():
+        if processes < 2:
+            return [row for rule in rules for row in check_examples(rule)]
+        # Spawned, because a process that has threads, as torch has, cannot be forked.
+        with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+            return [row for rows in pool.map(_quietly, rules) for row in rows]
+
+
+def _quietly(rule: Rule) -> list[CheckRow]:
+    with quiet_torch():
+        return check_examples(rule)
+
+
+def check_examples(rule: Rule) -> list[CheckRow]:
+    """Checks one rule; see `check_rules`."""
+    patterns = compile_rule(rule)
+    rows: list[CheckRow] = []
+    verdicts: list[Verdict] = []
+    for at, lines in enumerate(rule.examples.hit):
+        rows += _hit(rule, patterns, lines, at, verdicts)
+    if verdicts:
+        rows.append(_algebra(rule, verdicts))
+    for at, example in enumerate(rule.examples.miss):
+        traced = _program(rule, example.program, f"/examples/miss/{at}/program")
+        rows.append(_miss(rule, patterns, traced, example.reason, f"miss {at}"))
+    return rows
+
+
+def _program(rule: Rule, lines: Sequence[str], pointer: str) -> Traced:
+    try:
+        text = parse_example(lines)
+        drawn = draw_operands(tuple(text.parameters.values()), 3, "random", 0).tensors
+        return trace(text, dict(zip(text.parameters, drawn, strict=True)))
+    except RuleTextError as problem:
+        raise refuse(rule, pointer, problem.what, problem.fix) from None
+    except NO_PROGRAM as problem:
+        what = f"the example cannot run: {str(problem).strip().splitlines()[0]}"
+        raise RuleError(what, where=rule.locate(pointer), fix="correct its shapes, dtypes or arguments") from None
+
+
+def _algebra(rule: Rule, verdicts: Sequence[Verdict]) -> CheckRow:
+    """The row of what algebra says of all examples: the first that is wrong, and else how many are proved."""
+    if wrong := next((verdict for verdict in verdicts if not verdict.ok), None):
+        return CheckRow(rule.name, "algebra", False, wrong.detail)
+    proved = sum(verdict.applicable for verdict in verdicts)
+    silent = next((verdict.detail for verdict in verdicts if not verdict.applicable), "")
+    if not proved:
+        return CheckRow(rule.name, "algebra", True, silent)
+    some = f"{proved} of {len(verdicts)} equal modulo {PRIME}"
+    return CheckRow(rule.name, "algebra", True, f"{some}; {silent}" if silent else some)
+
+
+def _hit(
+    rule: Rule, patterns: Sequence[Pattern], lines: Sequence[str], at: int, verdicts: list[Verdict]
+) -> Iterator[CheckRow]:
+    """The rows of an example to hit: the example itself, and, for the first one, its variants."""
+    try:
+        text = parse_example(lines)
+    except RuleTextError as problem:
+        raise refuse(rule, f"/examples/hit/{at}", problem.what, problem.fix) from None
+    tried = [
+        (pair, [counter_example(pair, draw) for draw in draws])
+        for pair, draws in pairs(rule, patterns, text, vary=at == 0)
+    ]
+    written = [(pair, found) for pair, found in tried if pair.changed == "as written"]
+    if not written:
+        reasons = (
+            "; ".join(_reasons(patterns, _program(rule, lines, f"/examples/hit/{at}"))) or "its last op is not there"
+        )
+        yield CheckRow(rule.name, f"hit {at}", False, f"does not apply: {reasons}")
+    verdicts += [prove(pair) for pair, _ in written]
+    for pair, found in written:
+        detail = next(filter(None, found), f"applied {pair.applied} times, same numbers")
+        yield CheckRow(rule.name, f"hit {at}", not any(found), detail)
+    if others := [found for pair, found in tried if pair.changed != "as written"]:
+        wrong = next(filter(None, (reason for found in others for reason in found)), "")
+        yield CheckRow(rule.name, "variants", not wrong, wrong or f"applies to {len(others)}, same numbers")
+
+
+def _miss(rule: Rule, patterns: Sequence[Pattern], traced: Traced, reason: str, check: str) -> CheckRow:
+    reasons = _reasons(patterns, traced)
+    if not reasons:
+        return CheckRow(rule.name, check, False, "applies, or its last op is not there")
+    if not any(reason in given for given in reasons):
+        return CheckRow(rule.name, check, False, f"left alone, but because {'; '.join(reasons)}")
+    return CheckRow(rule.name, check, True, next(given for given in reasons if reason in given))
+
+
+def _reasons(patterns: Sequence[Pattern], traced: Traced) -> list[str]:
+    """Returns why the rule misses, for each place it might have been; nothing when it applies anywhere."""
+    sites, near = match(Index(Workspace(traced)), patterns)
+    return [] if sites else [miss.miss.reason for miss in near]

@@ -1,0 +1,148 @@
+"""A program written as text, run on fake tensors into a graph: what torch.export gives for it, in a tenth of the time.
+
+A rule is proved on hundreds of small programs; each holds only ops that are called as they are written, so there is
+nothing for torch.export to find out but dtypes, shapes and strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import Graph, Node, map_arg
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from fuseconv.contract import Dim, TensorSpec
+from fuseconv.inputs import torch_dtype
+from fuseconv.matching.nodes import is_getitem
+from fuseconv.matching.sizes import likeness, run_for_all_sizes
+from fuseconv.proof.example import MAX_SIZE, Text, example_sizes, graph_of
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced program: what a Workspace reads of one, by the names that torch.export gives it.
+
+    Attributes:
+        graph: a placeholder for each parameter, then for each input; a fake value in each node's `meta["val"]`.
+        graph_module: no submodules.
+        graph_signature: which placeholders are parameters, and which nodes are returned.
+        state_dict: the parameters.
+        constants: none.
+        range_constraints: symbolic size to its range.
+        inputs: the inputs, in order.
+    """
+
+    graph: Graph
+    graph_module: torch.nn.Module
+    graph_signature: ExportGraphSignature
+    state_dict: Mapping[str, torch.Tensor]
+    constants: Mapping[str, torch.Tensor]
+    range_constraints: Mapping[Any, Any]
+    inputs: tuple[TensorSpec, ...]
+
+
+def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
+    """Runs a program on fake tensors.
+
+    Args:
+        text: the program.
+        parameters: name to the parameter's values.
+
+    Raises:
+        RuleTextError: an op is unknown, or a name is not bound.
+        GuardError: an op asks about sizes what is not the same for all of them.
+        RuntimeError, TypeError, ValueError, IndexError, NotImplementedError: an op does not take its arguments.
+    """
+    sizes = example_sizes(text)
+    environment = ShapeEnv()
+    mode = FakeTensorMode(shape_env=environment) if sizes else _NUMBERS
+    # The cache would answer for a condition on sizes taken to be false what held for true.
+    mode.cache_enabled = not sizes
+    graph = Graph()
+    nodes: dict[Node, Node] = {}
+    reals: dict[Node, Any] = {}
+    returned: list[Node] = []
+    written = graph_of(text)
+    # Parameters come first, as in an exported program; graph_of writes them after the inputs.
+    for node in sorted(written.nodes, key=lambda node: node.op != "get_attr"):
+        if node.op == "output":
+            returned = [nodes[operand] for operand in node.args[0]]
+            continue
+        if node.op in _LEAVES:
+            name = str(node.target)
+            nodes[node] = graph.placeholder(f"p_{name}" if node.op == "get_attr" else name)
+            spec = text.parameters[name] if node.op == "get_attr" else text.inputs[name]
+            nodes[node].meta["val"], reals[nodes[node]] = _fake(spec, sizes, mode)
+            continue
+        args, kwargs = map_arg((node.args, node.kwargs), lambda operand: nodes[operand])
+        name = "getitem" if is_getitem(node) else node.target._schema.name.split("::")[1]
+        nodes[node] = graph.create_node("call_function", node.target, args, dict(kwargs), name)
+        nodes[node].meta["val"] = _call(nodes[node], mode, reals)
+    graph.output(tuple(returned)).meta["val"] = tuple(node.meta["val"] for node in returned)
+    leaves = [
+        *(InputSpec(InputKind.PARAMETER, TensorArgument(f"p_{name}"), name) for name in text.parameters),
+        *(InputSpec(InputKind.USER_INPUT, TensorArgument(name), None) for name in text.inputs),
+    ]
+    results = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in returned]
+    ranges = dict.fromkeys(environment.var_to_range, ValueRanges(1, MAX_SIZE))
+    signature = ExportGraphSignature(leaves, results)
+    inputs = tuple(text.inputs.values())
+    return Traced(graph, torch.nn.Module(), signature, dict(parameters), {}, ranges, inputs)
+
+
+_NUMBERS = FakeTensorMode()
+"""The mode of all programs whose sizes are numbers: what an op gives in one, it gives in all."""
+
+_LEAVES = ("get_attr", "placeholder")
+
+
+def _fake(spec: TensorSpec, sizes: Mapping[str, int], mode: FakeTensorMode) -> tuple[torch.Tensor, torch.Tensor]:
+    """A tensor, fake and real; equal symbolic sizes are one: DUCK makes them so, and no two names have one size."""
+    tensor = torch.zeros(spec.sizes(sizes), dtype=torch_dtype(spec.dtype))
+    if mode.shape_env is None:
+        return likeness(mode, tensor), tensor
+    kinds = [DimDynamic.DUCK if isinstance(size, Dim) else DimDynamic.STATIC for size in spec.shape]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
+    fake = mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(spec.name))
+    for symbol in mode.shape_env.var_to_range:
+        mode.shape_env.var_to_range[symbol] = ValueRanges(2, MAX_SIZE)
+    return fake, tensor
+
+
+def _call(node: Node, mode: FakeTensorMode, reals: dict[Node, Any]) -> Any:
+    """What an op gives: on fake tensors; where all sizes are numbers on real ones, which is exact, and faster."""
+    values = reals if mode.shape_env is None else {operand: operand.meta["val"] for operand in node.all_input_nodes}
+    given: Any = map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+    args, kwargs = given
+    if node.target is _ATTENTION and args[1].shape[-2] != args[2].shape[-2]:
+        raise ValueError("attention of keys and values of unlike length")  # its kernels read out of bounds
+    if is_getitem(node):
+        result = args[0][args[1]]
+    elif mode.shape_env is None:
+        with torch.no_grad():
+            result = node.target(*args, **kwargs)  # type: ignore[operator]  # graph_of: an op
+    else:
+        with enable_python_dispatcher():
+            result = run_for_all_sizes(mode, lambda: node.target(*args, **kwargs))  # type: ignore[operator]  # as above
+    if mode.shape_env is not None:
+        return result
+    reals[node] = result
+    return likeness(mode, result)
+
+
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default

@@ -1,0 +1,194 @@
+"""Variants of a program written as text: other dtypes, sizes, ranks, arguments and operands.
+
+A rule is shown on an example and meant for all programs it matches. Each variant changes one thing that the example
+left as it happened to be; where the rule still applies, it must still be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from fuseconv.contract import TensorSpec
+from fuseconv.matching.nodes import find_op
+from fuseconv.proof.example import Text
+from fuseconv.rulebook.rule_text import Call, Items, Literal, Name, Term
+
+_FLOATING = ("f64", "f32", "f16", "bf16")
+_OTHER_KINDS = {"bool": ("i64", "f64"), "i64": ("f64", "bool"), "i32": ("i64",)}
+_WORDS = ("MemoryFormat", "ScalarType", "Layout", "Device", "Generator")
+"""Kinds of arguments that a schema holds as integers, and crashes on others."""
+
+EQUAL = 4
+"""The size that all sizes are set to, to find the rule that tells axes apart by their sizes."""
+
+
+def variants(text: Text) -> Iterator[tuple[str, Text]]:
+    """Yields what is changed, and the program with that change; not all of them are programs that run.
+
+    A variant's symbolic sizes are numbers: more conditions hold of those than of all sizes, so more is tried.
+    """
+    sizes = _Sizes()
+    numbers = _with(text, lambda spec: replace(spec, shape=spec.sizes(sizes)))
+    yield from chain(
+        _dtypes(numbers),
+        _sizes(numbers),
+        _ranks(numbers),
+        _arguments(numbers),
+        _orders(numbers),
+        _one_operand(numbers),
+    )
+
+
+class _Sizes(dict[str, int]):
+    """Symbolic size to a number: 5, 6, 7 in the order they are asked for."""
+
+    def __missing__(self, name: str) -> int:
+        return self.setdefault(name, 5 + len(self))
+
+
+def _tensors(text: Text) -> Mapping[str, TensorSpec]:
+    return {**text.inputs, **text.parameters}
+
+
+def _with(text: Text, change: Callable[[TensorSpec], TensorSpec]) -> Text:
+    return replace(
+        text,
+        inputs={name: change(spec) for name, spec in text.inputs.items()},
+        parameters={name: change(spec) for name, spec in text.parameters.items()},
+    )
+
+
+def _dtypes(text: Text) -> Iterator[tuple[str, Text]]:
+    """All floating tensors of another dtype, and each tensor alone."""
+    tensors = _tensors(text)
+    floating = {spec.dtype for spec in tensors.values() if spec.dtype in _FLOATING}
+    for dtype in (*_FLOATING, "i64"):
+        if floating and floating != {dtype}:
+            yield (
+                f"floating tensors as {dtype}",
+                _with(text, lambda spec, to=dtype: replace(spec, dtype=to) if spec.dtype in _FLOATING else spec),  # type: ignore[misc]  # the default binds the loop's value
+            )
+    for name, spec in tensors.items():
+        others = _OTHER_KINDS.get(
+            spec.dtype, () if len(tensors) == 1 else ("f32",) if spec.dtype == "f64" else ("f64",)
+        )
+        for dtype in others:
+            yield f"{name} as {dtype}", _changed(text, name, replace(spec, dtype=dtype))
+
+
+def _changed(text: Text, name: str, new: TensorSpec) -> Text:
+    return _with(text, lambda spec: new if spec.name == name else spec)
+
+
+def _sizes(text: Text) -> Iterator[tuple[str, Text]]:
+    """Each size changed everywhere it is written; all sizes alike; each axis of each tensor 1, which broadcasts."""
+    tensors = _tensors(text)
+    static = sorted({size for spec in tensors.values() for size in spec.shape if isinstance(size, int)} - {1})
+    for size in static:
+        for other in (0, 1, size + 1 if size % 2 else size * 3):
+            yield f"sizes {size} as {other}", _resized(text, {size: other})
+    equal = _resized(text, dict.fromkeys(static, EQUAL))
+    yield f"all sizes {EQUAL}", equal
+    inputs = {name: replace(spec, shape=(EQUAL, *spec.shape)) for name, spec in equal.inputs.items()}
+    yield f"all sizes {EQUAL}, inputs with an axis more", replace(equal, inputs=inputs)
+    for name, spec in tensors.items():
+        for axis, length in enumerate(spec.shape):
+            if length != 1:
+                shape = (*spec.shape[:axis], 1, *spec.shape[axis + 1 :])
+                yield f"{name} of size 1 along axis {axis}", _changed(text, name, replace(spec, shape=shape))
+
+
+def _resized(text: Text, sizes: Mapping[int, int]) -> Text:
+    """Changes sizes in shapes, and in the lists of sizes that ops are given."""
+
+    def in_lists(term: Term, *, inside: bool = False) -> Term:
+        if isinstance(term, Items):
+            return Items(tuple(in_lists(item, inside=True) for item in term.items))
+        if inside and isinstance(term, Literal) and type(term.value) is int:
+            return Literal(sizes.get(term.value, term.value))
+        return term
+
+    def in_shape(spec: TensorSpec) -> TensorSpec:
+        return replace(
+            spec, shape=tuple(sizes.get(size, size) if isinstance(size, int) else size for size in spec.shape)
+        )
+
+    return replace(_with(text, in_shape), lines=[(*line[:2], _mapped(line[2], in_lists)) for line in text.lines])
+
+
+def _mapped(call: Call, change: Callable[[Term], Term]) -> Call:
+    kwargs = tuple((name, change(term)) for name, term in call.kwargs)
+    return replace(call, args=tuple(map(change, call.args)), kwargs=kwargs)
+
+
+def _ranks(text: Text) -> Iterator[tuple[str, Text]]:
+    """Each tensor, and all inputs, with an axis less and an axis more."""
+    for name, spec in _tensors(text).items():
+        if spec.shape:
+            yield f"{name} without its first axis", _changed(text, name, replace(spec, shape=spec.shape[1:]))
+        for size in (1, 2):
+            yield f"{name} with a first axis of {size}", _changed(text, name, replace(spec, shape=(size, *spec.shape)))
+    if len(text.inputs) > 1 or text.parameters:
+        less = {name: replace(spec, shape=spec.shape[1:]) for name, spec in text.inputs.items()}
+        more = {name: replace(spec, shape=(2, *spec.shape)) for name, spec in text.inputs.items()}
+        yield "inputs without their first axis", replace(text, inputs=less)
+        yield "inputs with a first axis of 2", replace(text, inputs=more)
+
+
+def _arguments(text: Text) -> Iterator[tuple[str, Text]]:
+    """Each argument that is no tensor, with another value; one that is left out too."""
+    for at, (targets, unpacks, call) in enumerate(text.lines):
+        op = find_op(call.op)
+        for place, argument in enumerate(op._schema.arguments if op is not None else ()):
+            given = dict(call.kwargs).get(argument.name)
+            if place < len(call.args) and not argument.kwarg_only:
+                given = call.args[place]
+            old = argument.default_value if given is None else given.value if isinstance(given, Literal) else None
+            for value in _others(old, str(argument.real_type)):
+                if given is None or place >= len(call.args):
+                    kwargs = {**dict(call.kwargs), argument.name: Literal(value)}
+                    new = replace(call, kwargs=tuple(kwargs.items()))
+                else:
+                    new = replace(call, args=(*call.args[:place], Literal(value), *call.args[place + 1 :]))
+                lines = [*text.lines[:at], (targets, unpacks, new), *text.lines[at + 1 :]]
+                yield f"{argument.name}={value!r} in {call.op}", replace(text, lines=lines)
+
+
+def _others(value: Any, kind: str) -> tuple[bool | int | float | str, ...]:
+    """Other values of an argument: two numbers, the other truth value, the other approximation."""
+    if ("Tensor" in kind and not isinstance(value, int | float)) or kind.removeprefix("Optional[").startswith(_WORDS):
+        return ()
+    if isinstance(value, bool):
+        return (not value,)
+    if isinstance(value, int):
+        return (value + 1, value - 1) if "int" in kind else (value + 2, -1.5)
+    if isinstance(value, float):
+        return (value * 2.5 + 0.25, value / 16) if value == value and abs(value) != float("inf") else (0.5,)
+    return {"none": ("tanh",), "tanh": ("none",)}.get(value, ()) if isinstance(value, str) else ()
+
+
+def _orders(text: Text) -> Iterator[tuple[str, Text]]:
+    """Each op with its first two tensors swapped."""
+    for at, (targets, unpacks, call) in enumerate(text.lines):
+        if len(call.args) > 1 and isinstance(call.args[0], Name) and isinstance(call.args[1], Name):
+            swapped = replace(call, args=(call.args[1], call.args[0], *call.args[2:]))
+            lines = [*text.lines[:at], (targets, unpacks, swapped), *text.lines[at + 1 :]]
+            yield f"operands of {call.op} swapped", replace(text, lines=lines)
+
+
+def _one_operand(text: Text) -> Iterator[tuple[str, Text]]:
+    """One tensor in the place of two that are alike."""
+    tensors = list(text.inputs.values())
+    for at, one in enumerate(tensors):
+        for other in tensors[at + 1 :]:
+            if (one.dtype, one.shape) == (other.dtype, other.shape):
+                lines = [(*line[:2], _mapped(line[2], _renamed(other.name, one.name))) for line in text.lines]
+                if other.name not in text.returned:
+                    yield f"{one.name} in the place of {other.name}", replace(text, lines=lines)
+
+
+def _renamed(old: str, new: str) -> Callable[[Term], Term]:
+    return lambda term: Name(new) if term == Name(old) else term

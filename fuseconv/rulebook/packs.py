@@ -1,0 +1,98 @@
+"""Packs: rules with ops of their own. Python files register the ops; the libraries they load go with the bundle.
+
+A rule file names them under `ops`. They are code, and run where the user trusts it: `--trust code`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import torch
+
+from fuseconv.errors import RefusedError, RuleError, UnsupportedError
+from fuseconv.rulebook.rule import Rule
+
+_RUN: dict[Path, tuple[Path, ...]] = {}
+"""Op files that were run in this process, and the libraries that they loaded: an op is registered once."""
+
+_LIBRARIES: dict[str, str] = {}
+"""Name to sha256 of the libraries of packs in this process."""
+
+_OURS = "libfuseconv_"
+
+
+def op_files(rules: Iterable[Rule]) -> tuple[Path, ...]:
+    """Returns the files that register the ops of rules, each once."""
+    return tuple(dict.fromkeys(path for rule in rules for path in rule.ops))
+
+
+def load_ops(files: Iterable[Path], trust: Collection[str]) -> tuple[Path, ...]:
+    """Runs op files that have not been run yet.
+
+    Args:
+        files: what `op_files` gives.
+        trust: kinds of code that may run; `code` must be among them.
+
+    Returns:
+        The libraries that the files load through `torch.ops.load_library`, in that order.
+
+    Raises:
+        RefusedError: code is not trusted.
+        RuleError: a file cannot be run.
+    """
+    libraries: list[Path] = []
+    for path in files:
+        if "code" not in trust:
+            what = f"the rules bring ops of their own, and {path.name} would run to register them"
+            raise RefusedError(what, where=str(path), fix="if you trust its maker, give --trust code")
+        if path not in _RUN:
+            _RUN[path] = _run(path)
+        libraries += _RUN[path]
+    return tuple(dict.fromkeys(libraries))
+
+
+def _run(path: Path) -> tuple[Path, ...]:
+    before = set(torch.ops.loaded_libraries)
+    try:
+        spec = importlib.util.spec_from_file_location(f"fuseconv_pack_{path.parent.name}_{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except Exception as error:
+        what = f"{path.name} cannot be run: {type(error).__name__}: {error}"
+        raise RuleError(
+            what, where=str(path), fix="see the README of the pack: its library may have to be built"
+        ) from error
+    loaded = tuple(Path(library) for library in sorted(set(torch.ops.loaded_libraries) - before))
+    for library in loaded:
+        _LIBRARIES[library.name] = _digest(library)
+    return loaded
+
+
+def load_library(path: Path) -> None:
+    """Loads an op library of a bundle, unless its like is there: an op is registered once in a process.
+
+    Raises:
+        UnsupportedError: another library of that name is there.
+        OSError, RuntimeError: it does not load.
+    """
+    if not path.name.startswith(_OURS):  # copies of ours find each other, see docs/adr/0002-op-library.md
+        digest = _digest(path)
+        known = _LIBRARIES.get(path.name)
+        if known is not None and known != digest:
+            raise UnsupportedError(
+                f"another {path.name} is loaded in this process, and ops are registered once",
+                where=str(path),
+                fix="load one of the two bundles in a process of its own",
+            )
+        if known == digest:
+            return
+        _LIBRARIES[path.name] = digest
+    torch.ops.load_library(path)  # type: ignore[no-untyped-call]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

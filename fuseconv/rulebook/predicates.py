@@ -1,0 +1,399 @@
+"""The closed set of functions a rule may call: predicates in `where`, values in `where` and `replace`.
+
+Every one is proved or refused: on symbolic sizes it holds only when it holds for every size in the declared ranges,
+and asking never adds a guard. A rule cannot define more; a new one is a function here, with its doc line.
+
+An operand is what the rule's name is bound to in a graph: a node, a Python literal, or a list of them. torch is
+imported inside the functions: a rule file is read without it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, Protocol
+
+from fuseconv.contract import SHORT_DTYPES
+
+
+class Constants(Protocol):
+    """What a predicate may ask of the program, beside the nodes themselves."""
+
+    def is_state(self, node: Any) -> bool:
+        """Whether a node stands for a parameter, buffer or constant of the model; its values may change in training."""
+
+    def is_constant(self, node: Any) -> bool:
+        """Whether a node's values never change, so that they may be read and computed with."""
+
+    def constant(self, node: Any) -> Any:
+        """Returns the tensor behind a node whose values never change, None for any other."""
+
+    def formula(self, node: Any) -> Any:
+        """Returns the formula of a tensor's elements, see elements.py."""
+
+
+class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
+    """A predicate does not hold, or a value cannot be told; `expected` and `found` go into the Miss.
+
+    `at` is the node to blame, where it is not the last one of the match.
+    """
+
+    def __init__(self, expected: str, found: str, *, at: Any = None) -> None:
+        super().__init__(f"expected {expected}, found {found}")
+        self.expected = expected
+        self.found = found
+        self.at = at
+
+    def words(self) -> tuple[str, str]:
+        """Returns what was expected, and what was found."""
+        return self.expected, self.found
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function: `test` raises `Refused` or returns nothing; `value` returns something to compare or to pass on.
+
+    Attributes:
+        usage: how it is written, as `dtype(x)`.
+        kind: see above.
+        least: the fewest operands.
+        most: the most operands; None when there may be any number.
+        doc: what it proves, one line.
+        tensors: whether every operand must be a tensor; such a function never holds for a literal.
+        follows: whether it reads all that its operand is computed from, not the operand alone.
+    """
+
+    usage: str
+    kind: Literal["test", "value"]
+    least: int
+    most: int | None
+    doc: str
+    tensors: bool
+    follows: bool
+    run: Callable[..., Any]
+
+
+_HIDDEN = -1e9
+"""What is added to a score so that it weighs nothing: exp of it is 0 beside any score that is not hidden."""
+
+
+def dtype(_: Constants, x: Any) -> str:
+    """The short dtype name of a tensor: `dtype(x) in f16 bf16 f32`."""
+    return SHORT_DTYPES.get(str(_fake(x).dtype), str(_fake(x).dtype))
+
+
+def dtype_of(_: Constants, x: Any) -> Any:
+    """The dtype of a tensor, to be given to an op."""
+    return _fake(x).dtype
+
+
+def rank(_: Constants, x: Any) -> int:
+    """The number of dims of a tensor."""
+    return int(_fake(x).dim())
+
+
+def size(_: Constants, x: Any, axis: int) -> Any:
+    """The size of a tensor along an axis, which may be symbolic."""
+    fake = _fake(x)
+    if not -fake.dim() <= axis < fake.dim():
+        raise Refused(f"an axis {axis}", f"rank {fake.dim()}")
+    return fake.shape[axis]
+
+
+def gelu_of(_: Constants, approximate: Any) -> str:
+    """The activation name of aten.gelu's `approximate`: `gelu` for 'none', `gelu_tanh` for 'tanh'."""
+    names = {"none": "gelu", "tanh": "gelu_tanh"}
+    if approximate not in names:
+        raise Refused("approximate 'none' or 'tanh'", repr(approximate))
+    return names[approximate]
+
+
+def number_of(constants: Constants, c: Any) -> bool | int | float:
+    """The Python number in a constant tensor of one element."""
+    tensor = constants.constant(c)
+    if tensor is None or tensor.numel() != 1 or tensor.is_complex():
+        raise Refused("a constant of one element", text_of(c))
+    number: bool | int | float = tensor.item()
+    return number
+
+
+def letters_of(_: Constants, equation: Any) -> str:
+    """An einsum's equation with its letters renamed in the order they come: `'bij,bjd->bid'` is `'abc,acd->abd'`."""
+    if not isinstance(equation, str):
+        raise Refused("an equation", text_of(equation))
+    letters = dict.fromkeys(letter for letter in equation if letter.isalpha())
+    names = {letter: chr(ord("a") + at) for at, letter in enumerate(letters)}
+    return "".join(names.get(letter, letter) for letter in equation if letter != " ")
+
+
+def product_of(_: Constants, a: Any, b: Any) -> float:
+    """The product of two numbers."""
+    is_number(_, a, b)
+    return float(a * b)
+
+
+def sum_of(_: Constants, a: Any, b: Any) -> Any:
+    """The sum of two numbers; of integers an integer."""
+    is_number(_, a, b)
+    return a + b
+
+
+def hides_nothing(constants: Constants, mask: Any) -> None:
+    """An attention mask that is all true, or, if it is added, all zero, for every size: from how it is computed."""
+    import sympy
+
+    formula = constants.formula(mask)
+    if formula is not True and not (_fake(mask).is_floating_point() and formula == sympy.Integer(0)):
+        raise Refused("a mask that hides nothing", f"{text_of(mask)} with elements {formula}")
+
+
+def is_never_true(constants: Constants, mask: Any) -> None:
+    """A bool tensor of which no element is true, for every size: from how it is computed."""
+    formula = constants.formula(mask)
+    if formula is not False:
+        raise Refused("a mask that is never true", f"{text_of(mask)} with elements {formula}")
+
+
+def hides_the_future(constants: Constants, mask: Any) -> None:
+    """An attention mask that hides from each query the keys after it and no other, for every size."""
+    from fuseconv.rulebook.formula import AtLeastZero, Choice, axis, negated
+
+    formula = constants.formula(mask)
+    condition = formula
+    if isinstance(formula, Choice):
+        yes = formula.yes == 0 and formula.no <= _HIDDEN
+        no = formula.no == 0 and formula.yes <= _HIDDEN
+        condition = formula.condition if yes else negated(formula.condition) if no else None
+    if condition != AtLeastZero(axis(2) - axis(1)):
+        raise Refused("a mask that hides the future", f"{text_of(mask)} with elements {formula}")
+
+
+def read_only_by(_: Constants, x: Any, *operands: Any) -> None:
+    """Every reader of a value calls one of these ops: `read_only_by(w, 'aten.linear.default')`."""
+    for user in getattr(x, "users", ()):
+        if str(user.target) not in operands:
+            raise Refused(f"{x.name} to be read by {' or '.join(operands)} only", f"it is read by {user.name}")
+
+
+def is_tensor(_: Constants, *operands: Any) -> None:
+    """Each is a tensor, not a number, a list or None."""
+    for operand in operands:
+        _fake(operand)
+
+
+def is_number(_: Constants, *operands: Any) -> None:
+    """Each is a Python number written in the graph."""
+    for operand in operands:
+        if isinstance(operand, bool) or not isinstance(operand, int | float):
+            raise Refused("a number", text_of(operand))
+
+
+def is_floating(_: Constants, *operands: Any) -> None:
+    """Each is a tensor of a real floating dtype."""
+    for operand in operands:
+        if not _fake(operand).dtype.is_floating_point:
+            raise Refused("a floating dtype", text_of(operand))
+
+
+def same_kind(_: Constants, *operands: Any) -> None:
+    """All tensors have one device, and one dtype unless autocast gives them one; None is passed over."""
+    present = [operand for operand in operands if operand is not None]
+    for operand in present[1:]:
+        if _fake(operand).device != _fake(present[0]).device:
+            raise Refused(f"the device {_fake(present[0]).device}", f"{operand.name} on {_fake(operand).device}")
+        if _fake(operand).dtype != _fake(present[0]).dtype and not _is_cast(operand):
+            raise Refused(f"the dtype of {text_of(present[0])}", text_of(operand))
+
+
+def same_shape(_: Constants, *operands: Any) -> None:
+    """All tensors provably have one shape."""
+    first = _fake(operands[0])
+    for operand in operands[1:]:
+        if not same_sizes(first.shape, _fake(operand).shape):
+            raise Refused(f"the shape of {text_of(operands[0])}", text_of(operand))
+
+
+def has_sizes(_: Constants, x: Any, *operands: Any) -> None:
+    """A tensor of these sizes and no other axis; None is passed over: `has_sizes(b, size(w, 0))`."""
+    if x is not None and not same_sizes(_fake(x).shape, operands):
+        raise Refused(f"the sizes [{', '.join(map(str, operands))}]", text_of(x))
+
+
+def is_parameter(constants: Constants, *operands: Any) -> None:
+    """Each is a parameter, buffer or constant of the model, not a computed value."""
+    for operand in operands:
+        if not constants.is_state(operand):
+            raise Refused("a parameter of the model", text_of(operand))
+
+
+def is_scalar(constants: Constants, c: Any) -> None:
+    """A constant tensor of no dims: a Python number in disguise."""
+    tensor = constants.constant(c)
+    if tensor is None or tensor.dim() != 0:
+        raise Refused("a constant of no dims", text_of(c))
+
+
+def is_contiguous(_: Constants, *operands: Any) -> None:
+    """Each tensor is provably dense and row-major."""
+    for operand in operands:
+        if not row_major(_fake(operand)):
+            raise Refused("a contiguous tensor", text_of(operand))
+
+
+def same_value(constants: Constants, x: Any, y: Any) -> None:
+    """The two tensors agree in dtype, device and shape, so that a conversion changed nothing."""
+    same_kind(constants, x, y)
+    same_shape(constants, x, y)
+
+
+def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable[..., Any]]) -> dict[str, Function]:
+    table = {}
+    for function in functions:
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+        least = 1 if variadic else len(parameters)
+        kind: Literal["test", "value"] = "value" if function in values else "test"
+        tensors = function not in (
+            gelu_of,
+            has_sizes,
+            is_number,
+            letters_of,
+            product_of,
+            read_only_by,
+            same_kind,
+            sum_of,
+        )
+        doc = inspect.getdoc(function) or ""
+        operands = ", ".join([parameter.name for parameter in parameters if parameter.name != "operands"])
+        usage = f"{function.__name__}({(operands or 'x') + ', ...' if variadic else operands})"
+        follows = function in (hides_nothing, hides_the_future, is_never_true)
+        most = None if variadic else least
+        table[function.__name__] = Function(usage, kind, least, most, doc, tensors, follows, function)
+    return table
+
+
+_VALUES = (dtype, dtype_of, gelu_of, letters_of, number_of, product_of, rank, size, sum_of)
+_TESTS = (
+    has_sizes,
+    hides_nothing,
+    hides_the_future,
+    is_never_true,
+    is_contiguous,
+    is_floating,
+    is_number,
+    is_parameter,
+    is_scalar,
+    is_tensor,
+    read_only_by,
+    same_kind,
+    same_shape,
+    same_value,
+)
+
+FUNCTIONS: Mapping[str, Function] = _register(_VALUES + _TESTS, _VALUES)
+"""Every function a rule may call, by name."""
+
+
+def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Whether two shapes are equal for every value of their symbolic sizes."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return len(left) == len(right) and all(
+        _is_one_expression(one, other) or statically_known_true(one == other)
+        for one, other in zip(left, right, strict=True)
+    )
+
+
+def _is_one_expression(one: Any, other: Any) -> bool:
+    """Whether two symbolic sizes are the same expression: told at once, where a solver takes long."""
+    symbolic = hasattr(one, "node") and hasattr(other, "node")
+    return symbolic and bool(one.node.expr == other.node.expr)
+
+
+def row_major(fake: Any) -> bool:
+    """Whether a tensor's strides are provably those of a dense row-major layout; size-1 axes may have any stride."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    expected: Any = 1
+    for length, stride in zip(reversed(fake.shape), reversed(fake.stride()), strict=True):
+        if not (statically_known_true(length == 1) or statically_known_true(stride == expected)):
+            return False
+        expected = expected * length
+    return True
+
+
+def compare(left: Any, comparison: str, right: Any, ranges: Mapping[Any, Any]) -> bool:
+    """Whether `left comparison right` is proved.
+
+    Args:
+        left: a number, text or symbolic size.
+        comparison: one of rule_text.COMPARISONS.
+        right: the same; a list of them for `in`.
+        ranges: symbolic size to the range declared for it. The sizes themselves are taken to be 2 at least, as
+            torch.export does while it captures, and so are not asked about order.
+    """
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    if comparison == "in":
+        return any(compare(left, "==", member, ranges) for member in right)
+    if comparison == "==":
+        return bool(statically_known_true(left == right))
+    if comparison == "!=":
+        return _holds(left != right, ranges)
+    if any(isinstance(side, str | None) for side in (left, right)):
+        return False
+    orders = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+    return _holds(orders[comparison](left, right), ranges)
+
+
+def _holds(outcome: Any, ranges: Mapping[Any, Any]) -> bool:
+    import torch
+    from torch.utils._sympy.value_ranges import bound_sympy
+
+    if not isinstance(outcome, torch.SymBool):
+        return bool(outcome)
+    bounds = bound_sympy(outcome.node.expr, dict(ranges))
+    return bool(bounds.is_singleton() and bounds.lower)
+
+
+def _fake(operand: Any) -> Any:
+    """Returns the fake tensor a node computes: its dtype, device and (symbolic) shape."""
+    import torch
+
+    meta = getattr(operand, "meta", None)
+    fake = meta.get("val") if isinstance(meta, dict) else None
+    if not isinstance(fake, torch.Tensor):
+        raise Refused("a tensor", text_of(operand))
+    return fake
+
+
+def _is_cast(operand: Any) -> bool:
+    """Whether ops are called under autocast, which casts their operands."""
+    import torch
+
+    return torch.is_autocast_enabled(_fake(operand).device.type)
+
+
+def text_of(operand: Any) -> str:
+    """Returns a node as `name: f32[2, 8]`, a literal as Python writes it: for messages."""
+    name = getattr(operand, "name", None)
+    if name is None:
+        return repr(operand)
+    fake = operand.meta.get("val")
+    if getattr(fake, "dtype", None) is None:
+        return f"{name}"
+    sizes = ", ".join(_size_text(getattr(length, "node", length)) for length in fake.shape)
+    return f"{name}: {SHORT_DTYPES.get(str(fake.dtype), str(fake.dtype))}[{sizes}]"
+
+
+def _size_text(length: Any) -> str:
+    return _expression_text(length.expr) if hasattr(length, "expr") else str(length)
+
+
+@cache
+def _expression_text(expression: Any) -> str:
+    """A symbolic size as text: it takes long to print, and there are few of them."""
+    return str(expression)
