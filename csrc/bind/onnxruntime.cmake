@@ -1,9 +1,9 @@
-#The plugins for ONNX Runtime : csrc / bind / ort*.
+# The plugins for ONNX Runtime: csrc/bind/ort*.
 #
-#They need its C header, which no Python package has, and nothing of it to link.FUSECONV_ONNXRUNTIME is the folder with
-#onnxruntime_c_api.h, looked for in $FUSECONV_ONNXRUNTIME_INCLUDE, in the system, and in the distribution's package
-#libonnxruntime - dev, which is downloaded and unpacked in the build folder, never installed.Debian has it from trixie
-#on, and to an older Debian trixie's serves too. Where nothing is found a message says so, and there are no plugins.
+# They need its C header, which no Python package has, and nothing of it to link. FUSECONV_ONNXRUNTIME is the folder with
+# onnxruntime_c_api.h, looked for in $FUSECONV_ONNXRUNTIME_INCLUDE, in the system, and in the distribution's package
+# libonnxruntime-dev, which is downloaded and unpacked in the build folder, never installed. Debian has it from trixie on,
+# and to an older Debian trixie's serves too. Where nothing is found a message says so, and there are no plugins.
 
 set(FUSECONV_ONNXRUNTIME_OLDEST 17) # kApiVersion of csrc/bind/ort.h
 
@@ -20,8 +20,7 @@ function(fuseconv_unpack_onnxruntime folder)
     # Trixie's, from the mirror that this Debian uses; all of apt's state is in our folder.
     execute_process(COMMAND ${APT_GET} indextargets --format "$(REPO_URI)" "Created-By: Packages" "Component: main"
                     OUTPUT_VARIABLE mirrors ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-    string(REGEX MATCH "[^\n]*/debian/" mirror "${
-  mirrors}")
+    string(REGEX MATCH "[^\n]*/debian/" mirror "${mirrors}")
     if(NOT mirror)
       return()
     endif()
@@ -31,8 +30,7 @@ function(fuseconv_unpack_onnxruntime folder)
     execute_process(COMMAND ${apt} update WORKING_DIRECTORY ${folder} OUTPUT_QUIET ERROR_QUIET TIMEOUT 120)
     execute_process(COMMAND ${apt} download libonnxruntime-dev WORKING_DIRECTORY ${folder} OUTPUT_QUIET ERROR_QUIET)
     file(REMOVE_RECURSE ${folder}/lists ${folder}/cache)
-    file(GLOB package ${
-  folder}/*.deb)
+    file(GLOB package ${folder}/*.deb)
   endif()
   if(package)
     execute_process(COMMAND ${DPKG} -x ${package} ${folder})
