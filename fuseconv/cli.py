@@ -71,6 +71,7 @@ COMMANDS = {
     "match": "Write the plan of a conversion, to read or to edit.",
     "inspect": "Show what a model file or a bundle holds.",
     "run": "Run a bundle on inputs from a file.",
+    "bench": "Time a bundle's targets on this machine.",
     "rules": "List, show and check rule files.",
     "doctor": "Say what this machine, or a bundle on it, can do.",
     "demo": "Convert a real pretrained sentence-embedding model.",

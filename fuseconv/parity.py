@@ -245,6 +245,20 @@ def verify(
     return Report(tuple(rows))
 
 
+def check_source(manifest: Manifest, sha256: str, model: str | Path) -> None:
+    """Checks that a model is the one that a bundle was made of.
+
+    Raises:
+        UsageError: it is another.
+    """
+    if sha256 != manifest.source.sha256:
+        raise UsageError(
+            f"{model} is not what the bundle was made of: its sha256 is {sha256}",
+            where="--against",
+            fix=f"name the model with sha256 {manifest.source.sha256}",
+        )
+
+
 def _references(
     folder: Path, manifest: Manifest, against: Program | None, inputs: tuple[torch.Tensor, ...] | None
 ) -> list[Reference]:

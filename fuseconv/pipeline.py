@@ -227,12 +227,7 @@ def verify(
             return parity.verify(bundle)
     options = replace(options, inputs=options.inputs or manifest.contract.inputs, device=manifest.contract.device)
     subject, program = read_program(against, options, progress)
-    if subject.sha256 != manifest.source.sha256:
-        raise UsageError(
-            f"{against} is not what the bundle was made of: its sha256 is {subject.sha256}",
-            where="--against",
-            fix=f"name the model with sha256 {manifest.source.sha256}",
-        )
+    parity.check_source(manifest, subject.sha256, against)
     inputs = program.examples if options.inputs_file is not None else None
     with progress("verify"):
         return parity.verify(bundle, against=program, inputs=inputs)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fuseconv.demo import Embedded
+    from fuseconv.latency import Latencies
     from fuseconv.machine import Finding
     from fuseconv.matching.explanation import Explained, Explanation
     from fuseconv.matching.steps import Miss, Plan
@@ -216,6 +217,27 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
         state = mark(finding.ok) if finding.ok or finding.needed else Text("none", style="yellow")
         table.add(state, finding.name, finding.found, "" if finding.ok else finding.fix)
     console.print(table)
+
+
+def print_latencies(console: Console, found: Latencies) -> None:
+    """Prints how fast a bundle's targets are, and how much faster than the first peer, if there is one."""
+    peer = next((row for row in found.rows if row.cold is None), None)
+    speed = f"x {peer.name}" if peer else "x slowest"
+    base = peer.median_ms if peer else max(row.median_ms for row in found.rows)
+    numbers = ("cold start", "first call", "memory", "GPU memory", "median", "p90", "p99", "calls/s", speed)
+    table = _Table("target", *numbers, numbers=numbers)
+    for row in found.rows:
+        cold = [""] * 4
+        if row.cold is not None:
+            sizes = ("" if size is None else size_text(size) for size in (row.cold.memory, row.cold.device_memory))
+            cold = [f"{row.cold.seconds:.2f} s", f"{row.cold.first_call_ms:.1f} ms", *sizes]
+        times = (f"{ms:.3f} ms" for ms in (row.median_ms, row.p90_ms, row.p99_ms))
+        table.add(row.name, *cold, *times, f"{row.calls_per_second:.1f}", f"{base / row.median_ms:.2f}")
+    console.print(table)
+    called = ", ".join(f"{name}={shape}" for name, shape in found.inputs.items())
+    console.print(f"\n{found.rounds} calls of each, in turn, with {called}", highlight=False, markup=False)
+    for name, error in found.failures.items():
+        console.print(f"{name} does not run here: {error.what}", highlight=False, markup=False)
 
 
 def print_pairs(console: Console, pairs: Mapping[str, object]) -> None:

@@ -8,9 +8,16 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+Calls = Mapping[str, Callable[[], object]]
 
-def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int = 15, warmup: int = 3) -> dict[str, float]:
-    """Returns the median time of each call, in milliseconds.
+
+def interleaved(calls: Calls, *, rounds: int = 15, warmup: int = 3) -> dict[str, float]:
+    """Returns the median time of each call, in milliseconds; arguments as of `samples`."""
+    return {name: statistics.median(taken) for name, taken in samples(calls, rounds=rounds, warmup=warmup).items()}
+
+
+def samples(calls: Calls, *, rounds: int, warmup: int = 3) -> dict[str, list[float]]:
+    """Returns what each call took in each round, in milliseconds.
 
     Args:
         calls: name to a call without arguments.
@@ -20,15 +27,16 @@ def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int = 15, 
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(warmup + rounds):
         for name, call in calls.items():
-            _synchronise()
+            synchronise()
             start = time.perf_counter()
             call()
-            _synchronise()
+            synchronise()
             if number >= warmup:
                 times[name].append((time.perf_counter() - start) * 1e3)
-    return {name: statistics.median(measured) for name, measured in times.items()}
+    return times
 
 
-def _synchronise() -> None:
+def synchronise() -> None:
+    """Waits for what was given to the GPU, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

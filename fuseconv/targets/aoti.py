@@ -110,7 +110,7 @@ def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:
     search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
     child = subprocess.Popen(  # noqa: S603 - our own module under the running interpreter
         [sys.executable, "-P", "-m", "fuseconv.targets.aoti_compile", *arguments],
-        env={**os.environ, **_compilers(os.environ, folder), "PYTHONPATH": search_path},
+        env={**os.environ, **compilers(os.environ, folder), "PYTHONPATH": search_path},
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -132,7 +132,7 @@ def _compiler(environment: Mapping[str, str]) -> str:
     return environment.get("CXX") or "g++"
 
 
-def _compilers(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+def compilers(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Returns the variables that make the compiler the system's own, if the one in use links libstdc++ statically.
 
     A package made so has a second copy of libstdc++ in it and crashes when torch, which brings the first, loads it.

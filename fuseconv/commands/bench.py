@@ -1,0 +1,64 @@
+"""`fuseconv bench`: how fast a bundle's own targets are on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fuseconv.commands.options import json_option, model_options, reading
+from fuseconv.commands.outcome import Outcome
+
+
+@click.command()
+@click.argument("bundle", type=Path)
+@click.option("--target", multiple=True, metavar="NAME", help="A target of the bundle. [default: all of them]")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=101, show_default=True, help="How many calls of each to time."
+)
+@click.option("--shape", multiple=True, metavar="DIM=SIZE", help="The size of a dynamic dim: 'seq=128'.")
+@click.option("--against", type=Path, metavar="MODEL", help="The original, to be timed too.")
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    type=click.Choice(("eager", "compile")),
+    default=("eager",),
+    show_default=True,
+    help="How to run the original.",
+)
+@model_options
+@json_option
+def bench(
+    bundle: Path,
+    target: tuple[str, ...],
+    rounds: int,
+    shape: tuple[str, ...],
+    against: Path | None,
+    peers: tuple[str, ...],
+    **source: Any,
+) -> Outcome:
+    """Time BUNDLE's targets: cold start, first call, latency, throughput, memory.
+
+    They are called in turn, with tensors drawn for the contract or with those in the file of --inputs. The other
+    options that say how a model is read apply to --against.
+    """
+    options = reading(**source)
+
+    from fuseconv import latency, report
+
+    found = latency.measure(
+        bundle,
+        target=target,
+        rounds=rounds,
+        sizes=latency.parse_sizes(shape),
+        against=against,
+        peers=peers,
+        options=options,
+    )
+    return Outcome(
+        found.to_json(),
+        lambda console: report.print_latencies(console, found),
+        next(iter(found.failures.values()), None),
+    )
