@@ -12,14 +12,13 @@ Every case is checked against float64 first.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import record
 import torch
 from cases import DTYPES, Call, Case, Operands, cases
 from clock import AGAIN, COLD_BYTES, microseconds, noise, ratio
@@ -139,22 +138,6 @@ def measure(case: Case, device: str, peers: Sequence[str], backend: str, rounds:
     }
 
 
-def merged(path: Path, rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> dict[str, Any]:
-    """Returns the file's contents with these rows in the place of their older forms.
-
-    Raises:
-        SystemExit: the file is of another machine.
-    """
-    if not path.exists():
-        return {**machine, "rows": list(rows)}
-    old = json.loads(path.read_text())
-    if {name: old[name] for name in machine} != machine:
-        raise SystemExit(f"{path} is of {old['device']} {old['versions']}; this is {machine}: name another file")
-    new = {json.dumps([row[key] for key in KEY]): row for row in rows}
-    kept = {json.dumps([row[key] for key in KEY]): row for row in old["rows"]}
-    return {**machine, "rows": list((kept | new).values())}
-
-
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     """Returns the rows as a person reads them: how many times faster than each peer, and how near to the limit."""
     made = Table("op", "act", "dtype", "shape", box=None)
@@ -176,15 +159,6 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
             f"{100 * row['noise']:.1f} %",
         )
     return made
-
-
-def machine(device: str) -> dict[str, Any]:
-    """Returns what the numbers are of."""
-    versions = {"torch": torch.__version__, "python": platform.python_version()}
-    if device == "cuda":
-        return {"device": torch.cuda.get_device_name(), "versions": {**versions, "cuda": torch.version.cuda}}
-    capability, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
-    return {"device": f"CPU, {capability}, {threads} threads", "versions": versions}
 
 
 def wanted(arguments: argparse.Namespace) -> Iterator[Case]:
@@ -223,8 +197,7 @@ def main() -> None:
             continue
         with torch.set_grad_enabled(case.learns):
             rows.append(measure(case, arguments.device, arguments.peers, arguments.backend, arguments.rounds))
-        contents = merged(arguments.out, rows, machine(arguments.device))
-        arguments.out.write_text(json.dumps(contents, indent=1) + "\n")
+        record.write(arguments.out, rows, record.machine(arguments.device), KEY)
     Console(width=140).print(table(rows))
     if left:
         print(f"{left} cases were left: out of time")

@@ -1,0 +1,165 @@
+"""What an artifact is measured against: the ways in which a user of torch or of ONNX Runtime would run the same model.
+
+A builder takes a `Problem` and whether its calls are to be replayed from a CUDA graph, and returns a call without
+arguments that returns the outputs. It raises whatever its tool raises: why a peer is absent is a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from clock import Call, captured
+from torch import Tensor, nn
+
+GRAPH = "+graph"
+"""What ends the name of a peer whose calls are replays of a CUDA graph."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model and the one call of it that is timed.
+
+    Attributes:
+        module: takes the inputs by position, returns a tuple of tensors; on the device.
+        inputs: on the device.
+        device: `cpu` or `cuda`.
+        kind: what onnxruntime.transformers' optimizer calls the model, or empty.
+        scratch: a folder of its own, where what is compiled stays for the next builder.
+        compiler: the C++ compiler of AOTInductor.
+    """
+
+    module: nn.Module
+    inputs: tuple[Tensor, ...]
+    device: str
+    kind: str
+    scratch: Path
+    compiler: str
+
+
+def eager(problem: Problem, graph: bool) -> Call:
+    """The module as it is."""
+    return _called(problem.module, problem, graph)
+
+
+def compiled(mode: str) -> Callable[[Problem, bool], Call]:
+    """Returns the builder of torch.compile; our own graphs take the place of those that a mode would make."""
+
+    def build(problem: Problem, graph: bool) -> Call:
+        return _called(torch.compile(problem.module, mode=mode, dynamic=False), problem, graph)
+
+    return build
+
+
+def aoti(**configuration: object) -> Callable[[Problem, bool], Call]:
+    """Returns the builder of a package that AOTInductor compiles with this configuration, without fuseconv."""
+
+    def build(problem: Problem, graph: bool) -> Call:
+        from torch import _inductor
+
+        path = problem.scratch / f"{'-'.join(configuration) or 'plain'}.pt2"
+        if not path.exists():
+            exported = torch.export.export(problem.module, problem.inputs, strict=False)
+            options = {"cpp.cxx": (None, problem.compiler), **configuration}
+            _inductor.aoti_compile_and_package(exported, package_path=str(path), inductor_configs=options)
+        return packaged(path, problem, graph)
+
+    return build
+
+
+def packaged(path: Path, problem: Problem, graph: bool) -> Call:
+    """Returns a call of an AOTInductor package; only a single-threaded runner can be captured."""
+    from torch import _inductor
+
+    return _called(_inductor.aoti_load_package(str(path), run_single_threaded=graph), problem, graph)
+
+
+def onnxruntime(*, optimized: bool) -> Callable[[Problem, bool], Call]:
+    """Returns the builder of ONNX Runtime on torch's export, which onnxruntime.transformers may have optimized."""
+
+    def build(problem: Problem, graph: bool) -> Call:
+        path = problem.scratch / "onnx" / "model.onnx"
+        if not path.exists():
+            path.parent.mkdir()
+            torch.onnx.export(
+                problem.module, problem.inputs, path, dynamo=True, external_data=True, verbose=False, report=False
+            )
+        return _session(_optimized(path, problem) if optimized else path, problem, graph)
+
+    return build
+
+
+def _optimized(path: Path, problem: Problem) -> Path:
+    from onnxruntime.transformers import optimizer
+
+    if not problem.kind:
+        raise LookupError("onnxruntime.transformers has no optimizer for such models")
+    made = path.with_name("optimized.onnx")
+    if not made.exists():
+        config = problem.module.model.config  # type: ignore[union-attr]
+        optimizer.optimize_model(
+            str(path),
+            model_type=problem.kind,
+            num_heads=config.num_attention_heads,
+            hidden_size=config.hidden_size,
+            use_gpu=problem.device == "cuda",
+        ).save_model_to_file(str(made), use_external_data_format=True)
+    return made
+
+
+def _session(path: Path, problem: Problem, graph: bool) -> Call:
+    """Binds inputs and outputs once, to memory of torch, and works on torch's stream: nothing is copied or awaited."""
+    import onnxruntime as ort
+
+    options, providers = ort.SessionOptions(), ["CPUExecutionProvider"]
+    options.log_severity_level = 3
+    run_options = ort.RunOptions()
+    if problem.device == "cuda":
+        ort.preload_dlls()
+        stream = str(torch.cuda.current_stream().cuda_stream)
+        settings = {"use_tf32": "0", "user_compute_stream": stream, "enable_cuda_graph": str(int(graph))}
+        providers = [("CUDAExecutionProvider", settings)]
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    else:
+        options.intra_op_num_threads = torch.get_num_threads()
+    session = ort.InferenceSession(str(path), options, providers=providers)
+    outputs = tuple(torch.empty_like(one) for one in _results(problem))
+    binding = session.io_binding()
+    held = (*(one.contiguous() for one in problem.inputs), *outputs)
+    values = [ort.OrtValue.from_dlpack(one) for one in held]
+    for node, value in zip(session.get_inputs(), values[: len(problem.inputs)], strict=True):
+        binding.bind_ortvalue_input(node.name, value)
+    for node, value in zip(session.get_outputs(), values[len(problem.inputs) :], strict=True):
+        binding.bind_ortvalue_output(node.name, value)
+
+    def call(_held: Sequence[Any] = (values, held)) -> tuple[Tensor, ...]:
+        session.run_with_iobinding(binding, run_options)
+        return outputs
+
+    return call
+
+
+def _results(problem: Problem) -> tuple[Tensor, ...]:
+    return tuple(problem.module(*problem.inputs))
+
+
+def _called(model: Callable[..., Any], problem: Problem, graph: bool) -> Call:
+    inputs = problem.inputs
+    call = lambda: model(*inputs)  # noqa: E731
+    return captured(call) if graph else call
+
+
+PEERS: dict[str, Callable[[Problem, bool], Call]] = {
+    "eager": eager,
+    "compile": compiled("default"),
+    "aoti": aoti(),
+    "onnxruntime": onnxruntime(optimized=False),
+    "onnxruntime_optimized": onnxruntime(optimized=True),
+    "max_autotune": compiled("max-autotune-no-cudagraphs"),
+    "aoti_max_autotune": aoti(max_autotune=True),
+}
+"""The cheap ones first: a run that is short of time leaves the last."""

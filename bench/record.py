@@ -1,0 +1,81 @@
+"""A file of results: what machine they are of, and its rows; a run replaces the rows that it measures again."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Row = dict[str, Any]
+
+
+def _newer(_old: Row, new: Row) -> Row:
+    return new
+
+
+def write(
+    path: Path,
+    rows: Sequence[Row],
+    machine: Mapping[str, Any],
+    key: Sequence[str],
+    join: Callable[[Row, Row], Row] = _newer,
+) -> None:
+    """Writes `merged` to the file."""
+    path.write_text(json.dumps(merged(path, rows, machine, key, join), indent=1) + "\n")
+
+
+def merged(
+    path: Path,
+    rows: Sequence[Row],
+    machine: Mapping[str, Any],
+    key: Sequence[str],
+    join: Callable[[Row, Row], Row] = _newer,
+) -> dict[str, Any]:
+    """Returns the file's contents with these rows in the place of their older forms.
+
+    Args:
+        path: the file; it need not exist.
+        rows: what was measured.
+        machine: what it was measured on.
+        key: the names of the values by which a row is known.
+        join: what becomes of an (old, new) pair of one key; by default the new one.
+
+    Raises:
+        SystemExit: the file is of another machine.
+    """
+    if not path.exists():
+        return {**machine, "rows": list(rows)}
+    old = json.loads(path.read_text())
+    if {name: old[name] for name in machine} != machine:
+        raise SystemExit(f"{path} is of {old['device']} {old['versions']}; this is {machine}: name another file")
+    kept = {_known_by(row, key): row for row in old["rows"]}
+    for row in rows:
+        name = _known_by(row, key)
+        kept[name] = join(kept[name], row) if name in kept else row
+    return {**machine, "rows": list(kept.values())}
+
+
+def _known_by(row: Row, key: Sequence[str]) -> str:
+    return json.dumps([row[name] for name in key])
+
+
+def machine(device: str, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns what the numbers are of: the device, and the versions of torch, Python and `packages`."""
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    versions |= {package: found for package in packages if (found := _version(package))}
+    if device == "cuda":
+        return {"device": torch.cuda.get_device_name(), "versions": {**versions, "cuda": torch.version.cuda}}
+    capability, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    return {"device": f"CPU, {capability}, {threads} threads", "versions": versions}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
