@@ -39,7 +39,7 @@ $(VENV)/made: constraints.txt pyproject.toml
 	touch $@
 
 $(VENV)/built: $(VENV)/made CMakeLists.txt $(SOURCES)
-	$(PIP) --no-build-isolation -e '.[cpu,huggingface,test,lint]'
+	$(PIP) --no-build-isolation -e '.[cpu,huggingface,test,lint,bench]'
 	touch $@
 
 clean:

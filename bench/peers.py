@@ -81,6 +81,8 @@ def onnxruntime(*, optimized: bool) -> Callable[[Problem, bool], Call]:
     """Returns the builder of ONNX Runtime on torch's export, which onnxruntime.transformers may have optimized."""
 
     def build(problem: Problem, graph: bool) -> Call:
+        if optimized and not problem.kind:
+            raise LookupError("onnxruntime.transformers has no optimizer for such models")
         path = problem.scratch / "onnx" / "model.onnx"
         if not path.exists():
             path.parent.mkdir()
@@ -95,8 +97,6 @@ def onnxruntime(*, optimized: bool) -> Callable[[Problem, bool], Call]:
 def _optimized(path: Path, problem: Problem) -> Path:
     from onnxruntime.transformers import optimizer
 
-    if not problem.kind:
-        raise LookupError("onnxruntime.transformers has no optimizer for such models")
     made = path.with_name("optimized.onnx")
     if not made.exists():
         config = problem.module.model.config  # type: ignore[union-attr]
