@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import sys
 from pathlib import Path
@@ -10,8 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
+from fuseconv import report
+from fuseconv.cold_start import ColdStart
+from fuseconv.latency import Latencies, Latency
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
 
 import plot  # scripts, not a package
 import zoo
@@ -128,3 +135,24 @@ def test_rows_are_drawn(tmp_path):
     assert one.std() > 0.01
     with pytest.raises(ValueError, match="no row has a peer"):
         plot.draw({**contents, "rows": [drawn | {"ratios": {}}]}, tmp_path / "none.png")
+
+
+def printed_tables():
+    """What `fuseconv bench` and bench/models.py print of the files in bench/results."""
+    results = ROOT / "bench" / "results"
+    told = json.loads((results / "cpu_bench.json").read_text())
+    rows = tuple(Latency(**{**one, "cold": one["cold"] and ColdStart(**one["cold"])}) for one in told["rows"])
+    found = Latencies(told["inputs"], told["rounds"], rows, {})
+    table = models.table(json.loads((results / "cpu_models.json").read_text())["rows"])
+    tables = []
+    for show in (lambda console: report.print_latencies(console, found), lambda console: console.print(table)):
+        console = Console(width=200, file=io.StringIO(), soft_wrap=True)
+        show(console)
+        tables.append("\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines()))
+    return tables
+
+
+def test_the_page_is_what_the_files_hold():
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for table in printed_tables():
+        assert f"```\n{table}\n```" in page
