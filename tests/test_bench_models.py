@@ -20,8 +20,8 @@ from fuseconv.latency import Latencies, Latency
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
-import plot  # scripts, not a package
-import zoo
+import plot  # noqa: E402  # scripts, not a package
+import zoo  # noqa: E402
 
 models = importlib.import_module("models")
 
