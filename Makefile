@@ -11,7 +11,7 @@ demo: build
 	$(BIN)/fuseconv demo -o demo.fuseconv
 
 test: build
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: build
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file, save_file
 from test_runtime import VIOLATIONS, draw
 
@@ -17,8 +18,8 @@ from fuseconv.errors import FuseconvError
 from fuseconv.runtime import load
 
 ROOT = Path(__file__).parent.parent
-# One worker builds, which takes a compiler half a minute for LibTorch's headers alone.
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("cpp")]
+# The build takes a compiler half a minute for LibTorch's headers alone.
+pytestmark = pytest.mark.timeout(1200)
 TARGETS = ["aoti", "torchscript", "onnx-plugin", "onnx"]
 NAMES = ("x", "skip", "keep")
 
@@ -35,8 +36,12 @@ def onnxruntime_header():
 
 @pytest.fixture(scope="session")
 def programs():
-    """The sample, built as its page says, with fuseconv-run beside it. What an earlier run built is kept."""
+    """The sample, built as its page says, with fuseconv-run beside it. What an earlier run built is kept.
+
+    Of several workers the first builds, and the others find it done.
+    """
     build = ROOT / "build" / "cpp"
+    build.parent.mkdir(exist_ok=True)
     settings = {
         "CMAKE_BUILD_TYPE": "Debug",
         "CMAKE_CXX_FLAGS_DEBUG": "-O0",  # and no debug information: half of the time
@@ -46,12 +51,13 @@ def programs():
         "FUSECONV_ONNXRUNTIME": onnxruntime_header(),
     }
     defined = [f"-D{name}={value}" for name, value in settings.items()]
-    for command in (
-        ["cmake", "-S", ROOT / "samples" / "04_cpp", "-B", build, "-G", "Ninja", *defined],
-        ["cmake", "--build", build, "--target", "embed", "fuseconv-run"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    with FileLock(f"{build}.lock"):
+        for command in (
+            ["cmake", "-S", ROOT / "samples" / "04_cpp", "-B", build, "-G", "Ninja", *defined],
+            ["cmake", "--build", build, "--target", "embed", "fuseconv-run"],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
     return build
 
 
