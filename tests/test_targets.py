@@ -350,7 +350,7 @@ def test_an_interrupted_compilation_leaves_no_process_behind(tmp_path: Path, mon
 def test_a_compiler_that_links_its_own_standard_library_is_replaced(
     cxx: str, is_replaced: bool, tmp_path: Path
 ) -> None:
-    chosen = aoti._compilers({"CXX": cxx}, tmp_path)
+    chosen = aoti.compilers({"CXX": cxx}, tmp_path)
     assert chosen == ({"CXX": "/usr/bin/g++", "CC": "/usr/bin/gcc"} if is_replaced else {})
 
 
