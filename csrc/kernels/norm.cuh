@@ -40,20 +40,22 @@ static __device__ __noinline__ double activated(Activation activation, double x)
   return AnyActivation{activation}(x);
 }
 
-// One branch for several elements.
-template <class T, int Size>
-__device__ __forceinline__ void activate(Activation activation, Compute<T> (&values)[Size]) {
+// Calls body(activate), activate(values) being the activation of an array in place. One branch for all that the body
+// does, so that what it loads can be asked for at once.
+template <class T, class Body>
+__device__ __forceinline__ void with_activation(Activation activation, Body body) {
   const auto each = [&](auto function) {
+    body([&](auto& values) {
 #pragma unroll
-    for (int i = 0; i < Size; ++i) {
-      values[i] = function(values[i]);
-    }
+      for (auto& value : values) {
+        value = function(value);
+      }
+    });
   };
-  if (activation == Activation::none) {
-    return;
-  }
   if constexpr (std::is_same_v<T, double>) {
-    if (activation == Activation::relu) {
+    if (activation == Activation::none) {
+      each([](double x) { return x; });
+    } else if (activation == Activation::relu) {
       each(Relu{});
     } else {
       each([&](double x) { return activated(activation, x); });
@@ -62,7 +64,7 @@ __device__ __forceinline__ void activate(Activation activation, Compute<T> (&val
     dispatch(activation, [&]<class Act>(Act act) {
       if constexpr (std::is_same_v<Act, Relu>) {
         each([](float x) { return relu_keeping_nan(x); });
-      } else if constexpr (sizeof(T) == 2) {
+      } else if constexpr (sizeof(T) == 2 && !std::is_same_v<Act, Identity>) {
         each([&](float x) { return act(Coarse(x)).value; });
       } else {
         each(act);
@@ -118,28 +120,30 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
     const Moments<A> m = moments_of_row<T, Threads, Chunks>(group, a.norm, values, first, lane, columns);
     // The center is one of few digits: its product with the factor is as good as the 16-bit result.
     const A shift = fma(-m.center, m.factor, m.offset);
+    with_activation<T>(a.activation, [&](auto activate) {
 #pragma unroll
-    for (int chunk = 0; chunk < Chunks; ++chunk) {
-      const int column = (chunk * Threads + lane) * kSize;
-      if (!active || column >= columns) {
-        continue;
-      }
-      A v[kSize], weight[kSize], bias[kSize];
-      values(chunk, v);
-      if (kResidual && a.sum != nullptr) {
-        store_run(a.sum + offsets[3] + column, narrow_run<T>(v), a.streaming);
-      }
-      // In place of no bias -0, which changes no sign.
-      widen_run(a.weight == nullptr ? constant_run(narrow<T>(A(1))) : load_run(a.weight + column), weight);
-      widen_run(a.bias == nullptr ? constant_run(narrow<T>(A(-0.0))) : load_run(a.bias + column), bias);
+      for (int chunk = 0; chunk < Chunks; ++chunk) {
+        const int column = (chunk * Threads + lane) * kSize;
+        if (!active || column >= columns) {
+          continue;
+        }
+        A v[kSize], weight[kSize], bias[kSize];
+        values(chunk, v);
+        if (kResidual && a.sum != nullptr) {
+          store_run(a.sum + offsets[3] + column, narrow_run<T>(v), a.streaming);
+        }
+        // In place of no bias -0, which changes no sign.
+        widen_run(a.weight == nullptr ? constant_run(narrow<T>(A(1))) : LoadKept{}(a.weight + column), weight);
+        widen_run(a.bias == nullptr ? constant_run(narrow<T>(A(-0.0))) : LoadKept{}(a.bias + column), bias);
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        const A normalised = sizeof(T) == 2 ? fma(v[i], m.factor, shift) : m.normalised(v[i]);
-        v[i] = fma(normalised, weight[i], bias[i]);
+        for (int i = 0; i < kSize; ++i) {
+          const A normalised = sizeof(T) == 2 ? fma(v[i], m.factor, shift) : m.normalised(v[i]);
+          v[i] = fma(normalised, weight[i], bias[i]);
+        }
+        activate(v);
+        store_run(a.y + offsets[0] + column, narrow_run<T>(v), a.streaming);
       }
-      activate<T>(a.activation, v);
-      store_run(a.y + offsets[0] + column, narrow_run<T>(v), a.streaming);
-    }
+    });
   });
 }
 

@@ -29,6 +29,35 @@ __device__ __forceinline__ Run<T> load_run(const T* x) {
   return load_run<kVectorSize<T>>(x);
 }
 
+// Rows pass once through a processor's own cache, and would drive out the weights that it needs for every row. These
+// loads of 16 bytes say which lines it should keep (PTX ISA 8.0, ld.L1::no_allocate and L1::evict_last).
+struct LoadPassing {
+  template <class T>
+  __device__ __forceinline__ Run<T> operator()(const T* x) const {
+    uint4 bits;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(x)
+                 : "memory");
+    Run<T> run;
+    memcpy(&run, &bits, sizeof bits);
+    return run;
+  }
+};
+// Of memory that nobody writes meanwhile.
+struct LoadKept {
+  template <class T>
+  __device__ __forceinline__ Run<T> operator()(const T* x) const {
+    uint4 bits;
+    asm("ld.global.nc.L1::evict_last.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+        : "l"(x));
+    Run<T> run;
+    memcpy(&run, &bits, sizeof bits);
+    return run;
+  }
+};
+
 // A streamed run marks its lines as the first to go from the caches.
 template <class T, int Size>
 __device__ __forceinline__ void store_run(T* y, const Run<T, Size>& run, bool streamed) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -34,4 +35,7 @@ def load(path: Path, device: str) -> Runner:
 
     The contract is checked on every call, so the guards of torch.export, which check the same, are left out.
     """
-    return torch.export.load(str(path)).module(check_guards=False)
+    with warnings.catch_warnings():
+        # torch 2.11 says of weights, which it reads from bytes, that somebody could write to them. Nobody does.
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        return torch.export.load(str(path)).module(check_guards=False)
