@@ -1,38 +1,67 @@
-"""Our side of bench/models.py: a module converted in this process, and a builder of calls for each target it has."""
+"""Our side of bench/models.py: a model converted, and a builder of calls for each target it has."""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from cases import DTYPES
 from clock import Call, captured
 from peers import Problem, packaged
-from torch import Tensor, nn
+from zoo import ENTRIES
 
 from fuseconv import parity, pipeline
 from fuseconv.bundle import open_bundle
+from fuseconv.commands.progress import shown
 from fuseconv.runtime import load
 from fuseconv.sources import Options
 from fuseconv.targets import aoti
 
 
-def converted(
-    module: nn.Module, inputs: tuple[Tensor, ...], targets: Sequence[str], device: str, scratch: Path
-) -> pipeline.Conversion:
-    """Converts a module on the CPU as `fuseconv convert` does, with the default rules and these inputs as its example.
+@dataclass(frozen=True)
+class Made:
+    """A conversion, as far as it matters here.
+
+    Attributes:
+        bundle: the folder.
+        targets: those written.
+        skipped: why others were not.
+        fusions: how many sites were rewritten.
+    """
+
+    bundle: Path
+    targets: tuple[str, ...]
+    skipped: dict[str, str]
+    fusions: int
+
+
+def converted(at: str, dtype: str, layers: int | None, targets: Sequence[str], device: str, scratch: Path) -> Made:
+    """Converts a model of the zoo in a process of its own, as a user does: what is chosen by timing there stays there.
 
     Raises:
-        FuseconvError: it does not convert, or a target fails parity, on these inputs or on others.
+        FuseconvError: it does not convert, or a target fails parity, on the inputs that are timed or on others.
     """
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_convert, at, dtype, layers, tuple(targets), device, scratch).result()
+
+
+def _convert(at: str, dtype: str, layers: int | None, targets: Sequence[str], device: str, scratch: Path) -> Made:
+    (entry,) = (entry for entry in ENTRIES if entry.at == at)
+    module, inputs = entry.made(DTYPES[dtype], layers)
+    with torch.no_grad(), tempfile.TemporaryDirectory(dir=scratch) as folder:
         source = Path(folder, "model.pt2")
         torch.export.save(torch.export.export(module, inputs, strict=False), source)
-        return pipeline.convert(
-            source, target=targets, output=scratch / "model.fuseconv", options=Options(device=device)
+        done = pipeline.convert(
+            source, target=targets, output=scratch / "model.fuseconv", options=Options(device=device), progress=shown
         )
+    written = tuple(one.target for one in done.written)
+    return Made(done.bundle, written, dict(done.skipped), len(done.plan.steps))
 
 
 def builder(bundle: Path, target: str) -> Callable[[Problem, bool], Call]:

@@ -1,7 +1,7 @@
 """Times whole models, converted with the default rules, against what users would run instead.
 
     python bench/models.py bench/results/h200_models.json --only bert-base vit-b-16 --peers eager compile aoti
-    python bench/models.py bench/results/h200_models.json --only bert-base vit-b-16 --peers max_autotune
+    python bench/models.py bench/results/h200_models.json --only bert-base vit-b-16 --peers max_autotune --together
 
 A row is a model, dtype and shape. `targets` holds what each of the bundle's targets takes, in milliseconds a call, and
 with `+graph` replayed from a CUDA graph; `ours_ms` and `ours_graph_ms` are the fastest of either kind, `ours` is the
@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,10 +34,11 @@ import record
 import torch
 from cases import DTYPES
 from clock import AGAIN, Call, in_turn, looped, noise, ratio, streamed
-from peers import GRAPH, PEERS, Problem
+from peers import GRAPH, PEERS, TIMED, Problem
 from record import Row
 from rich.console import Console
 from rich.table import Table
+from turns import Turns
 from zoo import ENTRIES, Entry
 
 from fuseconv.errors import FuseconvError
@@ -47,6 +50,7 @@ KEY = ("model", "dtype", "shape", "layers")
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "transformers")
 LONGEST_REASON = 200
 NOT_ASKED = "not asked for"
+OUT_OF_TIME = "out of time"
 
 
 class Contestants:
@@ -89,44 +93,55 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {said}"[:LONGEST_REASON]
 
 
-def measure(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Path, deadline: float) -> Row:
-    """Returns the row of a model.
+def measure(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Path, turns: Turns) -> Row:
+    """Returns the row of a model: converted and built in company, then chosen by timing, and timed, alone.
 
     Raises:
         FuseconvError: it does not convert, or its bundle fails parity.
         AssertionError: what is timed is not what parity was proved of.
     """
-    module, inputs = entry.made(DTYPES[dtype], arguments.layers)
     device: str = arguments.device
-    conversion = artifact.converted(module, inputs, arguments.targets, device, scratch)
-    problem = Problem(
-        module.to(device), tuple(one.to(device) for one in inputs), device, entry.kind, scratch, compiler(scratch)
-    )
-    reference = artifact.example(conversion.bundle)
-    same = map(torch.equal, reference.case.inputs, problem.inputs)
-    assert all(same), f"{entry.at}: parity was proved on other inputs"
-    ours, theirs = Contestants(problem, reference), Contestants(problem, reference)
-    ours.absent.update(conversion.skipped)
-    for written in conversion.written:
-        ours.add(written.target, artifact.builder(conversion.bundle, written.target))
-    assert ours.calls, f"{entry.at}: no target runs: {ours.absent}"
-    assert not ours.off, f"{entry.at}: {ours.off}"
-    for name, build in PEERS.items():
+    with turns.in_company():
+        made = artifact.converted(entry.at, dtype, arguments.layers, arguments.targets, device, scratch)
+        module, inputs = entry.made(DTYPES[dtype], arguments.layers)
+        problem = Problem(
+            module.to(device), tuple(one.to(device) for one in inputs), device, entry.kind, scratch, compiler(scratch)
+        )
+        reference = artifact.example(made.bundle)
+        same = map(torch.equal, reference.case.inputs, problem.inputs)
+        assert all(same), f"{entry.at}: parity was proved on other inputs"
+        ours, theirs = Contestants(problem, reference), Contestants(problem, reference)
+        ours.absent.update(made.skipped)
+        oppose(theirs, [name for name in PEERS if name not in TIMED], arguments)
+    with turns.alone():
+        for target in made.targets:
+            ours.add(target, artifact.builder(made.bundle, target))
+        assert ours.calls, f"{entry.at}: no target runs: {ours.absent}"
+        assert not ours.off, f"{entry.at}: {ours.off}"
+        oppose(theirs, TIMED, arguments)
+        row = {
+            "model": entry.name,
+            "dtype": dtype,
+            "shape": list(entry.shape),
+            "layers": arguments.layers,
+            "fusions": made.fusions,
+            "artifact": artifact.identity(made.bundle),
+            **timed(ours, theirs, arguments.rounds),
+        }
+        record.write(arguments.out, [row], record.machine(device, PACKAGES), KEY, joined)
+    print(f"{entry.at} {dtype}: {row['ours']} {row['ratio']}", file=sys.stderr, flush=True)
+    return row
+
+
+def oppose(theirs: Contestants, names: Sequence[str], arguments: argparse.Namespace) -> None:
+    """Builds those peers that are asked for, and notes the others as absent."""
+    for name in names:
         if name not in arguments.peers:
             theirs.absent.update(dict.fromkeys(theirs.names(name), NOT_ASKED))
-        elif time.monotonic() > deadline:
-            theirs.absent.update(dict.fromkeys(theirs.names(name), "out of time"))
+        elif time.time() > arguments.until:
+            theirs.absent.update(dict.fromkeys(theirs.names(name), OUT_OF_TIME))
         else:
-            theirs.add(name, build)
-    return {
-        "model": entry.name,
-        "dtype": dtype,
-        "shape": list(entry.shape),
-        "layers": arguments.layers,
-        "fusions": len(conversion.plan.steps),
-        "artifact": artifact.identity(conversion.bundle),
-        **timed(ours, theirs, arguments.rounds),
-    }
+            theirs.add(name, PEERS[name])
 
 
 def timed(ours: Contestants, theirs: Contestants, rounds: int) -> Row:
@@ -217,37 +232,62 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, help="of transformers and perceptrons, in place of all that they have")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="nothing but a first model is begun after")
     parser.add_argument(
-        "--seconds", type=float, default=float("inf"), help="no model but the first, and no peer, is begun after these"
+        "--together", action="store_true", help="build the models side by side, in a process each; time them in turn"
     )
-    return parser.parse_args()
+    parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)  # the lock of those who are built together
+    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    arguments.until = arguments.until or time.time() + arguments.seconds
+    return arguments
+
+
+def in_turn_here(arguments: argparse.Namespace) -> tuple[list[Row], dict[str, str]]:
+    """Measures the models asked for, one after the other, and returns their rows, and why others have none."""
+    rows: list[Row] = []
+    failed: dict[str, str] = {}
+    stream = torch.cuda.Stream() if arguments.device == "cuda" else None  # ONNX Runtime does not take the default one
+    with torch.no_grad(), torch.cuda.stream(stream):
+        for number, (entry, dtype) in enumerate(wanted(arguments)):
+            name = f"{entry.at} {dtype}"
+            if number and time.time() > arguments.until:
+                failed[name] = f"not begun: {OUT_OF_TIME}"
+                continue
+            with tempfile.TemporaryDirectory() as scratch:
+                try:
+                    rows.append(measure(entry, dtype, arguments, Path(scratch), Turns(arguments.turns)))
+                except (FuseconvError, AssertionError) as error:
+                    failed[name] = reason(error)
+                    print(f"{name}: {error}", file=sys.stderr, flush=True)
+            torch.compiler.reset()
+            gc.collect()
+    return rows, failed
+
+
+def together(arguments: argparse.Namespace) -> tuple[list[Row], dict[str, str]]:
+    """Measures each of the models in a process of its own; returns as `in_turn_here` does."""
+    with tempfile.TemporaryDirectory() as folder:
+        turns = ["--turns", str(Path(folder, "turns")), "--until", str(arguments.until)]
+        given = [word for word in sys.argv[1:] if word != "--together"]
+        children = {
+            (entry, dtype): subprocess.Popen(  # noqa: S603 - this script
+                [sys.executable, __file__, *given, *turns, "--only", entry.at, "--dtype", dtype],
+                stdout=subprocess.DEVNULL,
+            )
+            for entry, dtype in wanted(arguments)
+        }
+        statuses = {one: child.wait() for one, child in children.items()}
+    failed = {f"{entry.at} {dtype}": "see above" for (entry, dtype), status in statuses.items() if status}
+    measured = {json.dumps([entry.name, dtype, list(entry.shape), arguments.layers]) for entry, dtype in statuses}
+    rows = json.loads(arguments.out.read_text())["rows"] if arguments.out.exists() else []
+    return [row for row in rows if json.dumps([row[name] for name in KEY]) in measured], failed
 
 
 def main() -> int:
     """Measures, prints, and writes after every row: a run that is stopped keeps what it has; 1 if a model failed."""
     arguments = parsed()
-    deadline = time.monotonic() + arguments.seconds
-    rows: list[Row] = []
-    failed: dict[str, str] = {}
-    machine = record.machine(arguments.device, PACKAGES)
-    stream = torch.cuda.Stream() if arguments.device == "cuda" else None  # ONNX Runtime does not take the default one
-    with torch.no_grad(), torch.cuda.stream(stream):
-        for number, (entry, dtype) in enumerate(wanted(arguments)):
-            name = f"{entry.at} {dtype}"
-            if number and time.monotonic() > deadline:
-                failed[name] = "not begun: out of time"
-                continue
-            with tempfile.TemporaryDirectory() as scratch:
-                try:
-                    rows.append(measure(entry, dtype, arguments, Path(scratch), deadline))
-                except (FuseconvError, AssertionError) as error:
-                    failed[name] = reason(error)
-                    print(f"{name}: {error}", file=sys.stderr, flush=True)
-                    continue
-            record.write(arguments.out, rows, machine, KEY, joined)
-            print(f"{name}: {rows[-1]['ours']} {rows[-1]['ratio']}", file=sys.stderr, flush=True)
-            torch.compiler.reset()
-            gc.collect()
+    rows, failed = (together if arguments.together else in_turn_here)(arguments)
     Console(width=200).print(table(rows))
     for name, why in failed.items():
         print(f"{name}: {why}")

@@ -163,3 +163,6 @@ PEERS: dict[str, Callable[[Problem, bool], Call]] = {
     "aoti_max_autotune": aoti(max_autotune=True),
 }
 """The cheap ones first: a run that is short of time leaves the last."""
+
+TIMED = ("max_autotune", "aoti_max_autotune")
+"""Those that time kernels while they are built."""
