@@ -135,7 +135,7 @@ class GraphedRunner:
             memory = sum(segment["total_size"] for segment in segments)
             memory += sum(x.nbytes for _, graph in graphs for x in graph.inputs)
             reason = f"{self._failure.what} ({self._failure.where})" if self._failure else None
-            return CudaGraphs(tuple(shapes for shapes, _ in graphs), memory, reason)
+            return CudaGraphs(tuple(tuple(map(tuple, shapes)) for shapes, _ in graphs), memory, reason)
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Computes the outputs on the current stream.

@@ -4,8 +4,8 @@
 #                      differs from release to release, so a library built elsewhere would fit one of them
 #   fuseconv-run       a program, built when asked for
 #
-# Without COMPONENTS it has both. `torch` runs TorchScript and AOTInductor and needs LibTorch, `onnx` runs ONNX and needs
-# the header onnxruntime_c_api.h, looked for in FUSECONV_ONNXRUNTIME and in the system; its library is loaded when the
+# Without COMPONENTS it has both. `torch` runs TorchScript and AOTInductor, in CUDA graphs where LibTorch has CUDA, and
+# needs LibTorch, `onnx` runs ONNX and needs the header onnxruntime_c_api.h, looked for in FUSECONV_ONNXRUNTIME and in the system; its library is loaded when the
 # program runs. Both need nlohmann/json.hpp, looked for in FUSECONV_JSON and in the system.
 set(components ${fuseconv_FIND_COMPONENTS})
 if(NOT components)
