@@ -5,8 +5,9 @@
 #   fuseconv-run       a program, built when asked for
 #
 # Without COMPONENTS it has both. `torch` runs TorchScript and AOTInductor, in CUDA graphs where LibTorch has CUDA, and
-# needs LibTorch, `onnx` runs ONNX and needs the header onnxruntime_c_api.h, looked for in FUSECONV_ONNXRUNTIME and in the system; its library is loaded when the
-# program runs. Both need nlohmann/json.hpp, looked for in FUSECONV_JSON and in the system.
+# needs LibTorch. `onnx` runs ONNX and needs the header onnxruntime_c_api.h, looked for in FUSECONV_ONNXRUNTIME and in the
+# system; its library is loaded when the program runs. Both need nlohmann/json.hpp, looked for in FUSECONV_JSON and in the
+# system.
 set(components ${fuseconv_FIND_COMPONENTS})
 if(NOT components)
   set(components torch onnx)
