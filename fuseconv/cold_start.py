@@ -86,7 +86,7 @@ def main(bundle: str, target: str, given: str, told: str, started: str) -> None:
     """
     inputs = torch.load(given, weights_only=True)
     before, begin = _peak(), time.time()
-    model = load(bundle, target)
+    model = load(bundle, target, cuda_graphs=False)
     loaded = time.time()
     inputs = [tensor.to(model.device) for tensor in inputs]
     start = time.perf_counter()

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fuseconv.buckets import Buckets
 from fuseconv.errors import ContractError, UsageError
 
 DTYPES: Mapping[str, str] = {
@@ -93,11 +94,13 @@ class Contract:
         inputs: one spec per positional input.
         outputs: the names of the outputs, in order.
         device: `cpu` or `cuda`.
+        buckets: sizes that a dim may be rounded up to, where that was proved to change nothing.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...]
     device: str = "cpu"
+    buckets: Buckets | None = None
 
     def dims(self) -> dict[str, Dim]:
         """Returns every symbolic dim by name."""
@@ -188,6 +191,7 @@ class Contract:
             ],
             "outputs": list(self.outputs),
             "device": self.device,
+            **({"buckets": self.buckets.to_json()} if self.buckets else {}),
         }
 
     @staticmethod
@@ -203,7 +207,8 @@ class Contract:
             )
             for item in value["inputs"]
         )
-        return Contract(inputs, tuple(value["outputs"]), value["device"])
+        buckets = Buckets.from_json(value["buckets"]) if "buckets" in value else None
+        return Contract(inputs, tuple(value["outputs"]), value["device"], buckets)
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from fuseconv.capture import Program
 from fuseconv.contract import Contract
 from fuseconv.errors import ContractError, FileError, RefusedError, UpstreamError, UsageError
 from fuseconv.inputs import draw, example_sizes, sizes_to_try
+from fuseconv.padding import batched, hard, rows_of, unpadded
 from fuseconv.runtime import Model, load_target
 from fuseconv.targets.artifact import dim_symbols
 from fuseconv.tolerance import Row, compare, incomparable
@@ -242,6 +243,7 @@ def verify(
         model = load_target(folder, manifest, target)
         for reference in references:
             rows += _judge(model, reference)
+        rows += _judge_padded(model, references)
     return Report(tuple(rows))
 
 
@@ -285,11 +287,36 @@ def _signature(contract: Contract) -> str:
 
 
 def _judge(model: Model, reference: Reference) -> list[OutputRow]:
+    return _rows(model, reference, reference.case.name, lambda: _call(model, reference.case.inputs))
+
+
+def _judge_padded(model: Model, references: Sequence[Reference]) -> list[OutputRow]:
+    """Judges the first case that a bucket has room for, filled up with hard rows: they must not show in its own."""
+    contract, buckets = model.contract, model.contract.buckets
+    if buckets is None:
+        return []
+    has = batched(contract, buckets)
+    sizes = {index: rows_of(reference.case.inputs, has) for index, reference in enumerate(references)}
+    index = next((index for index, rows in sizes.items() if buckets.rounded(rows) > rows), None)
+    if index is None:
+        return []
+    reference, rows = references[index], sizes[index]
+    padded = hard(contract, buckets, reference.case.inputs)
+    name = f"{reference.case.name}, padded to {buckets.dim} {buckets.rounded(rows)}"
+    return _rows(model, reference, name, lambda: unpadded(_call(model, padded), contract, rows))
+
+
+def _call(model: Model, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    result = model(*inputs)
+    return (result,) if len(model.contract.outputs) == 1 else tuple(result)
+
+
+def _rows(
+    model: Model, reference: Reference, case: str, run: Callable[[], tuple[torch.Tensor, ...]]
+) -> list[OutputRow]:
     names = model.contract.outputs
     try:
-        result = model(*reference.case.inputs)
-        outputs = (result,) if len(names) == 1 else tuple(result)
-        judged = [compare(*triple) for triple in zip(outputs, reference.original, reference.truth, strict=True)]
+        judged = [compare(*triple) for triple in zip(run(), reference.original, reference.truth, strict=True)]
     except (UpstreamError, ContractError) as error:
         judged = [incomparable(error.what)] * len(names)
-    return [OutputRow(model.target, reference.case.name, name, row) for name, row in zip(names, judged, strict=True)]
+    return [OutputRow(model.target, case, name, row) for name, row in zip(names, judged, strict=True)]

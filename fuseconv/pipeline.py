@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fuseconv import parity, sources
+from fuseconv import padding, parity, sources
 from fuseconv.assembly import Progress, Written, copy_libraries, describe, target_names, write_targets
+from fuseconv.buckets import Buckets
 from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle, seal
 from fuseconv.capture import Program, capture
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
@@ -244,6 +245,7 @@ def convert(
     plan: str | Path | None = None,
     allow: Collection[str] = (),
     allow_mismatch: bool = False,
+    buckets: Buckets | None = None,
     lock: str | Path | None = None,
     frozen: str | Path | None = None,
     progress: Progress = _silent,
@@ -260,6 +262,7 @@ def convert(
         plan: a plan.json to execute instead of matching rules.
         allow: names of rules that change numbers and are wanted all the same.
         allow_mismatch: keep, and mark, a bundle that fails parity.
+        buckets: the sizes that a dim may be rounded up to where the bundle runs from CUDA graphs.
         lock: the fuseconv.lock to write the bundle's sites to, once it is in its place.
         frozen: the fuseconv.lock whose sites the bundle must have, all and no other.
         progress: told of every step.
@@ -274,6 +277,9 @@ def convert(
     folder = bundle_folder(model, output)
     with staged(folder, check_replaceable) as staging:
         subject, program = read_program(model, options, progress)
+        if buckets is not None:
+            with progress("buckets"):
+                program = padding.prove(program, buckets)
         chosen, fused = _fuse(program, known, names, plan, allow, progress)
         if frozen is not None:
             _check_lock(frozen, folder, chosen, program, known)

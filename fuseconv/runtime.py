@@ -13,7 +13,8 @@ import torch
 
 from fuseconv.bundle import Environment, Manifest, check_private, open_bundle
 from fuseconv.contract import Contract
-from fuseconv.errors import UnsupportedError, UpstreamError, UsageError
+from fuseconv.cuda_graphs import Choice, CudaGraphs, GraphedRunner, ungraphed_reason
+from fuseconv.errors import FuseconvError, UnsupportedError, UpstreamError, UsageError
 from fuseconv.rulebook.packs import load_library
 from fuseconv.targets import TARGETS, Runner
 
@@ -33,11 +34,12 @@ class Model:
         device: `cpu` or `cuda`.
     """
 
-    def __init__(self, contract: Contract, target: str, runner: Runner) -> None:
+    def __init__(self, contract: Contract, target: str, runner: Runner, ungraphed: str | None = None) -> None:
         self.contract = contract
         self.target = target
         self.device = contract.device
         self._runner = runner
+        self._ungraphed = ungraphed
         # A field may have any name that the model's outputs have; `rename` numbers those that Python cannot take.
         outputs = namedtuple("Outputs", contract.outputs, rename=True)  # type: ignore[misc]  # noqa: PYI024
         self._pack: Callable[[tuple[torch.Tensor, ...]], Any] = (
@@ -52,12 +54,14 @@ class Model:
 
         Raises:
             ContractError: the call does not honour the contract.
-            UpstreamError: the artifact failed, for want of memory for one.
+            UpstreamError: the artifact failed, for want of memory for one, or must be captured and cannot be.
         """
         inputs = self.contract.bind(args, kwargs)
         try:
             with torch.no_grad():
                 return self._pack(self._runner(*inputs))
+        except FuseconvError:
+            raise
         except Exception as error:
             raise UpstreamError(
                 f"the target {self.target} failed: {error}",
@@ -65,8 +69,20 @@ class Model:
                 fix="try another target, or smaller inputs if the memory was short",
             ) from error
 
+    @property
+    def cuda_graphs(self) -> CudaGraphs:
+        """What is replayed from CUDA graphs so far, the memory that takes, and why calls are not, if they are not."""
+        if isinstance(self._runner, GraphedRunner):
+            return self._runner.status()
+        return CudaGraphs((), 0, self._ungraphed)
 
-def load(bundle: str | Path, target: str | None = None, device: str | None = None) -> Model:
+
+def load(
+    bundle: str | Path,
+    target: str | None = None,
+    device: str | None = None,
+    cuda_graphs: Choice = "auto",
+) -> Model:
     """Loads a bundle.
 
     A bundle is a program: loading it runs code of whoever made it. Its hashes find damage, not malice.
@@ -75,15 +91,18 @@ def load(bundle: str | Path, target: str | None = None, device: str | None = Non
         bundle: the folder.
         target: the name of a target; by default the first of `PREFERENCE` that the bundle has.
         device: when given, the device that the bundle must be for.
+        cuda_graphs: whether calls are captured in CUDA graphs, one a shape, and replayed. `auto` does so for aoti and
+            torchscript on CUDA, and runs what cannot be captured without; `model.cuda_graphs` says which and why.
+            With True that is an error.
 
     Raises:
-        UsageError: there is no such bundle, or it has no such target.
+        UsageError: there is no such bundle, it has no such target, or none that `cuda_graphs=True` could capture.
         RefusedError: the bundle is damaged, or a library in it is writable by everybody.
         UnsupportedError: the artifact was made for another device, processor or a newer version than what is here.
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
-    return load_target(folder, manifest, choose_target(manifest, target, folder), device)
+    return load_target(folder, manifest, choose_target(manifest, target, folder), device, cuda_graphs)
 
 
 def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
@@ -102,9 +121,12 @@ def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
     )
 
 
-def load_target(folder: Path, manifest: Manifest, target: str, device: str | None = None) -> Model:
+def load_target(
+    folder: Path, manifest: Manifest, target: str, device: str | None = None, cuda_graphs: Choice = False
+) -> Model:
     """Loads one target of a bundle that `open_bundle` has checked; errors as in `load`."""
     contract = manifest.contract
+    ungraphed = ungraphed_reason(cuda_graphs, contract.device, target)
     if device is not None and torch.device(device).type != contract.device:
         raise UnsupportedError(
             f"the bundle is for {contract.device}, not for {device}",
@@ -114,7 +136,10 @@ def load_target(folder: Path, manifest: Manifest, target: str, device: str | Non
     _check_environment(manifest.environment, environment(contract.device), target, folder)
     for library in manifest.libraries:
         _load_library(folder / library)
-    return Model(contract, target, TARGETS[target].load(folder / manifest.targets[target], contract.device))
+    runner = TARGETS[target].load(folder / manifest.targets[target], contract.device)
+    if ungraphed is None:
+        runner = GraphedRunner(runner, contract, required=cuda_graphs != "auto")
+    return Model(contract, target, runner, ungraphed)
 
 
 def environment(device: str) -> Environment:

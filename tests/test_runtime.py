@@ -6,6 +6,7 @@ import gc
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,14 @@ def test_outputs_live_on_after_the_call(target: str, models: dict[str, Model]) -
     gc.collect()
     for output, value in zip(first, before, strict=True):
         assert torch.equal(output, value)
+
+
+@pytest.mark.parametrize("target", PREFERENCE)
+def test_threads_may_call_one_model(target: str, models: dict[str, Model], eager: Block) -> None:
+    calls = [draw(batch, seq) for batch in (1, 3, MAX_BATCH) for seq in (1, 5, MAX_SEQ)] * 4
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(check, models[target], eager, inputs) for inputs in calls]:
+            done.result()
 
 
 X, SKIP, KEEP = draw(3, 5)

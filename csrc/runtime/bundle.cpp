@@ -111,6 +111,11 @@ Contract contract_of(const nlohmann::json& value) {
   }
   contract.outputs = value.at("outputs").get<std::vector<std::string>>();
   contract.device = value.at("device");
+  if (value.contains("buckets")) {
+    const nlohmann::json& buckets = value["buckets"];
+    contract.buckets = {buckets.at("dim"), buckets.at("sizes").get<std::vector<int64_t>>(),
+                        buckets.at("outputs").get<std::vector<std::string>>()};
+  }
   return contract;
 }
 

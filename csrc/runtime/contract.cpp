@@ -77,6 +77,11 @@ void check(const TensorSpec& spec, const Tensor& tensor, Sizes& sizes) {
 
 }  // namespace
 
+int64_t Buckets::rounded(int64_t size) const {
+  const auto bucket = std::lower_bound(sizes.begin(), sizes.end(), size);
+  return size == 0 || bucket == sizes.end() ? size : *bucket;
+}
+
 std::vector<const Tensor*> Contract::bind(const NamedTensors& tensors) const {
   std::vector<const Tensor*> ordered;
   for (const TensorSpec& spec : inputs) {

@@ -4,9 +4,10 @@
 #                      differs from release to release, so a library built elsewhere would fit one of them
 #   fuseconv-run       a program, built when asked for
 #
-# Without COMPONENTS it has both. `torch` runs TorchScript and AOTInductor and needs LibTorch, `onnx` runs ONNX and needs
-# the header onnxruntime_c_api.h, looked for in FUSECONV_ONNXRUNTIME and in the system; its library is loaded when the
-# program runs. Both need nlohmann/json.hpp, looked for in FUSECONV_JSON and in the system.
+# Without COMPONENTS it has both. `torch` runs TorchScript and AOTInductor, in CUDA graphs where LibTorch has CUDA, and
+# needs LibTorch. `onnx` runs ONNX and needs the header onnxruntime_c_api.h, looked for in FUSECONV_ONNXRUNTIME and in the
+# system; its library is loaded when the program runs. Both need nlohmann/json.hpp, looked for in FUSECONV_JSON and in the
+# system.
 set(components ${fuseconv_FIND_COMPONENTS})
 if(NOT components)
   set(components torch onnx)
@@ -31,6 +32,11 @@ target_link_libraries(fuseconv_runtime PRIVATE ${CMAKE_DL_LIBS})
 if("torch" IN_LIST components)
   find_package(Torch REQUIRED)
   target_sources(fuseconv_runtime PRIVATE ${runtime}/torch_runner.cpp)
+  if(TORCH_CUDA_LIBRARIES)
+    target_sources(fuseconv_runtime PRIVATE ${runtime}/cuda_graphs.cpp)
+  else()
+    target_sources(fuseconv_runtime PRIVATE ${runtime}/cuda_graphs_absent.cpp)
+  endif()
   # The op libraries name torch's: all of them must be in the process, also those that the linker sees no use of.
   target_link_libraries(fuseconv_runtime PUBLIC -Wl,--no-as-needed ${TORCH_LIBRARIES})
 else()

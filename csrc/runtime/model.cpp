@@ -99,7 +99,27 @@ void check_environment(const Manifest& manifest, const std::string& target, cons
   }
 }
 
-std::unique_ptr<Runner> load_target(const Manifest& manifest, const std::string& target, const fs::path& folder) {
+// Why a target runs without CUDA graphs, or empty if it is captured. Throws Error of kind usage when it must be.
+std::string ungraphed_reason(Capture capture, const std::string& device, const std::string& target) {
+  if (capture == Capture::off) {
+    return "cuda_graphs is off";
+  }
+  std::string reason, fix;
+  if (device != "cuda") {
+    reason = "the bundle is for " + device;
+    fix = "convert with --device cuda, or leave cuda_graphs out";
+  } else if (is_onnx(target)) {
+    reason = "the target " + target + " is not captured";
+    fix = "use aoti or torchscript, or leave cuda_graphs out";
+  }
+  if (!reason.empty() && capture == Capture::on) {
+    throw Error(Kind::usage, "there are no CUDA graphs: " + reason, "cuda_graphs", fix);
+  }
+  return reason;
+}
+
+std::unique_ptr<Runner> load_target(const Manifest& manifest, const std::string& target, const fs::path& folder,
+                                    Capture capture) {
   const fs::path artifact = folder / manifest.targets.at(target);
   if (is_onnx(target)) {
     fs::path library;
@@ -117,20 +137,22 @@ std::unique_ptr<Runner> load_target(const Manifest& manifest, const std::string&
     check_private(folder / library);
     load_torch_library(folder / library);
   }
-  return target == "aoti" ? aoti(artifact, manifest.contract) : torchscript(artifact, manifest.contract);
+  return (target == "aoti" ? aoti : torchscript)(artifact, manifest.contract, capture);
 }
 
 }  // namespace
 
-Model Model::load(const fs::path& bundle, const std::string& target) {
+Model Model::load(const fs::path& bundle, const std::string& target, const Options& options) {
   const fs::path folder = fs::absolute(bundle);
   const Manifest manifest = open_bundle(folder);
   Model model;
   model.contract_ = manifest.contract;
   model.target_ = choose_target(manifest, target, folder);
+  model.ungraphed_ = ungraphed_reason(options.cuda_graphs, model.contract_.device, model.target_);
   check_environment(manifest, model.target_, folder);
   try {
-    model.runner_ = load_target(manifest, model.target_, folder);
+    const Capture capture = model.ungraphed_.empty() ? options.cuda_graphs : Capture::off;
+    model.runner_ = load_target(manifest, model.target_, folder, capture);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -145,6 +167,8 @@ NamedTensors Model::operator()(const NamedTensors& inputs) const {
   std::vector<Tensor> outputs;
   try {
     outputs = runner_->run(ordered);
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     throw Error(Kind::upstream, "the target " + target_ + " failed: " + error.what(), "a call",
                 "try another target, or smaller inputs if the memory was short");
@@ -154,6 +178,10 @@ NamedTensors Model::operator()(const NamedTensors& inputs) const {
     named[contract_.outputs.at(i)] = std::move(outputs[i]);
   }
   return named;
+}
+
+CudaGraphs Model::cuda_graphs() const {
+  return ungraphed_.empty() ? runner_->cuda_graphs() : CudaGraphs{{}, 0, ungraphed_};
 }
 
 }  // namespace fuseconv::runtime

@@ -6,8 +6,10 @@
 #include <torch/version.h>
 
 #include <cstring>
+#include <mutex>
 
 #include "fuseconv/error.h"
+#include "graphed_call.h"
 #include "runner.h"
 
 namespace fuseconv::runtime {
@@ -46,34 +48,12 @@ std::vector<Tensor> from_torch(const std::vector<at::Tensor>& tensors) {
   return results;
 }
 
-class TorchScript final : public Runner {
+class TorchRunner final : public Runner {
  public:
-  TorchScript(const std::filesystem::path& artifact, const Contract& contract)
-      : device_(contract.device), module_(torch::jit::load(artifact.string(), at::Device(device_))) {}
-
-  std::vector<Tensor> run(const std::vector<const Tensor*>& inputs) override {
-    const c10::InferenceMode guard;
-    std::vector<c10::IValue> values;
-    for (const Tensor* input : inputs) {
-      values.emplace_back(to_torch(*input, device_));
-    }
-    std::vector<at::Tensor> outputs;
-    const c10::IValue result = module_.forward(values);
-    for (const c10::IValue& value : result.toTupleRef().elements()) {
-      outputs.push_back(value.toTensor());
-    }
-    return from_torch(outputs);
-  }
-
- private:
-  std::string device_;
-  torch::jit::Module module_;
-};
-
-class Aoti final : public Runner {
- public:
-  Aoti(const std::filesystem::path& artifact, const Contract& contract)
-      : device_(contract.device), package_(artifact.string()) {}
+  TorchRunner(Call call, const Contract& contract, Capture capture)
+      : device_(contract.device),
+        graphs_(capture == Capture::off ? nullptr : graphed(call, contract, capture == Capture::on)),
+        call_(std::move(call)) {}
 
   std::vector<Tensor> run(const std::vector<const Tensor*>& inputs) override {
     const c10::InferenceMode guard;
@@ -81,12 +61,15 @@ class Aoti final : public Runner {
     for (const Tensor* input : inputs) {
       values.push_back(to_torch(*input, device_));
     }
-    return from_torch(package_.run(values));
+    return from_torch(graphs_ ? graphs_->run(values) : call_(values));
   }
+
+  CudaGraphs cuda_graphs() override { return graphs_ ? graphs_->status() : CudaGraphs(); }
 
  private:
   std::string device_;
-  torch::inductor::AOTIModelPackageLoader package_;
+  std::unique_ptr<GraphedCall> graphs_;
+  Call call_;
 };
 
 }  // namespace
@@ -102,12 +85,32 @@ void load_torch_library(const std::filesystem::path& path) {
   }
 }
 
-std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract) {
-  return std::make_unique<TorchScript>(artifact, contract);
+std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract, Capture capture) {
+  const auto module =
+      std::make_shared<torch::jit::Module>(torch::jit::load(artifact.string(), at::Device(contract.device)));
+  const Call call = [module](const std::vector<at::Tensor>& inputs) {
+    std::vector<at::Tensor> outputs;
+    const c10::IValue result = module->forward({inputs.begin(), inputs.end()});
+    for (const c10::IValue& value : result.toTupleRef().elements()) {
+      outputs.push_back(value.toTensor());
+    }
+    return outputs;
+  };
+  return std::make_unique<TorchRunner>(call, contract, capture);
 }
 
-std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract) {
-  return std::make_unique<Aoti>(artifact, contract);
+std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, Capture capture) {
+  // A package that guards itself against threads serves one call at a time too, and waits on the host for the GPU
+  // between two, which no CUDA graph can hold.
+  constexpr bool kSingleThreaded = true;
+  const auto package =
+      std::make_shared<torch::inductor::AOTIModelPackageLoader>(artifact.string(), "model", kSingleThreaded);
+  const auto guard = std::make_shared<std::mutex>();
+  const Call call = [package, guard](const std::vector<at::Tensor>& inputs) {
+    const std::lock_guard lock(*guard);
+    return package->run(inputs);
+  };
+  return std::make_unique<TorchRunner>(call, contract, capture);
 }
 
 }  // namespace fuseconv::runtime

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fuseconv.buckets import parse_buckets
 from fuseconv.commands.options import json_option, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
@@ -24,6 +25,7 @@ from fuseconv.errors import UsageError
 @model_options
 @click.option("--plan", type=Path, metavar="FILE", help="Execute this plan instead of matching rules.")
 @click.option("--allow", multiple=True, metavar="NAME", help="Apply a rule that changes numbers: gelu-tanh.")
+@click.option("--bucket", metavar="BUCKETS", help="Sizes to pad a batch to for CUDA graphs: 'batch=1,8,32'.")
 @click.option("--lock", is_flag=True, help="Write the sites of each rule to fuseconv.lock.")
 @click.option("--frozen", is_flag=True, help="Fail if a site in fuseconv.lock is lost, or another is gained.")
 @click.option("--dry-run", is_flag=True, help="Match, print the fusions, write nothing.")
@@ -40,6 +42,7 @@ def convert(
     output: Path | None,
     plan: Path | None,
     allow: tuple[str, ...],
+    bucket: str | None,
     lock: bool,
     frozen: bool,
     dry_run: bool,
@@ -56,7 +59,7 @@ def convert(
         raise UsageError(
             f"--lock writes what {other} must not change", where="--lock", fix=f"leave out --lock or {other}"
         )
-    options = reading(**source)
+    options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
 
     from fuseconv import pipeline, report
     from fuseconv.matching.lock import NAME
@@ -86,6 +89,7 @@ def convert(
         plan=plan,
         allow=allow,
         allow_mismatch=allow_mismatch,
+        buckets=buckets,
         lock=locked if lock else None,
         frozen=locked if frozen else None,
         progress=shown,

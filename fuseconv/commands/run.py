@@ -28,7 +28,7 @@ def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Ou
     from fuseconv.inputs import from_file
     from fuseconv.runtime import load
 
-    model = load(bundle, target=target)
+    model = load(bundle, target=target, cuda_graphs=False)  # for one call a capture is lost
     tensors = from_file(inputs_file, model.contract)
     results = model(*(tensors[spec.name].to(model.device) for spec in model.contract.inputs))
     outputs = (results,) if len(model.contract.outputs) == 1 else tuple(results)

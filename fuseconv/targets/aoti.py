@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,13 +88,18 @@ def load(path: Path, device: str) -> Runner:
     """Loads what `write` wrote; the op libraries it calls must be loaded before.
 
     The machine code assumes contiguous, aligned inputs and checks neither: an input that is not so is copied.
+
+    A package that guards itself against threads serves one call at a time too, and waits on the host for the GPU
+    between two, which no CUDA graph can hold. So the calls are guarded here.
     """
     import torch._inductor
 
-    package = torch._inductor.aoti_load_package(str(path))
+    package = torch._inductor.aoti_load_package(str(path), run_single_threaded=True)
+    guard = threading.Lock()
 
     def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(package(*map(_regular, inputs)))
+        with guard:
+            return tuple(package(*map(_regular, inputs)))
 
     return run
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,21 @@ struct TensorSpec {
   std::vector<Size> shape;
 };
 
+// The sizes that a dim, the first axis of whatever has it, is rounded up to for CUDA graphs.
+struct Buckets {
+  std::string dim;
+  std::vector<int64_t> sizes;        // ascending
+  std::vector<std::string> outputs;  // those that have the dim
+
+  // How many rows a call of `size` rows is run with; of none there is none to repeat.
+  int64_t rounded(int64_t size) const;
+};
+
 struct Contract {
   std::vector<TensorSpec> inputs;
   std::vector<std::string> outputs;
   std::string device;
+  std::optional<Buckets> buckets;
 
   // The tensors in the order of the inputs. Throws Error of kind contract.
   std::vector<const Tensor*> bind(const NamedTensors& tensors) const;

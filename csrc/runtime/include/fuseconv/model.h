@@ -9,6 +9,7 @@
 #include <string>
 
 #include "fuseconv/contract.h"
+#include "fuseconv/cuda_graphs.h"
 #include "fuseconv/error.h"
 #include "fuseconv/safetensors.h"
 
@@ -16,15 +17,22 @@ namespace fuseconv::runtime {
 
 class Runner;
 
+struct Options {
+  Capture cuda_graphs = Capture::automatic;
+};
+
 class Model {
  public:
   // `target` is aoti, torchscript, onnx-plugin or onnx; empty takes the first of these that the bundle has. Throws
   // Error as fuseconv.load does.
-  static Model load(const std::filesystem::path& bundle, const std::string& target = "");
+  static Model load(const std::filesystem::path& bundle, const std::string& target = "", const Options& options = {});
 
   // Checks the tensors against the contract and computes the outputs, by name. Throws Error: of kind contract when the
   // call does not honour it, of kind upstream when the artifact fails.
   NamedTensors operator()(const NamedTensors& inputs) const;
+
+  // What is replayed from CUDA graphs so far.
+  CudaGraphs cuda_graphs() const;
 
   const Contract& contract() const { return contract_; }
   const std::string& target() const { return target_; }
@@ -32,6 +40,7 @@ class Model {
  private:
   Contract contract_;
   std::string target_;
+  std::string ungraphed_;  // why there are no CUDA graphs, if there are none
   std::shared_ptr<Runner> runner_;
 };
 

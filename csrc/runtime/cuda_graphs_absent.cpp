@@ -1,0 +1,12 @@
+// A runtime that was built against a LibTorch without CUDA.
+#include "fuseconv/error.h"
+#include "graphed_call.h"
+
+namespace fuseconv::runtime {
+
+std::unique_ptr<GraphedCall> graphed(Call, const Contract&, bool) {
+  throw Error(Kind::unsupported, "this program was built without CUDA", "cuda_graphs",
+              "build it against a LibTorch that has CUDA");
+}
+
+}  // namespace fuseconv::runtime
