@@ -1,4 +1,5 @@
 // TorchScript and AOTInductor, by LibTorch.
+#include <ATen/Functions.h>
 #include <ATen/Version.h>
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
