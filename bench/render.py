@@ -61,7 +61,7 @@ def row_lines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def mean_lines(rows: Sequence[Row], keys: Sequence[str]) -> Iterator[str]:
-    """Yields a line for each value of `keys`: geometric means of our time over the limit, and of peers' over ours."""
+    """Yields a line for each value of `keys`: geometric means, of a peer's ratios where all rows have one."""
     yield f"| {' | '.join(keys)} | rows | ours / limit | " + " | ".join(map(title, PEERS)) + " |"
     yield "|" + "---|" * len(keys) + "--:|" * (2 + len(PEERS))
     groups: dict[tuple[str, ...], list[Row]] = {}
@@ -70,9 +70,10 @@ def mean_lines(rows: Sequence[Row], keys: Sequence[str]) -> Iterator[str]:
     for names, group in groups.items():
         limit = mean(group, lambda row: 1 / ratio(row, "limit"))
         peers = [
-            f"{mean(having, lambda row, peer=peer: ratio(row, peer)):.2f}x" if having else ""
+            f"{mean(group, lambda row, peer=peer: ratio(row, peer)):.2f}x"
+            if all(row[f"{peer}_us"] for row in group)
+            else ""
             for peer in PEERS
-            for having in [[row for row in group if row[f"{peer}_us"]]]
         ]
         yield f"| {' | '.join([*names, str(len(group)), f'{limit:.3f}', *peers])} |"
 

@@ -84,6 +84,11 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
   using A = Compute<T>;
   constexpr int kSize = kVectorSize<T>;
   constexpr bool kApart = kResidual && sizeof(T) == 2;
+  // Of half as many bytes the weights are the larger part of what is asked for at a time: 2 % faster so. With a
+  // residual, and in f32 and f64, it is up to 4 % slower.
+  constexpr bool kKeepsWeights = !kResidual && sizeof(T) == 2;
+  using LoadRow = std::conditional_t<kKeepsWeights, LoadPassing, Load>;
+  using LoadWeight = std::conditional_t<kKeepsWeights, LoadKept, Load>;
   const int lane = threadIdx.x % Threads;
   const int columns = static_cast<int>(a.columns);
   Group<Threads> group;
@@ -91,7 +96,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
     int64_t offsets[4];
     row_offsets(a.rows, index, offsets);
     Run<T> x[Chunks], residual[kResidual ? Chunks : 1];
-    fetch_row<T, Threads>(a.x + offsets[1], x, lane, columns, A(0));
+    fetch_row<T, Threads, LoadRow>(a.x + offsets[1], x, lane, columns, A(0));
     A first = sizeof(T) == 2 ? widen(a.x[offsets[1]]) : A(0);
     if constexpr (kResidual) {
       fetch_row<T, Threads>(a.residual + offsets[2], residual, lane, columns, A(0));
@@ -133,8 +138,8 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
           store_run(a.sum + offsets[3] + column, narrow_run<T>(v), a.streaming);
         }
         // In place of no bias -0, which changes no sign.
-        widen_run(a.weight == nullptr ? constant_run(narrow<T>(A(1))) : LoadKept{}(a.weight + column), weight);
-        widen_run(a.bias == nullptr ? constant_run(narrow<T>(A(-0.0))) : LoadKept{}(a.bias + column), bias);
+        widen_run(a.weight == nullptr ? constant_run(narrow<T>(A(1))) : LoadWeight{}(a.weight + column), weight);
+        widen_run(a.bias == nullptr ? constant_run(narrow<T>(A(-0.0))) : LoadWeight{}(a.bias + column), bias);
 #pragma unroll
         for (int i = 0; i < kSize; ++i) {
           const A normalised = sizeof(T) == 2 ? fma(v[i], m.factor, shift) : m.normalised(v[i]);

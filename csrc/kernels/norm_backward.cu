@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
     };
     const Moments<A> m = moments_of_row<T, Threads, Chunks>(group, a.norm, values, first, lane, columns);
     Run<T> weight[Chunks];
-    fetch_row<T, Threads, LoadKept>(a.weight, weight, lane, a.weight == nullptr ? 0 : columns, A(1));
+    fetch_row<T, Threads>(a.weight, weight, lane, a.weight == nullptr ? 0 : columns, A(1));
     A along = 0, level = 0;  // the means of h n, and of h
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk) {

@@ -119,7 +119,7 @@ __device__ __forceinline__ void for_each_row(int64_t row_count, Body body) {
 
 // Rows in the registers of a group: a thread holds Chunks runs, Threads runs apart. Past the end of the row it holds
 // `outside`.
-template <class T, int Threads, class Load = LoadPassing, int Chunks>
+template <class T, int Threads, class LoadRun = Load, int Chunks>
 __device__ __forceinline__ void fetch_row(const T* x, Run<T> (&runs)[Chunks], int lane, int columns,
                                           Compute<T> outside) {
 #pragma unroll
@@ -127,7 +127,7 @@ __device__ __forceinline__ void fetch_row(const T* x, Run<T> (&runs)[Chunks], in
     const int column = (chunk * Threads + lane) * kVectorSize<T>;
     runs[chunk] = constant_run(narrow<T>(outside));
     if (column < columns) {
-      runs[chunk] = Load{}(x + column);
+      runs[chunk] = LoadRun{}(x + column);
     }
   }
 }

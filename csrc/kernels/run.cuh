@@ -29,8 +29,14 @@ __device__ __forceinline__ Run<T> load_run(const T* x) {
   return load_run<kVectorSize<T>>(x);
 }
 
-// Rows pass once through a processor's own cache, and would drive out the weights that it needs for every row. These
-// loads of 16 bytes say which lines it should keep (PTX ISA 8.0, ld.L1::no_allocate and L1::evict_last).
+// Ways to load a run of 16 bytes. A row that passes once through a processor's own cache drives out the weights that it
+// needs for every row, if nothing says which lines to keep (PTX ISA 8.0, ld.L1::no_allocate and L1::evict_last).
+struct Load {
+  template <class T>
+  __device__ __forceinline__ Run<T> operator()(const T* x) const {
+    return load_run(x);
+  }
+};
 struct LoadPassing {
   template <class T>
   __device__ __forceinline__ Run<T> operator()(const T* x) const {
