@@ -3,8 +3,8 @@
     compute-sanitizer --tool memcheck --kernel-name kns=fuseconv python bench/sanitized.py layer_norm_act
     compute-sanitizer --tool racecheck python bench/sanitized.py linear_act --dtype bfloat16 --backend sm90
 
-`kns=fuseconv` watches our kernels alone. Under racecheck that breaks cuBLAS's kernels of f16 and bf16, which then fail with
-an illegal access (CUDA 13.0): there, watch all, or name a backend of ours. docs/adding-an-op.md has what was run.
+`kns=fuseconv` watches our kernels alone. Under racecheck that breaks cuBLAS's kernels of f16 and bf16, which then fail
+with an illegal access (CUDA 13.0): there, watch all, or name a backend of ours.
 """
 
 from __future__ import annotations
