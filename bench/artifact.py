@@ -13,15 +13,16 @@ from pathlib import Path
 import torch
 from cases import DTYPES
 from clock import Call, captured
-from peers import Problem, packaged
+from peers import Problem, packaged, session
 from zoo import ENTRIES
 
 from fuseconv import parity, pipeline
 from fuseconv.bundle import open_bundle
 from fuseconv.commands.progress import shown
+from fuseconv.ops.library import PLUGINS
 from fuseconv.runtime import load
 from fuseconv.sources import Options
-from fuseconv.targets import aoti
+from fuseconv.targets import aoti, onnx, onnx_plugin
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,13 @@ def builder(bundle: Path, target: str) -> Callable[[Problem, bool], Call]:
     """Returns what builds calls of one of a bundle's targets, as `peers` has them."""
 
     def build(problem: Problem, graph: bool) -> Call:
-        model = load(bundle, target)  # the op library too
+        model = load(bundle, target, cuda_graphs=False)  # the op library too
+        artifact = bundle / open_bundle(bundle).targets[target]
         if graph and target == aoti.NAME:
-            return packaged(bundle / open_bundle(bundle).targets[target], problem, graph)
+            return packaged(artifact, problem, graph)
+        if graph and target in (onnx.NAME, onnx_plugin.NAME):  # its graphs are its own
+            plugin = bundle / "lib" / PLUGINS[problem.device] if target == onnx_plugin.NAME else None
+            return session(artifact, problem, graph, plugin)
         call: Call = lambda: model(*problem.inputs)  # noqa: E731
         return captured(call) if graph else call
 

@@ -270,12 +270,18 @@ def together(arguments: argparse.Namespace) -> tuple[list[Row], dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         turns = ["--turns", str(Path(folder, "turns")), "--until", str(arguments.until)]
         given = [word for word in sys.argv[1:] if word != "--together"]
+        asked = list(wanted(arguments))
+        # Threads of torch wait for each other by spinning: more of them than cores make every process many times slower.
+        # What is timed on the CPU is timed with all of them.
+        share = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(asked)))}
+        environment = {**os.environ, **(share if arguments.device == "cuda" else {})}
         children = {
             (entry, dtype): subprocess.Popen(  # noqa: S603 - this script
                 [sys.executable, __file__, *given, *turns, "--only", entry.at, "--dtype", dtype],
                 stdout=subprocess.DEVNULL,
+                env=environment,
             )
-            for entry, dtype in wanted(arguments)
+            for entry, dtype in asked
         }
         statuses = {one: child.wait() for one, child in children.items()}
     failed = {f"{entry.at} {dtype}": "see above" for (entry, dtype), status in statuses.items() if status}

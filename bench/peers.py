@@ -89,7 +89,7 @@ def onnxruntime(*, optimized: bool) -> Callable[[Problem, bool], Call]:
             torch.onnx.export(
                 problem.module, problem.inputs, path, dynamo=True, external_data=True, verbose=False, report=False
             )
-        return _session(_optimized(path, problem) if optimized else path, problem, graph)
+        return session(_optimized(path, problem) if optimized else path, problem, graph)
 
     return build
 
@@ -110,12 +110,21 @@ def _optimized(path: Path, problem: Problem) -> Path:
     return made
 
 
-def _session(path: Path, problem: Problem, graph: bool) -> Call:
-    """Binds inputs and outputs once, to memory of torch, and works on torch's stream: nothing is copied or awaited."""
+def session(path: Path, problem: Problem, graph: bool, library: Path | None = None) -> Call:
+    """Binds inputs and outputs once, to memory of torch, and works on torch's stream: nothing is copied or awaited.
+
+    Args:
+        path: of the model.
+        problem: what it is called with.
+        graph: whether ONNX Runtime captures its work, and replays it.
+        library: of the ops that the model needs besides ONNX Runtime's.
+    """
     import onnxruntime as ort
 
     options, providers = ort.SessionOptions(), ["CPUExecutionProvider"]
     options.log_severity_level = 3
+    if library is not None:
+        options.register_custom_ops_library(str(library))
     run_options = ort.RunOptions()
     if problem.device == "cuda":
         ort.preload_dlls()
