@@ -271,7 +271,7 @@ def together(arguments: argparse.Namespace) -> tuple[list[Row], dict[str, str]]:
         turns = ["--turns", str(Path(folder, "turns")), "--until", str(arguments.until)]
         given = [word for word in sys.argv[1:] if word != "--together"]
         asked = list(wanted(arguments))
-        # Threads of torch wait for each other by spinning: more than there are cores, they slow down every process. What
+        # Threads of torch wait for each other by spinning: more than there are cores, they slow every process. What
         # is timed on the CPU is timed with all of them.
         share = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(asked)))}
         environment = {**os.environ, **(share if arguments.device == "cuda" else {})}
