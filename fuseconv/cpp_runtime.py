@@ -67,7 +67,7 @@ def check_buildable() -> None:
         UnsupportedError: a tool or a header is missing; the error names all that are.
     """
     compilers = (os.environ.get("CXX", "").partition(" ")[0], "c++", "g++", "clang++")
-    headers = (_json(), Path("/usr/include"), Path("/usr/local/include"))
+    headers = (json_headers(), Path("/usr/include"), Path("/usr/local/include"))
     there = {
         "CMake": _tool("cmake"),
         "ninja or make": _tool("ninja") or _tool("make"),
@@ -193,6 +193,14 @@ def libraries(device: str) -> dict[str, str]:
     return found
 
 
+def json_headers() -> Path | None:
+    """Returns the folder for nlohmann/json.hpp: what FUSECONV_JSON names, the Python package's, or None."""
+    if named := os.environ.get("FUSECONV_JSON"):
+        return Path(named)
+    package = _package("nlohmann_json")
+    return None if package is None else package / "include"
+
+
 def _said(status: int, text: str, program: Path) -> FuseconvError:
     """Returns the error that the program printed and ended with."""
     match = _SAID.search(text.strip())
@@ -205,8 +213,8 @@ def _said(status: int, text: str, program: Path) -> FuseconvError:
 def _cmake(folder: Path) -> None:
     """Builds in a folder of its own."""
     settings: dict[str, object] = {"CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path}
-    if (json := _json()) is not None:
-        settings["FUSECONV_JSON"] = json
+    if (headers := json_headers()) is not None:
+        settings["FUSECONV_JSON"] = headers
     cmake, ninja = _tool("cmake"), _tool("ninja")
     assert cmake is not None  # `missing` has looked
     if ninja is not None:
@@ -247,11 +255,6 @@ def _sources() -> Path:
 def _tool(name: str) -> str | None:
     """A program on the PATH, or beside this Python, whose environment may not be active."""
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
-
-
-def _json() -> Path | None:
-    package = _package("nlohmann_json")
-    return None if package is None else package / "include"
 
 
 def _package(name: str) -> Path | None:

@@ -275,7 +275,7 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
     """Prints what a machine or a bundle has, and the remedy for what it lacks."""
     table = _Table("", "what", "found", "fix")
     for finding in findings:
-        state = mark(finding.ok) if finding.ok or finding.needed else Text("none", style="yellow")
+        state = mark(finding.ok) if finding.ok or finding.needed else Text("no", style="yellow")
         table.add(state, finding.name, finding.found, "" if finding.ok else finding.fix)
     console.print(table)
 

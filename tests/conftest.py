@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -90,7 +89,6 @@ def programs() -> Path:
     """
     build = ROOT / "build" / "cpp"
     build.parent.mkdir(exist_ok=True)
-    json = importlib.util.find_spec("nlohmann_json")
     # Of ONNX Runtime's header the build of the plugin has a copy: unpacked beside its objects, named, or the system's.
     unpacked = sorted(ROOT.glob("build/*/onnxruntime/usr/include/onnxruntime"))
     settings = {
@@ -98,7 +96,7 @@ def programs() -> Path:
         "CMAKE_CXX_FLAGS_DEBUG": "-O0",  # and no debug information: half of the time
         "CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path,
         "fuseconv_DIR": ROOT / "csrc" / "runtime",
-        "FUSECONV_JSON": Path(json.submodule_search_locations[0]) / "include",
+        "FUSECONV_JSON": cpp_runtime.json_headers() or "/usr/include",
         "FUSECONV_ONNXRUNTIME": os.environ.get("FUSECONV_ONNXRUNTIME_INCLUDE")
         or (unpacked or ["/usr/include/onnxruntime"])[0],
     }
