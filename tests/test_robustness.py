@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fuseconv import cli, cpp_runtime
 from fuseconv.bundle import open_bundle, seal
-from fuseconv.errors import UpstreamError
+from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.runtime import load
 from fuseconv.targets import TARGETS, Context
 
@@ -229,14 +229,19 @@ def test_what_is_planted_in_the_working_directory_is_not_loaded(
     assert not loaded()
 
 
-@pytest.mark.parametrize("target", ["aoti", "torchscript", "onnx-plugin"])
-def test_the_mark_of_a_loaded_library_is_seen(
+@pytest.mark.parametrize("target", CALLED)
+def test_a_library_that_serves_no_op_is_loaded_and_said_to_be_wrong(
     target: str, run_in_cpp: Callable[..., tuple[int, str, Path]], bundle_copy: Path, loaded: Callable[[], bool]
 ) -> None:
-    """The tests above would see one: the bundle's own libraries leave the mark, and then serve no op."""
-    status, _, _ = run_in_cpp(bundle_copy, INPUTS, "--target", target)
-    assert status in (4, 5)
+    """The mark that the tests above look for is seen: the bundle's own libraries leave it here."""
+    status, said, _ = run_in_cpp(bundle_copy, INPUTS, "--target", target)
     assert loaded()
+    if target == "onnx-plugin":
+        with pytest.raises(UnsupportedError, match="does not load the op library: ") as caught:
+            load(bundle_copy, target)
+        assert "does not load the op library: " in said
+        assert said.endswith(f"\n  at: {caught.value.where}\n  fix: {caught.value.fix}\n")
+    assert status == (4 if target == "onnx-plugin" else 5)
 
 
 # ---- machines ----
