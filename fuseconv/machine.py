@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
-from fuseconv import ops
+from fuseconv import cpp_runtime, ops
 from fuseconv.bundle import open_bundle
-from fuseconv.errors import FuseconvError
+from fuseconv.errors import FuseconvError, UnsupportedError
 from fuseconv.ops import library
-from fuseconv.runtime import load_target
+from fuseconv.runtime import check_target, choose_target
+from fuseconv.targets import onnx_session
 
 TORCH_OLDEST = (2, 10)
 
@@ -60,29 +61,53 @@ def findings() -> Iterator[Finding]:
     yield _plugin("cpu")
     if torch.cuda.is_available():
         yield _plugin("cuda")
+    yield _cpp_runtime()
     yield _package("transformers", "Hugging Face folders", "pip install 'fuseconv[huggingface]'")
 
 
-def bundle_findings(path: Path) -> Iterator[Finding]:
-    """Yields whether the bundle is whole, and for each of its targets whether it loads here.
+def bundle_findings(path: Path) -> tuple[list[Finding], FuseconvError | None]:
+    """Looks at a bundle and loads nothing of it.
+
+    Returns:
+        Whether it is whole, where it was made, and for each target whether it can be loaded here; and the error that
+        loading it without naming a target would be, None if it can be.
 
     Raises:
         UsageError: there is no such bundle.
-        RefusedError: it is damaged; nothing of it was loaded.
+        RefusedError: it is damaged.
     """
-    manifest = open_bundle(path)
-    yield Finding("files", True, f"{len(manifest.files)}, all as the manifest says")
+    folder = path.absolute()
+    manifest = open_bundle(folder)
+    made = manifest.environment
+    versions = [f"torch {made.torch}", f"ONNX Runtime {made.onnxruntime}"]
+    places = [f"{made.machine} with {made.cpu}", f"GPU architecture {made.gpu}"]
     parity = (
         "fails; the bundle was kept with --allow-mismatch" if manifest.mismatch else f"{len(manifest.parity)} rows pass"
     )
-    yield Finding("parity where made", not manifest.mismatch, parity, "convert again")
+    found = [
+        Finding("files", True, f"{len(manifest.files)}, all as the manifest says"),
+        Finding("made with", True, ", ".join(versions if made.onnxruntime else versions[:1])),
+        Finding("made on", True, ", ".join(places if made.gpu else places[:1])),
+        Finding("parity there", not manifest.mismatch, parity, "convert again"),
+    ]
+    preferred = choose_target(manifest, None, folder)
+    errors: dict[str, FuseconvError] = {}
     for target in sorted(manifest.targets):
         try:
-            load_target(path.absolute(), manifest, target)
+            check_target(folder, manifest, target)
         except FuseconvError as error:
-            yield Finding(target, False, error.what, error.fix)
+            errors[target] = error
+            found.append(Finding(target, False, error.what, error.fix, needed=target == preferred))
         else:
-            yield Finding(target, True, "loads")
+            found.append(
+                Finding(target, True, "can be loaded" + (", and is unless another is named" * (target == preferred)))
+            )
+    if preferred not in errors:
+        return found, None
+    first, others = errors[preferred], [target for target in sorted(manifest.targets) if target not in errors]
+    what = f"the target {preferred}, which is loaded unless another is named, cannot be: {first.what}"
+    fix = first.fix + (f", or load the target {others[0]}, which can be" if others else "")
+    return found, type(first)(what, where=first.where, fix=fix)
 
 
 def _torch() -> Finding:
@@ -122,6 +147,8 @@ def _compiler() -> Finding:
     if compiler is None:
         return Finding(name, False, "none", "AOTInductor needs one to convert: apt-get install g++")
     command = [*compiler.split(), "--version"]
+    if shutil.which(command[0]) is None:
+        return Finding(name, False, f"{command[0]} is not there", "set CXX to a working compiler")
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the user's own CXX
     first = done.stdout.splitlines()[0] if done.stdout else f"{compiler} prints no version"
     return Finding(name, done.returncode == 0, first, "set CXX to a working compiler")
@@ -136,9 +163,24 @@ def _package(package: str, purpose: str, fix: str) -> Finding:
 
 def _onnxruntime() -> Finding:
     try:
-        import onnxruntime
-    except ImportError:
-        return Finding("onnxruntime", False, "not installed", "pip install 'fuseconv[cpu]' or 'fuseconv[gpu]'")
+        onnx_session.check_installed("cpu")
+    except UnsupportedError as error:
+        return Finding("onnxruntime", False, error.what, error.fix)
+    import onnxruntime
+
     providers: Callable[[], list[str]] = onnxruntime.get_available_providers
     names = ", ".join(name.removesuffix("ExecutionProvider") for name in providers())
     return Finding("onnxruntime", True, f"{onnxruntime.__version__}, {names}")
+
+
+def _cpp_runtime() -> Finding:
+    name = "C++ runtime"
+    try:
+        program = cpp_runtime.find()
+        if program is None:
+            cpp_runtime.check_buildable()
+            return Finding(name, False, "not built", cpp_runtime.HOW_TO_BUILD)
+        versions = cpp_runtime.versions(program)
+    except FuseconvError as error:
+        return Finding(name, False, error.what, error.fix)
+    return Finding(name, True, ", ".join([str(program), *(f"{name} {version}" for name, version in versions.items())]))

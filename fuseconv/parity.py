@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fuseconv.contract import Contract
 from fuseconv.errors import ContractError, FileError, RefusedError, UpstreamError, UsageError
 from fuseconv.inputs import draw, example_sizes, sizes_to_try
 from fuseconv.padding import batched, hard, rows_of, unpadded
-from fuseconv.runtime import Model, load_target
+from fuseconv.runtime import Model, check_device, load_target
 from fuseconv.targets.artifact import dim_symbols
 from fuseconv.tolerance import Row, compare, incomparable
 from fuseconv.truth import run_in_float64
@@ -85,15 +86,16 @@ class Report:
         targets = dict.fromkeys(row.target for row in self.rows)
         return {
             "ok": self.ok,
-            "targets": {target: self._worst(target) for target in targets},
+            "targets": {target: worst([row for row in self.rows if row.target == target]) for target in targets},
             "rows": [row.to_json() for row in self.rows],
         }
 
-    def _worst(self, target: str) -> dict[str, Any]:
-        rows = [row.row for row in self.rows if row.target == target]
-        figures = {name: max((getattr(row, name) for row in rows), key=_nan_is_largest) for name in _FIGURES}
-        reason = next((row.reason for row in rows if row.reason), "")
-        return Row(ok=all(row.ok for row in rows), **figures, reason=reason).to_json()
+
+def worst(rows: Sequence[OutputRow]) -> dict[str, Any]:
+    """Returns whether all rows pass, the largest of each figure, and the first reason, as plain JSON values."""
+    figures = {name: max((getattr(row.row, name) for row in rows), key=_nan_is_largest) for name in _FIGURES}
+    reason = next((row.row.reason for row in rows if row.row.reason), "")
+    return Row(ok=all(row.row.ok for row in rows), **figures, reason=reason).to_json()
 
 
 _FIGURES = ("max_abs", "max_rel", "rmse_vs_fp64", "rmse_original_vs_fp64")
@@ -234,15 +236,16 @@ def verify(
         UsageError: there is no such bundle, `against` is another model, or `inputs` came without it.
         RefusedError: the bundle is damaged.
         UnsupportedError: a target cannot run here.
+        UpstreamError: there is no CUDA device, or an artifact does not load.
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
-    references = _references(folder, manifest, against, inputs)
+    references = references_of(folder, manifest, against, inputs)
     rows: list[OutputRow] = []
     for target in sorted(manifest.targets):
         model = load_target(folder, manifest, target)
         for reference in references:
-            rows += _judge(model, reference)
+            rows += judge(target, manifest.contract, reference, partial(outputs_of, model))
         rows += _judge_padded(model, references)
     return Report(tuple(rows))
 
@@ -261,10 +264,12 @@ def check_source(manifest: Manifest, sha256: str, model: str | Path) -> None:
         )
 
 
-def _references(
+def references_of(
     folder: Path, manifest: Manifest, against: Program | None, inputs: tuple[torch.Tensor, ...] | None
 ) -> list[Reference]:
+    """Returns what a bundle is judged by: read from it, or made anew `against` the original; errors as in `verify`."""
     contract = manifest.contract
+    check_device(contract.device, folder)
     if against is None:
         if inputs is not None:
             raise UsageError(
@@ -286,8 +291,26 @@ def _signature(contract: Contract) -> str:
     return f"{', '.join(map(str, contract.inputs))} -> {', '.join(contract.outputs)} on {contract.device}"
 
 
-def _judge(model: Model, reference: Reference) -> list[OutputRow]:
-    return _rows(model, reference, reference.case.name, lambda: _call(model, reference.case.inputs))
+def outputs_of(model: Model, case: Case) -> tuple[torch.Tensor, ...]:
+    """Calls a model on a case; a tuple also of one output."""
+    result = model(*case.inputs)
+    return (result,) if len(model.contract.outputs) == 1 else tuple(result)
+
+
+def judge(
+    target: str,
+    contract: Contract,
+    reference: Reference,
+    run: Callable[[Case], Sequence[torch.Tensor]],
+) -> list[OutputRow]:
+    """Runs a case and compares each output; where it fails to run, each is a row that says so."""
+    try:
+        triples = zip(run(reference.case), reference.original, reference.truth, strict=True)
+        judged = [compare(*triple) for triple in triples]
+    except (UpstreamError, ContractError) as error:
+        judged = [incomparable(error.what)] * len(contract.outputs)
+    rows = zip(contract.outputs, judged, strict=True)
+    return [OutputRow(target, reference.case.name, name, row) for name, row in rows]
 
 
 def _judge_padded(model: Model, references: Sequence[Reference]) -> list[OutputRow]:
@@ -301,22 +324,6 @@ def _judge_padded(model: Model, references: Sequence[Reference]) -> list[OutputR
     if index is None:
         return []
     reference, rows = references[index], sizes[index]
-    padded = hard(contract, buckets, reference.case.inputs)
     name = f"{reference.case.name}, padded to {buckets.dim} {buckets.rounded(rows)}"
-    return _rows(model, reference, name, lambda: unpadded(_call(model, padded), contract, rows))
-
-
-def _call(model: Model, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    result = model(*inputs)
-    return (result,) if len(model.contract.outputs) == 1 else tuple(result)
-
-
-def _rows(
-    model: Model, reference: Reference, case: str, run: Callable[[], tuple[torch.Tensor, ...]]
-) -> list[OutputRow]:
-    names = model.contract.outputs
-    try:
-        judged = [compare(*triple) for triple in zip(run(), reference.original, reference.truth, strict=True)]
-    except (UpstreamError, ContractError) as error:
-        judged = [incomparable(error.what)] * len(names)
-    return [OutputRow(model.target, case, name, row) for name, row in zip(names, judged, strict=True)]
+    padded = replace(reference, case=Case(name, hard(contract, buckets, reference.case.inputs)))
+    return judge(model.target, contract, padded, lambda case: unpadded(outputs_of(model, case), contract, rows))

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fuseconv import padding, parity, sources
+import torch
+
+from fuseconv import cpp_runtime, padding, parity, parity_matrix, sources
 from fuseconv.assembly import Progress, Written, copy_libraries, describe, target_names, write_targets
 from fuseconv.buckets import Buckets
 from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle, seal
@@ -25,6 +27,7 @@ from fuseconv.matching.plan import plan as make_plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan, read_plan
 from fuseconv.parity import Report
+from fuseconv.parity_matrix import Matrix
 from fuseconv.placement import place
 from fuseconv.proof import rule_check
 from fuseconv.proof.checked import checked_plan
@@ -215,8 +218,44 @@ def verify(
         UsageError: `against` is another model, or inputs came without it.
         FuseconvError: reading the original failed, or the bundle is damaged or cannot run here.
     """
+    program, inputs = _original(bundle, against, options or Options(), progress)
+    with progress("verify"):
+        return parity.verify(bundle, against=program, inputs=inputs)
+
+
+def verify_runtimes(
+    bundle: str | Path,
+    *,
+    against: str | Path | None = None,
+    options: Options | None = None,
+    build_runtime: bool = False,
+    progress: Progress = _silent,
+) -> Matrix:
+    """Proves a bundle's parity in every runtime of this machine: `verify` for Python and C++, with and without graphs.
+
+    Args:
+        bundle: the folder.
+        against: as `verify` takes it.
+        options: as `verify` takes them.
+        build_runtime: whether to build fuseconv-run, once, where it is to be had no other way.
+        progress: told of every step.
+
+    Raises:
+        FuseconvError: as `verify` does, or fuseconv-run does not build.
+    """
+    executable = cpp_runtime.find()
+    if executable is None and build_runtime:
+        with progress(f"build {cpp_runtime.NAME}"):
+            executable = cpp_runtime.build()
+    program, inputs = _original(bundle, against, options or Options(), progress)
+    return parity_matrix.verify_runtimes(bundle, against=program, inputs=inputs, program=executable, progress=progress)
+
+
+def _original(
+    bundle: str | Path, against: str | Path | None, options: Options, progress: Progress
+) -> tuple[Program | None, tuple[torch.Tensor, ...] | None]:
+    """Reads the model that a bundle is judged by, and the inputs in the file of the options, where they are given."""
     manifest = open_bundle(Path(bundle))
-    options = options or Options()
     if against is None:
         if options.inputs_file is not None:
             raise UsageError(
@@ -224,14 +263,11 @@ def verify(
                 where="--inputs",
                 fix="add --against MODEL",
             )
-        with progress("verify"):
-            return parity.verify(bundle)
+        return None, None
     options = replace(options, inputs=options.inputs or manifest.contract.inputs, device=manifest.contract.device)
     subject, program = read_program(against, options, progress)
     parity.check_source(manifest, subject.sha256, against)
-    inputs = program.examples if options.inputs_file is not None else None
-    with progress("verify"):
-        return parity.verify(bundle, against=program, inputs=inputs)
+    return program, program.examples if options.inputs_file is not None else None
 
 
 def convert(

@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from fuseconv.abilities import Ability
     from fuseconv.demo import Embedded
+    from fuseconv.errors import FuseconvError
     from fuseconv.latency import Latencies
     from fuseconv.machine import Finding
     from fuseconv.matching.explanation import Explained, Explanation
     from fuseconv.matching.steps import Miss, Plan
     from fuseconv.parity import Report
+    from fuseconv.parity_matrix import Cell, Matrix
     from fuseconv.pipeline import Conversion
     from fuseconv.proof.rule_check import CheckRow
     from fuseconv.rulebook.rule import Rule
@@ -155,6 +158,64 @@ def print_parity(console: Console, report: Report) -> None:
             console.print(f"{row.target}, {row.case}, {row.output}: {row.row.reason}", highlight=False, markup=False)
 
 
+def print_matrix(console: Console, matrix: Matrix) -> None:
+    """Prints a line a target and a column a runtime: the largest difference from the original, or that it is not here.
+
+    Below it are the reasons, each with the cells that it is for.
+    """
+    table = _Table(matrix.device, "Python", "C++")
+    cells = {(cell.name, cell.runtime): cell for cell in matrix.cells}
+    for name in dict.fromkeys(cell.name for cell in matrix.cells):
+        table.add(name, *(_matrix_cell(cells[name, runtime]) for runtime in ("python", "cpp")))
+    console.print(table)
+    console.print("\nin a cell: the largest difference from the original", highlight=False)
+    if matrix.program is not None:
+        console.print(f"C++: {matrix.program}", highlight=False, markup=False)
+    absent = [(f"{cell.name} in {_LANGUAGES[cell.runtime]}", cell.absent) for cell in matrix.cells]
+    _print_reasons(console, "not available here", [(name, error) for name, error in absent if error is not None])
+    for cell in matrix.cells:
+        for row in cell.rows:
+            if not row.row.ok:
+                where = f"{cell.name} in {_LANGUAGES[cell.runtime]}, {row.case}, {row.output}"
+                console.print(f"\n{where}: {row.row.reason}", highlight=False, markup=False)
+
+
+def print_abilities(console: Console, abilities: Sequence[Ability]) -> None:
+    """Prints a line a target and a column an action, and the reason and remedy of each that cannot be done."""
+    actions = list(dict.fromkeys(ability.action for ability in abilities))
+    can = {(one.device, one.target, one.action): one for one in abilities}
+    table = _Table("device", "target", *(_ACTIONS[action] for action in actions))
+    for device, target in dict.fromkeys((one.device, one.target) for one in abilities):
+        marks = (mark(can[device, target, action].lacking is None, "no") for action in actions)
+        table.add(device, target, *marks)
+    console.print()
+    console.print(table)
+    lacking = [(f"{one.device} {one.target}, {_ACTIONS[one.action]}", one.lacking) for one in abilities]
+    _print_reasons(console, "not here", [(name, error) for name, error in lacking if error is not None])
+
+
+def _print_reasons(console: Console, title: str, reasons: Iterable[tuple[str, FuseconvError]]) -> None:
+    """Prints every reason once, with what it is the reason of."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, error in reasons:
+        groups.setdefault((error.what, error.fix), []).append(name)
+    for (what, fix), names in groups.items():
+        console.print(f"\n{title}: {'; '.join(names)}", highlight=False, markup=False)
+        console.print(f"  {what}\n  fix: {fix}", highlight=False, markup=False)
+
+
+_LANGUAGES = {"python": "Python", "cpp": "C++"}
+
+_ACTIONS = {"convert": "convert", "python": "load in Python", "cpp": "load in C++"}
+
+
+def _matrix_cell(cell: Cell) -> Text:
+    if cell.ok is None:
+        return Text("not here", style="dim")
+    largest = max(row.row.max_abs for row in cell.rows)
+    return mark(cell.ok).append(f"  {largest:.1e}", style="default")
+
+
 def print_rules(console: Console, rules: Sequence[Rule]) -> None:
     """Prints each rule's name, stage and sentence."""
     table = _Table("rule", "stage", "finds")
@@ -214,7 +275,7 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
     """Prints what a machine or a bundle has, and the remedy for what it lacks."""
     table = _Table("", "what", "found", "fix")
     for finding in findings:
-        state = mark(finding.ok) if finding.ok or finding.needed else Text("none", style="yellow")
+        state = mark(finding.ok) if finding.ok or finding.needed else Text("no", style="yellow")
         table.add(state, finding.name, finding.found, "" if finding.ok else finding.fix)
     console.print(table)
 
@@ -249,9 +310,9 @@ def print_pairs(console: Console, pairs: Mapping[str, object]) -> None:
     console.print(table)
 
 
-def mark(ok: bool) -> Text:
+def mark(ok: bool, otherwise: str = "FAIL") -> Text:
     """Returns `ok` or `FAIL`, coloured."""
-    return Text("ok", style="green") if ok else Text("FAIL", style="bold red")
+    return Text("ok", style="green") if ok else Text(otherwise, style="bold red")
 
 
 def size_text(size: int) -> str:

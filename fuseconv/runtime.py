@@ -14,12 +14,15 @@ import torch
 from fuseconv.bundle import Environment, Manifest, check_private, open_bundle
 from fuseconv.contract import Contract
 from fuseconv.cuda_graphs import Choice, CudaGraphs, GraphedRunner, ungraphed_reason
-from fuseconv.errors import FuseconvError, UnsupportedError, UpstreamError, UsageError
+from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError, UsageError
+from fuseconv.ops.library import PLUGINS
 from fuseconv.rulebook.packs import load_library
-from fuseconv.targets import TARGETS, Runner
+from fuseconv.targets import TARGETS, Runner, onnx, onnx_plugin, onnx_session
 
 PREFERENCE = ("aoti", "export", "torchscript", "onnx-plugin", "onnx")
 """The target taken when none is named: the first of these that the bundle has."""
+
+_ONNX = (onnx.NAME, onnx_plugin.NAME)
 
 _ISA = ("DEFAULT", "NO AVX", "AVX2", "AVX512")
 """torch's names of CPU instruction sets on x86, each containing those before it."""
@@ -99,6 +102,7 @@ def load(
         UsageError: there is no such bundle, it has no such target, or none that `cuda_graphs=True` could capture.
         RefusedError: the bundle is damaged, or a library in it is writable by everybody.
         UnsupportedError: the artifact was made for another device, processor or a newer version than what is here.
+        UpstreamError: there is no CUDA device, or the artifact does not load, for want of memory for one.
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
@@ -127,31 +131,67 @@ def load_target(
     """Loads one target of a bundle that `open_bundle` has checked; errors as in `load`."""
     contract = manifest.contract
     ungraphed = ungraphed_reason(cuda_graphs, contract.device, target)
+    check_target(folder, manifest, target, device)
+    if target not in _ONNX:  # whose session loads its own library
+        for library in op_libraries(manifest, target):
+            _load_library(folder / library)
+    try:
+        runner = TARGETS[target].load(folder / manifest.targets[target], contract.device)
+    except FuseconvError:
+        raise
+    except Exception as error:
+        raise UpstreamError(
+            f"the target {target} does not load: {error}", where=str(folder), fix="convert the model here"
+        ) from error
+    if ungraphed is None:
+        runner = GraphedRunner(runner, contract, required=cuda_graphs != "auto")
+    return Model(contract, target, runner, ungraphed)
+
+
+def check_target(folder: Path, manifest: Manifest, target: str, device: str | None = None) -> None:
+    """Checks all that can be known of a target before anything of it is loaded; errors as in `load`."""
+    contract = manifest.contract
     if device is not None and torch.device(device).type != contract.device:
         raise UnsupportedError(
             f"the bundle is for {contract.device}, not for {device}",
             where=str(folder),
             fix=f"convert again with --device {torch.device(device).type}",
         )
+    check_device(contract.device, folder)
+    if target in _ONNX:
+        onnx_session.check_installed(contract.device)
     _check_environment(manifest.environment, environment(contract.device), target, folder)
-    for library in manifest.libraries:
-        _load_library(folder / library)
-    runner = TARGETS[target].load(folder / manifest.targets[target], contract.device)
-    if ungraphed is None:
-        runner = GraphedRunner(runner, contract, required=cuda_graphs != "auto")
-    return Model(contract, target, runner, ungraphed)
+    for library in op_libraries(manifest, target):
+        if not (folder / library).is_file():
+            raise RefusedError(
+                "the op library for ONNX Runtime is missing", where=str(folder / library), fix="copy the bundle again"
+            )
+        check_private(folder / library)
+
+
+def check_device(device: str, folder: Path) -> None:
+    """Checks that the device of a bundle is here.
+
+    Raises:
+        UpstreamError: it is not.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UpstreamError(
+            "there is no CUDA device here",
+            where=str(folder),
+            fix="look at nvidia-smi and for a CUDA build of torch, or convert the model with --device cpu",
+        )
+
+
+def op_libraries(manifest: Manifest, target: str) -> tuple[str, ...]:
+    """Returns the libraries that a target calls, by their paths in the bundle, in the order in which to load them."""
+    if target in _ONNX:
+        return (f"lib/{PLUGINS[manifest.contract.device]}",) if target == onnx_plugin.NAME else ()
+    return tuple(manifest.libraries)
 
 
 def environment(device: str) -> Environment:
-    """Describes this machine.
-
-    Raises:
-        UnsupportedError: `device` is `cuda` and there is none.
-    """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedError(
-            "there is no CUDA device here", where=f"torch {torch.__version__}", fix="use --device cpu"
-        )
+    """Describes this machine, which has the device."""
     capability = ".".join(map(str, torch.cuda.get_device_capability())) if device == "cuda" else None
     return Environment(
         python=platform.python_version(),
@@ -182,7 +222,7 @@ def _check_environment(made: Environment, here: Environment, target: str, folder
         problems.append(f"a {made.machine} machine, this is {here.machine}")
     if made.gpu != here.gpu:
         problems.append(f"GPU architecture {made.gpu}, this is {here.gpu}")
-    if target in ("onnx", "onnx-plugin"):
+    if target in _ONNX:
         if _release(made.onnxruntime) > _release(here.onnxruntime):
             problems.append(f"ONNX Runtime {made.onnxruntime}, this is {here.onnxruntime}")
     elif _release(made.torch) > _release(here.torch):
@@ -210,10 +250,8 @@ def _load_library(path: Path) -> None:
     """Loads an op library by its absolute path; its hash was checked with the bundle's.
 
     Raises:
-        RefusedError: everybody may write it, or its folder.
         UnsupportedError: it does not load here, or another version of it is loaded already.
     """
-    check_private(path)
     try:
         load_library(path)
     except (OSError, RuntimeError) as error:

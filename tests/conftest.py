@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import small_bundle
+import torch
+from filelock import FileLock
+from safetensors.torch import save_file
 from small_bundle import Block
 
+from fuseconv import cpp_runtime
+from fuseconv.bundle import open_bundle, seal
 from fuseconv.capture import Program
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_file import load_rules
@@ -55,3 +63,70 @@ def bundle(original: Program, fused: Program, tmp_path_factory: pytest.TempPathF
 def bundle_copy(bundle: Path, tmp_path: Path) -> Path:
     """A bundle to damage."""
     return Path(shutil.copytree(bundle, tmp_path / "copy.fuseconv"))
+
+
+@pytest.fixture
+def loaded(bundle_copy: Path, tmp_path: Path) -> Callable[[], bool]:
+    """Puts a library in place of each of a bundle's that leaves a mark when it is loaded; returns who asks for it."""
+    mark = tmp_path / "loaded"
+    code = f'#include <stdio.h>\n__attribute__((constructor)) static void f(void) {{ fclose(fopen("{mark}", "w")); }}\n'
+    manifest = open_bundle(bundle_copy)
+    for library in (bundle_copy / "lib").iterdir():
+        command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", library]
+        subprocess.run(command, input=code, text=True, check=True)
+    seal(bundle_copy, manifest)
+    return mark.exists
+
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """The folder of the C++ sample, built as its page says, with fuseconv-run beside it. What is built is kept.
+
+    Of several workers the first builds, and the others find it done.
+    """
+    build = ROOT / "build" / "cpp"
+    build.parent.mkdir(exist_ok=True)
+    # Of ONNX Runtime's header the build of the plugin has a copy: unpacked beside its objects, named, or the system's.
+    unpacked = sorted(ROOT.glob("build/*/onnxruntime/usr/include/onnxruntime"))
+    settings = {
+        "CMAKE_BUILD_TYPE": "Debug",
+        "CMAKE_CXX_FLAGS_DEBUG": "-O0",  # and no debug information: half of the time
+        "CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path,
+        "fuseconv_DIR": ROOT / "csrc" / "runtime",
+        "FUSECONV_JSON": cpp_runtime.json_headers() or "/usr/include",
+        "FUSECONV_ONNXRUNTIME": os.environ.get("FUSECONV_ONNXRUNTIME_INCLUDE")
+        or (unpacked or ["/usr/include/onnxruntime"])[0],
+    }
+    defined = [f"-D{name}={value}" for name, value in settings.items()]
+    with FileLock(f"{build}.lock"):
+        for command in (
+            ["cmake", "-S", ROOT / "samples" / "04_cpp", "-B", build, "-G", "Ninja", *defined],
+            ["cmake", "--build", build, "--target", "embed", "fuseconv-run"],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+    return build
+
+
+@pytest.fixture
+def run_in_cpp(programs: Path, tmp_path: Path) -> Callable[..., tuple[int, str, Path]]:
+    """Runs fuseconv-run; returns its exit status, what it says, and where its outputs are."""
+
+    def run(
+        bundle: Path, tensors: Mapping[str, torch.Tensor], *words: str, cwd: Path | None = None, **environment: str
+    ) -> tuple[int, str, Path]:
+        inputs, output = tmp_path / "inputs.safetensors", tmp_path / "outputs.safetensors"
+        save_file({name: value.contiguous() for name, value in tensors.items()}, inputs)
+        done = subprocess.run(
+            [programs / "fuseconv-run", bundle, "--inputs", inputs, "-o", output, *words],
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            env={**os.environ, **cpp_runtime.libraries("cpu"), **environment},
+        )
+        return done.returncode, done.stderr, output
+
+    return run

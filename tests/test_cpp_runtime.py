@@ -1,7 +1,5 @@
 """The C++ runtime: what fuseconv.load does, in the same words, without Python."""
 
-import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -9,11 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
 from safetensors.torch import load_file, save_file
 from test_runtime import VIOLATIONS, draw
 
-from fuseconv.bundle import open_bundle, seal
 from fuseconv.errors import FuseconvError
 from fuseconv.runtime import load
 
@@ -24,78 +20,22 @@ TARGETS = ["aoti", "torchscript", "onnx-plugin", "onnx"]
 NAMES = ("x", "skip", "keep")
 
 
-def folder_of(package):
-    return Path(importlib.util.find_spec(package).submodule_search_locations[0])
-
-
-def onnxruntime_header():
-    """The folder that the build of the plugin used: unpacked beside its objects, named, or the system's."""
-    unpacked = sorted(ROOT.glob("build/*/onnxruntime/usr/include/onnxruntime"))
-    return os.environ.get("FUSECONV_ONNXRUNTIME_INCLUDE") or (unpacked or ["/usr/include/onnxruntime"])[0]
-
-
-@pytest.fixture(scope="session")
-def programs():
-    """The sample, built as its page says, with fuseconv-run beside it. What an earlier run built is kept.
-
-    Of several workers the first builds, and the others find it done.
-    """
-    build = ROOT / "build" / "cpp"
-    build.parent.mkdir(exist_ok=True)
-    settings = {
-        "CMAKE_BUILD_TYPE": "Debug",
-        "CMAKE_CXX_FLAGS_DEBUG": "-O0",  # and no debug information: half of the time
-        "CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path,
-        "fuseconv_DIR": ROOT / "csrc" / "runtime",
-        "FUSECONV_JSON": folder_of("nlohmann_json") / "include",
-        "FUSECONV_ONNXRUNTIME": onnxruntime_header(),
-    }
-    defined = [f"-D{name}={value}" for name, value in settings.items()]
-    with FileLock(f"{build}.lock"):
-        for command in (
-            ["cmake", "-S", ROOT / "samples" / "04_cpp", "-B", build, "-G", "Ninja", *defined],
-            ["cmake", "--build", build, "--target", "embed", "fuseconv-run"],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout + done.stderr
-    return build
-
-
-@pytest.fixture
-def run(programs, tmp_path):
-    """Runs fuseconv-run; returns its exit status, what it says, and where its outputs are."""
-
-    def call(bundle, tensors, *words):
-        save_file({name: value.contiguous() for name, value in tensors.items()}, tmp_path / "inputs.safetensors")
-        (library,) = (folder_of("onnxruntime") / "capi").glob("libonnxruntime.so*")
-        output = tmp_path / "outputs.safetensors"
-        done = subprocess.run(
-            [programs / "fuseconv-run", bundle, "--inputs", tmp_path / "inputs.safetensors", "-o", output, *words],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "FUSECONV_ONNXRUNTIME": str(library)},
-        )
-        return done.returncode, done.stderr, output
-
-    return call
-
-
 INPUTS = dict(zip(NAMES, draw(3, 5), strict=True))
 
 
-def assert_same_refusal(run, bundle, target, tensors=INPUTS):
+def assert_same_refusal(run_in_cpp, bundle, target, tensors=INPUTS):
     """Python and C++ end with the same status and say the same three lines."""
     with pytest.raises(FuseconvError) as caught:
         load(bundle, target)(**tensors)
-    status, text, _ = run(bundle, tensors, "--target", target)
+    status, text, _ = run_in_cpp(bundle, tensors, "--target", target)
     # Of a build's suffix, as in 2.13.0+cpu, LibTorch knows nothing.
     assert text == f"error: {caught.value}\n".replace(torch.__version__, torch.__version__.split("+")[0])
     assert status == caught.value.exit_status
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_outputs_are_pythons(target, run, bundle):
-    status, text, path = run(bundle, INPUTS, "--target", target)
+def test_outputs_are_pythons(target, run_in_cpp, bundle):
+    status, text, path = run_in_cpp(bundle, INPUTS, "--target", target)
     assert (status, text) == (0, "")
     results, expected = load_file(path), load(bundle, target)(**INPUTS)
     assert list(results) == list(expected._fields)
@@ -112,8 +52,8 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_against_the_contract_is_refused_in_pythons_words(name, run, bundle):
-    assert_same_refusal(run, bundle, "torchscript", CALLS[name])
+def test_a_call_against_the_contract_is_refused_in_pythons_words(name, run_in_cpp, bundle):
+    assert_same_refusal(run_in_cpp, bundle, "torchscript", CALLS[name])
 
 
 def flip(path):
@@ -141,37 +81,19 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_refused_in_pythons_words(damage, run, bundle_copy):
+def test_damage_is_refused_in_pythons_words(damage, run_in_cpp, bundle_copy):
     DAMAGE[damage](bundle_copy)
-    assert_same_refusal(run, bundle_copy, "torchscript")
+    assert_same_refusal(run_in_cpp, bundle_copy, "torchscript")
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "target"),
-    [
-        ("machine", "sparc", "torchscript"),
-        ("gpu", "9.0", "torchscript"),
-        ("torch", "99.1.0", "aoti"),
-        ("cpu", "AVX1024", "aoti"),
-        ("onnxruntime", "99.1.0", "onnx"),
-        ("onnxruntime", "99.1.0", "onnx-plugin"),
-    ],
-)
-def test_what_was_made_elsewhere_is_refused_in_pythons_words(field, value, target, run, bundle_copy):
-    manifest = open_bundle(bundle_copy)
-    environment = manifest.environment.model_copy(update={field: value})
-    seal(bundle_copy, manifest.model_copy(update={"environment": environment}))
-    assert_same_refusal(run, bundle_copy, target)
-
-
-def test_an_unknown_target_is_a_usage_error(run, bundle):
-    status, text, _ = run(bundle, INPUTS, "--target", "tflite")
+def test_an_unknown_target_is_a_usage_error(run_in_cpp, bundle):
+    status, text, _ = run_in_cpp(bundle, INPUTS, "--target", "tflite")
     assert status == 2
     assert "the bundle has no target tflite" in text
 
 
-def test_the_best_target_is_the_default(run, bundle):
-    assert run(bundle, INPUTS)[0] == 0
+def test_the_best_target_is_the_default(run_in_cpp, bundle):
+    assert run_in_cpp(bundle, INPUTS)[0] == 0
 
 
 def test_a_file_that_is_no_safetensors_is_refused(programs, bundle, tmp_path):

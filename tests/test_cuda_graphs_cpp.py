@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_cpp_runtime import INPUTS, ROOT, assert_same_refusal, folder_of, programs, run
+from test_cpp_runtime import INPUTS, ROOT, assert_same_refusal
 from test_cuda_graphs import BUCKETS, draw, graphs_bundle, padded_bundle
 
+from fuseconv import cpp_runtime
 from fuseconv.bundle import open_bundle, seal
 from fuseconv.errors import UsageError
 from fuseconv.runtime import load
 
-__all__ = ["graphs_bundle", "padded_bundle", "programs", "run"]  # fixtures
+__all__ = ["graphs_bundle", "padded_bundle"]  # fixtures
 
 pytestmark = pytest.mark.timeout(1200)
 TARGETS = ["aoti", "torchscript"]
@@ -40,7 +41,7 @@ def cuda_headers() -> Path | None:
 @pytest.mark.parametrize("source", [RUNTIME / "cuda_graphs.cpp", ROOT / "tests/cpp/replay.cpp"], ids=lambda p: p.name)
 def test_it_compiles_also_where_libtorch_has_no_cuda(source: Path) -> None:
     """The wheel of torch for CPUs has the headers, but for one that its own build would have written."""
-    torchs = folder_of("torch") / "include"
+    torchs = Path(torch.__file__).parent / "include"
     command = ["c++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", RUNTIME / "include"]
     if torch.version.cuda is None:
         command.append("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")
@@ -51,10 +52,10 @@ def test_it_compiles_also_where_libtorch_has_no_cuda(source: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["torchscript", "onnx"])
-def test_graphs_that_cannot_be_are_refused_in_pythons_words(target: str, run: Run, bundle: Path) -> None:
+def test_graphs_that_cannot_be_are_refused_in_pythons_words(target: str, run_in_cpp: Run, bundle: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load(bundle, target, cuda_graphs=True)
-    status, text, _ = run(bundle, INPUTS, "--target", target, "--cuda-graphs", "on")
+    status, text, _ = run_in_cpp(bundle, INPUTS, "--target", target, "--cuda-graphs", "on")
     assert (status, text) == (2, f"error: {caught.value}\n")
 
 
@@ -66,8 +67,8 @@ def test_graphs_that_cannot_be_are_refused_in_pythons_words(target: str, run: Ru
         ("always", 2, "--cuda-graphs is always"),
     ],
 )
-def test_the_choice(choice: str, status: int, text: str, run: Run, bundle: Path) -> None:
-    found, said, path = run(bundle, INPUTS, "--target", "torchscript", "--cuda-graphs", choice)
+def test_the_choice(choice: str, status: int, text: str, run_in_cpp: Run, bundle: Path) -> None:
+    found, said, path = run_in_cpp(bundle, INPUTS, "--target", "torchscript", "--cuda-graphs", choice)
     assert found == status
     assert text in said if text else said == ""
     if status == 0:
@@ -75,12 +76,12 @@ def test_the_choice(choice: str, status: int, text: str, run: Run, bundle: Path)
         assert torch.equal(load_file(path)["output_0"], expected.output_0)
 
 
-def test_a_bundle_with_buckets_is_read(run: Run, bundle_copy: Path) -> None:
+def test_a_bundle_with_buckets_is_read(run_in_cpp: Run, bundle_copy: Path) -> None:
     manifest = open_bundle(bundle_copy)
     contract = replace(manifest.contract, buckets=BUCKETS)
     seal(bundle_copy, manifest.model_copy(update={"contract": contract}))
-    assert run(bundle_copy, INPUTS, "--target", "torchscript")[:2] == (0, "")
-    assert_same_refusal(run, bundle_copy, "torchscript", {**INPUTS, "x": INPUTS["x"][:2]})
+    assert run_in_cpp(bundle_copy, INPUTS, "--target", "torchscript")[:2] == (0, "")
+    assert_same_refusal(run_in_cpp, bundle_copy, "torchscript", {**INPUTS, "x": INPUTS["x"][:2]})
 
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -94,7 +95,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "CMAKE_CXX_FLAGS_DEBUG": "-O0",
         "CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path,
         "fuseconv_DIR": RUNTIME,
-        "FUSECONV_JSON": os.environ.get("FUSECONV_JSON") or folder_of("nlohmann_json") / "include",
+        "FUSECONV_JSON": cpp_runtime.json_headers(),
     }
     defined = [f"-D{name}={value}" for name, value in settings.items()]
     for command in (

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 import zipfile
 from collections.abc import Callable
@@ -176,41 +175,6 @@ def test_torchscript_proves_the_overloads_that_the_compiler_chose() -> None:
     torchscript.compile_script(Script(source, {}, {"y": torch.ops.aten.add.Scalar}))
     with pytest.raises(UnsupportedError, match=r"aten.add.Tensor as aten::add.Scalar"):
         torchscript.compile_script(Script(source, {}, {"y": torch.ops.aten.add.Tensor}))
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_the_stock_loaders_run_a_bundle_without_fuseconv(target: str, bundle: Path, tmp_path: Path) -> None:
-    script = f"""
-import sys, torch
-bundle = {str(bundle)!r}
-torch.ops.load_library(bundle + "/lib/libfuseconv_cpu.so")
-from safetensors.torch import load_file
-reference = load_file(bundle + "/reference.safetensors")
-inputs = [reference[f"0/input/{{name}}"] for name in ("x", "skip", "keep")]
-with torch.no_grad():
-    if {target!r} == "aoti":
-        import torch._inductor
-        outputs = torch._inductor.aoti_load_package(bundle + "/aoti/model.pt2")(*inputs)
-    elif {target!r} == "export":
-        outputs = torch.export.load(bundle + "/export/model.pt2").module()(*inputs)
-    elif {target!r} == "torchscript":
-        outputs = torch.jit.load(bundle + "/torchscript/model.pt")(*inputs)
-    else:
-        import onnxruntime
-        options, path = onnxruntime.SessionOptions(), bundle + "/onnx/model.onnx"
-        if {target!r} == "onnx-plugin":
-            options.register_custom_ops_library(bundle + "/lib/libfuseconv_ort_cpu.so")
-            path = bundle + "/onnx/model.plugin.onnx"
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        feed = dict(zip(("x", "skip", "keep"), (t.numpy() for t in inputs)))
-        outputs = [torch.from_numpy(output) for output in session.run(None, feed)]
-for index, output in enumerate(outputs):
-    torch.testing.assert_close(output, reference[f"0/original/output_{{index}}"])
-assert "fuseconv" not in sys.modules
-print("equal", index + 1)
-"""
-    done = subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == "equal 4\n", done.stderr
 
 
 def onnx_model(bundle: Path) -> onnx.ModelProto:

@@ -1,66 +1,6 @@
-# The plugins for ONNX Runtime: csrc/bind/ort*.
-#
-# They need its C header, which no Python package has, and nothing of it to link. FUSECONV_ONNXRUNTIME is the folder with
-# onnxruntime_c_api.h, looked for in $FUSECONV_ONNXRUNTIME_INCLUDE, in the system, and in the distribution's package
-# libonnxruntime-dev, which is downloaded and unpacked in the build folder, never installed. Debian has it from trixie on,
-# and to an older Debian trixie's serves too. Where nothing is found a message says so, and there are no plugins.
-
-set(FUSECONV_ONNXRUNTIME_OLDEST 17) # kApiVersion of csrc/bind/ort.h
-
-function(fuseconv_unpack_onnxruntime folder)
-  find_program(APT_GET apt-get)
-  find_program(DPKG dpkg)
-  if(NOT APT_GET OR NOT DPKG)
-    return()
-  endif()
-  file(MAKE_DIRECTORY ${folder}/lists/partial ${folder}/cache/archives/partial)
-  execute_process(COMMAND ${APT_GET} download libonnxruntime-dev WORKING_DIRECTORY ${folder} OUTPUT_QUIET ERROR_QUIET)
-  file(GLOB package ${folder}/*.deb)
-  if(NOT package)
-    # Trixie's, from the mirror that this Debian uses; all of apt's state is in our folder.
-    execute_process(COMMAND ${APT_GET} indextargets --format "$(REPO_URI)" "Created-By: Packages" "Component: main"
-                    OUTPUT_VARIABLE mirrors ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-    string(REGEX MATCH "[^\n]*/debian/" mirror "${mirrors}")
-    if(NOT mirror)
-      return()
-    endif()
-    file(WRITE ${folder}/trixie.list "deb ${mirror} trixie main\n")
-    set(apt ${APT_GET} -qq -o Dir::Etc::SourceList=${folder}/trixie.list -o Dir::Etc::SourceParts=/dev/null
-            -o Dir::State::Lists=${folder}/lists -o Dir::Cache=${folder}/cache -o Acquire::Languages=none)
-    execute_process(COMMAND ${apt} update WORKING_DIRECTORY ${folder} OUTPUT_QUIET ERROR_QUIET TIMEOUT 120)
-    execute_process(COMMAND ${apt} download libonnxruntime-dev WORKING_DIRECTORY ${folder} OUTPUT_QUIET ERROR_QUIET)
-    file(REMOVE_RECURSE ${folder}/lists ${folder}/cache)
-    file(GLOB package ${folder}/*.deb)
-  endif()
-  if(package)
-    execute_process(COMMAND ${DPKG} -x ${package} ${folder})
-  endif()
-endfunction()
-
-find_path(FUSECONV_ONNXRUNTIME onnxruntime_c_api.h HINTS $ENV{FUSECONV_ONNXRUNTIME_INCLUDE} NO_DEFAULT_PATH)
-find_path(FUSECONV_ONNXRUNTIME onnxruntime_c_api.h PATH_SUFFIXES onnxruntime onnxruntime/core/session)
-if(NOT FUSECONV_ONNXRUNTIME)
-  set(unpacked ${CMAKE_CURRENT_BINARY_DIR}/onnxruntime)
-  if(NOT EXISTS ${unpacked}/usr/include/onnxruntime)
-    fuseconv_unpack_onnxruntime(${unpacked})
-  endif()
-  find_path(FUSECONV_ONNXRUNTIME onnxruntime_c_api.h PATHS ${unpacked}/usr/include/onnxruntime NO_DEFAULT_PATH)
-endif()
-
-if(FUSECONV_ONNXRUNTIME)
-  file(STRINGS ${FUSECONV_ONNXRUNTIME}/onnxruntime_c_api.h version REGEX "^#define ORT_API_VERSION [0-9]+$")
-  string(REGEX REPLACE ".* " "" version "${version}")
-  if(version LESS FUSECONV_ONNXRUNTIME_OLDEST)
-    message(WARNING "fuseconv: ${FUSECONV_ONNXRUNTIME} is of ONNX Runtime 1.${version}; the plugins need the header of "
-                    "1.${FUSECONV_ONNXRUNTIME_OLDEST} or newer and are left out.")
-    set(FUSECONV_ONNXRUNTIME "")
-  else()
-    message(STATUS "fuseconv: ONNX Runtime's C API ${version} in ${FUSECONV_ONNXRUNTIME}")
-  endif()
-else()
-  message(WARNING "fuseconv: onnxruntime_c_api.h was not found, so the plugins for ONNX Runtime are left out. Set "
-                  "FUSECONV_ONNXRUNTIME_INCLUDE to its folder, or install libonnxruntime-dev.")
-endif()
+# The plugins for ONNX Runtime: csrc/bind/ort*. They need its C header and nothing of it to link; without the header there are
+# no plugins.
+include(${CMAKE_CURRENT_LIST_DIR}/../runtime/onnxruntime_header.cmake)
 
 function(fuseconv_onnxruntime_library name)
   fuseconv_library(${name} csrc/bind/ort.cpp ${ARGN})

@@ -5,6 +5,15 @@
 #include "fuseconv/error.h"
 
 namespace fuseconv::runtime {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
 namespace {
 
 std::string to_string(const Size& size) {
@@ -17,14 +26,6 @@ std::string to_string(const TensorSpec& spec) {
   std::string text = spec.name + "=" + spec.dtype + "[";
   for (size_t i = 0; i < spec.shape.size(); ++i) {
     text += (i == 0 ? "" : ",") + to_string(spec.shape[i]);
-  }
-  return text + "]";
-}
-
-std::string to_string(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
   }
   return text + "]";
 }
@@ -51,7 +52,7 @@ void check(const TensorSpec& spec, const Tensor& tensor, Sizes& sizes) {
   }
   const size_t rank = tensor.shape.size();
   if (rank != spec.shape.size()) {
-    throw violation(spec, "has " + std::to_string(rank) + " dims " + to_string(tensor.shape) + ", the contract says " +
+    throw violation(spec, "has " + std::to_string(rank) + " dims " + shape_text(tensor.shape) + ", the contract says " +
                               std::to_string(spec.shape.size()));
   }
   for (size_t axis = 0; axis < rank; ++axis) {

@@ -38,6 +38,12 @@ std::string choose_target(const Manifest& manifest, const std::string& wanted, c
               "use one of " + there);
 }
 
+// An error's message without the backtrace of LibTorch's own errors, as Python shows it.
+std::string message(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find("\nException raised from "));
+}
+
 // Major and minor; formats and ABIs change with those.
 std::pair<int, int> release(const std::string& version) {
   size_t length = 0;
@@ -51,13 +57,14 @@ bool includes(const std::string& here, const std::string& made) {
 }
 
 // The compute capability of the first GPU, "9.0", by CUDA's driver: no runtime of CUDA is loaded yet.
-std::string gpu_architecture() {
+std::string gpu_architecture(const fs::path& folder) {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   const auto call = [&](const char* name, auto... arguments) {
     const auto function =
         driver == nullptr ? nullptr : reinterpret_cast<int (*)(decltype(arguments)...)>(dlsym(driver, name));
     if (function == nullptr || function(arguments...) != 0) {
-      throw Error(Kind::unsupported, "there is no CUDA device here", name, "convert the model with --device cpu");
+      throw Error(Kind::upstream, "there is no CUDA device here", folder.string(),
+                  "look at nvidia-smi and for a CUDA build of torch, or convert the model with --device cpu");
     }
   };
   constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
@@ -71,6 +78,7 @@ std::string gpu_architecture() {
 
 void check_environment(const Manifest& manifest, const std::string& target, const fs::path& folder) {
   const Environment& made = manifest.environment;
+  const std::string gpu = manifest.contract.device == "cuda" ? gpu_architecture(folder) : "";
   std::string problems;
   const auto add = [&](const std::string& problem) { problems += (problems.empty() ? "" : "; ") + problem; };
   utsname system;
@@ -78,7 +86,6 @@ void check_environment(const Manifest& manifest, const std::string& target, cons
   if (made.machine != system.machine) {
     add("a " + made.machine + " machine, this is " + system.machine);
   }
-  const std::string gpu = manifest.contract.device == "cuda" ? gpu_architecture() : "";
   if (made.gpu.value_or("") != gpu) {
     add("GPU architecture " + made.gpu.value_or("None") + ", this is " + (gpu.empty() ? "None" : gpu));
   }
@@ -118,25 +125,32 @@ std::string ungraphed_reason(Capture capture, const std::string& device, const s
   return reason;
 }
 
+// The libraries that a target calls, in the order in which to load them. Nobody but their owner may write them.
+std::vector<fs::path> op_libraries(const Manifest& manifest, const std::string& target, const fs::path& folder) {
+  std::vector<fs::path> libraries;
+  if (target == "onnx-plugin") {
+    libraries.push_back(folder / "lib" / ("libfuseconv_ort_" + manifest.contract.device + ".so"));
+    if (!fs::is_regular_file(libraries.front())) {
+      throw Error(Kind::refused, "the op library for ONNX Runtime is missing", libraries.front().string(),
+                  "copy the bundle again");
+    }
+  } else if (target != "onnx") {
+    for (const std::string& library : manifest.libraries) {
+      libraries.push_back(folder / library);
+    }
+  }
+  std::for_each(libraries.begin(), libraries.end(), check_private);
+  return libraries;
+}
+
 std::unique_ptr<Runner> load_target(const Manifest& manifest, const std::string& target, const fs::path& folder,
                                     Capture capture) {
   const fs::path artifact = folder / manifest.targets.at(target);
+  const std::vector<fs::path> libraries = op_libraries(manifest, target, folder);
   if (is_onnx(target)) {
-    fs::path library;
-    if (target == "onnx-plugin") {
-      library = folder / "lib" / ("libfuseconv_ort_" + manifest.contract.device + ".so");
-      if (!fs::is_regular_file(library)) {
-        throw Error(Kind::refused, "the op library for ONNX Runtime is missing", library.string(),
-                    "copy the bundle again");
-      }
-      check_private(library);
-    }
-    return onnx(artifact, library, manifest.contract);
+    return onnx(artifact, libraries.empty() ? fs::path() : libraries.front(), manifest.contract);
   }
-  for (const std::string& library : manifest.libraries) {
-    check_private(folder / library);
-    load_torch_library(folder / library);
-  }
+  std::for_each(libraries.begin(), libraries.end(), load_torch_library);
   return (target == "aoti" ? aoti : torchscript)(artifact, manifest.contract, capture);
 }
 
@@ -156,7 +170,7 @@ Model Model::load(const fs::path& bundle, const std::string& target, const Optio
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(Kind::upstream, "the target " + model.target_ + " does not load: " + error.what(), folder.string(),
+    throw Error(Kind::upstream, "the target " + model.target_ + " does not load: " + message(error), folder.string(),
                 "convert the model here");
   }
   return model;
@@ -170,12 +184,22 @@ NamedTensors Model::operator()(const NamedTensors& inputs) const {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(Kind::upstream, "the target " + target_ + " failed: " + error.what(), "a call",
+    std::string shapes;
+    for (const Tensor* input : ordered) {
+      shapes += (shapes.empty() ? "" : ", ") + shape_text(input->shape);
+    }
+    throw Error(Kind::upstream, "the target " + target_ + " failed: " + message(error), "a call with " + shapes,
                 "try another target, or smaller inputs if the memory was short");
   }
   NamedTensors named;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    named[contract_.outputs.at(i)] = std::move(outputs[i]);
+    const std::string& name = contract_.outputs.at(i);
+    if (outputs[i].dtype.empty()) {
+      throw Error(Kind::unsupported,
+                  "the output " + name + " has a dtype that the C++ runtime has not, as complex ones",
+                  "the target " + target_, "run it from Python");
+    }
+    named[name] = std::move(outputs[i]);
   }
   return named;
 }

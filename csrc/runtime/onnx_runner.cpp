@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 
 #include "fuseconv/error.h"
 #include "runner.h"
@@ -48,19 +49,25 @@ const OrtApi& api() {
   return *found;
 }
 
+// The message and the code of a status that is an error, which is given back.
+std::pair<std::string, OrtErrorCode> taken(OrtStatus* status) {
+  const std::pair<std::string, OrtErrorCode> error(api().GetErrorMessage(status), api().GetErrorCode(status));
+  api().ReleaseStatus(status);
+  return error;
+}
+
+// Throws Error of kind unsupported where there is no kernel; all else is for Model, which says what it was doing.
 void check(OrtStatus* status, const std::string& where) {
   if (status == nullptr) {
     return;
   }
-  const std::string message = api().GetErrorMessage(status);
-  const bool no_kernel = api().GetErrorCode(status) == ORT_NOT_IMPLEMENTED;
-  api().ReleaseStatus(status);
-  if (no_kernel) {
+  const auto [message, code] = taken(status);
+  if (code == ORT_NOT_IMPLEMENTED) {
     throw Error(Kind::unsupported,
                 std::string("ONNX Runtime ") + base().GetVersionString() + " has no kernel: " + message, where,
                 "leave the target onnx out, or convert with --dtype f32");
   }
-  throw Error(Kind::upstream, "ONNX Runtime: " + message, where, "");
+  throw std::runtime_error("ONNX Runtime: " + message);
 }
 
 // An object of the C API, and how it is given back.
@@ -83,7 +90,13 @@ class Onnx final : public Runner {
       check(api().SessionOptionsAppendExecutionProvider_CUDA_V2(options.get(), cuda), where_);
     }
     if (!library.empty()) {
-      check(api().RegisterCustomOpsLibrary_V2(options.get(), library.c_str()), library.string());
+      if (OrtStatus* status = api().RegisterCustomOpsLibrary_V2(options.get(), library.c_str()); status != nullptr) {
+        throw Error(Kind::unsupported,
+                    std::string("ONNX Runtime ") + base().GetVersionString() +
+                        " does not load the op library: " + taken(status).first,
+                    library.string(),
+                    "leave the target onnx-plugin out, or use the ONNX Runtime of the machine that wrote the bundle");
+      }
     }
     OrtSession* session;
     check(api().CreateSession(env_.get(), artifact.c_str(), options.get(), &session), where_);

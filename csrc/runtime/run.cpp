@@ -1,15 +1,22 @@
 // fuseconv-run BUNDLE --target T --inputs FILE -o FILE: `fuseconv run` without Python. Exit statuses are the same.
-#include <cstring>
+// fuseconv-run --versions: of LibTorch and ONNX Runtime.
+//
+// The bundle is loaded once and called for every --inputs, whose outputs go to the -o in the same place.
 #include <iostream>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "fuseconv/model.h"
+#include "runner.h"
 
 namespace {
 
 using namespace fuseconv::runtime;
 
 constexpr const char* kUsage =
-    "fuseconv-run BUNDLE [--target NAME] [--cuda-graphs auto|off|on] --inputs FILE.safetensors -o FILE.safetensors";
+    "fuseconv-run BUNDLE [--target NAME] [--cuda-graphs auto|off|on] (--inputs FILE.safetensors -o "
+    "FILE.safetensors)...";
 
 // For one call a capture is lost, so there is none unless it is asked for.
 Capture capture(const std::string& word) {
@@ -19,38 +26,55 @@ Capture capture(const std::string& word) {
   return word == "auto" ? Capture::automatic : word == "on" ? Capture::on : Capture::off;
 }
 
+// A line each: "torch 2.13.0", or in place of the version why it does not run here.
+int print_versions() {
+  for (const auto& [name, version] :
+       {std::pair{"torch", &torch_version}, std::pair{"onnxruntime", &onnxruntime_version}}) {
+    try {
+      std::cout << name << " " << version() << "\n";
+    } catch (const Error& error) {
+      std::cout << name << " - " << error.what() << "; " << error.fix << "\n";
+    }
+  }
+  return 0;
+}
+
 int run(int count, char** words) {
-  std::string bundle, target, graphs, inputs, output;
+  if (count == 2 && std::string_view(words[1]) == "--versions") {
+    return print_versions();
+  }
+  std::string bundle, target, graphs;
+  std::vector<std::string> inputs, outputs;
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
-    std::string* value = word == "--target"        ? &target
-                         : word == "--cuda-graphs" ? &graphs
-                         : word == "--inputs"      ? &inputs
-                         : word == "-o"            ? &output
-                                                   : nullptr;
-    if (value != nullptr && i + 1 < count) {
-      *value = words[++i];
-    } else if (value == nullptr && bundle.empty() && !word.starts_with("-")) {
+    const bool has_value = i + 1 < count;
+    if (word == "--target" && has_value) {
+      target = words[++i];
+    } else if (word == "--cuda-graphs" && has_value) {
+      graphs = words[++i];
+    } else if (word == "--inputs" && has_value) {
+      inputs.push_back(words[++i]);
+    } else if (word == "-o" && has_value) {
+      outputs.push_back(words[++i]);
+    } else if (bundle.empty() && !word.starts_with("-")) {
       bundle = word;
     } else {
       throw Error(Kind::usage, "the argument " + word + " is wrong", "fuseconv-run", kUsage);
     }
   }
-  if (bundle.empty() || inputs.empty() || output.empty()) {
-    throw Error(Kind::usage, "BUNDLE, --inputs and -o are needed", "fuseconv-run", kUsage);
+  if (bundle.empty() || inputs.empty() || inputs.size() != outputs.size()) {
+    throw Error(Kind::usage, "BUNDLE, --inputs and an -o for each are needed", "fuseconv-run", kUsage);
   }
   const Model model = Model::load(bundle, target, {capture(graphs)});
-  const NamedTensors outputs = model(load_tensors(inputs));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const NamedTensors results = model(load_tensors(inputs[i]));
+    save_tensors(outputs[i], results);
+    for (const auto& [name, tensor] : results) {
+      std::cout << name << " " << tensor.dtype << " " << shape_text(tensor.shape) << "\n";
+    }
+  }
   if (graphs == "auto" && !model.cuda_graphs().reason.empty()) {
     std::cerr << "note: no CUDA graphs: " << model.cuda_graphs().reason << "\n";
-  }
-  save_tensors(output, outputs);
-  for (const auto& [name, tensor] : outputs) {
-    std::cout << name << " " << tensor.dtype << " [";
-    for (size_t i = 0; i < tensor.shape.size(); ++i) {
-      std::cout << (i == 0 ? "" : ", ") << tensor.shape[i];
-    }
-    std::cout << "]\n";
   }
   return 0;
 }

@@ -1,5 +1,6 @@
 #include "fuseconv/safetensors.h"
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -30,7 +31,8 @@ Tensor tensor_of(const nlohmann::json& entry, const std::vector<char>& data, con
   }
   tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
   const auto [begin, end] = entry.at("data_offsets").get<std::pair<uint64_t, uint64_t>>();
-  uint64_t bytes = static_cast<uint64_t>(element_size(tensor.dtype));
+  const bool is_empty = std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end();
+  uint64_t bytes = is_empty ? 0 : static_cast<uint64_t>(element_size(tensor.dtype));
   for (const int64_t size : tensor.shape) {
     if (size < 0 || (size > 0 && bytes > data.size() / static_cast<uint64_t>(size))) {
       throw damaged("a tensor is larger than the file", path);

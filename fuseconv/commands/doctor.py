@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fuseconv.commands.options import json_option
 from fuseconv.commands.outcome import Outcome
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 @click.command()
 @click.argument("bundle", type=Path, required=False)
 @json_option
 def doctor(bundle: Path | None) -> Outcome:
-    """Say what this machine can build and run, each with the fix; with BUNDLE, whether its targets run here."""
-    from fuseconv import machine, report
+    """Say what this machine can build and run, target by target, each with the fix.
 
-    found = list(machine.findings() if bundle is None else machine.bundle_findings(bundle))
-    return Outcome(
-        {"findings": [finding.to_json() for finding in found]}, lambda console: report.print_findings(console, found)
-    )
+    With BUNDLE, say whether its targets can be loaded here; nothing of it is loaded. The exit status is 0 if the target
+    can be that is loaded unless another is named.
+    """
+    from fuseconv import abilities, machine, report
+
+    if bundle is not None:
+        found, error = machine.bundle_findings(bundle)
+        result = {"findings": [finding.to_json() for finding in found]}
+        return Outcome(result, lambda console: report.print_findings(console, found), error)
+    found, can = list(machine.findings()), list(abilities.abilities())
+
+    def render(console: Console) -> None:
+        report.print_findings(console, found)
+        report.print_abilities(console, can)
+
+    targets = [ability.to_json() for ability in can]
+    return Outcome({"findings": [finding.to_json() for finding in found], "targets": targets}, render)

@@ -10,22 +10,37 @@ import click
 from fuseconv.commands.options import json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
+from fuseconv.errors import UsageError
 
 
 @click.command()
 @click.argument("bundle", type=Path)
 @click.option("--against", type=Path, metavar="MODEL", help="The original; by default its outputs in the bundle.")
+@click.option(
+    "--all-runtimes", is_flag=True, help="Python and C++, with and without CUDA graphs, where they are: one table."
+)
+@click.option("--build-runtime", is_flag=True, help="For --all-runtimes: build fuseconv-run, once, if it is not here.")
 @model_options
 @json_option
-def verify(bundle: Path, against: Path | None, **source: Any) -> Outcome:
+def verify(bundle: Path, against: Path | None, all_runtimes: bool, build_runtime: bool, **source: Any) -> Outcome:
     """Prove BUNDLE's parity again: every target, case and output, against the original and float64.
 
-    The options that say how a model is read apply to --against.
+    The options that say how a model is read apply to --against. fuseconv-run, the C++ runtime's program, is the one
+    that FUSECONV_RUN names, that is on the PATH, or that --build-runtime has built.
     """
     options = reading(**source)
+    if build_runtime and not all_runtimes:
+        raise UsageError("only --all-runtimes runs C++", where="--build-runtime", fix="add --all-runtimes")
 
     from fuseconv import pipeline, report
 
+    if all_runtimes:
+        matrix = pipeline.verify_runtimes(
+            bundle, against=against, options=options, build_runtime=build_runtime, progress=shown
+        )
+        return Outcome(
+            matrix.to_json(), lambda console: report.print_matrix(console, matrix), matrix.error(str(bundle))
+        )
     found = pipeline.verify(bundle, against=against, options=options, progress=shown)
     error = None if found.ok else pipeline.mismatch(found, str(bundle))
     return Outcome(found.to_json(), lambda console: report.print_parity(console, found), error)

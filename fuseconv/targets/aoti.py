@@ -11,6 +11,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -28,9 +29,18 @@ _SYSTEM_CXX = Path("/usr/bin/g++")
 
 
 def unsupported(program: Program) -> str | None:
-    """Says what is missing to compile: only a C++ compiler can be."""
+    """Says what is missing to compile."""
+    return missing(program.contract.device)
+
+
+def missing(device: str) -> str | None:
+    """Says what AOTInductor lacks here: a C++ compiler, or Triton, in which it writes kernels for a GPU."""
     compiler = shlex.split(_compiler(os.environ))[0]
-    return None if shutil.which(compiler) else f"AOTInductor needs a C++ compiler; {compiler} is not on the PATH"
+    if not shutil.which(compiler):
+        return f"AOTInductor needs a C++ compiler; {compiler} is not on the PATH"
+    if device == "cuda" and find_spec("triton") is None:
+        return "AOTInductor needs Triton for a GPU; it is not installed"
+    return None
 
 
 def write(program: Program, folder: Path, context: Context) -> Path:

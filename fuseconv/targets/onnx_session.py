@@ -10,6 +10,10 @@ import torch
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError
 from fuseconv.targets.artifact import Runner
 
+OLDEST = (1, 27)
+"""Of ONNX Runtime: the first that knows a function's overloads when it infers shapes. 1.26 is the first whose OrtValue
+gives DLPack in Python; the op library itself needs 1.17. Found by trying the releases."""
+
 OTHER_DTYPE = "leave the target onnx out, or convert with --dtype f32"
 
 
@@ -59,12 +63,11 @@ def _tensor(value: Any) -> torch.Tensor:
     return tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor
 
 
-def open_session(path: Path, device: str, library: Path | None = None) -> Any:
-    """Loads a model into ONNX Runtime, after the library of our ops if one is given.
+def check_installed(device: str) -> None:
+    """Checks that there is an ONNX Runtime that serves Python and the device.
 
     Raises:
-        UnsupportedError: ONNX Runtime is not installed, lacks CUDA, does not load the library, or has no kernel.
-        UpstreamError: ONNX Runtime refuses the model otherwise.
+        UnsupportedError: it is not installed, too old, or lacks CUDA.
     """
     try:
         import onnxruntime
@@ -72,14 +75,32 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
         raise UnsupportedError(
             "ONNX Runtime is not installed", where="the target onnx", fix="install fuseconv[cpu] or fuseconv[gpu]"
         ) from error
+    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UnsupportedError(
+            f"ONNX Runtime {onnxruntime.__version__} is older than {oldest}: it knows no overloads of functions",
+            where="the target onnx",
+            fix=f"install onnxruntime {oldest} or newer (onnxruntime-gpu for CUDA)",
+        )
+    if device == "cuda" and "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        raise UnsupportedError(
+            "this ONNX Runtime has no CUDA", where="the target onnx", fix="install fuseconv[gpu] in place of [cpu]"
+        )
+
+
+def open_session(path: Path, device: str, library: Path | None = None) -> Any:
+    """Loads a model into ONNX Runtime, after the library of our ops if one is given.
+
+    Raises:
+        UnsupportedError: `check_installed` says so, ONNX Runtime does not load the library, or it has no kernel.
+        UpstreamError: ONNX Runtime refuses the model otherwise.
+    """
+    check_installed(device)
+    import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
     providers: list[Any] = ["CPUExecutionProvider"]
     if device == "cuda":
-        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-            raise UnsupportedError(
-                "this ONNX Runtime has no CUDA", where="the target onnx", fix="install fuseconv[gpu] in place of [cpu]"
-            )
         onnxruntime.preload_dlls()
         # ONNX Runtime multiplies f32 in TF32 unless told not to; PyTorch does not.
         providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))

@@ -16,6 +16,8 @@ struct Tensor {
 
 using NamedTensors = std::map<std::string, Tensor>;
 
+std::string shape_text(const std::vector<int64_t>& shape);  // [2, 3]
+
 // Bytes of an element, or 0 for a name that is none of the dtypes.
 inline int64_t element_size(const std::string& dtype) {
   if (dtype == "f64" || dtype == "i64") {
