@@ -16,7 +16,8 @@ from torch.fx import Node
 from fuseconv.contract import DTYPES
 from fuseconv.matching.graph import Workspace, find_op, is_repeatable, map_nodes
 from fuseconv.matching.sizes import GuardError
-from fuseconv.rulebook.predicates import FUNCTIONS, Constants, Refused, row_major, same_sizes, text_of
+from fuseconv.rulebook.predicates import FUNCTIONS, Constants, Refused, text_of
+from fuseconv.rulebook.proved_sizes import row_major, same_sizes
 from fuseconv.rulebook.rule_text import Apply, Call, Items, Line, Literal, Name, Term
 
 
