@@ -55,6 +55,17 @@ def test_three_products_are_one_and_the_originals_are_gone(canonical_rules):
     assert merged.shape == (24, 8)
 
 
+def test_weights_kept_as_in_out_are_merged_too(canonical_rules):
+    def kept(m, x):
+        q, k, v = (heads(x @ w) for w in (m.w0, m.w1, m.w2))
+        return (F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 5, 8),)
+
+    program = fused(kept, weights((8, 8), (8, 8), (8, 8)), canonical_rules)
+    assert count(program, "linear.default") == 1
+    (merged,) = held(program)
+    assert merged.shape == (24, 8)
+
+
 def test_weights_that_two_layers_share_are_concatenated_once(canonical_rules):
     program = fused(lambda m, x: (attend(m, attend(m, x)),), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
     assert count(program, "linear.default") == 2
