@@ -101,6 +101,8 @@ def test_products_of_other_inputs_are_not_merged(canonical_rules):
         (lambda m, x: (x * m.w0.exp().sum(),), {"aten.mul.Tensor"}),
         (lambda _, x: (x + torch.arange(8).double() / 4,), {"aten.add.Tensor"}),
         (lambda m, x: (F.linear(x, m.w0.t()),), {"aten.linear.default"}),
+        (lambda m, x: (x / torch.sqrt(torch.tensor(8.0).double() * torch.tensor(3.0).double()),), {"aten.mul.Tensor"}),
+        (lambda m, x: (x * m.w0[torch.tensor([3, 1, 0, 2, 4])],), {"aten.mul.Tensor"}),
         (lambda m, x: (x * m.w0[:5],), {"aten.slice.Tensor", "aten.mul.Tensor"}),  # a view is free
     ],
 )

@@ -161,7 +161,7 @@ def _check_constant(line: Line, instruction: Instruction, made: set[str], worksp
         known = leaf.name in made if isinstance(leaf, Made) else workspace.is_constant(leaf)
         if isinstance(leaf, Made | Node) and not known:
             raise Refused(f"constants to compute {line.targets[0]} from", text_of(leaf))
-    if line.unpacks or not is_repeatable(instruction.op):
+    if line.unpacks or not is_repeatable(instruction.op, instruction.fake):
         raise Refused("an op that gives one tensor, the same whenever it is called", str(instruction.op))
 
 
