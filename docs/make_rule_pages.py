@@ -191,7 +191,8 @@ def _graph(
     for result in results:
         if result in made or not lines:
             graph.boxes[f"result {result}"] = Box("output", [result])
-            graph.edges.append((made[result], f"result {result}"))
+            source = _source(graph, result, made, parameters, lines)
+            graph.edges.append((source, f"result {result}"))
     if not graph.boxes:
         graph.boxes["nothing"] = Box("output", ["nothing"])
     return graph

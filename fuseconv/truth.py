@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ class _Float64(Interpreter):
         if target is torch.ops.aten._assert_tensor_metadata.default:
             return None  # it asserts the very dtypes that are changed here
         args, kwargs = pytree.tree_map(_widen, (args, kwargs))
-        return super().call_function(target, args, kwargs)
+        return super().call_function(_NARROW_ONLY.get(target, target), args, kwargs)
 
 
 def _draws(node: Node) -> bool:
@@ -87,6 +88,33 @@ def _draws(node: Node) -> bool:
 def _as_captured(value: Any, node: Node) -> Any:
     captured = node.meta.get("val")
     return value.to(captured.dtype) if isinstance(value, torch.Tensor) and captured is not None else value
+
+
+def _grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The products of groups: rows of `a`, columns of `b` or what is summed over end, group by group, at `offs`."""
+    ends = [] if offs is None else [0, *offs.tolist()]
+    groups = [slice(first, last) for first, last in pairwise(ends)]
+    if offs is None:
+        product = a @ b
+    elif a.dim() == 2 and b.dim() == 3:
+        rest = a.new_zeros(a.shape[0] - ends[-1], b.shape[-1])
+        product = torch.cat([*(a[rows] @ one for rows, one in zip(groups, b, strict=True)), rest])
+    elif a.dim() == 3:
+        product = torch.cat([one @ b[:, columns] for one, columns in zip(a, groups, strict=True)], 1)
+    else:
+        product = torch.stack([a[:, inner] @ b[inner] for inner in groups])
+    product = product if bias is None else product + bias
+    return product if out_dtype is None else product.to(out_dtype)
+
+
+_NARROW_ONLY: dict[Any, Callable[..., torch.Tensor]] = {torch.ops.aten._grouped_mm.default: _grouped_mm}
+"""Ops without a float64 kernel, to what they mean."""
 
 
 def _widen(value: Any) -> Any:

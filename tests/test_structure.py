@@ -55,6 +55,17 @@ def test_three_products_are_one_and_the_originals_are_gone(canonical_rules):
     assert merged.shape == (24, 8)
 
 
+def test_weights_kept_as_in_out_are_merged_too(canonical_rules):
+    def kept(m, x):
+        q, k, v = (heads(x @ w) for w in (m.w0, m.w1, m.w2))
+        return (F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 5, 8),)
+
+    program = fused(kept, weights((8, 8), (8, 8), (8, 8)), canonical_rules)
+    assert count(program, "linear.default") == 1
+    (merged,) = held(program)
+    assert merged.shape == (24, 8)
+
+
 def test_weights_that_two_layers_share_are_concatenated_once(canonical_rules):
     program = fused(lambda m, x: (attend(m, attend(m, x)),), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
     assert count(program, "linear.default") == 2
@@ -89,7 +100,10 @@ def test_products_of_other_inputs_are_not_merged(canonical_rules):
     [
         (lambda m, x: (x * m.w0.exp().sum(),), {"aten.mul.Tensor"}),
         (lambda _, x: (x + torch.arange(8).double() / 4,), {"aten.add.Tensor"}),
-        (lambda m, x: (F.linear(x, m.w0.t()),), {"aten.t.default", "aten.linear.default"}),  # a view is free
+        (lambda m, x: (F.linear(x, m.w0.t()),), {"aten.linear.default"}),
+        (lambda m, x: (x / torch.sqrt(torch.tensor(8.0).double() * torch.tensor(3.0).double()),), {"aten.mul.Tensor"}),
+        (lambda m, x: (x * m.w0[torch.tensor([3, 1, 0, 2, 4])],), {"aten.mul.Tensor"}),
+        (lambda m, x: (x * m.w0[:5],), {"aten.slice.Tensor", "aten.mul.Tensor"}),  # a view is free
     ],
 )
 def test_what_depends_on_no_input_is_computed(function, left, canonical_rules):

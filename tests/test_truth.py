@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fuseconv.truth import run_in_float64
+from fuseconv.truth import interpret_in_float64, run_in_float64
 
 
 class Model(torch.nn.Module):
@@ -79,3 +79,25 @@ def test_the_default_dtype_is_restored_after_an_error() -> None:
     with pytest.raises((RuntimeError, TypeError)):
         run_in_float64(program, ())
     assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((7, 16), (3, 16, 8)), ((3, 8, 16), (16, 7)), ((16, 7), (7, 8))], ids=["rows", "columns", "inner"]
+)
+def test_products_of_groups_have_a_meaning_in_float64(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    draw = torch.Generator().manual_seed(0)
+    narrow = [torch.randn(shape, generator=draw).bfloat16() for shape in (a, b)]
+    one, other = (tensor.double() for tensor in narrow)
+    ends = torch.tensor([2, 3, 7], dtype=torch.int32)
+    spans = [slice(0, 2), slice(2, 3), slice(3, 7)]
+    expected = {
+        (2, 3): lambda: torch.cat([one[span] @ other[at] for at, span in enumerate(spans)]),
+        (3, 2): lambda: torch.cat([one[at] @ other[:, span] for at, span in enumerate(spans)], 1),
+        (2, 2): lambda: torch.stack([one[:, span] @ other[span] for span in spans]),
+    }[len(a), len(b)]()
+    graph = torch.fx.Graph()
+    operands = [graph.placeholder(name) for name in ("a", "b", "ends")]
+    graph.output(graph.call_function(torch.ops.aten._grouped_mm.default, tuple(operands)))
+    (found,) = interpret_in_float64(torch.nn.Module(), (*narrow, ends), graph)
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, expected)

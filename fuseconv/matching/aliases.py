@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fuseconv.matching.graph import arguments, is_call, is_getitem, nodes_in
+from fuseconv.matching.nodes import arguments, is_call, is_getitem, nodes_in
 from fuseconv.matching.sizes import GuardError, all_sizes
 
 
@@ -38,6 +38,10 @@ class Aliases:
                     self._writers_of.update((key, writers) for key in shared)
                 self.writers[node] = self.writers.get(node, frozenset()) | known[written]
                 self._writers_of[written].append(node)
+
+    def is_written(self, node: Node) -> bool:
+        """Whether a node's memory is written, sooner or later: what it was made as is not what its readers see."""
+        return bool(self._writers_of.get(node))
 
     def is_changed_by(self, changed: Collection[Node]) -> bool:
         """Whether this may no longer be so when nodes are new, erased, or have other operands or readers."""

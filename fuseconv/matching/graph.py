@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 import fuseconv.ops  # noqa: F401  # registers the ops that rules put in place
+from fuseconv.matching.aliases import Aliases
 from fuseconv.matching.nodes import (
     arguments,
     find_op,
@@ -29,7 +30,7 @@ from fuseconv.matching.nodes import (
     source_line,
 )
 from fuseconv.matching.sizes import key_of, run_for_all_sizes
-from fuseconv.rulebook.elements import elements
+from fuseconv.rulebook.elements import elements, leaves_some
 from fuseconv.rulebook.formula import UnknownError
 from fuseconv.rulebook.predicates import Refused
 
@@ -96,6 +97,7 @@ class Workspace:
         ranges: symbolic size to the range declared for it.
         mode: the fake mode of the program's values; None for a program that holds no tensor.
         trainable: whether parameters and buffers may change and gradients must flow as they did.
+        aliases: the memory that the graph writes in place.
     """
 
     def __init__(self, exported: Exported, *, trainable: bool = False) -> None:
@@ -111,7 +113,10 @@ class Workspace:
         fakes = (node.meta.get("val") for node in self.graph.nodes)
         self.mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
         self.trainable = trainable
-        self._states = _states(exported)
+        self.graph.eliminate_dead_code()
+        self.aliases = Aliases(self.graph, self.root)
+        written = {node.name for node in self.graph.nodes if self.aliases.is_written(node)}
+        self._states = {name: state for name, state in _states(exported).items() if name not in written}
         fixed = (InputKind.CONSTANT_TENSOR,) if trainable else _STATE_KINDS
         self._constants: dict[str, torch.Tensor | Deferred] = {
             name: tensor for name, (kind, tensor) in self._states.items() if kind in fixed
@@ -120,7 +125,6 @@ class Workspace:
         self.results: dict[Any, Any] = {}
         self._formulas: dict[Any, Any] = {}  # until the graph changes: layers have one mask in common
         self._changed: dict[Node, None] = {}
-        self.graph.eliminate_dead_code()
         self._first = self._first_of_inputs()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
         self._replaced: dict[Node, Node] = {}
@@ -135,12 +139,23 @@ class Workspace:
         """
         if node not in self._formulas:
             try:
-                self._formulas[node] = elements(node, self.ranges, self.constant)
+                self._formulas[node] = elements(node, self.ranges, self.constant, self.aliases.is_written)
             except UnknownError as problem:
                 self._formulas[node] = Refused("elements that depend on no input", str(problem))
         if isinstance(found := self._formulas[node], Refused):
             raise found.with_traceback(None)
         return found
+
+    def leaves_some(self, node: Any) -> bool:
+        """Whether no row of a bool tensor is all true, for every size.
+
+        Raises:
+            Refused: its elements depend on an input, or on an op that is not followed.
+        """
+        try:
+            return leaves_some(node, self.ranges, self.constant, self.aliases.is_written)
+        except UnknownError as problem:
+            raise Refused("elements that depend on no input", str(problem)) from None
 
     def is_state(self, node: Any) -> bool:
         """Whether a node is a parameter, buffer or constant of the model, or computed of constants at conversion."""
@@ -327,6 +342,8 @@ class Workspace:
         changed, self._changed = list(self._changed), {}
         if changed:
             self._formulas.clear()
+        if self.aliases.is_changed_by(changed):
+            self.aliases = Aliases(self.graph, self.root)
         return changed
 
 

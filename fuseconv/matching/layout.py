@@ -15,7 +15,8 @@ from torch.fx import Node
 
 from fuseconv.matching.graph import Workspace, is_call, is_getitem, map_nodes, op_name
 from fuseconv.matching.sizes import GuardError
-from fuseconv.rulebook.predicates import Refused, same_sizes
+from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.proved_sizes import same_sizes
 
 
 def relaid(changed: Mapping[Node, Any], workspace: Workspace) -> dict[Node, Any]:

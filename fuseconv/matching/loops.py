@@ -55,17 +55,23 @@ def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
 
 def _leads(rule: Rule, ending: Mapping[str, list[Pattern]]) -> dict[str, None]:
     """Returns the names of the rules a rule leads to; `ending` has all patterns by what their last line calls."""
-    made = {line.value.op for line in rule.replacement if isinstance(line.value, Call)}
+    made = {call.op for _, call in _made(rule)}
     near = [pattern for op in (*sorted(made), str(PRODUCT)) for pattern in ending.get(op, ()) if not rule.merge]
     found = (pattern for pattern in near if pattern.rule.stage == rule.stage and _contains(rule, pattern))
     return dict.fromkeys(pattern.rule.name for pattern in found)
 
 
+def _made(rule: Rule) -> list[tuple[tuple[str, ...], Call]]:
+    """Returns the ops that a rule leaves in the graph, and what it calls their results; a constant leaves none."""
+    return [
+        (line.targets, line.value) for line in rule.replacement if isinstance(line.value, Call) and not line.constant
+    ]
+
+
 def _contains(rule: Rule, pattern: Pattern) -> bool:
     """Whether the lines of a rule's `replace` hold every line of a pattern, anchored at any of them."""
-    made = {name: line.value for line in rule.replacement for name in line.targets if isinstance(line.value, Call)}
-    calls = [line.value for line in rule.replacement if isinstance(line.value, Call)]
-    for call in calls:
+    made = {name: call for names, call in _made(rule) for name in names}
+    for _, call in _made(rule):
         bound: dict[str, Term] = {}
         used: list[Call] = []
         if _fits(pattern, len(pattern.lines) - 1, call, made, bound, used) and len(used) == len(pattern.lines):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _TORCH = str(Path(torch.__file__).parent)
@@ -56,10 +57,15 @@ def is_returned(node: Node) -> bool:
     return any(user.op == "output" for user in node.users)
 
 
-def is_repeatable(op: torch._ops.OpOverload) -> bool:
-    """Whether an op gives the same on the same arguments, and writes nothing."""
-    drawn = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape)
-    return not op._schema.is_mutable and not any(tag in op.tags for tag in drawn)
+def is_repeatable(op: torch._ops.OpOverload, value: Any) -> bool:
+    """Whether an op gives the same on the same arguments, and writes nothing.
+
+    Args:
+        op: the op.
+        value: what it gives, on fake tensors: sizes that the data decides are of one call alone.
+    """
+    draws = torch.Tag.nondeterministic_seeded in op.tags
+    return not op._schema.is_mutable and not draws and not free_unbacked_symbols(value)
 
 
 def arguments(node: Node) -> dict[str, Any]:

@@ -44,8 +44,8 @@ class Cut(NamedTuple):
 
 def multiplies(node: Node) -> bool:
     """Whether a node is a product: of two tensors, or of a tensor and a number."""
-    if not is_call(node) or node.target not in MULTIPLIES:
-        return False
+    if not is_call(node) or node.target not in MULTIPLIES or not isinstance(node.args[0], Node):
+        return False  # a number may stand where a tensor does, as in mul(2, x)
     return node.target is not _DIV or (_is_number(node.args[1]) and bool(node.args[1] != 0))
 
 

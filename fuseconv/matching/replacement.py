@@ -16,7 +16,8 @@ from torch.fx import Node
 from fuseconv.contract import DTYPES
 from fuseconv.matching.graph import Workspace, find_op, is_repeatable, map_nodes
 from fuseconv.matching.sizes import GuardError
-from fuseconv.rulebook.predicates import FUNCTIONS, Constants, Refused, row_major, same_sizes, text_of
+from fuseconv.rulebook.predicates import FUNCTIONS, Constants, Refused, text_of
+from fuseconv.rulebook.proved_sizes import row_major, same_sizes
 from fuseconv.rulebook.rule_text import Apply, Call, Items, Line, Literal, Name, Term
 
 
@@ -160,7 +161,7 @@ def _check_constant(line: Line, instruction: Instruction, made: set[str], worksp
         known = leaf.name in made if isinstance(leaf, Made) else workspace.is_constant(leaf)
         if isinstance(leaf, Made | Node) and not known:
             raise Refused(f"constants to compute {line.targets[0]} from", text_of(leaf))
-    if line.unpacks or not is_repeatable(instruction.op):
+    if line.unpacks or not is_repeatable(instruction.op, instruction.fake):
         raise Refused("an op that gives one tensor, the same whenever it is called", str(instruction.op))
 
 

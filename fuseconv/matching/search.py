@@ -7,7 +7,7 @@ already found, forwards along its users. Operands of commutative ops are tried b
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import permutations
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -16,7 +16,6 @@ import torch
 from torch.fx import Node
 
 from fuseconv.contract import DTYPES
-from fuseconv.matching.aliases import Aliases
 from fuseconv.matching.graph import Workspace, arguments, is_call, is_getitem, nodes_in, op_name
 from fuseconv.matching.near_miss import NearMiss, Words
 from fuseconv.matching.pattern import Default, Expected, Pattern
@@ -39,10 +38,12 @@ class Index:
     Attributes:
         workspace: the graph.
         calls: the nodes that call an op, by op; those that multiply, by `PRODUCT` too.
+        aliases: what the graph writes in place.
     """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
+        self.aliases = workspace.aliases
         self.calls: dict[Any, dict[Node, None]] = {
             op: dict.fromkeys(nodes) for op, nodes in _by_op(workspace.graph.nodes).items()
         }
@@ -65,20 +66,13 @@ class Index:
                     self.calls[op].pop(node, None)
                     if not self.calls[op]:
                         del self.calls[op]
-        if "aliases" in vars(self) and self.aliases.is_changed_by(changed):
-            del self.aliases
-            return True
-        return False
+        before, self.aliases = self.aliases, self.workspace.aliases
+        return before is not self.aliases
 
     @staticmethod
     def is_call_of(node: Node, op: Any) -> bool:
         """Whether a node calls an op, or is a product."""
         return multiplies(node) if op is PRODUCT else is_call(node) and node.target is op
-
-    @cached_property
-    def aliases(self) -> Aliases:
-        """What the graph writes in place."""
-        return Aliases(self.workspace.graph, self.workspace.root)
 
     def arguments(self, node: Node) -> Mapping[str, Any]:
         """Returns every argument of an op call by its schema name."""

@@ -90,7 +90,8 @@ def _is_pure(node: Node) -> bool:
     """Whether a node calls an op that gives one tensor, the same whenever it is called."""
     if not is_call(node) or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
-    return is_repeatable(node.target) and not _updates_statistics(node)  # type: ignore[arg-type]  # is_call
+    value = node.meta["val"]
+    return is_repeatable(node.target, value) and not _updates_statistics(node)  # type: ignore[arg-type]  # is_call
 
 
 def _updates_statistics(node: Node) -> bool:

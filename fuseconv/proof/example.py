@@ -150,6 +150,10 @@ class _NoConstants:
         """Knows none."""
         return self.constant(node)
 
+    def leaves_some(self, node: object) -> bool:
+        """Knows none."""
+        return self.constant(node) is not None
+
 
 def graph_of(text: Text) -> Graph:
     """Returns the graph of a program: a placeholder for each input, an attribute for each parameter.

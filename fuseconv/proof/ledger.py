@@ -148,9 +148,26 @@ class Ledger:
             if is_call(copy):
                 op: Any = copy.target
                 varies = varies and op._schema.name not in _METADATA_ONLY
-                varies |= op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
+                varies |= op._schema.is_mutable and not _writes_alone(copy)
+                varies |= torch.Tag.nondeterministic_seeded in op.tags
         if varies:
             self.varying.add(copy)
+
+
+def _writes_alone(node: Node) -> bool:
+    """Whether an op writes what was just made, and nobody else reads: its result is as good as a new value."""
+    written = [
+        node.args[at]
+        for at, argument in enumerate(node.target._schema.arguments)  # type: ignore[union-attr]  # is_call
+        if argument.alias_info is not None and argument.alias_info.is_write and at < len(node.args)
+    ]
+    return bool(written) and all(
+        isinstance(one, Node)
+        and is_call(one)
+        and len(one.users) == 1
+        and not any(result.alias_info is not None for result in one.target._schema.returns)  # type: ignore[union-attr]
+        for one in written
+    )
 
 
 def _graph(read: Iterable[Node], nodes: Iterable[Node], ends: Sequence[Node]) -> Graph:

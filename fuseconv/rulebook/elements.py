@@ -38,18 +38,21 @@ MAX_NODES = 400
 """The most nodes that a formula may come from."""
 
 
-def elements(node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], Any]) -> Formula:
+def elements(
+    node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
+) -> Formula:
     """Returns the formula of a tensor's elements, decided as far as it can be.
 
     Args:
         node: what computes the tensor.
         ranges: symbolic size to the range declared for it.
         constant: node to the tensor it stands for, or None.
+        is_written: whether a node's memory is written in place.
 
     Raises:
         UnknownError: there is none.
     """
-    reader = _Reader(ranges, constant)
+    reader = _Reader(ranges, constant, is_written)
     formula = reader.read(node)
     if isinstance(formula, Choice):
         condition = reader.decide(formula.condition, node)
@@ -61,12 +64,40 @@ def elements(node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], An
     return formula if isinstance(formula, sympy.Expr) else reader.decide(formula, node)
 
 
+def leaves_some(
+    node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
+) -> bool:
+    """Whether no row of a bool tensor, along its last axis, is all true: its first element, its last or its own is not.
+
+    Args:
+        node: what computes the tensor.
+        ranges: as `elements` takes them, and the others too.
+        constant: as above.
+        is_written: as above.
+
+    Raises:
+        UnknownError: the tensor's elements have no formula.
+    """
+    tensor = constant(node)
+    if tensor is not None:
+        return not bool(tensor.bool().all(-1).any())
+    reader = _Reader(ranges, constant, is_written)
+    truth, sizes = truth_of(reader.read(node)), shape_of(node)
+    own = [axis(2)] if sizes[-1:] == sizes[-2:-1] else []
+    places = (sympy.Integer(0), sizes[-1] - 1, *own)
+    rows = (truth_of(substituted(truth, {axis(1): place})) for place in places)
+    return any(reader.decide(row, node) is False for row in rows)
+
+
 class _Reader:
     """Follows one tensor back to what its elements are."""
 
-    def __init__(self, ranges: Mapping[Any, Any], constant: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
+    ) -> None:
         self.ranges = ranges
         self.constant = constant
+        self.is_written = is_written
         self.known: dict[Node, Formula] = {}
 
     def read(self, operand: Any) -> Formula:
@@ -78,6 +109,8 @@ class _Reader:
         if operand not in self.known:
             if len(self.known) > MAX_NODES:
                 raise UnknownError(operand.name)
+            if self.is_written(operand):
+                raise UnknownError(f"{operand.name}, which is written in place")
             tensor = self.constant(operand)
             self.known[operand] = _constant(tensor) if tensor is not None else self.call(operand)
         return self.known[operand]
@@ -138,7 +171,8 @@ def _constant(tensor: torch.Tensor) -> Formula:
     """The formula of a constant: one value, or two, of which one fills the lower triangle of the last two axes."""
     values = torch.unique(tensor)
     if values.numel() == 1:
-        return _python(values[0])
+        value = _python(values[0])
+        return bool(value) if tensor.dtype == torch.bool else value
     if values.numel() == 2 and tensor.dim() >= 2:
         inside = torch.ones(tensor.shape[-2:], dtype=torch.bool, device=tensor.device).tril()
         for one, other in (values, values.flip(0)):
@@ -185,12 +219,15 @@ def _comparison(condition: Callable[[sympy.Expr], Truth]) -> _Rule:
         operands = [given["self"], given["other"]]
         difference = lifted(reader.read(operands[0]), reader.read(operands[1]), lambda a, b: a - b)
         parts = [difference.yes, difference.no] if isinstance(difference, Choice) else [difference]
-        if not all(part.is_integer or (part.is_number and part == sympy.floor(part)) for part in parts):
+        # What is compared is whole, or a number, of which only the sign matters.
+        whole = [sympy.sign(part) if part.is_number else part for part in parts]
+        if not all(part.is_integer for part in whole):
             raise UnknownError(f"{node.name}, which compares fractions")
+        truths = [condition(part) for part in whole]
         if isinstance(difference, Choice):
-            yes, no = condition(difference.yes), condition(difference.no)
+            yes, no = truths
             return Either(Both(difference.condition, yes), Both(negated(difference.condition), no))
-        return condition(difference)
+        return truths[0]
 
     return rule
 

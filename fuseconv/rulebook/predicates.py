@@ -10,13 +10,13 @@ imported inside the functions: a rule file is read without it.
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol
 
 from fuseconv.contract import SHORT_DTYPES
+from fuseconv.rulebook.proved_sizes import row_major, same_sizes
 
 
 class Constants(Protocol):
@@ -33,6 +33,9 @@ class Constants(Protocol):
 
     def formula(self, node: Any) -> Any:
         """Returns the formula of a tensor's elements, see elements.py."""
+
+    def leaves_some(self, node: Any) -> bool:
+        """Whether no row of a bool tensor is all true, see elements.py."""
 
 
 class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
@@ -76,7 +79,7 @@ class Function:
     run: Callable[..., Any]
 
 
-_HIDDEN = -1e9
+_HIDDEN = -1e4
 """What is added to a score so that it weighs nothing: exp of it is 0 beside any score that is not hidden."""
 
 
@@ -155,6 +158,12 @@ def is_never_true(constants: Constants, mask: Any) -> None:
     formula = constants.formula(mask)
     if formula is not False:
         raise Refused("a mask that is never true", f"{text_of(mask)} with elements {formula}")
+
+
+def hides_no_row(constants: Constants, mask: Any) -> None:
+    """A bool tensor, true where attention is hidden, of which no row is all true: every query sees a key."""
+    if not constants.leaves_some(mask):
+        raise Refused("a mask that leaves every query a key", text_of(mask))
 
 
 def hides_the_future(constants: Constants, mask: Any) -> None:
@@ -236,9 +245,20 @@ def is_scalar(constants: Constants, c: Any) -> None:
         raise Refused("a constant of no dims", text_of(c))
 
 
+def divides(_: Constants, a: Any, b: Any) -> None:
+    """The first number divides the second, for every size: `divides(size(k, 1), size(q, 1))`, groups of heads."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    if a == 0 or not statically_known_true(b % a == 0):
+        raise Refused(f"a number that divides {b}", str(a))
+
+
 def is_contiguous(_: Constants, *operands: Any) -> None:
-    """Each tensor is provably dense and row-major."""
+    """Each tensor is provably dense and row-major, whichever kernel computes it."""
     for operand in operands:
+        source = _viewed(operand)
+        if "scaled_dot_product_attention" in str(getattr(source, "target", "")):
+            raise Refused("a layout that does not depend on the kernel", f"a view of {source.name}")
         if not row_major(_fake(operand)):
             raise Refused("a contiguous tensor", text_of(operand))
 
@@ -257,6 +277,7 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
         least = 1 if variadic else len(parameters)
         kind: Literal["test", "value"] = "value" if function in values else "test"
         tensors = function not in (
+            divides,
             gelu_of,
             has_sizes,
             is_number,
@@ -269,7 +290,7 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
         doc = inspect.getdoc(function) or ""
         operands = ", ".join([parameter.name for parameter in parameters if parameter.name != "operands"])
         usage = f"{function.__name__}({(operands or 'x') + ', ...' if variadic else operands})"
-        follows = function in (hides_nothing, hides_the_future, is_never_true)
+        follows = function in (hides_no_row, hides_nothing, hides_the_future, is_never_true)
         most = None if variadic else least
         table[function.__name__] = Function(usage, kind, least, most, doc, tensors, follows, function)
     return table
@@ -277,7 +298,9 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
 
 _VALUES = (dtype, dtype_of, gelu_of, letters_of, number_of, product_of, rank, size, sum_of)
 _TESTS = (
+    divides,
     has_sizes,
+    hides_no_row,
     hides_nothing,
     hides_the_future,
     is_never_true,
@@ -297,68 +320,6 @@ FUNCTIONS: Mapping[str, Function] = _register(_VALUES + _TESTS, _VALUES)
 """Every function a rule may call, by name."""
 
 
-def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
-    """Whether two shapes are equal for every value of their symbolic sizes."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    return len(left) == len(right) and all(
-        _is_one_expression(one, other) or statically_known_true(one == other)
-        for one, other in zip(left, right, strict=True)
-    )
-
-
-def _is_one_expression(one: Any, other: Any) -> bool:
-    """Whether two symbolic sizes are the same expression: told at once, where a solver takes long."""
-    symbolic = hasattr(one, "node") and hasattr(other, "node")
-    return symbolic and bool(one.node.expr == other.node.expr)
-
-
-def row_major(fake: Any) -> bool:
-    """Whether a tensor's strides are provably those of a dense row-major layout; size-1 axes may have any stride."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    expected: Any = 1
-    for length, stride in zip(reversed(fake.shape), reversed(fake.stride()), strict=True):
-        if not (statically_known_true(length == 1) or statically_known_true(stride == expected)):
-            return False
-        expected = expected * length
-    return True
-
-
-def compare(left: Any, comparison: str, right: Any, ranges: Mapping[Any, Any]) -> bool:
-    """Whether `left comparison right` is proved.
-
-    Args:
-        left: a number, text or symbolic size.
-        comparison: one of rule_text.COMPARISONS.
-        right: the same; a list of them for `in`.
-        ranges: symbolic size to the range declared for it. The sizes themselves are taken to be 2 at least, as
-            torch.export does while it captures, and so are not asked about order.
-    """
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    if comparison == "in":
-        return any(compare(left, "==", member, ranges) for member in right)
-    if comparison == "==":
-        return bool(statically_known_true(left == right))
-    if comparison == "!=":
-        return _holds(left != right, ranges)
-    if any(isinstance(side, str | None) for side in (left, right)):
-        return False
-    orders = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-    return _holds(orders[comparison](left, right), ranges)
-
-
-def _holds(outcome: Any, ranges: Mapping[Any, Any]) -> bool:
-    import torch
-    from torch.utils._sympy.value_ranges import bound_sympy
-
-    if not isinstance(outcome, torch.SymBool):
-        return bool(outcome)
-    bounds = bound_sympy(outcome.node.expr, dict(ranges))
-    return bool(bounds.is_singleton() and bounds.lower)
-
-
 def _fake(operand: Any) -> Any:
     """Returns the fake tensor a node computes: its dtype, device and (symbolic) shape."""
     import torch
@@ -368,6 +329,15 @@ def _fake(operand: Any) -> Any:
     if not isinstance(fake, torch.Tensor):
         raise Refused("a tensor", text_of(operand))
     return fake
+
+
+def _viewed(operand: Any) -> Any:
+    """Returns what a value is a view of, however far back: itself if it is none."""
+    while (schema := getattr(getattr(operand, "target", None), "_schema", None)) is not None:
+        if not any(result.alias_info is not None for result in schema.returns):
+            break
+        operand = operand.args[0]
+    return operand
 
 
 def _is_cast(operand: Any) -> bool:

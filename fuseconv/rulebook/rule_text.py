@@ -254,7 +254,7 @@ def _expression(text: str) -> ast.expr:
 def _identifier(node: ast.expr) -> str:
     if not isinstance(node, ast.Name):
         raise RuleTextError("the left side is not a name", node.col_offset)
-    if node.id in DTYPES or node.id == "inf":
+    if node.id in DTYPES or node.id in ("inf", "nan"):
         raise RuleTextError(f"{node.id} is a literal and cannot be a name", node.col_offset, "choose another name")
     return node.id
 
@@ -292,8 +292,8 @@ def _keyword(keyword: ast.keyword) -> str:
 
 def _term(node: ast.expr) -> Term:
     match node:
-        case ast.Name(id="inf"):
-            return Literal(float("inf"))
+        case ast.Name(id="inf" | "nan" as name):
+            return Literal(float(name))
         case ast.Name(id=name):
             return Literal(name, is_dtype=True) if name in DTYPES else Name(name)
         case ast.Constant(value=None | bool() | int() | float() | str() as value):

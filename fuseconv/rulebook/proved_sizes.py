@@ -1,0 +1,72 @@
+"""What is so for every size in the declared ranges: shapes that are equal, strides that are row-major, comparisons.
+
+Asking never adds a guard. torch is imported inside the functions: a rule file is read without it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Whether two shapes are equal for every value of their symbolic sizes."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return len(left) == len(right) and all(
+        _is_one_expression(one, other) or statically_known_true(one == other)
+        for one, other in zip(left, right, strict=True)
+    )
+
+
+def _is_one_expression(one: Any, other: Any) -> bool:
+    """Whether two symbolic sizes are the same expression: told at once, where a solver takes long."""
+    symbolic = hasattr(one, "node") and hasattr(other, "node")
+    return symbolic and bool(one.node.expr == other.node.expr)
+
+
+def row_major(fake: Any) -> bool:
+    """Whether a tensor's strides are provably those of a dense row-major layout; size-1 axes may have any stride."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    expected: Any = 1
+    for length, stride in zip(reversed(fake.shape), reversed(fake.stride()), strict=True):
+        if not (statically_known_true(length == 1) or statically_known_true(stride == expected)):
+            return False
+        expected = expected * length
+    return True
+
+
+def compare(left: Any, comparison: str, right: Any, ranges: Mapping[Any, Any]) -> bool:
+    """Whether `left comparison right` is proved.
+
+    Args:
+        left: a number, text or symbolic size.
+        comparison: one of rule_text.COMPARISONS.
+        right: the same; a list of them for `in`.
+        ranges: symbolic size to the range declared for it. The sizes themselves are taken to be 2 at least, as
+            torch.export does while it captures, and so are not asked about order.
+    """
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    if comparison == "in":
+        return any(compare(left, "==", member, ranges) for member in right)
+    if comparison == "==":
+        return bool(statically_known_true(left == right))
+    if comparison == "!=":
+        return _holds(left != right, ranges)
+    if any(isinstance(side, str | None) for side in (left, right)):
+        return False
+    orders = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+    return _holds(orders[comparison](left, right), ranges)
+
+
+def _holds(outcome: Any, ranges: Mapping[Any, Any]) -> bool:
+    import torch
+    from torch.utils._sympy.value_ranges import bound_sympy
+
+    if not isinstance(outcome, torch.SymBool):
+        return bool(outcome)
+    bounds = bound_sympy(outcome.node.expr, dict(ranges))
+    return bool(bounds.is_singleton() and bounds.lower)
