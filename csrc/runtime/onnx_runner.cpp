@@ -81,6 +81,8 @@ class Onnx final : public Runner {
     OrtSessionOptions* made;
     check(api().CreateSessionOptions(&made), where_);
     const Owned<OrtSessionOptions> options(made, api().ReleaseSessionOptions);
+    // Else its threads spin after a call, and take the cores from whatever the program does next.
+    check(api().AddSessionConfigEntry(options.get(), "session.force_spinning_stop", "1"), where_);
     if (contract.device == "cuda") {
       OrtCUDAProviderOptionsV2* cuda;
       check(api().CreateCUDAProviderOptions(&cuda), where_);

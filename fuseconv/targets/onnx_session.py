@@ -106,6 +106,8 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
         providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors: its warnings are about its own optimiser
+    # Else its threads spin after a call, and take the cores from whatever the program does next.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     if library is not None:
         try:
             options.register_custom_ops_library(str(library))
