@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from fuseconv import cpp_runtime, padding, parity, parity_matrix, sources
+from fuseconv import cpp_runtime, padding, parity, parity_matrix, shortcomings, sources
 from fuseconv.assembly import Progress, Written, copy_libraries, describe, target_names, write_targets
 from fuseconv.buckets import Buckets
 from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle, seal
 from fuseconv.capture import Program, capture
-from fuseconv.errors import FuseconvError, ParityError, UnsupportedError, UsageError
+from fuseconv.errors import UsageError
 from fuseconv.matching import explanation
 from fuseconv.matching import lock as locking
 from fuseconv.matching.explanation import Explanation
@@ -330,7 +330,7 @@ def convert(
         with progress("verify"):
             report = parity.verify(staging)
         if not report.ok and not allow_mismatch:
-            raise mismatch(report, str(folder))
+            raise shortcomings.mismatch(report, str(folder))
         rows = report.to_json()["rows"]
         seal(staging, manifest.model_copy(update={"parity": rows, "mismatch": not report.ok}))
     if lock is not None:
@@ -355,52 +355,9 @@ def _fuse(
         return chosen, rewrite(program, chosen)
 
 
-def mismatch(report: Report, where: str) -> ParityError:
-    """Returns the error for a report with a failing row: the first one, and how many there are."""
-    failing = [row for row in report.rows if not row.row.ok]
-    first = failing[0]
-    return ParityError(
-        f"{len(failing)} of {len(report.rows)} rows fail; first: target {first.target}, case {first.case}, "
-        f"output {first.output}: {first.row.reason}",
-        where=where,
-        fix="find the rule with `fuseconv explain`, leave it out, or keep the bundle, marked, with --allow-mismatch",
-    )
-
-
 def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
     """Returns the folder a bundle is written to: the one named, or one beside the model."""
     if output is not None:
         return Path(output)
     model = Path(model).absolute()
     return model.with_name((model.name if model.is_dir() else model.stem) + SUFFIX)
-
-
-def incomplete(conversion: Conversion) -> FuseconvError | None:
-    """Returns the error that says what was left out of a bundle that stands: sites of wrong rules, or targets."""
-    return rejection(conversion.plan, str(conversion.bundle)) or _unsupported(conversion)
-
-
-def rejection(plan: Plan, where: str) -> ParityError | None:
-    """Returns the error for sites that were left as they were because a rule computes something else there, if any."""
-    if not plan.rejected:
-        return None
-    first, rules = plan.rejected[0], sorted({miss.rule for miss in plan.rejected})
-    return ParityError(
-        f"{len(plan.rejected)} sites were left as they were, of {', '.join(rules)}; first: rule {first.rule} at "
-        f"{first.node}: {first.reason}",
-        where=where,
-        fix=f"correct the rule, `fuseconv rules check` tries it alone, or leave it out with --no-rule {first.rule}",
-    )
-
-
-def _unsupported(conversion: Conversion) -> FuseconvError | None:
-    """Returns the error that says which targets were left out, if any; the others stand."""
-    if not conversion.skipped:
-        return None
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in conversion.skipped.items())
-    names = " ".join(f"--target {one.target}" for one in conversion.written)
-    return UnsupportedError(
-        f"not every target was written: {reasons}",
-        where=str(conversion.bundle),
-        fix=f"the others are in the bundle; ask for those alone with {names}",
-    )

@@ -61,7 +61,7 @@ def convert(
         )
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
 
-    from fuseconv import pipeline, report
+    from fuseconv import pipeline, report, shortcomings
     from fuseconv.matching.lock import NAME
 
     locked = settings.root / NAME
@@ -94,4 +94,6 @@ def convert(
         frozen=locked if frozen else None,
         progress=shown,
     )
-    return Outcome(done.to_json(), lambda console: report.print_conversion(console, done), pipeline.incomplete(done))
+    return Outcome(
+        done.to_json(), lambda console: report.print_conversion(console, done), shortcomings.incomplete(done)
+    )

@@ -80,7 +80,8 @@ class Function:
 
 
 _HIDDEN = -1e4
-"""What is added to a score so that it weighs nothing: exp of it is 0 beside any score that is not hidden."""
+"""What is added to a score so that it weighs nothing: in every dtype exp of it is 0 beside a score that is not hidden,
+as long as scores themselves differ by less than nine thousand. Models add -1e4 where f16 must hold it."""
 
 
 def dtype(_: Constants, x: Any) -> str:
