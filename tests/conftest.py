@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+import saved_models
 import small_bundle
 import torch
 from filelock import FileLock
@@ -39,6 +41,20 @@ def default_rules() -> tuple[Rule, ...]:
 def canonical_rules(default_rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     """The rules that settle how things are spelled, without those that fuse."""
     return tuple(rule for rule in default_rules if rule.stage != "fuse")
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[type, str], Path]:
+    """Saves each model of saved_models in each form once, all under the name model.pt; tests only read them."""
+    paths = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for model_class in saved_models.INPUTS:
+            for form, save in saved_models.SAVERS.items():
+                path = tmp_path_factory.mktemp("saved") / "model.pt"
+                save(saved_models.made(model_class), path)
+                paths[model_class, form] = path
+    return paths
 
 
 @pytest.fixture(scope="session")

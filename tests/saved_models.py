@@ -118,6 +118,27 @@ FORMS = {
 TRUST = {"torchscript": {"torchscript"}, "pickle": {"pickle"}, "state-dict": {"code"}, "pt2": set()}
 
 
+def options_for(model_class, form, **changes):
+    """Returns what `read` must be told of a saved model."""
+    from fuseconv.sources import Options
+
+    source = FORMS.get(form, "state-dict")
+    arguments = {"trust": frozenset(TRUST[source])}
+    if source != "pt2":
+        arguments["inputs"] = INPUTS[model_class]
+    if source == "state-dict":
+        arguments["model"] = f"{__file__}:{model_class.__name__}"
+    return Options(**{**arguments, **changes})
+
+
+def run(subject):
+    """Returns the tensors that the subject's module gives for its examples, flat."""
+    with torch.no_grad():
+        call = dict(zip(subject.call, subject.examples, strict=True)) if subject.call else {}
+        output = subject.module(**call) if call else subject.module(*subject.examples)
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+
+
 def example(model):
     from fuseconv.contract import Contract
     from fuseconv.inputs import draw, example_sizes
