@@ -1,12 +1,7 @@
 """One table: every op, every dtype, every sample."""
 
 import ctypes
-import os
-import platform
-import subprocess
-import sys
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,8 +10,6 @@ from torch import Tensor
 from truth import assert_close_to_truth
 
 from fuseconv import ops
-from fuseconv.errors import FileError
-from fuseconv.ops import library
 from fuseconv.ops.autocast import lower, single, widest
 from fuseconv.ops.sampling import Draw
 
@@ -374,48 +367,3 @@ def test_export_calls_the_op():
     assert any(node.target is ops.add_relu.overload for node in exported.graph.nodes)
     longer = torch.randn(7, 4)
     assert torch.equal(exported.module()(longer, y), torch.relu(longer + y))
-
-
-ISAS = ["baseline", "x86-64-v3", "x86-64-v4"]
-ONE_CALL = "import torch; from fuseconv import ops; ops.add_relu(torch.ones(1), torch.ones(1))"
-
-
-def run_with_isa(isa, *command):
-    return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env={**os.environ, "FUSECONV_ISA": isa}, capture_output=True, text=True
-    )
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one instruction set here")
-@pytest.mark.skipif("FUSECONV_ISA" in os.environ, reason="this is the inner run")
-@pytest.mark.parametrize(("isa", "better"), list(pairwise(ISAS)))
-def test_instruction_sets_that_this_processor_would_not_take(isa, better):
-    if run_with_isa(better, "-c", ONE_CALL).returncode != 0:
-        pytest.skip(f"this processor takes {isa} or less by itself")
-    chosen = "cpu and (test_values or test_special or test_conversions or test_f16)"
-    inner = run_with_isa(isa, "-m", "pytest", __file__, "-k", chosen, "-p", "no:randomly", "-p", "no:cacheprovider")
-    assert inner.returncode == 0, inner.stdout[-3000:]
-
-
-def test_unknown_instruction_set_is_refused():
-    result = run_with_isa("avx9000", "-c", ONE_CALL)
-    assert result.returncode != 0
-    assert "FUSECONV_ISA=avx9000 is not an instruction set of this processor; use one of baseline" in result.stderr
-
-
-def test_missing_library_names_the_fix(tmp_path, monkeypatch):
-    monkeypatch.setattr(library, "FOLDER", tmp_path)
-    with pytest.raises(FileError, match=r"libfuseconv_cpu\.so is not built") as caught:
-        ops.library_paths("cpu")
-    assert "make build" in caught.value.fix
-
-
-def test_damaged_library_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "libfuseconv_cpu.so").write_bytes(b"not a library")
-    monkeypatch.setattr(library, "FOLDER", tmp_path)
-    with pytest.raises(FileError, match="cannot be loaded"):
-        library.load()
-
-
-def test_library_paths():
-    assert [path.name for path in ops.library_paths("cpu")] == ["libfuseconv_cpu.so"]

@@ -1,0 +1,195 @@
+"""What cannot be captured is refused with the line of the model and the remedy."""
+
+import pytest
+import torch
+from test_capture import X, subject_of
+from torch import nn
+
+from fuseconv.capture import capture
+from fuseconv.errors import UnsupportedError, UsageError
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning"),  # torch warns of its own use
+]
+
+
+class Specialised(nn.Module):
+    def forward(self, x):
+        if x.shape[0] == 3:
+            return x + 1
+        return x * 2
+
+
+class Reshaped(nn.Module):
+    def forward(self, x):
+        return (x + 1).view(3, 4)
+
+
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(10, 4))
+
+    def forward(self, x):
+        return x + self.table[: x.shape[1]]
+
+
+class Halves(nn.Module):
+    def forward(self, x):
+        return x.reshape(x.shape[0], x.shape[1] // 2, 2) if x.shape[1] % 2 == 0 else x.sum()
+
+
+class Together(nn.Module):
+    def forward(self, a, b):
+        return a.repeat(2, 1)[: a.shape[0]] + b
+
+
+class Control(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x + 1
+        return x - 1
+
+
+class Items(nn.Module):
+    def forward(self, x):
+        return torch.zeros(int(x.max().item()))
+
+
+class Numpy(nn.Module):
+    def forward(self, x):
+        return torch.from_numpy(x.numpy() + 1)
+
+
+class Mismatched(nn.Module):
+    def forward(self, x):
+        return x @ torch.ones(9, 2)
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.count += 1
+        return x + self.count
+
+
+class BatchStatistics(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("var", torch.ones(4))
+
+    def forward(self, x):
+        return torch.nn.functional.batch_norm(x, self.mean, self.var, training=True)
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return x + torch.rand_like(x)
+
+
+class AlwaysDrops(nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.5, training=True)
+
+
+class NoFake(nn.Module):
+    def forward(self, x):
+        return torch.ops.fuseconv_tests.no_fake(x)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_fake():
+    """An operator that runs, and of which torch does not know what shape it gives."""
+    library = torch.library.Library("fuseconv_tests", "DEF")
+    library.define("no_fake(Tensor x) -> Tensor")
+    library.impl("no_fake", torch.clone, "CPU")
+    yield
+    library._destroy()
+
+
+class Nothing(nn.Module):
+    def forward(self, x):
+        return None
+
+
+class Number(nn.Module):
+    def forward(self, x):
+        return x, x.shape[0]
+
+
+REFUSED = {
+    "a dim specialised by an if": (
+        Specialised(),
+        [X],
+        UnsupportedError,
+        "batch = 3",
+        "if x.shape[0] == 3",
+        "batch:1..64",
+    ),
+    "a dim specialised by a view": (Reshaped(), [X], UnsupportedError, "batch = 3", ".view(3, 4)", "x.shape"),
+    "a bounded dim": (
+        Positions(),
+        ["x=f32[batch:1..64,seq:2..512,4]"],
+        UnsupportedError,
+        "seq within 2..10",
+        "self.table[",
+        "seq:2..10",
+    ),
+    "dims that must be equal": (
+        Together(),
+        ["a=f32[n:1..64,4]", "b=f32[m:1..64,4]"],
+        UsageError,
+        "a[3, 4], b[5, 4]",
+        "+ b",
+        "--input",
+    ),
+    "control flow on values": (Control(), [X], UnsupportedError, "values of a tensor", "if x.sum() > 0", "torch.where"),
+    "a size from values": (Items(), [X], UnsupportedError, "values of a tensor", "x.max().item()", "torch.where"),
+    "numpy": (Numpy(), [X], UnsupportedError, "cannot be exported", "x.numpy()", "torch operations"),
+    "a model that rejects the sizes": (
+        Mismatched(),
+        [X],
+        UsageError,
+        "does not accept x[3, 4]",
+        "torch.ones(9, 2)",
+        "--input",
+    ),
+    "a buffer that counts": (Counter(), [X], UnsupportedError, "changes count", "self.count += 1", "eval mode"),
+    "running statistics": (BatchStatistics(), [X], UnsupportedError, "changes mean", "batch_norm", "eval mode"),
+    "random numbers": (Noise(), [X], UnsupportedError, "aten.rand_like", "torch.rand_like", "eval mode"),
+    "dropout that stays on": (AlwaysDrops(), [X], UnsupportedError, "aten.dropout", "dropout", "eval mode"),
+    "an operator without a fake": (
+        NoFake(),
+        [X],
+        UnsupportedError,
+        "fuseconv_tests.no_fake",
+        "torch.ops.fuseconv_tests.no_fake(x)",
+        "torch operations",
+    ),
+    "no output": (Nothing(), [X], UnsupportedError, "returns no tensor", "Nothing", "tensors"),
+    "a number for an output": (Number(), [X], UnsupportedError, "output_1 is not a tensor", "output_1", "only tensors"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_name_the_line_and_the_remedy(name, capsys):
+    module, texts, error, what, where, fix = REFUSED[name]
+    with pytest.raises(error) as caught:
+        capture(subject_of(module, *texts))
+    assert what in caught.value.what
+    assert where in caught.value.where
+    assert fix in caught.value.fix
+    assert caught.value.exit_status in (2, 4)
+    assert capsys.readouterr().out == ""
+
+
+def test_restrictions_without_a_simple_form_are_explained():
+    subject = subject_of(Halves(), "x=f32[batch:1..64,seq:6..64]")
+    with pytest.raises(UnsupportedError, match="no simple form") as caught:
+        capture(subject)
+    assert "seq" in caught.value.what
+    assert "x.shape[1] % 2" in caught.value.where
