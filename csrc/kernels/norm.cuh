@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
   constexpr int kSize = kVectorSize<T>;
   constexpr bool kApart = kResidual && sizeof(T) == 2;
   // Of half as many bytes the weights are the larger part of what is asked for at a time: 2 % faster so. With a
-  // residual, and in f32 and f64, it is up to 4 % slower.
+  // residual, and in f32 and f64, it is up to 6 % slower.
   constexpr bool kKeepsWeights = !kResidual && sizeof(T) == 2;
   using LoadRow = std::conditional_t<kKeepsWeights, LoadPassing, Load>;
   using LoadWeight = std::conditional_t<kKeepsWeights, LoadKept, Load>;
