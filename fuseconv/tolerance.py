@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from fuseconv.contract import SHORT_DTYPES
+from fuseconv.deviation import deviation, device_of
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,11 @@ def compare(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -
         return incomparable(f"dtype {actual.dtype}, the original has {original.dtype}")
     if actual.shape != original.shape:
         return incomparable(f"shape {list(actual.shape)}, the original has {list(original.shape)}")
-    actual, original, truth = actual.detach().cpu(), original.detach().cpu(), truth.detach().cpu()
     if original.dtype not in TOLERANCES:
         return _compare_exactly(actual, original)
     if original.is_complex():
-        actual, original, truth = (torch.view_as_real(t.resolve_conj()) for t in (actual, original, truth))
-    return _compare_floats(actual, original, truth.to(torch.float64))
+        actual, original, truth = (torch.view_as_real(t.detach().resolve_conj()) for t in (actual, original, truth))
+    return _compare_floats(actual, original, truth)
 
 
 def incomparable(reason: str) -> Row:
@@ -120,6 +120,7 @@ def incomparable(reason: str) -> Row:
 
 def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
     """Integers and booleans carry no rounding: they are equal or wrong."""
+    actual, original = (tensor.to(device_of(actual, original)) for tensor in (actual, original))
     wrong = actual != original
     if not wrong.any():
         return Row(True, 0.0, 0.0, 0.0, 0.0)
@@ -132,31 +133,27 @@ def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
 def _compare_floats(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -> Row:
     tolerance = TOLERANCES[original.dtype]
     eps = torch.finfo(original.dtype).eps
-    wide_actual, wide_original = actual.to(torch.float64), original.to(torch.float64)
-    finite = wide_actual.isfinite() & wide_original.isfinite()
-    distance = (wide_actual - wide_original)[finite].abs()
-    size = wide_original[finite].abs()
-    judged = finite & truth.isfinite()
-    error, error_original = ((value - truth)[judged].abs() for value in (wide_actual, wide_original))
-    rmse, rmse_original = _rms(error), _rms(error_original)
-    figures = (_max(distance), _max(distance / size), rmse, rmse_original)
+    found = deviation(actual, original, truth, atol=tolerance.atol, rtol=tolerance.rtol)
+    figures = (found.max_abs, found.max_rel, found.rmse, found.rmse_original)
 
-    if reason := _special_values_differ(wide_actual, wide_original):
-        return Row(False, *figures, reason)
-    if bool((distance <= tolerance.atol + tolerance.rtol * size).all()):
+    if found.special:
+        return Row(False, *figures, _special_values_differ(actual, original))
+    if found.excess <= 0:
         return Row(True, *figures)
     factor = max(tolerance.factor, SMALL_FACTOR if original.numel() < SMALL else 0.0)
-    floor = FLOOR * eps * _rms(truth[judged])
-    if rmse > factor * rmse_original + floor:
-        return Row(False, *figures, f"rmse against float64 {rmse:.2e}, the original's is {rmse_original:.2e}")
-    peak, peak_original = _max(error), _max(error_original)
-    if peak > PEAK * (factor * peak_original + eps * _max(truth[judged].abs())):
-        return Row(False, *figures, f"largest error against float64 {peak:.2e}, the original's is {peak_original:.2e}")
+    if found.rmse > factor * found.rmse_original + FLOOR * eps * found.rms_truth:
+        return Row(
+            False, *figures, f"rmse against float64 {found.rmse:.2e}, the original's is {found.rmse_original:.2e}"
+        )
+    if found.peak > PEAK * (factor * found.peak_original + eps * found.max_truth):
+        said = f"largest error against float64 {found.peak:.2e}, the original's is {found.peak_original:.2e}"
+        return Row(False, *figures, said)
     return Row(True, *figures)
 
 
 def _special_values_differ(actual: torch.Tensor, original: torch.Tensor) -> str:
     """Says which of NaN, +Inf and -Inf does not appear exactly where the original has it."""
+    actual, original = (tensor.to(device_of(actual, original)) for tensor in (actual, original))
     for name, of in (("NaN", torch.isnan), ("+Inf", torch.isposinf), ("-Inf", torch.isneginf)):
         found, expected = of(actual), of(original)
         if not torch.equal(found, expected):
