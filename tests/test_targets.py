@@ -22,6 +22,7 @@ from fuseconv import ops
 from fuseconv.capture import Program
 from fuseconv.errors import FileError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.inputs import draw
+from fuseconv.placement import place
 from fuseconv.targets import TARGETS, Context, aoti, torchscript
 from fuseconv.targets.script_source import Script, print_script
 
@@ -228,6 +229,14 @@ def test_onnx_says_which_kernel_the_runtime_lacks(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"ONNX Runtime .* on cpu has no kernel") as caught:
         TARGETS["onnx"].write(program, tmp_path, Context(tmp_path))
     assert caught.value.exit_status == 4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_onnx_says_which_kernel_cuda_lacks(tmp_path: Path) -> None:
+    """Of bfloat16 it multiplies, and compares nothing."""
+    program = small_bundle.program(Function(lambda m, x: x.eq(0)), ("x=bf16[batch:1..4,8]",))
+    with pytest.raises(UnsupportedError, match=r"ONNX Runtime .* on cuda has no kernel for Equal in this dtype"):
+        TARGETS["onnx"].write(place(program, "cuda"), tmp_path, Context(tmp_path))
 
 
 def test_onnx_says_which_operator_has_no_form(tmp_path: Path) -> None:

@@ -80,8 +80,17 @@ def _transposed(key: Any) -> Any:
 def _causal_mask(query: Any, key: Any) -> Any:
     """[queries, keys]: -inf above the diagonal, 0 elsewhere."""
     shape = op.Concat(op.Shape(query, start=-2, end=-1), op.Shape(key, start=-2, end=-1), axis=0)
-    minus_infinity = op.ConstantOfShape(shape, value=ir.tensor([-math.inf], dtype=query.dtype))
-    return op.Trilu(minus_infinity, op.Constant(value_int=1), upper=1)
+    minus_infinity = op.ConstantOfShape(shape, value=ir.tensor([-math.inf], dtype=_comparable(query.dtype)))
+    mask = op.Trilu(minus_infinity, op.Constant(value_int=1), upper=1)
+    return mask if _comparable(query.dtype) == query.dtype else op.CastLike(mask, query)
+
+
+def _comparable(dtype: ir.DataType) -> ir.DataType:
+    """float32 for bfloat16: ONNX Runtime multiplies those on CUDA, and neither compares nor selects among them.
+
+    Its kernels are listed in docs/OperatorKernels.md of its sources.
+    """
+    return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
 
 
 def _masked_softmax(scores: Any, mask: Any, dtype: ir.DataType) -> Any:
@@ -95,10 +104,12 @@ def _masked_softmax(scores: Any, mask: Any, dtype: ir.DataType) -> Any:
         mask: bool, in the scores' dtype, or float32.
         dtype: of the scores.
     """
+    # What float32 can tell from -inf, float16 need not.
+    wide = mask.dtype if dtype.itemsize < mask.dtype.itemsize else _comparable(dtype)
+    if wide != dtype:
+        return op.CastLike(_masked_softmax(op.Cast(scores, to=wide), mask, wide), scores)
     if mask.dtype == ir.DataType.BOOL:
         mask = op.Where(mask, _constant(0.0, dtype), _constant(-math.inf, dtype))
-    elif dtype.itemsize < mask.dtype.itemsize:  # what float32 can tell from -inf, float16 need not
-        return op.CastLike(_masked_softmax(op.CastLike(scores, mask), mask, mask.dtype), scores)
     elif dtype != mask.dtype:
         mask = op.Cast(mask, to=dtype)
     masked = op.Add(scores, mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from fuseconv.targets.artifact import Runner
 OLDEST = (1, 27)
 """Of ONNX Runtime: the first that knows a function's overloads when it infers shapes. 1.26 is the first whose OrtValue
 gives DLPack in Python; the op library itself needs 1.17. Found by trying the releases."""
+
+_UNSERVED = re.compile(r"Provider type for (\w+) node with name '([^']*)' is not set")
+"""What it says, as of a fault of its own, where neither CUDA nor the CPU has a kernel."""
 
 OTHER_DTYPE = "leave the target onnx out, or convert with --dtype f32"
 
@@ -126,6 +130,12 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
             fix=OTHER_DTYPE,
         ) from error
     except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf, errors.RuntimeException) as error:
+        if unserved := _UNSERVED.search(str(error)):
+            raise UnsupportedError(
+                f"ONNX Runtime {onnxruntime.__version__} on {device} has no kernel for {unserved[1]} in this dtype",
+                where=f"{path}: {unserved[2]}",
+                fix=OTHER_DTYPE,
+            ) from error
         raise UpstreamError(f"ONNX Runtime does not load the model: {error}", where=str(path)) from error
 
 
