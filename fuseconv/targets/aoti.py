@@ -102,14 +102,14 @@ def load(path: Path, device: str) -> Runner:
     A package that guards itself against threads serves one call at a time too, and waits on the host for the GPU
     between two, which no CUDA graph can hold. So the calls are guarded here.
     """
-    import torch._inductor
-
-    package = torch._inductor.aoti_load_package(str(path), run_single_threaded=True)
+    # Not torch._inductor.aoti_load_package: it compiles a program for each set of vector instructions, to name the best
+    # in a warning, for 40 s on a machine with a GPU; and its result parses the call's structure in every call, for us.
+    package = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
     guard = threading.Lock()
 
     def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with guard:
-            return tuple(package(*map(_regular, inputs)))
+            return tuple(package.boxed_run(list(map(_regular, inputs))))
 
     return run
 
