@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from cases import DTYPES
 from clock import Call, captured
-from peers import Problem, packaged, session
+from peers import Problem, session
 from zoo import ENTRIES
 
 from fuseconv import parity, pipeline
@@ -22,7 +22,7 @@ from fuseconv.commands.progress import shown
 from fuseconv.ops.library import PLUGINS
 from fuseconv.runtime import load
 from fuseconv.sources import Options
-from fuseconv.targets import aoti, onnx, onnx_plugin
+from fuseconv.targets import onnx, onnx_plugin
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,6 @@ def builder(bundle: Path, target: str) -> Callable[[Problem, bool], Call]:
     def build(problem: Problem, graph: bool) -> Call:
         model = load(bundle, target, cuda_graphs=False)  # the op library too
         artifact = bundle / open_bundle(bundle).targets[target]
-        if graph and target == aoti.NAME:
-            return packaged(artifact, problem, graph)
         if graph and target in (onnx.NAME, onnx_plugin.NAME):  # its graphs are its own
             plugin = bundle / "lib" / PLUGINS[problem.device] if target == onnx_plugin.NAME else None
             return session(artifact, problem, graph, plugin)

@@ -56,6 +56,14 @@ HARD = (
 )
 
 
+def hard(ledger: Ledger, excerpt: Excerpt) -> Collection[Hard]:
+    """Returns those of `HARD` that differ at an excerpt: where no size is symbolic, their sizes are all the same."""
+    fakes = [fake for fake in _varying(ledger, excerpt).values() if isinstance(fake, torch.Tensor)]
+    if any(_expression(size).free_symbols for fake in fakes for size in (*fake.shape, *fake.stride())):
+        return HARD
+    return [how for at, how in enumerate(HARD) if how.values not in {earlier.values for earlier in HARD[:at]}]
+
+
 def draw(ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard) -> list[Any] | None:
     """Draws the operands of an excerpt; None where one of those to be drawn is no tensor.
 
@@ -65,26 +73,32 @@ def draw(ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard) -
         captured: the operands' values on the example inputs, which those keep that depend on no input.
         how: how to draw.
     """
-    fakes: dict[Node, Any] = {node: node.meta.get("val") for node in excerpt.operands if node in ledger.varying}
+    fakes = _varying(ledger, excerpt)
     if not all(isinstance(fake, torch.Tensor) and not _unbacked(fake) for fake in fakes.values()):
         return None
     sizes = _sizes(fakes.values(), captured, ledger.workspace.ranges, how.sizes)
-    operands = []
-    for seed, (node, value) in enumerate(zip(excerpt.operands, captured, strict=True)):
-        operands.append(_drawn(node, fakes[node], sizes, how.values, seed).to(value.device) if node in fakes else value)
-    return operands
+    return [
+        _drawn(node, fakes[node], sizes, how.values, seed, value.device) if node in fakes else value
+        for seed, (node, value) in enumerate(zip(excerpt.operands, captured, strict=True))
+    ]
+
+
+def _varying(ledger: Ledger, excerpt: Excerpt) -> dict[Node, Any]:
+    return {node: node.meta.get("val") for node in excerpt.operands if node in ledger.varying}
 
 
 def _unbacked(fake: torch.Tensor) -> bool:
     return any(str(symbol).startswith("u") for size in fake.shape for symbol in _expression(size).free_symbols)
 
 
-def _drawn(node: Node, fake: torch.Tensor, sizes: Mapping[Any, int], values: Values, seed: int) -> torch.Tensor:
+def _drawn(
+    node: Node, fake: torch.Tensor, sizes: Mapping[Any, int], values: Values, seed: int, device: torch.device
+) -> torch.Tensor:
     """Draws a tensor whose axes lie in memory in the order in which they do in the program."""
     shape = [_number(size, sizes) for size in fake.shape]
     order = sorted(range(fake.dim()), key=lambda axis: -_number(fake.stride()[axis], sizes))
     spec = TensorSpec(node.name, SHORT_DTYPES[str(fake.dtype)], tuple(shape[axis] for axis in order))
-    (tensor,) = draw_operands([spec], 0, values, seed).tensors
+    (tensor,) = draw_operands([spec], 0, values, seed, device).tensors
     return tensor.permute([order.index(axis) for axis in range(fake.dim())])
 
 

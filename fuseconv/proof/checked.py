@@ -17,7 +17,7 @@ from fuseconv.errors import RuleError
 from fuseconv.matching.graph import source_line
 from fuseconv.matching.plan import SiteKey, plan
 from fuseconv.matching.steps import Miss, Plan
-from fuseconv.proof.adversarial import HARD, Hard, draw, kind
+from fuseconv.proof.adversarial import Hard, draw, hard, kind
 from fuseconv.proof.difference import judge
 from fuseconv.proof.ledger import Excerpt, Ledger
 from fuseconv.proof.operands import described
@@ -94,7 +94,7 @@ class _Trial:
         alike = kind(ledger, excerpt, captured)
         if alike not in self._kinds:
             self._kinds[alike] = next(
-                filter(None, (self._on_drawn(ledger, excerpt, captured, how) for how in HARD)), ""
+                filter(None, (self._on_drawn(ledger, excerpt, captured, how) for how in hard(ledger, excerpt))), ""
             )
         return self._kinds[alike]
 

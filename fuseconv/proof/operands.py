@@ -28,7 +28,9 @@ class Operands:
     drawn: str
 
 
-def draw_operands(specs: Sequence[TensorSpec], size: int, values: Values, seed: int) -> Operands:
+def draw_operands(
+    specs: Sequence[TensorSpec], size: int, values: Values, seed: int, device: torch.device | str = "cpu"
+) -> Operands:
     """Draws a tensor for each operand.
 
     Args:
@@ -37,8 +39,9 @@ def draw_operands(specs: Sequence[TensorSpec], size: int, values: Values, seed: 
         values: random are standard normal; large and tiny are that, multiplied; of NaN and infinite ones a few elements
             are, the others are random; non-contiguous ones have a gap after every element.
         seed: of the generator: the same call draws the same.
+        device: where to draw. A GPU draws in a moment what takes a CPU seconds.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     sizes: dict[str, int] = {}
     for spec in specs:
         for dim in spec.dims():
@@ -50,8 +53,10 @@ def draw_operands(specs: Sequence[TensorSpec], size: int, values: Values, seed: 
 def _draw(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, values: Values) -> torch.Tensor:
     dtype = torch_dtype(spec.dtype)
     if not dtype.is_floating_point and not dtype.is_complex:
-        return torch.randint(0, 2 if dtype == torch.bool else _RANGE, shape, generator=generator).to(dtype)
-    drawn = torch.randn(shape, generator=generator, dtype=torch.float64) * _SCALES.get(values, 1.0)
+        high = 2 if dtype == torch.bool else _RANGE
+        return torch.randint(0, high, shape, generator=generator, device=generator.device).to(dtype)
+    drawn = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
+    drawn *= _SCALES.get(values, 1.0)
     for offset, special in enumerate(_SPECIAL.get(values, ())):
         drawn.view(-1)[offset * 4 :: 11] = special
     tensor = drawn.to(dtype)
