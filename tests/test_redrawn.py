@@ -17,6 +17,7 @@ from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.rule import Rule
 
 P = 0.1
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 class FeedForward(nn.Module):
@@ -75,16 +76,18 @@ LEFT = {
 }
 
 
-def model_of(act):
+def model_of(act, device="cpu"):
     torch.manual_seed(0)
-    return FeedForward(Acts(act) if callable(act) and not isinstance(act, nn.Module) else act), torch.randn(4, 12, 32)
+    model = FeedForward(Acts(act) if callable(act) and not isinstance(act, nn.Module) else act)
+    return model.to(device), torch.randn(4, 12, 32, device=device)
 
 
 @pytest.mark.parametrize("low", [False, True], ids=["plain", "autocast"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", FOUND)
-def test_every_spelling_is_found_in_a_model_that_learns(name, low):
-    model, x = model_of(FOUND[name])
-    with torch.autocast("cpu", torch.bfloat16, enabled=low):
+def test_every_spelling_is_found_in_a_model_that_learns(name, device, low):
+    model, x = model_of(FOUND[name], device)
+    with torch.autocast(device, torch.bfloat16, enabled=low):
         fused = fuseconv.fuse(model, x, dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
         assert fused.plan.counts().get("gelu-dropout") == (2 if name == "twice" else 1), fused.plan.misses
         assert not fused.plan.rejected
@@ -111,8 +114,9 @@ def test_in_eval_mode_dropout_is_removed_and_gelu_goes_with_the_product():
     assert (counts["eval-dropout"], counts["linear-act"], counts.get("gelu-dropout")) == (2, 1, None)
 
 
-def test_a_fused_block_learns():
-    model, x = model_of(None)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_fused_block_learns(device):
+    model, x = model_of(None, device)
     fused = fuseconv.fuse(model, x)
     assert fused.plan.counts()["gelu-dropout"] == 1
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
@@ -127,11 +131,12 @@ def test_a_fused_block_learns():
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
 
 
-def test_the_results_have_the_mean_and_the_variance_of_dropout():
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_results_have_the_mean_and_the_variance_of_dropout(device):
     """Of each element over many draws, against what p says; five standard deviations of the estimates."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Dropout(P))
-    x = torch.randn(3, 8)
+    model = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Dropout(P)).to(device)
+    x = torch.randn(3, 8, device=device)
     with torch.no_grad():
         fused, expected = fuseconv.fuse(model, x), functional.gelu(model[0](x)).double()
         assert fused.plan.counts() == {"gelu-dropout": 1}
@@ -154,6 +159,20 @@ def test_mode_and_generator_are_those_of_the_model():
     assert torch.equal(torch.random.get_rng_state(), state), "fuse drew from the caller's generator"
     with pytest.raises(UsageError, match="captured in train mode"):
         fused.eval()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_compiled_and_exported_again_it_draws_the_same(device):
+    model, x = model_of(None, device)
+    fused = fuseconv.fuse(model, x)
+    compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
+    exported = torch.export.export(fused, (x,), strict=False).module()
+    results = []
+    for call in (fused, compiled, exported):
+        torch.manual_seed(5)
+        results.append(call(x))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
 
 
 def rules_with(tmp_path, *rules):
