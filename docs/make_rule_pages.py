@@ -85,6 +85,8 @@ def _page(rule: Rule, rules: Sequence[Rule], file: str) -> str:
         limits.append(f"only with `--allow {rule.allow}`")
     if limits:
         lines += ["", f"Applied {'; '.join(limits)}."]
+    if rule.draws == "any":
+        lines += ["", "What is drawn at random afterwards has the same distribution, but is not the same."]
     if rule.where:
         pairs = zip(rule.where, rule.conditions, strict=True)
         lines += ["", "## Conditions", "", *(f"- `{text}`{_meaning(condition)}" for text, condition in pairs)]

@@ -17,6 +17,8 @@ from fuseconv.proof import adversarial
 from fuseconv.proof.checked import checked_plan
 from fuseconv.proof.difference import judge
 from fuseconv.proof.example import example_program
+from fuseconv.proof.ledger import Ledger
+from fuseconv.proof.replay import replay
 from fuseconv.proof.traced import trace
 from fuseconv.rulebook.rule import Rule
 
@@ -177,6 +179,17 @@ def test_right_rules_stay(name, default_rules):
         torch.testing.assert_close(after, before, rtol=0, atol=0)
     for name, tensor in program.exported.state_dict.items():
         torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
+
+
+def test_a_site_that_writes_in_place_is_tried_on_what_it_writes_to(default_rules):
+    """The model's values there: what is written down of the site beside the model does not write to them as well."""
+    program = MODELS["in place"]()
+    (x,) = program.examples
+    ledger = Ledger(program)
+    excerpts = [ledger.execute(step) for step in plan(program, default_rules, **EVERYWHERE).steps]
+    values = {excerpt.step.rule: operands for excerpt, operands in replay(program, ledger, excerpts)}
+    assert torch.equal(values["mul-in-place"][0], x + 1)
+    assert torch.equal(values["relu-in-place"][0], (x + 1) * 2)
 
 
 def test_sites_alike_are_tried_once_on_drawn_values(monkeypatch, default_rules):

@@ -37,7 +37,7 @@ class Site:
         nodes: the matched nodes, in the order they run; those that pick one of several results included.
         captures: name to node, literal, or list of them.
         results: pattern name to the node it replaces.
-        saved: passes over memory it saves: ops matched less ops put in their place.
+        saved: passes over memory it saves: ops matched less ops put in their place that make more than one element.
         replace: the lines put in their place.
     """
 
@@ -191,10 +191,14 @@ def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
     insertion_point(matched, operands, frozenset(results.values()))
     if index.workspace.trainable:
         check_gradients(matched, operands, results, replacement, index.workspace)
-    made = sum(not instruction.constant for instruction in replacement.instructions)
+    made = sum(not (one.constant or _has_one_element(one.fake)) for one in replacement.instructions)
     saved = sum(not is_getitem(node) for node in matched) - made
     text = tuple(written(line) for line in lines)
     return Site(found.rule, tuple(sorted(matched)), found.captures, results, saved, text)
+
+
+def _has_one_element(fake: Any) -> bool:
+    return isinstance(fake, torch.Tensor) and all(isinstance(size, int) and size == 1 for size in fake.shape)
 
 
 def merged(index: Index, fits: Sequence[Fit]) -> Iterator[Site | NearMiss]:

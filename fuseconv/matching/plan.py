@@ -210,6 +210,7 @@ def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, A
         results={name: workspace.name(node) for name, node in site.results.items()},
         replace=site.replace,
         strides=site.rule.strides,
+        draws=site.rule.draws,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ class Step:
         results: pattern name to the name of the node it replaces.
         replace: the rule's SSA lines.
         strides: `any` where the values replaced may have other strides afterwards.
+        draws: `any` where the values replaced are dropped at random, and other ones afterwards.
         apply: whether it is executed; set to false by hand, the plan says what was left out.
     """
 
@@ -51,6 +52,7 @@ class Step:
     results: Mapping[str, str]
     replace: tuple[str, ...]
     strides: Literal["same", "any"] = "same"
+    draws: Literal["same", "any"] = "same"
     apply: bool = True
 
     def reads(self) -> set[str]:
@@ -115,6 +117,15 @@ class Plan:
     def applied(self) -> tuple[Step, ...]:
         """The steps that are executed."""
         return tuple(step for step in self.steps if step.apply)
+
+    def drawing_the_same(self) -> Plan:
+        """Returns the plan without the steps after which other numbers are drawn, and those that build on them."""
+        out: list[Step] = []
+        for step in self.steps:
+            matched = [*step.nodes, *(name for name in step.reads() if "/" in name)]
+            if step.draws == "any" or any(other.makes(matched) for other in out):
+                out.append(step)
+        return replace(self, steps=tuple(replace(step, apply=step.apply and step not in out) for step in self.steps))
 
     def counts(self) -> dict[str, int]:
         """Returns how many times each rule is applied, by name."""

@@ -43,6 +43,8 @@ class Op:
         errors: `(device) -> calls` that it must refuse, each with the message.
         gradient: how to differentiate it; None computes `reference` again and differentiates that.
         autocast: which dtype its tensors get under torch.autocast.
+        like: what the results are like, in dtype, shape and strides, of an op whose reference is long: its fake kernel.
+            None takes the reference.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Op:
     errors: Callable[[str], list[Sample]]
     gradient: Gradient | None = None
     autocast: Policy = widest
+    like: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the op: `fuseconv.ops.<name>(...)`, with the arguments of its schema."""
@@ -72,7 +75,7 @@ class Op:
 
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
         # A reference may return one of its arguments, or a view of one; an op returns new tensors.
-        results = self.reference(*args, **kwargs)
+        results = (self.like or self.reference)(*args, **kwargs)
         if isinstance(results, Tensor):
             return torch.empty_like(results)
         return tuple(torch.empty_like(result) for result in results)

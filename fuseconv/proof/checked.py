@@ -18,9 +18,9 @@ from fuseconv.matching.graph import source_line
 from fuseconv.matching.plan import SiteKey, plan
 from fuseconv.matching.steps import Miss, Plan
 from fuseconv.proof.adversarial import Hard, draw, hard, kind
-from fuseconv.proof.difference import judge
 from fuseconv.proof.ledger import Excerpt, Ledger
 from fuseconv.proof.operands import described
+from fuseconv.proof.redrawn import JUDGES
 from fuseconv.proof.replay import replay
 from fuseconv.proof.soundness import takes
 from fuseconv.rulebook.rule import Rule
@@ -89,6 +89,7 @@ class _Trial:
         return wrong
 
     def _difference(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> str:
+        judge = JUDGES[excerpt.step.draws]
         if found := judge(excerpt.before, excerpt.after, captured, narrow=True):
             return f"{found}; captured values, {_given(excerpt, captured)}"
         alike = kind(ledger, excerpt, captured)
@@ -100,6 +101,7 @@ class _Trial:
 
     def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard) -> str:
         operands = draw(ledger, excerpt, captured, how) if takes(excerpt.step.replace, how.values) else None
+        judge = JUDGES[excerpt.step.draws]
         found = judge(excerpt.before, excerpt.after, operands, narrow=how.narrow) if operands else ""
         return f"{found}; {how}, {_given(excerpt, operands or ())}" if found else ""
 

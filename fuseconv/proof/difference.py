@@ -18,9 +18,10 @@ from fuseconv.truth import interpret_in_float64
 
 SEED = 0
 
-_CANNOT_RUN = (RuntimeError, IndexError)
+CANNOT_RUN = (RuntimeError, IndexError)
+"""What ops raise that do not take their operands."""
 
-_ROOT = torch.nn.Module()
+ROOT = torch.nn.Module()
 """What the graphs read attributes of: they have none."""
 
 
@@ -39,36 +40,39 @@ def judge(before: Graph, after: Graph, operands: Sequence[Any], *, narrow: bool)
             that overflows in the original and not in truth is judged in float64.
     """
     try:
-        original = _run(before, operands)
-        truth = _run_in_float64(before, operands)
-    except _CANNOT_RUN:
+        original = run(before, operands)
+        truth = run_in_float64(before, operands)
+    except CANNOT_RUN:
         return ""
     try:
-        found = difference(_run(after, operands), original, truth)
-        if found and (not narrow or _overflows(original, truth)):
-            found = difference(_run_in_float64(after, operands), truth, truth)
-    except _CANNOT_RUN as problem:
+        found = difference(run(after, operands), original, truth)
+        if found and (not narrow or overflows(original, truth)):
+            found = difference(run_in_float64(after, operands), truth, truth)
+    except CANNOT_RUN as problem:
         return f"the replacement cannot run: {str(problem).strip().splitlines()[0]}"
     return found
 
 
-def _overflows(original: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> bool:
+def overflows(original: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> bool:
+    """Whether an element is a number in float64 and none in the dtypes of the program."""
     return any(bool((~one.isfinite() & true.isfinite()).any()) for one, true in zip(original, truth, strict=True))
 
 
-def _run(graph: Graph, operands: Sequence[Any]) -> Any:
-    with torch.no_grad(), same_draws():
-        return Interpreter(_ROOT, graph=graph).run(*map(_clone, operands))
+def run(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> Any:
+    """Runs a graph on copies of operands."""
+    with torch.no_grad(), same_draws(seed):
+        return Interpreter(ROOT, graph=graph).run(*map(clone, operands))
 
 
-def _run_in_float64(graph: Graph, operands: Sequence[Any]) -> list[Any]:
+def run_in_float64(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> list[Any]:
+    """Runs a graph on copies of operands, everything widened to float64."""
     device = next((operand.device.type for operand in operands if isinstance(operand, torch.Tensor)), "cpu")
-    with torch.no_grad(), same_draws(), torch.autocast(device, enabled=False):
-        return interpret_in_float64(_ROOT, [_clone(operand) for operand in operands], graph)
+    with torch.no_grad(), same_draws(seed), torch.autocast(device, enabled=False):
+        return interpret_in_float64(ROOT, [clone(operand) for operand in operands], graph)
 
 
-def _clone(value: Any) -> Any:
-    """A copy of the same strides, of which every element may be written."""
+def clone(value: Any) -> Any:
+    """Returns a copy of the same strides, of which every element may be written."""
     if not isinstance(value, torch.Tensor):
         return value
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
@@ -76,18 +80,26 @@ def _clone(value: Any) -> Any:
 
 
 @contextmanager
-def same_draws() -> Iterator[None]:
-    """Random ops of the block draw what they draw in any other such block; the caller's generators are left alone."""
+def same_draws(seed: int = SEED) -> Iterator[None]:
+    """Random ops of the block draw what they draw in any other of the seed; the caller's generators are left alone."""
     # torch.manual_seed would write down the stack for accelerators that are not there: it takes milliseconds.
     generators = [torch.default_generator, *torch.cuda.default_generators]
     states = [generator.get_state() for generator in generators]
     for generator in generators:
-        generator.manual_seed(SEED)
+        generator.manual_seed(seed)
     try:
         yield
     finally:
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
+
+
+def cotangents(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Draws what the gradients of results are taken to be; the same numbers for every dtype."""
+    generator = torch.Generator().manual_seed(SEED)
+    drawn = (torch.randn(result.shape, generator=generator) for result in results)
+    # Rounded to what the model's own dtypes hold, so that the truth is given the same.
+    return [one.to(torch.bfloat16).to(result) for one, result in zip(drawn, results, strict=True)]
 
 
 def difference(actual: Sequence[torch.Tensor], original: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> str:

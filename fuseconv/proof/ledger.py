@@ -62,6 +62,7 @@ class Ledger:
     Attributes:
         graph: every node there ever was.
         workspace: the program as the steps so far have rewritten it.
+        own: the nodes of the program itself, which no step has added.
         placeholders: the placeholders of `graph`, as nodes of the workspace.
         varying: the nodes whose values depend on an input, or on what may change from call to call, and not on sizes
             alone.
@@ -73,6 +74,7 @@ class Ledger:
         self.varying: set[Node] = set()
         self._copies: dict[Node, Node] = {}
         self.graph.graph_copy(self.workspace.graph, self._copies)
+        self.own = frozenset(self.graph.nodes)
         self.placeholders = {copy: node for node, copy in self._copies.items() if node.op == "placeholder"}
         for copy in self.graph.nodes:
             self._classify(copy)

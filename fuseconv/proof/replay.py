@@ -55,9 +55,9 @@ def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Ite
 
 
 def _needed(ledger: Ledger, excerpts: Sequence[Excerpt]) -> set[Node]:
-    """The nodes to run: what excerpts read, what writes in place, and what those are made from."""
+    """The nodes to run: what excerpts read, what the program writes in place, and what those are made from."""
     queue = [operand for excerpt in excerpts for operand in excerpt.operands]
-    queue += [node for node in ledger.graph.nodes if node.op == "call_function" and _may_write(node)]
+    queue += [node for node in ledger.own if node.op == "call_function" and _may_write(node)]
     needed: set[Node] = set()
     while queue:
         node = queue.pop()

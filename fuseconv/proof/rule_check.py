@@ -25,6 +25,9 @@ from fuseconv.rulebook.rule import Rule, refuse
 from fuseconv.rulebook.rule_text import RuleTextError
 from fuseconv.sources.quiet import quiet_torch
 
+_SAME = {"same": "same numbers", "any": "same distribution"}
+"""What is found of a rule that is right, by what it says of `draws`."""
+
 
 @dataclass(frozen=True)
 class CheckRow:
@@ -132,11 +135,11 @@ def _hit(
         yield CheckRow(rule.name, f"hit {at}", False, f"does not apply: {reasons}")
     verdicts += [prove(pair) for pair, _ in written]
     for pair, found in written:
-        detail = next(filter(None, found), f"applied {pair.applied} times, same numbers")
+        detail = next(filter(None, found), f"applied {pair.applied} times, {_SAME[rule.draws]}")
         yield CheckRow(rule.name, f"hit {at}", not any(found), detail)
     if others := [found for pair, found in tried if pair.changed != "as written"]:
         wrong = next(filter(None, (reason for found in others for reason in found)), "")
-        yield CheckRow(rule.name, "variants", not wrong, wrong or f"applies to {len(others)}, same numbers")
+        yield CheckRow(rule.name, "variants", not wrong, wrong or f"applies to {len(others)}, {_SAME[rule.draws]}")
 
 
 def _miss(rule: Rule, patterns: Sequence[Pattern], traced: Traced, reason: str, check: str) -> CheckRow:

@@ -19,9 +19,9 @@ from fuseconv.matching.graph import Workspace
 from fuseconv.matching.pattern import Pattern
 from fuseconv.matching.plan import run_stage
 from fuseconv.matching.sizes import GuardError
-from fuseconv.proof.difference import judge
 from fuseconv.proof.example import Text
 from fuseconv.proof.operands import VALUES, Values, described, draw_operands
+from fuseconv.proof.redrawn import JUDGES
 from fuseconv.proof.traced import Traced, trace
 from fuseconv.proof.variants import variants
 from fuseconv.rulebook.rule import Rule
@@ -52,6 +52,7 @@ class Pair:
         before: its graph, of its parameters and its inputs.
         after: the rewritten one; what was computed at conversion is computed in it.
         applied: how many times the rule applied.
+        draws: what the rule says of the numbers that are drawn.
     """
 
     changed: str
@@ -61,6 +62,7 @@ class Pair:
     before: Graph
     after: Graph
     applied: int
+    draws: str
 
 
 def applied(rule: Rule, patterns: Sequence[Pattern], text: Text, changed: str, seed: int) -> Pair | None:
@@ -77,7 +79,7 @@ def applied(rule: Rule, patterns: Sequence[Pattern], text: Text, changed: str, s
     steps = [step for step, _ in run_stage(workspace, rule.stage, [(rule, tuple(patterns))]) if step]
     if not steps:
         return None
-    return Pair(changed, text, traced, drawn, traced.graph, _rewritten(workspace, traced), len(steps))
+    return Pair(changed, text, traced, drawn, traced.graph, _rewritten(workspace, traced), len(steps), rule.draws)
 
 
 @lru_cache(maxsize=1)
@@ -113,7 +115,7 @@ def counter_example(pair: Pair, draw: Draw) -> str:
     """Runs both graphs on one draw and says how they differ, with the operands; nothing when they do not."""
     drawn = draw_operands(pair.traced.inputs, draw.size, draw.values, draw.seed)
     operands = (*pair.parameters, *drawn.tensors)
-    found = judge(pair.before, pair.after, operands, narrow=draw.narrow)
+    found = JUDGES[pair.draws](pair.before, pair.after, operands, narrow=draw.narrow)
     given = ", ".join(described((*pair.text.parameters.values(), *pair.traced.inputs), operands))
     return f"{found}; {pair.changed}, {drawn.drawn}, {given}" if found else ""
 

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from fuseconv.capture import Program
 from fuseconv.errors import ParityError
 from fuseconv.fused import Fused
-from fuseconv.proof.difference import SEED, same_draws
+from fuseconv.proof.difference import cotangents, same_draws
 from fuseconv.tolerance import Row, compare, incomparable
 from fuseconv.truth import interpret_in_float64
 
@@ -113,18 +113,10 @@ def _outcome(
     }
     results = [value for value in given.values() if value.requires_grad]
     if results and sources:
-        grads = torch.autograd.grad(results, list(sources.values()), _cotangents(results), allow_unused=True)
+        grads = torch.autograd.grad(results, list(sources.values()), cotangents(results), allow_unused=True)
         for (name, source), grad in zip(sources.items(), grads, strict=True):
             outcome[name] = torch.zeros_like(source, requires_grad=False) if grad is None else grad
     return outcome
-
-
-def _cotangents(results: list[Tensor]) -> list[Tensor]:
-    """Draws what the outputs' gradients are taken to be; the same numbers for every dtype."""
-    generator = torch.Generator().manual_seed(SEED)
-    drawn = (torch.randn(result.shape, generator=generator) for result in results)
-    # Rounded to what the model's own dtypes hold, so that the truth is given the same.
-    return [one.to(torch.bfloat16).to(result) for one, result in zip(drawn, results, strict=True)]
 
 
 def _wide(value: Tensor) -> Tensor:

@@ -62,6 +62,8 @@ class Rule(BaseModel):
         replace: SSA lines; each name of `match` they bind is the value replaced. No line: the match is deleted.
         examples: programs it changes and programs it must leave alone.
         strides: whether what is replaced may have `any` strides afterwards, if all its readers take them.
+        draws: whether what is replaced is dropped at random and may draw `any` numbers of that distribution afterwards;
+            else it draws the `same`.
         targets: the only targets it is for; absent, all.
         devices: the only devices it is for; absent, all.
         allow: it changes the numbers, and runs only with `--allow` of this name.
@@ -78,6 +80,7 @@ class Rule(BaseModel):
     where: list[str] = []
     replace: list[str] = []
     strides: Literal["same", "any"] = "same"
+    draws: Literal["same", "any"] = "same"
     examples: Examples = Examples()
     targets: Annotated[list[Literal["torchscript", "export", "aoti", "onnx"]], Field(min_length=1)] | None = None
     devices: Annotated[list[Literal["cpu", "cuda"]], Field(min_length=1)] | None = None
