@@ -6,13 +6,18 @@
 
 namespace fuseconv::torch_binding {
 
+const Registration* find(const Registration* head, const char* name) {
+  while (head != nullptr && std::string_view(head->name) != name) {
+    head = head->next;
+  }
+  return head;
+}
+
 bool claim(const Registration*& head, Registration& own) {
-  for (const Registration* other = head; other != nullptr; other = other->next) {
-    if (std::string_view(other->name) == own.name) {
-      check(std::string_view(other->schema) == own.schema, "fuseconv: this process has the op ", other->schema,
-            " and loads a library whose op is ", own.schema);
-      return false;
-    }
+  if (const Registration* other = find(head, own.name)) {
+    check(std::string_view(other->schema) == own.schema, "fuseconv: this process has the op ", other->schema,
+          " and loads a library whose op is ", own.schema);
+    return false;
   }
   own.next = head;
   head = &own;

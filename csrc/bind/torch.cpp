@@ -3,7 +3,9 @@
 
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 
+#include "bind/c_shim.h"
 #include "bind/registry.h"
+#include "bind/torch_boxed.h"
 #include "core/isa.h"
 #include "ops/all.h"
 
@@ -36,22 +38,31 @@ class TorchCpuHost final : public CpuHost {
   Scratch scratch_;
 };
 
+constexpr auto kOnHost = [](Device device, auto run) {
+  TorchCpuHost host(device);
+  return run(host);
+};
+
+template <class Op>
+auto kernel() {
+  static const auto selected = isa::select([](auto set) { return &Op::template cpu<decltype(set)>; });
+  return selected;
+}
+
 template <class Op>
 void boxed(StableIValue* stack, uint64_t, uint64_t) {
-  static const auto kernel = isa::select([](auto set) { return &Op::template cpu<decltype(set)>; });
-  call<Op>(
-      stack, kernel,
-      [](Device device, auto run) {
-        TorchCpuHost host(device);
-        run(host);
-      },
-      &Op::outputs);
+  call_boxed<Op>(stack, kernel<Op>(), kOnHost, &Op::outputs);
+}
+
+template <class Op>
+AOTITorchError c_shim(const void* const* arguments, AtenTensorHandle* const* results) {
+  return call_from_c<Op>(arguments, results, kernel<Op>(), kOnHost, &Op::outputs);
 }
 
 template <class Op>
 void register_op() {
   using torch::stable::detail::StableLibrary;
-  static Registration own{Op::name, Op::schema, nullptr};
+  static Registration own{Op::name, Op::schema, &c_shim<Op>, nullptr};
   if (!claim(cpu_registrations, own)) {
     return;
   }
@@ -71,3 +82,10 @@ const bool registered = register_all(static_cast<AllOps*>(nullptr));
 
 }  // namespace
 }  // namespace fuseconv::torch_binding
+
+// An op's C shim on the CPU, or null: what every package asks for once, whichever copy of the library has the op.
+extern "C" __attribute__((visibility("default"))) fuseconv::torch_binding::CShim fuseconv_cpu_c_shim(const char* op) {
+  using namespace fuseconv::torch_binding;
+  const Registration* found = find(cpu_registrations, op);
+  return found == nullptr ? nullptr : found->c_shim;
+}

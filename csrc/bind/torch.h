@@ -1,5 +1,5 @@
-// What the two torch libraries share: arguments off the boxed stack, results onto it, the GEMM. LibTorch stable ABI
-// only, so that one build serves every torch from 2.10 on.
+// What the two torch libraries share: tensors as the kernels see them, an op's run, the GEMM. LibTorch stable ABI only,
+// so that one build serves every torch from 2.10 on.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -9,10 +9,7 @@
 
 #include <array>
 #include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,47 +22,10 @@ namespace fuseconv::torch_binding {
 
 using torch::stable::Tensor;
 
-// What keeps an argument alive during the call, by the type that the kernel sees.
-template <class T>
-struct Owner {
-  using type = T;
-};
-template <>
-struct Owner<In> {
-  using type = Tensor;
-};
-template <>
-struct Owner<InI64> {
-  using type = Tensor;
-};
-template <>
-struct Owner<std::optional<In>> {
-  using type = std::optional<Tensor>;
-};
-template <>
-struct Owner<std::string_view> {
-  using type = std::string;
-};
-template <>
-struct Owner<std::span<const int64_t>> {
-  using type = std::vector<int64_t>;
-};
-
-Dtype dtype_of(const Tensor& tensor);
 int32_t shim_dtype(Dtype dtype);
 
-In view(const Tensor& tensor);
+In view(AtenTensorHandle tensor);
 Out writable(const Tensor& tensor);
-inline std::optional<In> view(const std::optional<Tensor>& tensor) {
-  return tensor ? std::optional<In>(view(*tensor)) : std::nullopt;
-}
-inline std::string_view view(const std::string& text) { return text; }
-inline std::span<const int64_t> view(const std::vector<int64_t>& numbers) { return numbers; }
-template <class T>
-  requires std::is_arithmetic_v<T>
-T view(T value) {
-  return value;
-}
 
 struct Device {
   int32_t type;
@@ -76,14 +36,7 @@ struct Device {
 class CommonDevice {
  public:
   explicit CommonDevice(const char* op) : op_(op) {}
-  void add(const Tensor& tensor);
-  void add(const std::optional<Tensor>& tensor) {
-    if (tensor) {
-      add(*tensor);
-    }
-  }
-  template <class T>
-  void add(const T&) {}
+  void add(AtenTensorHandle tensor);
   Device get() const { return *device_; }
 
  private:
@@ -117,26 +70,18 @@ void linear(const GemmShims& shims, Device device, In x, In weight, std::optiona
 // Host::batched_product by these shims.
 void batched_product(const GemmShims& shims, Device device, In a, In b, double scale, Out y);
 
-// Runs an op: stack of arguments in, stack of results out. `invoke(device, run)` makes the host and calls run(host).
-template <class Op, class Kernel, class Invoke, size_t N, class... Args, size_t... I, size_t... O>
-void call(StableIValue* stack, Kernel kernel, Invoke invoke, std::array<Spec, N> (*outputs)(Args...),
-          std::index_sequence<I...>, std::index_sequence<O...>) {
-  using torch::stable::detail::from;
-  using torch::stable::detail::to;
-  const std::tuple<typename Owner<Args>::type...> owners{to<typename Owner<Args>::type>(stack[I])...};
-  CommonDevice device(Op::name);
-  (device.add(std::get<I>(owners)), ...);
-  const std::array<Spec, N> specs = outputs(view(std::get<I>(owners))...);
-  invoke(device.get(), [&](auto& host) {
-    const std::array<Tensor, N> results{allocate(specs[O], device.get())...};
-    kernel(host, view(std::get<I>(owners))..., writable(results[O])...);
-    ((stack[O] = from(results[O])), ...);
+// Runs an op on its arguments and returns its results. `invoke(device, run)` makes the host and returns run(host).
+template <class Kernel, class Invoke, size_t N, class... Args>
+std::array<Tensor, N> run(Kernel kernel, Invoke invoke, Device device, std::array<Spec, N> (*outputs)(Args...),
+                          std::type_identity_t<Args>... args) {
+  const std::array<Spec, N> specs = outputs(args...);
+  return invoke(device, [&](auto& host) {
+    return [&]<size_t... O>(std::index_sequence<O...>) {
+      const std::array<Tensor, N> results{allocate(specs[O], device)...};
+      kernel(host, args..., writable(results[O])...);
+      return results;
+    }(std::make_index_sequence<N>());
   });
-}
-
-template <class Op, class Kernel, class Invoke, size_t N, class... Args>
-void call(StableIValue* stack, Kernel kernel, Invoke invoke, std::array<Spec, N> (*outputs)(Args...)) {
-  call<Op>(stack, kernel, invoke, outputs, std::index_sequence_for<Args...>{}, std::make_index_sequence<N>{});
 }
 
 }  // namespace fuseconv::torch_binding

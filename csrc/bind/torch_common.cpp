@@ -50,11 +50,9 @@ Tensor flatten_batch(In x, Device device, int64_t batch, bool transposed) {
   return transposed ? torch::stable::transpose(copy, 1, 2) : copy;
 }
 
-}  // namespace
-
-Dtype dtype_of(const Tensor& tensor) {
+Dtype dtype_of(AtenTensorHandle tensor) {
   int32_t dtype;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor, &dtype));
   for (Dtype known : {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16, Dtype::i64}) {
     if (dtype == shim_dtype(known)) {
       return known;
@@ -62,6 +60,8 @@ Dtype dtype_of(const Tensor& tensor) {
   }
   return Dtype::other;
 }
+
+}  // namespace
 
 int32_t shim_dtype(Dtype dtype) {
   switch (dtype) {
@@ -81,22 +81,27 @@ int32_t shim_dtype(Dtype dtype) {
   throw std::logic_error("fuseconv: outputs() asked for a result without a dtype");
 }
 
-In view(const Tensor& tensor) {
-  const int64_t rank = tensor.dim();
+In view(AtenTensorHandle tensor) {
+  int64_t rank;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor, &rank));
   check(rank <= kMaxRank, "fuseconv: a tensor has ", rank, " dims; at most ", kMaxRank, " are supported");
-  return {tensor.const_data_ptr(), dtype_of(tensor), static_cast<int32_t>(rank), tensor.sizes().data(),
-          tensor.strides().data()};
+  const void* data;
+  TORCH_ERROR_CODE_CHECK(torch_get_const_data_ptr(tensor, &data));
+  int64_t *sizes, *strides;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor, &sizes));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor, &strides));
+  return {data, dtype_of(tensor), static_cast<int32_t>(rank), sizes, strides};
 }
 
 Out writable(const Tensor& tensor) {
-  return {tensor.mutable_data_ptr(), dtype_of(tensor), static_cast<int32_t>(tensor.dim()), tensor.sizes().data(),
-          tensor.strides().data()};
+  const In read = view(tensor.get());
+  return {tensor.mutable_data_ptr(), read.dtype, read.rank, read.sizes, read.strides};
 }
 
-void CommonDevice::add(const Tensor& tensor) {
+void CommonDevice::add(AtenTensorHandle tensor) {
   Device device;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &device.type));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &device.index));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor, &device.type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor, &device.index));
   if (!device_) {
     device_ = device;
   }

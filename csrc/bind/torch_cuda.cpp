@@ -4,8 +4,10 @@
 
 #include <memory>
 
+#include "bind/c_shim.h"
 #include "bind/registry.h"
 #include "bind/torch.h"
+#include "bind/torch_boxed.h"
 #include "ops/all.h"
 
 namespace fuseconv::torch_binding {
@@ -46,22 +48,26 @@ class TorchCudaHost final : public CudaHost {
   Scratch scratch_;
 };
 
+constexpr auto kOnHost = [](Device device, auto run) {
+  const torch::stable::accelerator::DeviceGuard guard(device.index);
+  TorchCudaHost host(device);
+  return run(host);
+};
+
 template <class Op>
 void boxed(StableIValue* stack, uint64_t, uint64_t) {
-  call<Op>(
-      stack, &Op::cuda,
-      [](Device device, auto run) {
-        const torch::stable::accelerator::DeviceGuard guard(device.index);
-        TorchCudaHost host(device);
-        run(host);
-      },
-      &Op::outputs);
+  call_boxed<Op>(stack, &Op::cuda, kOnHost, &Op::outputs);
+}
+
+template <class Op>
+AOTITorchError c_shim(const void* const* arguments, AtenTensorHandle* const* results) {
+  return call_from_c<Op>(arguments, results, &Op::cuda, kOnHost, &Op::outputs);
 }
 
 template <class Op>
 void register_op() {
   using torch::stable::detail::StableLibrary;
-  static Registration own{Op::name, Op::schema, nullptr};
+  static Registration own{Op::name, Op::schema, &c_shim<Op>, nullptr};
   if (!claim(cuda_registrations, own)) {
     return;
   }
@@ -79,3 +85,10 @@ const bool registered = register_all(static_cast<AllOps*>(nullptr));
 
 }  // namespace
 }  // namespace fuseconv::torch_binding
+
+// As fuseconv_cpu_c_shim, on CUDA.
+extern "C" __attribute__((visibility("default"))) fuseconv::torch_binding::CShim fuseconv_cuda_c_shim(const char* op) {
+  using namespace fuseconv::torch_binding;
+  const Registration* found = find(cuda_registrations, op);
+  return found == nullptr ? nullptr : found->c_shim;
+}

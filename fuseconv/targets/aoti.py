@@ -18,6 +18,7 @@ import torch
 
 from fuseconv.capture import Program
 from fuseconv.errors import FileError, UpstreamError
+from fuseconv.ops import library
 from fuseconv.targets import exported
 from fuseconv.targets.artifact import Context, Runner
 
@@ -26,6 +27,10 @@ NAME = "aoti"
 _LOG_LINES = 20
 _ALIGNMENT = 16
 _SYSTEM_CXX = Path("/usr/bin/g++")
+
+_SETTINGS = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
+"""Of Inductor, where the user has none. It knows the processor's vector instructions, and compiles its headers for each
+set of them all the same, for a GPU too, and starts a Python to load the result: the package is the same without."""
 
 
 def unsupported(program: Program) -> str | None:
@@ -58,7 +63,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         (folder / NAME).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"the folder cannot be made: {error.strerror}", where=str(folder / NAME)) from error
-    arguments = [str(source), str(folder / artifact), *map(str, context.op_files)]
+    arguments = [str(source), str(folder / artifact), program.contract.device, *map(str, context.op_files)]
     status, log = _run_child(arguments, context.scratch)
     if status == 0 and (folder / artifact).is_file():
         check_complete(folder / artifact)
@@ -122,11 +127,14 @@ def _regular(tensor: torch.Tensor) -> torch.Tensor:
 
 def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:
     """Runs aoti_compile in a session of its own, which is ended as a whole if the wait for it is cut short."""
-    package_root = str(Path(__file__).resolve().parents[2])
-    search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
+    folders = {
+        "PYTHONPATH": Path(__file__).resolve().parents[2],
+        "LIBRARY_PATH": library.FOLDER,
+    }  # linkers read the latter
+    paths = {name: os.pathsep.join(filter(None, [str(own), os.environ.get(name)])) for name, own in folders.items()}
     child = subprocess.Popen(  # noqa: S603 - our own module under the running interpreter
         [sys.executable, "-P", "-m", "fuseconv.targets.aoti_compile", *arguments],
-        env={**os.environ, **compilers(os.environ, folder), "PYTHONPATH": search_path},
+        env={**_SETTINGS, **os.environ, **compilers(os.environ, folder), **paths},
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The child process of the target aoti: `python -m fuseconv.targets.aoti_compile SOURCE PACKAGE [OP_FILE ...]`."""
+"""The target aoti's child process: `python -m fuseconv.targets.aoti_compile SOURCE PACKAGE DEVICE [OP_FILE ...]`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ import torch
 import torch._inductor
 
 
-def main(source: str, package: str, *op_files: str) -> None:
+def main(source: str, package: str, device: str, *op_files: str) -> None:
     """Compiles an exported program.
 
     Args:
         source: the exported program's path.
         package: where the package goes.
+        device: `cpu` or `cuda`, what it is for.
         op_files: what registers other ops of the program; the parent was told to trust them.
     """
     import fuseconv.ops  # noqa: F401  # the compiler traces our ops by their fake kernels
     from fuseconv.rulebook.packs import load_ops
+    from fuseconv.targets import c_shims
 
     load_ops(map(Path, op_files), {"code"})
 
     exported = torch.export.load(source)
-    torch._inductor.aoti_compile_and_package(exported, package_path=package)
+    torch._inductor.aoti_compile_and_package(
+        exported, package_path=package, inductor_configs=c_shims.inductor_configs(exported, device)
+    )
 
 
 if __name__ == "__main__":

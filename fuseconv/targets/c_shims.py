@@ -1,0 +1,95 @@
+"""Our ops as C functions of an AOTInductor package.
+
+Without them a package calls an op through the proxy executor, which looks at boxed values and goes through the
+dispatcher: several microseconds of the host for each call. See docs/adr/0009-c-shims.md.
+
+The package finds the op library by its name, which the process has loaded already from wherever it is, and asks it once
+for each op. So it is served by the copy that registered the op, as every other call in the process is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from fuseconv.ops import NAMESPACE, library
+
+_LOOKUP = (
+    "AOTITorchError (*fuseconv_{device}_c_shim(const char*))(const void* const*, AtenTensorHandle* const*)"  # CShim
+)
+
+_DEFINITION = """\
+inline __attribute__((visibility("hidden"))) AOTITorchError aoti_torch_{device}_{op}({parameters}) {{
+  static const auto shim = fuseconv_{device}_c_shim("{op}");
+{lists}  const void* const arguments[] = {{{arguments}}};
+  AtenTensorHandle* const results[] = {{{results}}};
+  return shim != nullptr ? shim(arguments, results) : AOTI_TORCH_FAILURE;
+}}"""
+
+_TYPES = {
+    "Tensor": "AtenTensorHandle",
+    "Optional[Tensor]": "AtenTensorHandle*",
+    "int": "int64_t",
+    "float": "double",
+    "bool": "int32_t",
+    "str": "const char*",
+}
+"""What AOTInductor passes for an argument of a schema's type. `List[int]` is two: a pointer and a count."""
+
+
+def inductor_configs(exported: torch.export.ExportedProgram, device: str) -> dict[str, Any]:
+    """Returns the settings that make a package for `device`, "cpu" or "cuda", call our ops by C functions.
+
+    None for a program that calls none: its package then needs no library of ours. The linker has to find the libraries
+    in `library.FOLDER`.
+    """
+    called = {
+        node.target
+        for module in exported.graph_module.modules()
+        if isinstance(module, GraphModule)
+        for node in module.graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == NAMESPACE
+    }
+    if not called:
+        return {}
+    paths = library.library_paths(device)
+    devices = ("cpu", "cuda")[: len(paths)]  # a program for a GPU may compute something on the CPU
+    return {
+        "aot_inductor.custom_ops_to_c_shims": {
+            op: [text for place in devices for text in declarations(op._schema, place)] for op in called
+        },
+        "aot_inductor.custom_op_libs": [f":{path.name}" for path in paths],
+    }
+
+
+def declarations(schema: torch.FunctionSchema, device: str) -> list[str]:
+    """Returns what goes before a package's own code, after `extern`: the library's lookup, and the function for one op.
+
+    Raises:
+        KeyError: an argument has a type that none of our ops takes.
+    """
+    op = schema.name.removeprefix(f"{NAMESPACE}::")
+    parameters, lists, arguments = [], [], []
+    for argument in schema.arguments:
+        name = argument.name
+        if str(argument.type) == "List[int]":
+            parameters += [f"const int64_t* {name}_data", f"int64_t {name}_size"]
+            lists.append(
+                f"  const struct {{ const int64_t* data; int64_t size; }} {name}{{{name}_data, {name}_size}};\n"
+            )
+        else:
+            parameters.append(f"{_TYPES[str(argument.type)]} {name}")
+        arguments.append(f"&{name}")
+    results = [f"result{place}" for place in range(len(schema.returns))]
+    parameters += [f"AtenTensorHandle* {result}" for result in results]
+    definition = _DEFINITION.format(
+        device=device,
+        op=op,
+        parameters=", ".join(parameters),
+        lists="".join(lists),
+        arguments=", ".join(arguments),
+        results=", ".join(results),
+    )
+    return [_LOOKUP.format(device=device), definition]
