@@ -132,6 +132,16 @@ def _layer_norm(field: Field, x: Any, normalized_shape: Any, weight: Any, bias: 
     )
 
 
+def _group_norm(
+    field: Field, x: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
+) -> Any:
+    rows = Residues(of(x, field).reshape(N, group, C // group * HxW), field)
+    value, mean, scale = _layer_norm(field, rows, rows.shape[-1:], None, None, eps)
+    by_channel = Residues(value.residues.reshape(N, C, HxW), field)
+    weight, bias = (None if one is None else Residues(of(one, field).reshape(C, 1), field) for one in (weight, bias))
+    return _affine(field, by_channel.residues, weight, bias).reshape(x.shape), mean, scale
+
+
 def _rms_norm(field: Field, x: Any, normalized_shape: Any, weight: Any, eps: float | None) -> Any:
     value, dims = of(x, field), list(range(-len(normalized_shape), 0))
     mean = _mean(field, value * value % PRIME, dims, True)
@@ -283,6 +293,7 @@ _OPS: Mapping[str, Callable[..., Any]] = {
     "mean": _of_all(_mean),
     "var": _var,
     "var_mean": _var_mean,
+    "native_group_norm": _group_norm,
     "native_layer_norm": _layer_norm,
     "_fused_rms_norm": _rms_norm,
     "pow": _pow,
