@@ -52,14 +52,19 @@ __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a,
                                               double origin, double (&sums)[2]) {
   using A = Compute<T>;
   for (; begin < end; begin += kGroupUnroll * Threads) {
+    // Places first, so that nothing comes between the loads.
+    const T* places[kGroupUnroll];
+#pragma unroll
+    for (int u = 0; u < kGroupUnroll; ++u) {
+      int64_t offset[1] = {};
+      a.taken.locate(min(static_cast<Index>(begin + u * Threads), static_cast<Index>(end - 1)), offset);
+      places[u] = row + offset[0];
+    }
     Run<T, Size> runs[kGroupUnroll] = {};
 #pragma unroll
     for (int u = 0; u < kGroupUnroll; ++u) {
-      const Index run = begin + u * Threads;
-      if (run < end) {
-        int64_t offset[1] = {};
-        a.taken.locate(run, offset);
-        runs[u] = load_run<Size>(row + offset[0]);
+      if (begin + u * Threads < end) {
+        runs[u] = load_run<Size>(places[u]);
       }
     }
     const int count = min(static_cast<int64_t>(kGroupUnroll), static_cast<int64_t>((end - begin - 1) / Threads + 1));

@@ -64,8 +64,9 @@ template <class Act>
 struct NormalisedAct {
   Act act;
 
-  template <class A, class Channel>
-  __device__ __forceinline__ A operator()(A x, const Channel& channel) const {
+  // The channel first: what it needs from memory is asked for before the element is waited for.
+  template <class Channel, class A>
+  __device__ __forceinline__ A operator()(const Channel& channel, A x) const {
     return act(A(channel.normalised(value_of(x))));
   }
 };
@@ -116,7 +117,7 @@ void group_norm(CudaHost& host, const GroupNorm& norm) {
   dispatch(norm.x.dtype, [&]<class T>(T) { channels = channel_moments<T>(host, norm); });
   const int64_t span = elements / (norm.x.sizes[0] * norm.x.sizes[1]);
   const ChannelOperand operand{channels, span, Divisor<uint32_t>(std::min(span, int64_t{1} << 31))};
-  activated_pointwise<NormalisedAct>(host, norm.activation, norm.y, norm.x, operand);
+  activated_pointwise<NormalisedAct>(host, norm.activation, norm.y, operand, norm.x);
 }
 
 }  // namespace fuseconv::cuda
