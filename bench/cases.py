@@ -122,8 +122,6 @@ GATED = [(2048, 5632, 2048), (4096, 11008, 4096), (128, 11008, 4096), (16, 5632,
 PERCEPTRONS = [(4096, 64, 64, 64), (4096, 256, 256, 256), (65536, 128, 128, 128), (65536, 256, 256, 256, 256)]
 IMAGES = [(2, 320, 64, 64), (16, 320, 64, 64), (2, 1280, 16, 16), (1, 128, 512, 512), (1, 320, 32, 32)]
 """Of a diffusion model and of its decoder; the last is small enough for a CPU."""
-IMAGES = [(2, 320, 64, 64), (16, 320, 64, 64), (2, 1280, 16, 16), (1, 128, 512, 512), (1, 320, 32, 32)]
-"""Of a diffusion model and of its decoder; the last is small enough for a CPU."""
 TRAINED = [(256, 256, 2), (512, 1024, 4), (4096, 4096, 4)]
 """Batch, width and layers."""
 
@@ -138,7 +136,6 @@ def cases(device: str, backend: str = "auto") -> Iterator[Case]:
     large = device == "cuda"
     yield from linear_cases((*SIX, *SMALL, *OTHER) if large else (*SMALL[:3], OTHER[0]), backend, half=large)
     yield from memory_cases((16384, 4096) if large else (1024, 4096))
-    yield from image_cases(IMAGES if large else IMAGES[-1:])
     yield from image_cases(IMAGES if large else IMAGES[-1:])
     yield from seed_cases()
     for dtype in ("f32", "bf16", "f16") if large else ("f32",):

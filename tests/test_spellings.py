@@ -84,8 +84,7 @@ GROUP_NORM_SILU = {
     "x/(1+exp(-x))": lambda m, x: (h := m.norm(x)) / (1 + torch.exp(-h)),
     "sigmoid in place": lambda m, x: m.norm(x).mul_(torch.sigmoid(m.norm(x))),
     "layer norm of groups": lambda m, x: F.silu(
-        F.layer_norm(x.view(-1, 2, 4 * 5 * 3), (60,), None, None, 1e-5).view(-1, 8, 5, 3) * m.g.view(8, 1, 1)
-        + m.e.view(8, 1, 1)
+        F.layer_norm(x.view(-1, 2, 60), (60,), None, None, 1e-5).view(-1, 8, 5, 3) * m.scales + m.shifts
     ),
 }
 RMS_NORM = {
@@ -230,6 +229,7 @@ class Constants(torch.nn.Module):
         super().__init__()
         self.function = function
         weights = {"w": (6, 8), "v": (8, 6), "b": (6,), "g": (8,), "e": (8,), "added": (5, 5)}
+        weights |= {"scales": (1, 8, 1, 1), "shifts": (8, 1, 1)}
         for seed, (name, shape) in enumerate(weights.items()):
             self.register_parameter(name, torch.nn.Parameter(draw(shape, dtype, seed), requires_grad=False))
         self.norm = torch.nn.GroupNorm(2, 8, dtype=dtype).requires_grad_(False)

@@ -132,14 +132,13 @@ def _layer_norm(field: Field, x: Any, normalized_shape: Any, weight: Any, bias: 
     )
 
 
-def _group_norm(
-    field: Field, x: Any, weight: Any, bias: Any, N: int, C: int, HxW: int, group: int, eps: float
-) -> Any:
-    rows = Residues(of(x, field).reshape(N, group, C // group * HxW), field)
-    value, mean, scale = _layer_norm(field, rows, rows.shape[-1:], None, None, eps)
-    by_channel = Residues(value.residues.reshape(N, C, HxW), field)
-    weight, bias = (None if one is None else Residues(of(one, field).reshape(C, 1), field) for one in (weight, bias))
-    return _affine(field, by_channel.residues, weight, bias).reshape(x.shape), mean, scale
+def _group_norm(field: Field, x: Any, weight: Any, bias: Any, group: int, eps: float, **sizes: int) -> Any:
+    value = of(x, field)
+    rows = Residues(value.reshape(sizes["N"], group, value.numel() // (sizes["N"] * group)), field)
+    normalised, mean, scale = _layer_norm(field, rows, rows.shape[-1:], None, None, eps)
+    by_channel = normalised.residues.reshape(sizes["N"], sizes["C"], sizes["HxW"])
+    factors = (None if one is None else Residues(of(one, field).reshape(-1, 1), field) for one in (weight, bias))
+    return Residues(_affine(field, by_channel, *factors).residues.reshape(value.shape), field), mean, scale
 
 
 def _rms_norm(field: Field, x: Any, normalized_shape: Any, weight: Any, eps: float | None) -> Any:
