@@ -111,13 +111,15 @@ __device__ __forceinline__ void write_channels(const ChannelArguments<T>& a, int
   const double shift = origin - center, n = static_cast<double>(elements);
   const Total<T> distances[2] = {static_cast<Total<T>>(sums[0] + n * shift),
                                  static_cast<Total<T>>(sums[1] + shift * (2.0 * sums[0] + n * shift))};
-  const Moments<A> m = a.norm.moments(center, distances);
+  // Rounded with the weight and the bias in them, once.
+  const auto m = a.norm.template moments<Total<T>>(center, distances);
   const int64_t first = row % a.groups * a.channels;
   for (int64_t channel = lane; channel < a.channels; channel += Threads) {
-    const A weight = a.weight == nullptr ? A(1) : widen(a.weight[(first + channel) * a.weight_stride]);
+    const Total<T> weight = a.weight == nullptr ? A(1) : widen(a.weight[(first + channel) * a.weight_stride]);
     // In place of no bias -0, which changes no sign.
-    const A bias = a.bias == nullptr ? A(-0.0) : widen(a.bias[(first + channel) * a.bias_stride]);
-    a.result[row * a.channels + channel] = {m.center, m.factor * weight, fma(m.offset, weight, bias)};
+    const Total<T> bias = a.bias == nullptr ? A(-0.0) : widen(a.bias[(first + channel) * a.bias_stride]);
+    a.result[row * a.channels + channel] = {center, static_cast<A>(m.factor * weight),
+                                            static_cast<A>(m.offset * weight + bias)};
   }
 }
 
