@@ -120,6 +120,8 @@ SMALL = [(1, 3072, 768), (16, 3072, 768), (64, 3072, 768), (128, 768, 3072)]
 OTHER = [(512, 768, 768), (1024, 3072, 768), (4096, 768, 3072)]
 GATED = [(2048, 5632, 2048), (4096, 11008, 4096), (128, 11008, 4096), (16, 5632, 2048), (4096, 3072, 768)]
 PERCEPTRONS = [(4096, 64, 64, 64), (4096, 256, 256, 256), (65536, 128, 128, 128), (65536, 256, 256, 256, 256)]
+IMAGES = [(2, 320, 64, 64), (16, 320, 64, 64), (2, 1280, 16, 16), (1, 128, 512, 512), (1, 320, 32, 32)]
+"""Of a diffusion model and of its decoder; the last is small enough for a CPU."""
 TRAINED = [(256, 256, 2), (512, 1024, 4), (4096, 4096, 4)]
 """Batch, width and layers."""
 
@@ -134,6 +136,7 @@ def cases(device: str, backend: str = "auto") -> Iterator[Case]:
     large = device == "cuda"
     yield from linear_cases((*SIX, *SMALL, *OTHER) if large else (*SMALL[:3], OTHER[0]), backend, half=large)
     yield from memory_cases((16384, 4096) if large else (1024, 4096))
+    yield from image_cases(IMAGES if large else IMAGES[-1:])
     yield from seed_cases()
     for dtype in ("f32", "bf16", "f16") if large else ("f32",):
         for m, h, k in GATED if large else [(128, 1024, 512)]:
@@ -174,6 +177,18 @@ def memory_cases(shape: tuple[int, int]) -> Iterator[Case]:
             yield from op_case(name, dtype, (shape,), ([-1],))
         yield from op_case("gated_act", dtype, (shape,), ("silu",), act="silu")
         yield from dropout_case(dtype, shape)
+
+
+def image_cases(shapes: Sequence[tuple[int, ...]]) -> Iterator[Case]:
+    """Yields group_norm_act of 32 groups, as diffusion models call it."""
+
+    def call(norm: Call) -> Call:
+        return lambda x, weight, bias, act: norm(x, 32, weight, bias, 1e-5, act)
+
+    for dtype, shape in itertools.product(("f32", "bf16", "f16"), shapes):
+        for case in op_case("group_norm_act", dtype, (shape, *[shape[1:2]] * 2), ("silu",), act="silu"):
+            ours, eager = call(case.ours), call(case.eager)
+            yield Case(case.op, case.act, dtype, shape, case.draw, ours, eager, truth=eager)
 
 
 def dropout_case(dtype: str, shape: tuple[int, int]) -> Iterator[Case]:

@@ -133,7 +133,8 @@ def test_a_missing_attribute_fails_the_session(tmp_path):
 
 
 def test_ops_that_the_small_bundle_has_not_come_through_the_exporter(tmp_path):
-    exported = [ops.add_rms_norm, ops.attention_score, ops.gated_act, ops.gelu_dropout, ops.linear_gated, ops.mlp]
+    exported = [ops.add_rms_norm, ops.attention_score, ops.gated_act, ops.gelu_dropout, ops.group_norm_act]
+    exported += [ops.linear_gated, ops.mlp]
     calls = [(op, op.samples("cpu", torch.float64)[0]) for op in exported]
 
     class Everything(torch.nn.Module):

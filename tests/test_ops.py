@@ -180,6 +180,7 @@ def test_special_values_through_sums_and_norms(dtype, device):
         rest = torch.zeros_like(rows_in)
         for op, args in (
             (ops.add_layer_norm, (rest, None, None, 1e-5)),
+            (ops.group_norm_act, (5, None, None, 1e-5, "relu")),
             (ops.layer_norm_act, (None, None, 1e-5, "relu")),
             (ops.add_rms_norm, (rest, None, 1e-5)),
             (ops.rms_norm, (None, 1e-5)),
@@ -207,14 +208,18 @@ def test_f16_overflows_as_eager_does(device):
         assert torch.equal(result, original)
 
 
-@pytest.mark.parametrize("op", [ops.layer_norm_act, ops.rms_norm], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [ops.group_norm_act, ops.layer_norm_act, ops.rms_norm], ids=lambda op: op.name)
 @pytest.mark.parametrize("mean", [0.0, 1.0, 100.0, 1e4])
 @pytest.mark.parametrize("columns", [48, 768, 5000, 100_003])
 @pytest.mark.parametrize("device", DEVICES)
 def test_norms_are_at_least_as_exact_as_eager(op, mean, columns, device):
     draw = Draw(device, torch.float32)
     x, weight, bias = draw(max(8, 10_000 // columns), columns) + mean, draw(columns), draw(columns)
-    args = (x, weight, bias, 1e-5, "none") if op is ops.layer_norm_act else (x, weight, 1e-5)
+    args = {
+        ops.group_norm_act: (x.view(1, *x.shape), x.shape[0], *(draw(x.shape[0]) for _ in range(2))),
+        ops.layer_norm_act: (x, weight, bias, 1e-5, "none"),
+        ops.rms_norm: (x, weight, 1e-5),
+    }[op]
     truth = op.reference(*as_f64(args))
     result, eager = op(*args), op.reference(*args)
     assert (result - truth).square().mean() <= 1.1 * (eager - truth).square().mean()
@@ -284,6 +289,7 @@ def test_offsets_beyond_32_bits(device):
     assert torch.equal(
         ops.layer_norm_act(x, None, None, 1e-5, "gelu"), ops.layer_norm_act(dense, None, None, 1e-5, "gelu")
     )
+    assert torch.equal(ops.group_norm_act(x, 4, act="gelu"), ops.group_norm_act(dense, 4, act="gelu"))
 
 
 def test_results_have_eagers_layout():

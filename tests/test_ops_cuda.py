@@ -85,6 +85,9 @@ HUGE_CALLS = {
     "add_layer_norm": lambda x: ops.add_layer_norm(x, x, None, None, 1e-5, False)[0],
     "add_relu": lambda x: ops.add_relu(x, x),
     "bias_act": lambda x: ops.bias_act(x, x[-1], "gelu"),
+    "group_norm_act": lambda x: ops.group_norm_act(x.view(-1, 8, 128), 4, x[-1, :8], x[-1, 8:16], 1e-5, "silu").view_as(
+        x
+    ),
     "layer_norm_act": lambda x: ops.layer_norm_act(x, None, None, 1e-5, "relu"),
     "linear_act": lambda x: ops.linear_act(x, torch.eye(x.shape[1], dtype=x.dtype, device="cuda"), x[-1], act="gelu"),
     "mul_add": lambda x: ops.mul_add(x, x, x),

@@ -76,6 +76,17 @@ LAYER_NORM = {
     "var": lambda m, x: (x - mean(x)) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5) * m.g + m.e,
     "std": lambda m, x: m.e + (x - mean(x)) * (1 / (mean((x - mean(x)) * (x - mean(x))) + 1e-5).sqrt()) * m.g,
 }
+GROUP_NORM_SILU = {
+    "module": lambda m, x: torch.nn.SiLU()(m.norm(x)),
+    "functional": lambda m, x: F.silu(F.group_norm(x, 2, m.g, m.e, 1e-5)),
+    "in place": lambda m, x: F.silu(m.norm(x), inplace=True),
+    "x*sigmoid": lambda m, x: (h := m.norm(x)) * torch.sigmoid(h),
+    "x/(1+exp(-x))": lambda m, x: (h := m.norm(x)) / (1 + torch.exp(-h)),
+    "sigmoid in place": lambda m, x: m.norm(x).mul_(torch.sigmoid(m.norm(x))),
+    "layer norm of groups": lambda m, x: F.silu(
+        F.layer_norm(x.view(-1, 2, 60), (60,), None, None, 1e-5).view(-1, 8, 5, 3) * m.scales + m.shifts
+    ),
+}
 RMS_NORM = {
     "pow": lambda m, x: m.g * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)),
     "x*x": lambda m, x: x * torch.rsqrt(mean(x * x) + 1e-6) * m.g,
@@ -162,6 +173,10 @@ def vectors(dtype):
     return (draw((3, 8), dtype, 0),)
 
 
+def images(dtype):
+    return (draw((3, 8, 5, 3), dtype, 0),)
+
+
 def heads(dtype):
     return tuple(draw((3, 2, 5, 8), dtype, seed) for seed in (1, 2, 3))
 
@@ -214,8 +229,12 @@ class Constants(torch.nn.Module):
         super().__init__()
         self.function = function
         weights = {"w": (6, 8), "v": (8, 6), "b": (6,), "g": (8,), "e": (8,), "added": (5, 5)}
+        weights |= {"scales": (1, 8, 1, 1), "shifts": (8, 1, 1)}
         for seed, (name, shape) in enumerate(weights.items()):
             self.register_parameter(name, torch.nn.Parameter(draw(shape, dtype, seed), requires_grad=False))
+        self.norm = torch.nn.GroupNorm(2, 8, dtype=dtype).requires_grad_(False)
+        self.norm.weight.copy_(self.g)
+        self.norm.bias.copy_(self.e)
         self.register_buffer("one", torch.tensor(1.0, dtype=dtype))
         self.register_buffer("a_half", torch.tensor(0.5, dtype=dtype))
         self.register_buffer("low", torch.tensor(-math.inf, dtype=dtype))
@@ -246,6 +265,15 @@ def test_a_spelling_ends_as_one_op(function, inputs, ops, dtype, canonical_rules
     torch.testing.assert_close(actual, expected)
     if dtype == torch.float64:
         torch.testing.assert_close(actual, run_in_float64(program, program.examples))
+
+
+@pytest.mark.parametrize("name", GROUP_NORM_SILU)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_group_norm_and_silu_are_one_op(name, dtype, default_rules):
+    program, result = fused(GROUP_NORM_SILU[name], images(dtype), dtype, default_rules)
+    called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
+    assert called == ["fuseconv.group_norm_act.default"]
+    torch.testing.assert_close(programs.run(result), programs.run(program))
 
 
 CAUSAL_CASES = {case.id: case.values[0] for case in cases("causal", heads, {}, CAUSAL)}

@@ -50,12 +50,13 @@ struct RowNorm {
 
   // From the sums of distances to the center and of their squares. In place of a zero the offset is -0, which changes
   // no sign.
-  __device__ __forceinline__ Moments<Compute<T>> moments(Compute<T> center, const Total<T> (&sums)[2]) const {
+  template <class A = Compute<T>>
+  __device__ __forceinline__ Moments<A> moments(Compute<T> center, const Total<T> (&sums)[2]) const {
     const Total<T> correction = centred ? sums[0] * share : Total<T>(0);
     const Total<T> variance = sums[1] * share - correction * correction;
     // Written so that a NaN stays one.
     const Total<T> factor = rsqrt((variance < 0 ? 0 : variance) + eps);
-    return {center, static_cast<Compute<T>>(factor), static_cast<Compute<T>>(-correction * factor)};
+    return {center, static_cast<A>(factor), static_cast<A>(-correction * factor)};
   }
 };
 

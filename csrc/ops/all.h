@@ -12,6 +12,7 @@
 #include "ops/gated_act.h"
 #include "ops/gated_act_backward.h"
 #include "ops/gelu_dropout.h"
+#include "ops/group_norm_act.h"
 #include "ops/layer_norm_act.h"
 #include "ops/linear_act.h"
 #include "ops/linear_gated.h"
@@ -26,7 +27,7 @@
 namespace fuseconv {
 
 using AllOps = std::tuple<ActivationBackward, AddLayerNorm, AddRelu, AddRmsNorm, AttentionScore, BiasAct, GatedAct,
-                          GatedActBackward, GeluDropout, LayerNormAct, LinearAct, LinearGated, MeanAbs, Mlp, MulAdd,
-                          MulTanh, NormBackward, RmsNorm, SumSquared>;
+                          GatedActBackward, GeluDropout, GroupNormAct, LayerNormAct, LinearAct, LinearGated, MeanAbs,
+                          Mlp, MulAdd, MulTanh, NormBackward, RmsNorm, SumSquared>;
 
 }  // namespace fuseconv

@@ -16,6 +16,7 @@ from fuseconv.ops.bias_act import bias_act
 from fuseconv.ops.gated_act import gated_act
 from fuseconv.ops.gated_act_backward import gated_act_backward
 from fuseconv.ops.gelu_dropout import gelu_dropout, gelu_with_dropout
+from fuseconv.ops.group_norm_act import group_norm_act
 from fuseconv.ops.layer_norm_act import layer_norm_act
 from fuseconv.ops.library import library_paths
 from fuseconv.ops.linear_act import linear_act
@@ -39,6 +40,7 @@ OPS = (
     gated_act,
     gated_act_backward,
     gelu_dropout,
+    group_norm_act,
     layer_norm_act,
     linear_act,
     linear_gated,
@@ -71,6 +73,7 @@ __all__ = [
     "gated_act_backward",
     "gelu_dropout",
     "gelu_with_dropout",
+    "group_norm_act",
     "layer_norm_act",
     "library_paths",
     "linear_act",

@@ -132,6 +132,15 @@ def _layer_norm(field: Field, x: Any, normalized_shape: Any, weight: Any, bias: 
     )
 
 
+def _group_norm(field: Field, x: Any, weight: Any, bias: Any, group: int, eps: float, **sizes: int) -> Any:
+    value = of(x, field)
+    rows = Residues(value.reshape(sizes["N"], group, value.numel() // (sizes["N"] * group)), field)
+    normalised, mean, scale = _layer_norm(field, rows, rows.shape[-1:], None, None, eps)
+    by_channel = normalised.residues.reshape(sizes["N"], sizes["C"], sizes["HxW"])
+    factors = (None if one is None else Residues(of(one, field).reshape(-1, 1), field) for one in (weight, bias))
+    return Residues(_affine(field, by_channel, *factors).residues.reshape(value.shape), field), mean, scale
+
+
 def _rms_norm(field: Field, x: Any, normalized_shape: Any, weight: Any, eps: float | None) -> Any:
     value, dims = of(x, field), list(range(-len(normalized_shape), 0))
     mean = _mean(field, value * value % PRIME, dims, True)
@@ -283,6 +292,7 @@ _OPS: Mapping[str, Callable[..., Any]] = {
     "mean": _of_all(_mean),
     "var": _var,
     "var_mean": _var_mean,
+    "native_group_norm": _group_norm,
     "native_layer_norm": _layer_norm,
     "_fused_rms_norm": _rms_norm,
     "pow": _pow,

@@ -95,6 +95,7 @@ def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, ou
 
     from fuseconv.targets.onnx_attention import scaled_dot_product_attention
     from fuseconv.targets.onnx_functions import translations
+    from fuseconv.targets.onnx_group_norm import group_norm
 
     try:
         with _quiet():
@@ -107,6 +108,7 @@ def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, ou
                 output_names=outputs,
                 custom_translation_table={
                     **translations(),
+                    torch.ops.aten.group_norm.default: group_norm,
                     torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
                 },
                 verbose=False,

@@ -7,6 +7,7 @@ meaning everywhere else, once for each way in which the program calls the op: ac
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ _ATTRIBUTES: Mapping[str, tuple[Any, Any]] = {
     "List[int]": (Sequence[int], OpSchema.AttrType.INTS),
 }
 _DTYPES = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
-_SIZES = (4, 6, 10, 14, 22, 26, 34, 38, 46, 58, 62)
+_SIZES = (6, 10, 14, 22, 26, 34, 38, 46, 58, 62)
 """Even, for a gated layer halves its product; and each different from the others."""
 
 
@@ -74,8 +75,13 @@ class Call:
 
     def examples(self) -> list[torch.Tensor]:
         """Makes tensors of such sizes, for those arguments that are given."""
+        sizes = [1, *_SIZES]
+        groups = dict(self.attributes).get("groups", 1)
+        if groups > 1 and self.tensors[0] is not None:  # they divide the channels
+            multiples = (groups * count for count in itertools.count(2))
+            sizes[self.tensors[0][1][1]] = next(size for size in multiples if size not in sizes)
         return [
-            torch.zeros([1 if number == 0 else _SIZES[number] for number in numbers], dtype=dtype)
+            torch.zeros([sizes[number] for number in numbers], dtype=dtype)
             for dtype, numbers in filter(None, self.tensors)
         ]
 

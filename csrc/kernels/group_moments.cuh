@@ -1,0 +1,213 @@
+// The moments of groups on CUDA: one pass over x in any layout, in the order of its memory.
+//
+// A thread adds up distances to a center of the few elements that it has in registers, and moves their sums to the
+// row's own origin, its first element, in f64. That is at most sqrt(elements) standard deviations from the mean, so
+// that what cancels in the end is of f64's digits, and no pass over x is needed to find the mean first.
+//
+// Where rows are fewer than the processors can work on, each is cut into parts, whose sums go through scratch memory:
+// the order of the additions is the same on every run.
+#pragma once
+
+#include "kernels/index.cuh"
+#include "kernels/moments.cuh"
+
+namespace fuseconv::cuda {
+
+inline constexpr int kGroupUnroll = 4;  // runs that a thread holds
+inline constexpr int kGroupThreads = 256;
+inline constexpr int64_t kGroupBlocks = 8;  // a processor is given at least
+
+// What the rows' sums become: of each channel of each image what brings its elements to act's argument, as
+// (x - center) * factor + offset.
+template <class T>
+struct ChannelArguments {
+  int64_t groups;
+  int64_t channels;  // of a group
+  int64_t weight_stride;
+  int64_t bias_stride;
+  const T* weight;  // these two may be null
+  const T* bias;
+  RowNorm<T> norm;
+  Moments<Compute<T>>* result;  // [N, C]
+};
+
+// A row is a group of an image.
+template <class T, class Index>
+struct GroupArguments {
+  IndexSpace<Index, 2> kept;   // operands: the number of the row, x
+  IndexSpace<Index, 1> taken;  // operand: x; in runs
+  int64_t rows;
+  int64_t elements;  // of a row
+  Index runs;        // of a row
+  Index part;        // runs
+  int64_t parts;
+  const T* x;
+  double* sums;  // [parts, rows, 2], or null for one part
+  ChannelArguments<T> channels;
+};
+
+// The sums of x - origin and of its squares over every Threads-th of the runs [begin, end).
+template <int Size, int Threads, class T, class Index>
+__device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a, const T* row, Index begin, Index end,
+                                              double origin, double (&sums)[2]) {
+  using A = Compute<T>;
+  for (; begin < end; begin += kGroupUnroll * Threads) {
+    // Places first, so that nothing comes between the loads.
+    const T* places[kGroupUnroll];
+#pragma unroll
+    for (int u = 0; u < kGroupUnroll; ++u) {
+      int64_t offset[1] = {};
+      a.taken.locate(min(static_cast<Index>(begin + u * Threads), static_cast<Index>(end - 1)), offset);
+      places[u] = row + offset[0];
+    }
+    Run<T, Size> runs[kGroupUnroll] = {};
+#pragma unroll
+    for (int u = 0; u < kGroupUnroll; ++u) {
+      if (begin + u * Threads < end) {
+        runs[u] = load_run<Size>(places[u]);
+      }
+    }
+    const int count = min(static_cast<int64_t>(kGroupUnroll), static_cast<int64_t>((end - begin - 1) / Threads + 1));
+    // f16 and bf16 can do with a center that is one of the elements.
+    A values[Size];
+    widen_run(runs[0], values);
+    A center = values[0];
+    if constexpr (sizeof(T) != 2) {
+      A total = 0;
+#pragma unroll
+      for (int u = 0; u < kGroupUnroll; ++u) {
+        widen_run(runs[u], values);
+#pragma unroll
+        for (int i = 0; i < Size; ++i) {
+          total += values[i];
+        }
+      }
+      center = total / static_cast<A>(count * Size);
+    }
+    A distances = 0, squares = 0;
+#pragma unroll
+    for (int u = 0; u < kGroupUnroll; ++u) {
+      const A subtrahend = u < count ? center : A(0);
+      widen_run(runs[u], values);
+#pragma unroll
+      for (int i = 0; i < Size; ++i) {
+        const A distance = values[i] - subtrahend;
+        distances += distance;
+        squares += distance * distance;
+      }
+    }
+    const double n = count * Size, shift = center - origin;
+    sums[0] += distances + n * shift;
+    sums[1] += squares + shift * (2.0 * distances + n * shift);
+  }
+}
+
+// From the sums of a row to what its channels are normalised by, by the threads of a group.
+template <int Threads, class T>
+__device__ __forceinline__ void write_channels(const ChannelArguments<T>& a, int64_t row, int64_t elements,
+                                               double origin, const double (&sums)[2], int lane) {
+  using A = Compute<T>;
+  const A center = a.norm.center(static_cast<Total<T>>(sums[0] + elements * origin));
+  const double shift = origin - center, n = static_cast<double>(elements);
+  const Total<T> distances[2] = {static_cast<Total<T>>(sums[0] + n * shift),
+                                 static_cast<Total<T>>(sums[1] + shift * (2.0 * sums[0] + n * shift))};
+  // Rounded with the weight and the bias in them, once.
+  const auto m = a.norm.template moments<Total<T>>(center, distances);
+  const int64_t first = row % a.groups * a.channels;
+  for (int64_t channel = lane; channel < a.channels; channel += Threads) {
+    const Total<T> weight = a.weight == nullptr ? A(1) : widen(a.weight[(first + channel) * a.weight_stride]);
+    // In place of no bias -0, which changes no sign.
+    const Total<T> bias = a.bias == nullptr ? A(-0.0) : widen(a.bias[(first + channel) * a.bias_stride]);
+    a.result[row * a.channels + channel] = {center, static_cast<A>(m.factor * weight),
+                                            static_cast<A>(m.offset * weight + bias)};
+  }
+}
+
+// blockIdx.y is the part.
+template <int Size, int Threads, class T, class Index>
+__global__ void __launch_bounds__(kRowBlock<Threads>) sum_groups(const __grid_constant__ GroupArguments<T, Index> a) {
+  const int lane = threadIdx.x % Threads;
+  Group<Threads> group;
+  for_each_row<Threads>(a.rows, [&](int64_t index, bool active) {
+    int64_t offsets[2] = {};
+    a.kept.locate(static_cast<Index>(index), offsets);
+    const T* row = a.x + offsets[1];
+    const double origin = widen(*row);
+    const Index begin = blockIdx.y * a.part;
+    double sums[2] = {};
+    add_distances<Size, Threads>(a, row, static_cast<Index>(begin + lane), min(begin + a.part, a.runs), origin, sums);
+    group.reduce(Add{}, sums);
+    if (!active) {
+      return;
+    }
+    if (a.sums == nullptr) {
+      write_channels<Threads>(a.channels, offsets[0], a.elements, origin, sums, lane);
+    } else if (lane == 0) {
+      double* const part = a.sums + (blockIdx.y * a.rows + index) * 2;
+      part[0] = sums[0];
+      part[1] = sums[1];
+    }
+  });
+}
+
+// The same from the sums of the parts.
+template <int Threads, class T, class Index>
+__global__ void __launch_bounds__(kRowBlock<Threads>) add_parts(const __grid_constant__ GroupArguments<T, Index> a) {
+  const int lane = threadIdx.x % Threads;
+  Group<Threads> group;
+  for_each_row<Threads>(a.rows, [&](int64_t index, bool active) {
+    int64_t offsets[2] = {};
+    a.kept.locate(static_cast<Index>(index), offsets);
+    double sums[2] = {};
+    for (int64_t part = lane; part < a.parts; part += Threads) {
+      sums[0] += a.sums[(part * a.rows + index) * 2];
+      sums[1] += a.sums[(part * a.rows + index) * 2 + 1];
+    }
+    group.reduce(Add{}, sums);
+    if (active) {
+      write_channels<Threads>(a.channels, offsets[0], a.elements, static_cast<double>(widen(a.x[offsets[1]])), sums,
+                              lane);
+    }
+  });
+}
+
+template <int Size, class Index, class T>
+void launch_group_moments(CudaHost& host, const ReductionLoops& loops, const T* x,
+                          const ChannelArguments<T>& channels) {
+  const cudaStream_t stream = stream_of(host);
+  GroupArguments<T, Index> a{};
+  a.kept = IndexSpace<Index, 2>(loops.kept, 1);
+  a.taken = IndexSpace<Index, 1>(loops.taken, Size);
+  a.rows = loops.kept.count();
+  a.elements = loops.taken.count();
+  const int64_t runs = a.elements / Size, processors = processor_count();
+  a.runs = static_cast<Index>(runs);
+  a.x = x;
+  a.channels = channels;
+  // A block takes a row where it is long, or where there are few and a warp would have several steps to go.
+  const bool by_block = runs >= 4 * 32 * kGroupUnroll || (runs >= 64 && a.rows < processors * 64);
+  const int64_t most = by_block ? std::clamp<int64_t>(runs / (kGroupThreads * kGroupUnroll), 1, 65535) : 1;
+  const int64_t parts = std::clamp<int64_t>(processors * kGroupBlocks / a.rows, 1, most);
+  const int64_t part = (runs + parts - 1) / parts;
+  a.part = static_cast<Index>(part);
+  a.parts = (runs + part - 1) / part;
+  if (a.parts > 1) {
+    a.sums = static_cast<double*>(host.scratch(a.parts * a.rows * 2 * sizeof(double)));
+  }
+  const auto launch = [&]<int Threads>() {
+    const dim3 grid(static_cast<unsigned>(row_blocks(a.rows, kRowsPerBlock<Threads>)), static_cast<unsigned>(a.parts));
+    sum_groups<Size, Threads><<<grid, kRowBlock<Threads>, 0, stream>>>(a);
+  };
+  if (by_block) {
+    launch.template operator()<kGroupThreads>();
+  } else {
+    launch.template operator()<32>();
+  }
+  check_launch("a kernel of a group norm");
+  if (a.parts > 1) {
+    add_parts<32><<<row_blocks(a.rows, kRowsPerBlock<32>), kRowBlock<32>, 0, stream>>>(a);
+    check_launch("a kernel of a group norm");
+  }
+}
+
+}  // namespace fuseconv::cuda
