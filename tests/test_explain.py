@@ -140,10 +140,13 @@ def test_sites_that_differ_in_their_layer_are_one_line(default_rules):
 
 
 def test_explaining_twelve_layers_takes_less_than_a_second(default_rules):
-    program = programs.bert(layers=12)
-    start = time.process_time()
-    explain(plan(program, default_rules, device="cpu", targets=()), default_rules)
-    assert time.process_time() - start < slowness()
+    """The best of three, as `slowness` takes the best of some: another process on the core only adds to each."""
+    program, taken = programs.bert(layers=12), []
+    for _ in range(3):
+        start = time.process_time()
+        explain(plan(program, default_rules, device="cpu", targets=()), default_rules)
+        taken.append(time.process_time() - start)
+    assert min(taken) < slowness()
 
 
 def test_the_page_shows_what_is_printed(tmp_path):
