@@ -29,9 +29,6 @@ from fuseconv import ops
 from fuseconv.ops import library
 from fuseconv.targets import c_shims
 
-CALLS = 100
-"""How many calls of an op a package has, each on the result of the one before."""
-
 MODEL, DTYPE = "bert-base:1x128", "f16"
 
 OPS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -55,27 +52,27 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class Repeated(torch.nn.Module):
-    """An op, many times."""
+    """An op, many times, each on the result of the one before."""
 
-    def __init__(self, op: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, op: Callable[[Tensor], Tensor], calls: int) -> None:
         super().__init__()
-        self.op = op
+        self.op, self.calls = op, calls
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
         """Returns the op of the op of ... of x."""
-        for _ in range(CALLS):
+        for _ in range(self.calls):
             x = self.op(x)
         return (x,)
 
 
-def call_row(op: str, device: str, rounds: int, scratch: Path) -> Row:
+def call_row(op: str, device: str, calls: int, rounds: int, scratch: Path) -> Row:
     """Times the calls of one op on 4 x 4 elements, on the host: on a GPU the kernels are shorter than their launches.
 
     Returns:
         The median microseconds of one call for each way to make it, their ratios to ours, and the noise.
     """
     x = torch.randn(4, 4, device=device)
-    exported = torch.export.export(Repeated(OPS[op]), (x,))
+    exported = torch.export.export(Repeated(OPS[op], calls), (x,))
     ours = c_shims.inductor_configs(exported, device)
     ways = {PROXY: {}, SHIM: ours, SHIM_O0: {**ours, **SETTINGS["wrapper at O0"]}}
     packages = {}
@@ -94,7 +91,7 @@ def call_row(op: str, device: str, rounds: int, scratch: Path) -> Row:
             taken = time.perf_counter() - start
             if device == "cuda":
                 torch.cuda.synchronize()
-            return taken / CALLS * 1e6
+            return taken / calls * 1e6
 
         return sample
 
@@ -166,13 +163,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--calls", type=int, default=100, help="of an op, in a package")
     parser.add_argument("--call-rounds", type=int, default=300)
     parser.add_argument("--package-rounds", type=int, default=3, help="0 leaves the packages out")
     chosen = parser.parse_args()
     os.environ["LIBRARY_PATH"] = str(library.FOLDER)  # the linker's
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         scratch = Path(folder)
-        rows = [call_row(op, chosen.device, chosen.call_rounds, scratch) for op in OPS]
+        rows = [call_row(op, chosen.device, chosen.calls, chosen.call_rounds, scratch) for op in OPS]
         if chosen.package_rounds:
             rows += package_rows(chosen.device, chosen.package_rounds, scratch)
     write(chosen.output, rows, machine(chosen.device), ("what", "name"))

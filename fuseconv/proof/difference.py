@@ -75,8 +75,14 @@ def clone(value: Any) -> Any:
     """Returns a copy of the same strides, of which every element may be written."""
     if not isinstance(value, torch.Tensor):
         return value
-    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return value.detach().clone() if 0 in value.stride() else copy.copy_(value.detach())
+    return copied(value.detach())
+
+
+def copied(value: torch.Tensor) -> torch.Tensor:
+    """Returns a copy of the same strides, through which gradients flow. On CUDA what dropout draws depends on strides."""
+    if 0 in value.stride():
+        return value.clone()
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from fuseconv.proof.difference import (
     ROOT,
     SEED,
     clone,
+    copied,
     cotangents,
     difference,
     judge,
@@ -167,7 +168,7 @@ def _gradient(call: Callable[[Sequence[Any]], Tensor], operands: Sequence[Any], 
     leaves = [clone(one) for one in operands]
     sources = [leaf.requires_grad_() for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     with torch.enable_grad(), same_draws():
-        result = call([leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves])
+        result = call([copied(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves])
         if not result.requires_grad:
             return [torch.zeros_like(source) for source in sources]
         given = torch.autograd.grad(result, sources, cotangents([result])[0] * told, allow_unused=True)
