@@ -79,7 +79,7 @@ def clone(value: Any) -> Any:
 
 
 def copied(value: torch.Tensor) -> torch.Tensor:
-    """Returns a copy of the same strides, through which gradients flow. On CUDA what dropout draws depends on strides."""
+    """Returns a copy of the same strides, which dropout draws by on CUDA. Gradients flow through it."""
     if 0 in value.stride():
         return value.clone()
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)

@@ -107,8 +107,8 @@ def load(path: Path, device: str) -> Runner:
     A package that guards itself against threads serves one call at a time too, and waits on the host for the GPU
     between two, which no CUDA graph can hold. So the calls are guarded here.
     """
-    # Not torch._inductor.aoti_load_package: it compiles a program for each set of vector instructions of the processor, to
-    # compare the best with the package's in a warning, and its result parses the call's structure anew in every call.
+    # Not torch._inductor.aoti_load_package: it compiles a program for each set of vector instructions, to compare the
+    # best with the package's in a warning, and its result parses the call's structure anew in every call.
     package = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
     guard = threading.Lock()
 
