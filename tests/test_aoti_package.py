@@ -22,6 +22,8 @@ from fuseconv.capture import Program
 from fuseconv.contract import Contract
 from fuseconv.ops import library
 from fuseconv.targets import Context, aoti, c_shims
+from fuseconv.tolerance import compare
+from fuseconv.truth import run_in_float64
 
 capsule_pointer, new_capsule = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
 capsule_pointer.restype, capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -110,20 +112,41 @@ class EveryOp(torch.nn.Module):
         return tuple(results)
 
 
+def wrapper(package):
+    """The C++ source of a package."""
+    with zipfile.ZipFile(package) as archive:
+        (source,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith(".wrapper.cpp"))
+    return source
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_package_calls_every_op_by_its_c_function(device, tmp_path):
-    calls = [(op, sample) for op in ops.OPS for dtype in DTYPES for sample in op.samples(device, dtype)[:1]]
+    called = [op for op in ops.OPS if not op.decomposes]
+    calls = [(op, sample) for op in called for dtype in DTYPES for sample in op.samples(device, dtype)[:1]]
     inputs = tuple(value for _, sample in calls for value in sample.args if isinstance(value, Tensor))
     assert not any(isinstance(value, Tensor) for _, sample in calls for value in sample.kwargs.values())
     module = EveryOp(calls)
     program = Program(torch.export.export(module, inputs), Contract((), (), device), inputs)
     package = tmp_path / aoti.write(program, tmp_path, Context(tmp_path))
-    with zipfile.ZipFile(package) as archive:
-        (source,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith(".wrapper.cpp"))
-    assert "proxy_executor_call" not in source
+    assert "proxy_executor_call" not in wrapper(package)
     loaded = torch._inductor.aoti_load_package(str(package))
     for result, other in zip(loaded(*inputs), module(*inputs), strict=True):
         torch.testing.assert_close(result, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_package_has_kernels_of_its_own_for_what_decomposes(device, tmp_path):
+    made = [op for op in ops.OPS if op.decomposes]
+    calls = [(op, sample) for op in made for dtype in DTYPES for sample in op.samples(device, dtype)[:1]]
+    inputs = tuple(value for _, sample in calls for value in sample.args if isinstance(value, Tensor))
+    module = EveryOp(calls)
+    program = Program(torch.export.export(module, inputs), Contract((), (), device), inputs)
+    package = tmp_path / aoti.write(program, tmp_path, Context(tmp_path))
+    assert not any(f"aoti_torch_{device}_{op.name}" in wrapper(package) for op in made)
+    loaded = aoti.load(package, device)(*inputs)
+    truth = run_in_float64(program, inputs)
+    for row in map(compare, loaded, program.exported.module()(*inputs), truth):
+        assert row.ok, row.reason
 
 
 LOAD = """
@@ -132,15 +155,16 @@ package, *libraries = sys.argv[1:]
 for path in libraries:
     torch.ops.load_library(path)
 model = torch._inductor.aoti_load_package(package)
-print(model(*(torch.tensor([number]) for number in (1.0, 2.0, 3.0)))[0].item())
+print(model(*(torch.tensor([[number]]) for number in (1.0, 2.0, 3.0)))[0].item())
 """
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """mul_add, compiled."""
-    folder, inputs = tmp_path_factory.mktemp("package"), tuple(torch.ones(3, 1))
-    module = EveryOp([(ops.mul_add, ops.Sample("", inputs))])
+    """linear_act with a residual, compiled."""
+    folder, inputs = tmp_path_factory.mktemp("package"), tuple(torch.ones(3, 1, 1))
+    x, weight, residual = inputs
+    module = EveryOp([(ops.linear_act, ops.Sample("", (x, weight, None, residual)))])
     program = Program(torch.export.export(module, inputs), Contract((), (), "cpu"), inputs)
     return folder / aoti.write(program, folder, Context(folder))
 
@@ -156,7 +180,7 @@ def test_a_package_is_served_by_the_copy_that_has_the_op(copies, package, tmp_pa
     for name in copies:
         (tmp_path / name).mkdir()
         path = tmp_path / name / original.name
-        patched(path, b"mul_add", b"add_mul") if name == "older" else shutil.copy(original, path)
+        patched(path, b"linear_act", b"act_linear") if name == "older" else shutil.copy(original, path)
     done = loaded_where(package, *(tmp_path / name / original.name for name in copies))
     assert done.stdout.split() == ["5.0"], done.stderr
 

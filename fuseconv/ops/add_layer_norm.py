@@ -64,4 +64,6 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-add_layer_norm = Op("add_layer_norm", reference, samples, errors, sum_norm_gradient(centred=True), single)
+add_layer_norm = Op(
+    "add_layer_norm", reference, samples, errors, sum_norm_gradient(centred=True), single, decomposes=True
+)

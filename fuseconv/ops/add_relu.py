@@ -48,4 +48,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-add_relu = Op("add_relu", reference, samples, errors, Gradient(keep, backward))
+add_relu = Op("add_relu", reference, samples, errors, Gradient(keep, backward), decomposes=True)

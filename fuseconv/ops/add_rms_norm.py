@@ -58,4 +58,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-add_rms_norm = Op("add_rms_norm", reference, samples, errors, sum_norm_gradient(centred=False), single)
+add_rms_norm = Op("add_rms_norm", reference, samples, errors, sum_norm_gradient(centred=False), single, decomposes=True)

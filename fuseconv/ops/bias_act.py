@@ -64,4 +64,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-bias_act = Op("bias_act", reference, samples, errors, Gradient(keep, backward))
+bias_act = Op("bias_act", reference, samples, errors, Gradient(keep, backward), decomposes=True)

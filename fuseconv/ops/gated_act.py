@@ -62,4 +62,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-gated_act = Op("gated_act", reference, samples, errors, Gradient(_keep, _backward))
+gated_act = Op("gated_act", reference, samples, errors, Gradient(_keep, _backward), decomposes=True)

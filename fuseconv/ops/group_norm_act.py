@@ -129,4 +129,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-group_norm_act = Op("group_norm_act", reference, samples, errors, Gradient(keep, backward), single)
+group_norm_act = Op("group_norm_act", reference, samples, errors, Gradient(keep, backward), single, decomposes=True)

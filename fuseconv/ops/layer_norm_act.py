@@ -65,5 +65,11 @@ def _without_act(arguments: SimpleNamespace) -> Tensor:
 
 
 layer_norm_act = Op(
-    "layer_norm_act", reference, samples, errors, norm_gradient(centred=True, before_act=_without_act), single
+    "layer_norm_act",
+    reference,
+    samples,
+    errors,
+    norm_gradient(centred=True, before_act=_without_act),
+    single,
+    decomposes=True,
 )

@@ -38,4 +38,4 @@ def errors(device: str) -> list[Sample]:
     return reduction_errors(device)
 
 
-mean_abs = Op("mean_abs", reference, samples, errors, Gradient(keep, backward))
+mean_abs = Op("mean_abs", reference, samples, errors, Gradient(keep, backward), decomposes=True)

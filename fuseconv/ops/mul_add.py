@@ -59,4 +59,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-mul_add = Op("mul_add", reference, samples, errors, Gradient(keep, backward))
+mul_add = Op("mul_add", reference, samples, errors, Gradient(keep, backward), decomposes=True)

@@ -55,4 +55,4 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-mul_tanh = Op("mul_tanh", reference, samples, errors, Gradient(keep, backward))
+mul_tanh = Op("mul_tanh", reference, samples, errors, Gradient(keep, backward), decomposes=True)

@@ -45,6 +45,8 @@ class Op:
         autocast: which dtype its tensors get under torch.autocast.
         like: what the results are like, in dtype, shape and strides, of an op whose reference is long: its fake kernel.
             None takes the reference.
+        decomposes: whether AOTInductor gets the reference in its place: without a product of matrices it is faster as a
+            part of the kernels that the compiler makes of its neighbours than as a call between them.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Op:
     gradient: Gradient | None = None
     autocast: Policy = widest
     like: Callable[..., Any] | None = None
+    decomposes: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the op: `fuseconv.ops.<name>(...)`, with the arguments of its schema."""

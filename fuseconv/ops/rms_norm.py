@@ -61,4 +61,12 @@ def _without_act(arguments: SimpleNamespace) -> Tensor:
     return result
 
 
-rms_norm = Op("rms_norm", reference, samples, errors, norm_gradient(centred=False, before_act=_without_act), single)
+rms_norm = Op(
+    "rms_norm",
+    reference,
+    samples,
+    errors,
+    norm_gradient(centred=False, before_act=_without_act),
+    single,
+    decomposes=True,
+)

@@ -44,4 +44,4 @@ def errors(device: str) -> list[Sample]:
     return reduction_errors(device)
 
 
-sum_squared = Op("sum_squared", reference, samples, errors, Gradient(keep, backward), single)
+sum_squared = Op("sum_squared", reference, samples, errors, Gradient(keep, backward), single, decomposes=True)

@@ -18,13 +18,13 @@ def main(source: str, package: str, device: str, *op_files: str) -> None:
         device: `cpu` or `cuda`, what it is for.
         op_files: what registers other ops of the program; the parent was told to trust them.
     """
-    import fuseconv.ops  # noqa: F401  # the compiler traces our ops by their fake kernels
+    from fuseconv.ops import OPS  # the compiler traces our ops by their fake kernels
     from fuseconv.rulebook.packs import load_ops
     from fuseconv.targets import c_shims
 
     load_ops(map(Path, op_files), {"code"})
 
-    exported = torch.export.load(source)
+    exported = torch.export.load(source).run_decompositions({op.overload: op.reference for op in OPS if op.decomposes})
     torch._inductor.aoti_compile_and_package(
         exported, package_path=package, inductor_configs=c_shims.inductor_configs(exported, device)
     )
