@@ -50,6 +50,7 @@ KEY = ("model", "dtype", "shape", "layers")
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "transformers")
 LONGEST_REASON = 200
 NOT_ASKED = "not asked for"
+OURS = "fuseconv "
 OUT_OF_TIME = "out of time"
 
 
@@ -146,19 +147,20 @@ def oppose(theirs: Contestants, names: Sequence[str], arguments: argparse.Namesp
 
 def timed(ours: Contestants, theirs: Contestants, rounds: int) -> Row:
     """Returns the figures of a row: all calls in turn, round by round."""
-    calls = ours.calls | theirs.calls
-    noisy = list(ours.calls)[-1]
+    # A target and a peer may have one name.
+    calls = {OURS + name: call for name, call in ours.calls.items()} | theirs.calls
+    noisy = OURS + list(ours.calls)[-1]
     sampler = streamed if ours.problem.device == "cuda" else looped
     times = in_turn({name: sampler([call]) for name, call in {**calls, AGAIN: calls[noisy]}.items()}, rounds)
     milliseconds = {name: statistics.median(times[name]) / 1e3 for name in calls}
-    fastest = min(ours.calls, key=milliseconds.__getitem__)
+    fastest = min(ours.calls, key=lambda name: milliseconds[OURS + name])
     return judged(
         {
-            "targets": {name: milliseconds[name] for name in ours.calls},
+            "targets": {name: milliseconds[OURS + name] for name in ours.calls},
             "targets_absent": ours.absent,
             "ours": fastest,
             "peers": {name: milliseconds[name] for name in theirs.calls},
-            "ratios": {name: ratio(times, name, fastest) for name in theirs.calls},
+            "ratios": {name: ratio(times, name, OURS + fastest) for name in theirs.calls},
             "peers_absent": theirs.absent,
             "peers_off": theirs.off,
             "noise": noise(times, noisy),
