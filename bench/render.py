@@ -4,7 +4,7 @@
 
 A table stands between `<!-- table: FILE KEY=VALUE,... ... -->` and `<!-- end -->`: the rows of bench/results/FILE whose
 KEY is one of the VALUEs, a shape written as 128x3072x768. `mean=KEY,...` gives geometric means in place of the rows, a
-line for each value of the keys.
+line for each value of the keys. Rows of whole models have columns of their own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "bench" / "results"
 MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 PEERS = ("eager", "compile", "max_autotune")
+MODEL_PEERS = ("eager", "compile", "aoti", "max_autotune")
+GRAPH = "+graph"
 
 Row = dict[str, Any]
 
@@ -46,7 +48,26 @@ def table(marker: str) -> Iterator[str]:
         raise ValueError(f"no row of {file} is {marker}")
     yield f"{contents['device']}, torch {contents['versions']['torch']}; [{file}](../bench/results/{file})."
     yield ""
-    yield from mean_lines(rows, means) if means else row_lines(rows)
+    if "model" in rows[0]:
+        yield from model_lines(rows)
+    else:
+        yield from mean_lines(rows, means) if means else row_lines(rows)
+
+
+def model_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields a line a model: our time, and each peer's ratio to it, from a CUDA graph or not: the faster of the two."""
+    yield "| model | dtype | shape | ours | ms | " + " | ".join(map(title, MODEL_PEERS)) + " | nearest |"
+    yield "|---|---|---|---|--:|" + "--:|" * len(MODEL_PEERS) + "---|"
+    for row in rows:
+        ratios = row["ratios"]
+        nearest = [
+            min((ratios[name] for name in (peer, peer + GRAPH) if name in ratios), default=None) for peer in MODEL_PEERS
+        ]
+        shape = word(row, "shape").replace("x", ", ")
+        milliseconds = f"{row['targets'][row['ours']]:.3f}"
+        figures = [f"{one:.2f}x" if one else "" for one in nearest]
+        cells = [row["model"], row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"])]
+        yield f"| {' | '.join(cells)} |"
 
 
 def row_lines(rows: Sequence[Row]) -> Iterator[str]:
