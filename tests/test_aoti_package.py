@@ -137,7 +137,8 @@ def test_a_package_calls_every_op_by_its_c_function(device, tmp_path):
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_package_has_kernels_of_its_own_for_what_decomposes(device, tmp_path):
     made = [op for op in ops.OPS if op.decomposes]
-    calls = [(op, sample) for op in made for dtype in DTYPES for sample in op.samples(device, dtype)[:1]]
+    narrow = (torch.float32, torch.bfloat16)
+    calls = [(op, sample) for op in made for dtype in narrow for sample in op.samples(device, dtype)[:1]]
     inputs = tuple(value for _, sample in calls for value in sample.args if isinstance(value, Tensor))
     module = EveryOp(calls)
     program = Program(torch.export.export(module, inputs), Contract((), (), device), inputs)
