@@ -46,18 +46,20 @@ def merged(
         join: what becomes of an (old, new) pair of one key; by default the new one.
 
     Raises:
-        SystemExit: the file is of another machine.
+        SystemExit: the file is of another device, or of other versions of a package.
     """
     if not path.exists():
         return {**machine, "rows": list(rows)}
     old = json.loads(path.read_text())
-    if {name: old[name] for name in machine} != machine:
+    # A package that only one of the runs has, as a GPU build of ONNX Runtime, is no other machine.
+    versions = {**old["versions"], **machine["versions"]}
+    if old["device"] != machine["device"] or {**versions, **old["versions"]} != versions:
         raise SystemExit(f"{path} is of {old['device']} {old['versions']}; this is {machine}: name another file")
     kept = {_known_by(row, key): row for row in old["rows"]}
     for row in rows:
         name = _known_by(row, key)
         kept[name] = join(kept[name], row) if name in kept else row
-    return {**machine, "rows": list(kept.values())}
+    return {**machine, "versions": versions, "rows": list(kept.values())}
 
 
 def _known_by(row: Row, key: Sequence[str]) -> str:

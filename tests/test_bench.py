@@ -18,6 +18,7 @@ sys.path.insert(0, str(BENCH))
 
 import cases  # noqa: E402  # scripts, not a package
 import clock  # noqa: E402
+import record  # noqa: E402
 import render  # noqa: E402
 
 bench = importlib.import_module("ops")
@@ -30,6 +31,20 @@ def test_every_op_has_a_case_on_each_device():
     for device in ("cpu", "cuda"):
         named = {case.op for case in cases.cases(device)}
         assert {op.name for op in ops.OPS} - named - HELPERS == set()
+
+
+def test_runs_of_one_machine_are_one_file(tmp_path):
+    path = tmp_path / "rows.json"
+    run = {"device": "a GPU", "versions": {"torch": "2"}}
+    more = {"device": "a GPU", "versions": {"torch": "2", "onnxruntime": "1"}}
+    record.write(path, [{"op": "a", "us": 1}, {"op": "b", "us": 2}], run, ["op"])
+    record.write(path, [{"op": "b", "us": 3}], more, ["op"])
+    record.write(path, [{"op": "c", "us": 4}], run, ["op"])
+    rows = [{"op": "a", "us": 1}, {"op": "b", "us": 3}, {"op": "c", "us": 4}]
+    assert json.loads(path.read_text()) == {**more, "rows": rows}
+    for other in ({**run, "device": "another"}, {**run, "versions": {"torch": "3"}}):
+        with pytest.raises(SystemExit, match="name another file"):
+            record.write(path, [], other, ["op"])
 
 
 def test_no_row_is_measured_twice():
