@@ -169,6 +169,7 @@ def wanted(arguments: argparse.Namespace) -> Iterator[Case]:
             named
             and (not arguments.dtype or case.dtype in arguments.dtype)
             and (not arguments.act or case.act in arguments.act)
+            and (not arguments.shape or "x".join(map(str, case.shape)) in arguments.shape)
         ):
             yield case
 
@@ -180,6 +181,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="names of ops")
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=[])
     parser.add_argument("--act", nargs="+", default=[])
+    parser.add_argument("--shape", nargs="+", default=[], help="as 128x3072x768")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--backend", default="auto", help="of linear_act")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
