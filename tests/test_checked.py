@@ -7,6 +7,7 @@ import programs
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from fuseconv import parity
 from fuseconv.contract import Contract, Dim, TensorSpec
@@ -158,7 +159,19 @@ def written_in_place(x):
     return y, (x * 3).add_(x)
 
 
+def filled_piece_by_piece(x):
+    """Causal attention on keys that are assembled in memory of their own, as DeepSeek-V3's are."""
+    keys = x.new_empty(x.shape)
+    keys[..., :2] = x[..., 1:2]
+    keys[..., 2:] = x[..., :4] * 3
+    mask = torch.ones(8, 8, dtype=torch.bool).tril()
+    return functional.scaled_dot_product_attention(x, keys, x + 1, mask), keys.relu()
+
+
 MODELS = {
+    "filled": lambda: programs.capture(
+        programs.Function(lambda _, x: filled_piece_by_piece(x)), torch.randn(2, 4, 8, 6)
+    ),
     "in place": lambda: programs.capture(programs.Function(lambda _, x: written_in_place(x)), torch.randn(3, 8)),
     "bert": programs.bert,
     "vit": programs.vit,

@@ -43,6 +43,10 @@ class Aliases:
         """Whether a node's memory is written, sooner or later: what it was made as is not what its readers see."""
         return bool(self._writers_of.get(node))
 
+    def writers_after(self, node: Node) -> list[Node]:
+        """The nodes that write a node's memory once it is computed, in the order of the graph."""
+        return [writer for writer in self._writers_of.get(node, ()) if node < writer]
+
     def is_changed_by(self, changed: Collection[Node]) -> bool:
         """Whether this may no longer be so when nodes are new, erased, or have other operands or readers."""
         return any(

@@ -76,8 +76,12 @@ class Ledger:
         self.graph.graph_copy(self.workspace.graph, self._copies)
         self.own = frozenset(self.graph.nodes)
         self.placeholders = {copy: node for node, copy in self._copies.items() if node.op == "placeholder"}
-        for copy in self.graph.nodes:
+        for node, copy in self._copies.items():
             self._classify(copy)
+            # What is filled piece by piece, as by writes to slices of new_empty, is not what it was made as.
+            writers = self.workspace.aliases.writers_after(node)
+            if not all(is_call(writer) and _writes_alone(writer) for writer in writers):
+                self.varying.add(copy)
 
     def execute(self, step: Step) -> Excerpt:
         """Executes the next step.
