@@ -53,6 +53,13 @@ SILU = {
     "x*(1/(1+exp(-x)))": lambda m, x: x * (1 / (1 + torch.exp(-x))),
     "aten": lambda m, x: F.silu(x),
 }
+QUICK_GELU = {
+    "x*sigmoid": lambda h: h * torch.sigmoid(1.702 * h),
+    "sigmoid*x": lambda h: torch.sigmoid(h * 1.702) * h,
+    "in place": lambda h: (h * 1.702).sigmoid_().mul_(h),
+}
+"""Between two linears."""
+
 OTHER_ACTS = {
     "hardswish": (lambda m, x: x * F.relu6(x + 3) / 6, "hardswish"),
     "mish": (lambda m, x: x * torch.tanh(F.softplus(x)), "mish"),
@@ -273,6 +280,17 @@ def test_a_group_norm_and_silu_are_one_op(name, dtype, default_rules):
     program, result = fused(GROUP_NORM_SILU[name], images(dtype), dtype, default_rules)
     called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
     assert called == ["fuseconv.group_norm_act.default"]
+    torch.testing.assert_close(programs.run(result), programs.run(program))
+
+
+@pytest.mark.parametrize("name", QUICK_GELU)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_quick_gelu_between_linears_is_silu(name, dtype, canonical_rules):
+    act, inputs = QUICK_GELU[name], (draw((3, 8), dtype, 1),)
+    function = lambda m, x: F.linear(act(F.linear(x, m.w, m.b)), m.v, m.e)  # noqa: E731
+    program, result = fused(function, inputs, dtype, canonical_rules)
+    called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
+    assert called == ["aten.linear.default", "aten.silu.default", "aten.linear.default"]
     torch.testing.assert_close(programs.run(result), programs.run(program))
 
 
