@@ -315,20 +315,28 @@ def test_saved_programs_are_read_again(pretrained, tmp_path):
 
 
 def test_archives_of_other_libraries_containers(tmp_path):
-    """A Hugging Face model exported as it is: its containers need transformers, which is imported for them."""
+    """A Hugging Face model exported as it is, by keywords that share their dims and are asked for the same sizes.
+
+    Its containers need transformers, which is imported for them; its outputs keep their names.
+    """
+    dims = {0: torch.export.Dim("batch", min=1, max=16), 1: torch.export.Dim("seq", min=2, max=64)}
+    names = ("input_ids", "attention_mask")
+    keywords = {name: torch.ones(2, 5, dtype=torch.int64) for name in names}
     exported = torch.export.export(
-        read(minilm()).module, (), {"input_ids": torch.ones(2, 5, dtype=torch.int64)}, strict=False
+        read(minilm()).module, (), keywords, dynamic_shapes=dict.fromkeys(names, dims), strict=False
     )
+    assert exported._guards_code
     torch.export.save(exported, tmp_path / "model.pt2")
     script = (
         "import sys\n"
         "from fuseconv.capture import capture\n"
         "from fuseconv.sources import read\n"
-        "print(capture(read(sys.argv[1])).contract.outputs)\n"
+        "print(capture(read(sys.argv[1])).contract)\n"
     )
     arguments = [sys.executable, "-W", "ignore", "-c", script, tmp_path / "model.pt2"]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert "output_0" in done.stdout
+    assert "outputs=('last_hidden_state', 'pooler_output')" in done.stdout
+    assert done.stdout.count("(Dim(name='dim0', min=1, max=16), Dim(name='dim1', min=2, max=64))") == len(names)
 
 
 def test_an_archive_exported_in_training_mode_is_refused(tmp_path):

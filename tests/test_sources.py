@@ -143,6 +143,26 @@ def test_an_archive_that_keeps_containers(tmp_path):
     torch.testing.assert_close(first, subject.examples[0])
 
 
+def test_what_an_archive_asks_of_the_sizes_in_its_containers(tmp_path):
+    """A guard on `pair[0]` and a keyword holds of the tensors that these become."""
+
+    class Cut(torch.nn.Module):
+        def forward(self, pair, *, table):
+            return pair[0] + pair[1] + table[: pair[0].shape[0]]
+
+    free, batch = torch.export.Dim.DYNAMIC, torch.export.Dim("batch", min=1, max=9)
+    tensors = ((torch.randn(3, 2), torch.randn(3, 2)), {"table": torch.randn(8, 2)})
+    shapes = {"pair": ({0: batch}, {0: batch}), "table": {0: free}}
+    exported = torch.export.export(Cut(), (tensors[0],), tensors[1], dynamic_shapes=shapes)
+    assert any("L['pair'][0]" in guard for guard in exported._guards_code)
+    torch.export.save(exported, tmp_path / "a.pt2")
+    module = read(tmp_path / "a.pt2").module
+    pair = (torch.randn(4, 2), torch.randn(4, 2))
+    torch.testing.assert_close(module(*pair, torch.ones(4, 2))["output_0"], pair[0] + pair[1] + 1)
+    with pytest.raises(AssertionError, match=r"Guard failed: pair_\d.size\(\)\[0\] <= table.size\(\)\[0\]"):
+        module(*pair, torch.ones(3, 2))
+
+
 class Shapes(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import pickle
+import re
 import warnings
 import zipfile
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
 
 from fuseconv.contract import SHORT_DTYPES, Dim, TensorSpec
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError
@@ -30,6 +32,9 @@ from fuseconv.sources.quiet import quiet_torch
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
 from fuseconv.sources.serialized import screen_program, tree_types
 from fuseconv.sources.subject import Loaded, Options
+
+_TENSOR = re.compile(r"L(?:\[(?:'[^']*'|\d+)\])+")
+"""What a guard calls a tensor: a parameter of forward, and the way to it in that: `L['pair'][0]`."""
 
 LARGEST_DIM = 2**31 - 1
 """The upper end of a dim that the archive leaves open."""
@@ -47,22 +52,47 @@ def load(path: Path, options: Options) -> Loaded:
     drop_detach(exported)
     if options.dtype is not None:
         _convert(exported, torch_dtype(options.dtype))
-    leaves = torch.utils._pytree.tree_leaves(exported.example_inputs or ())
+    leaves = pytree.tree_leaves(exported.example_inputs or ())
     examples = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
     if is_plain(exported):
         names = tuple(
             spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT
         )
-    elif exported._guards_code:
-        raise UnsupportedError(
-            f"the archive takes containers and restricts their sizes: {exported._guards_code[0]}",
-            where=str(path),
-            fix="export the model so that it takes plain tensors",
-        )
     else:
-        flat = flatten(exported)
+        guards = _renamed_guards(exported, path)
+        flat = flatten(exported, examples=examples or None)  # torch checks guards where there are examples
         exported, names = flat.exported, flat.inputs
+        exported._guards_code = guards
+        exported.module_call_graph[0].signature.out_spec = pytree.tree_structure(dict.fromkeys(flat.outputs))
     return Loaded(exported.module(), _specs(exported, names), examples, (), names)
+
+
+def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:
+    """Returns what a program asks of the sizes in its containers, said of the tensors one by one.
+
+    Raises:
+        UnsupportedError: it asks something of what is no tensor.
+    """
+    users = [spec.arg for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    signature = exported.module_call_graph[0].signature
+    assert signature is not None
+    positional = signature.forward_arg_names or ()
+    names = {}
+    tree = pytree.tree_unflatten(users, exported.call_spec.in_spec)
+    for (kind, at, *rest), argument in pytree.tree_flatten_with_path(tree)[0]:
+        outer = at.key if kind.idx == 1 else positional[at.idx] if at.idx < len(positional) else ""
+        names[f"L[{outer!r}]{pytree.keystr(tuple(rest))}"] = f"L[{argument.name!r}]"
+    guards = []
+    for guard in exported._guards_code:
+        renamed = _TENSOR.sub(lambda found: names.get(found[0], ""), guard)
+        if len(_TENSOR.findall(renamed)) != len(_TENSOR.findall(guard)):
+            raise UnsupportedError(
+                f"the archive restricts sizes in its containers: {guard}",
+                where=str(path),
+                fix="export the model so that its forward takes the tensors one by one",
+            )
+        guards.append(renamed)
+    return guards
 
 
 def load_exported(path: Path) -> ExportedProgram:
