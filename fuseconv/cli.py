@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,19 @@ from fuseconv.errors import FileError, FuseconvError, UsageError
 
 SCHEMA = 1
 INTERRUPTED = 130
+WIDTH = 1000
+"""Columns of output that no terminal shows: no line of a log is folded."""
+
+EXIT_STATUSES = """\b
+Exit status:
+  0  done
+  1  parity, a rule check or the lock failed
+  2  an option, a rule file or a call is wrong
+  3  refused: damaged, or code that is not trusted
+  4  the model, or this machine, has what is not supported
+  5  a tool underneath, or the device, failed
+  6  a file could not be read or written
+  7  a bug in fuseconv"""
 HANDLER_FIX = "report it with the output of `fuseconv --debug ...` and of `fuseconv doctor`"
 
 
@@ -78,7 +92,9 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_STATUSES
+)
 @click.version_option(__version__, prog_name="fuseconv")
 @click.option("--debug", is_flag=True, help="Show tracebacks, and the warnings of the tools underneath.")
 def cli(debug: bool) -> None:
@@ -92,15 +108,19 @@ def cli(debug: bool) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status; nothing escapes as a traceback without --debug."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    given = sys.argv[1:] if argv is None else argv
+    arguments = sorted(given, key=lambda word: word != "--debug")  # it is every command's: it may stand anywhere
     end = _Ending(arguments)
     try:
         returned = cli.main(args=arguments, prog_name="fuseconv", standalone_mode=False)
         return end.finish(returned) if isinstance(returned, Outcome) else int(returned or 0)
     except FuseconvError as error:
         return end.fail(error, error.exit_status)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return UsageError.exit_status
     except click.ClickException as error:
-        return end.fail(_as_usage(error), UsageError.exit_status)
+        return end.fail(_as_usage(error, end.command), UsageError.exit_status)
     except (click.Abort, KeyboardInterrupt):
         return end.fail(FuseconvError("interrupted", fix="run the command again"), INTERRUPTED)
     except OSError as error:
@@ -111,9 +131,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return end.fail(FuseconvError(what, fix=HANDLER_FIX), FuseconvError.exit_status)
 
 
-def _as_usage(error: click.ClickException) -> UsageError:
+def _as_usage(error: click.ClickException, command: str) -> UsageError:
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else "fuseconv"
+    path = context.command_path if context else f"fuseconv {command}".strip()
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        fix = f"did you mean {' or '.join(error.possibilities)}?"
+        return UsageError(f"no option {error.option_name}", where=path, fix=fix)
     return UsageError(error.format_message(), where=path, fix=f"see `{path} --help`")
 
 
@@ -131,7 +154,12 @@ class _Ending:
         else:
             from rich.console import Console
 
-            outcome.render(Console(soft_wrap=True))
+            seen = sys.stdout.isatty() or "COLUMNS" in os.environ
+            console = Console(soft_wrap=True, width=None if seen else WIDTH)
+            with console.capture() as printed:
+                outcome.render(console)
+            for line in printed.get().splitlines():
+                click.echo(line.rstrip())
             if outcome.error is not None:
                 click.echo(f"error: {outcome.error}", err=True)
         return outcome.error.exit_status if outcome.error is not None else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -13,7 +14,7 @@ from fuseconv.matching.explanation import alike
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
 
     from fuseconv.abilities import Ability
     from fuseconv.demo import Embedded
@@ -31,18 +32,32 @@ if TYPE_CHECKING:
 MOST_REASONS = 3
 """How many reasons a rule's rejected sites are shown with."""
 
+_UNBOUNDED = 10_000
+"""Columns: more than a table has."""
+
 
 class _Table(Table):
-    """A table without lines whose cells are printed as they are: square brackets are shapes here, not markup."""
+    """A table without lines whose cells are printed as they are: square brackets are shapes here, not markup.
+
+    A table of texts is folded to the terminal; one with numbers has a line a row, as long as that may be.
+    """
 
     def __init__(self, *columns: str, numbers: Collection[str] = ()) -> None:
         super().__init__(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        self.whole = bool(numbers)
         for column in columns:
             self.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
 
     def add(self, *cells: str | Text) -> None:
         """Adds a row."""
         self.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Renders the table; a whole one without regard to the width there is."""
+        if self.whole:
+            needed = Measurement.get(console, options.update(width=_UNBOUNDED), self).maximum
+            options = options.update(width=max(needed, options.max_width))
+        return super().__rich_console__(console, options)
 
 
 def print_fusions(console: Console, plan: Plan) -> None:
