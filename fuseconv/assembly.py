@@ -54,7 +54,9 @@ def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
     for name in wanted:
         if name not in targets.TARGETS:
             raise UsageError(
-                f"there is no target {name}", where="--target", fix=f"use one of {', '.join(targets.TARGETS)}"
+                f"there is no target {name}",
+                where="--target",
+                fix=f"use one of {', '.join(targets.TARGETS)}; for several, give --target to each",
             )
     is_built = (library.FOLDER / library.PLUGINS[device]).is_file()
     every = (name for name in targets.TARGETS if is_built or name != targets.onnx_plugin.NAME)

@@ -126,7 +126,8 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise FileError(f"the inputs cannot be read: {error.strerror}", where=str(path)) from error
+        what = f"the inputs cannot be read: {error.strerror}"
+        raise FileError(what, where=str(path), fix="check the path and your right to read it") from error
     try:
         if data.startswith(b"PK") and any(
             name.endswith(".npy") for name in zipfile.ZipFile(io.BytesIO(data)).namelist()

@@ -108,6 +108,12 @@ def measure(
         FuseconvError: no target runs here.
     """
     folder, options = Path(bundle).absolute(), options or Options()
+    about = [
+        *({"--peer"} if tuple(peers) != PEERS[:1] else ()),
+        *(flag for flag in options.flags() if flag != "--inputs"),
+    ]
+    if against is None and about:
+        raise UsageError(f"{about[0]} is about the original model", where=about[0], fix="add --against MODEL")
     manifest = open_bundle(folder)
     names = [choose_target(manifest, name, folder) for name in target] or sorted(manifest.targets)
     inputs = chosen_inputs(manifest.contract, options.inputs_file, sizes or {})
@@ -188,10 +194,10 @@ def _originals(
     against: Path, manifest: Manifest, peers: Sequence[str], inputs: tuple[torch.Tensor, ...], options: Options
 ) -> dict[str, Callable[[], object]]:
     contract = manifest.contract
+    parity.check_source(manifest, against)
     subject = sources.read(
         against, options=replace(options, inputs=options.inputs or contract.inputs, device=contract.device)
     )
-    parity.check_source(manifest, subject.sha256, against)
     keywords = dict(zip(subject.call, inputs, strict=True)) if subject.call else {}
     positional = () if subject.call else inputs
     calls: dict[str, Callable[[], object]] = {}

@@ -20,6 +20,7 @@ from fuseconv.errors import ContractError, FileError, RefusedError, UpstreamErro
 from fuseconv.inputs import draw, example_sizes, sizes_to_try
 from fuseconv.padding import batched, hard, rows_of, unpadded
 from fuseconv.runtime import Model, check_device, load_target
+from fuseconv.sources.subject import digest
 from fuseconv.targets.artifact import dim_symbols
 from fuseconv.tolerance import Row, compare, incomparable
 from fuseconv.truth import run_in_float64
@@ -250,12 +251,14 @@ def verify(
     return Report(tuple(rows))
 
 
-def check_source(manifest: Manifest, sha256: str, model: str | Path) -> None:
-    """Checks that a model is the one that a bundle was made of.
+def check_source(manifest: Manifest, model: str | Path) -> None:
+    """Checks that a model is the one that a bundle was made of, before it is read.
 
     Raises:
+        FileError: it cannot be read.
         UsageError: it is another.
     """
+    sha256 = digest(Path(model))
     if sha256 != manifest.source.sha256:
         raise UsageError(
             f"{model} is not what the bundle was made of: its sha256 is {sha256}",

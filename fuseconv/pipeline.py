@@ -133,7 +133,9 @@ def check_rules(path: str | Path | None = None, trust: Collection[str] = ()) -> 
     load_ops(files, trust)
     # Ops that rules bring are registered in this process alone.
     several = len(rules) >= WORTH_TWO_PROCESSES and not files and (os.cpu_count() or 1) > 1
-    return rule_check.check_rules(rules, processes=2 if several else 1)
+    rows = rule_check.check_rules(rules, processes=2 if several else 1)
+    unproved = [rule.name for rule in rules if not rule.examples.hit]
+    return [*rows, *(CheckRow(name, "hit", False, "it has no example to hit: nothing is proved") for name in unproved)]
 
 
 def match(
@@ -156,12 +158,21 @@ def match(
         FuseconvError: reading, capturing, matching or executing failed.
     """
     names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
+    _check_allowed(allow, known)
     load_ops(op_files(known), options.trust if options else ())
     _, program = read_program(model, options, progress)
     chosen, _ = _fuse(program, known, names, plan, allow, progress)
     if frozen is not None:
         _check_lock(frozen, bundle_folder(model, output), chosen, program, known)
     return chosen
+
+
+def _check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
+    names = sorted({rule.allow for rule in known if rule.allow is not None})
+    for name in allow:
+        if name not in names:
+            fix = f"use one of {', '.join(names)}" if names else "leave it out"
+            raise UsageError(f"no rule asks to be allowed by the name {name}", where=f"--allow {name}", fix=fix)
 
 
 def _check_lock(path: str | Path, folder: Path, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:
@@ -257,16 +268,12 @@ def _original(
     """Reads the model that a bundle is judged by, and the inputs in the file of the options, where they are given."""
     manifest = open_bundle(Path(bundle))
     if against is None:
-        if options.inputs_file is not None:
-            raise UsageError(
-                "only the original model can say what other inputs must give",
-                where="--inputs",
-                fix="add --against MODEL",
-            )
+        if about := options.flags():
+            raise UsageError(f"{about[0]} is about the original model", where=about[0], fix="add --against MODEL")
         return None, None
+    parity.check_source(manifest, against)
     options = replace(options, inputs=options.inputs or manifest.contract.inputs, device=manifest.contract.device)
-    subject, program = read_program(against, options, progress)
-    parity.check_source(manifest, subject.sha256, against)
+    _, program = read_program(against, options, progress)
     return program, program.examples if options.inputs_file is not None else None
 
 
@@ -309,6 +316,7 @@ def convert(
         FuseconvError: reading, capturing, matching, writing or the disk failed.
     """
     names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
+    _check_allowed(allow, known)
     others = load_ops(op_files(known), options.trust if options else ())
     folder = bundle_folder(model, output)
     with staged(folder, check_replaceable) as staging:

@@ -13,11 +13,15 @@ from fuseconv.commands.outcome import Outcome
 
 @click.command()
 @click.argument("bundle", type=Path)
-@click.option("--target", multiple=True, metavar="NAME", help="A target of the bundle. [default: all of them]")
+@click.option(
+    "--target", multiple=True, metavar="NAME", help="A target of the bundle; may be repeated. [default: all of them]"
+)
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=101, show_default=True, help="How many calls of each to time."
 )
-@click.option("--shape", multiple=True, metavar="DIM=SIZE", help="The size of a dynamic dim: 'seq=128'.")
+@click.option(
+    "--shape", multiple=True, metavar="DIM=SIZE", help="The size of a dynamic dim, 'seq=128'; may be repeated."
+)
 @click.option("--against", type=Path, metavar="MODEL", help="The original, to be timed too.")
 @click.option(
     "--peer",

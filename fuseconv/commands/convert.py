@@ -19,12 +19,20 @@ from fuseconv.errors import UsageError
 @click.argument("model", type=Path)
 @rules_options
 @click.option(
-    "--target", multiple=True, metavar="NAME", help="torchscript, export, aoti, onnx, onnx-plugin. [default: all]"
+    "--target",
+    multiple=True,
+    metavar="NAME",
+    help="torchscript, export, aoti, onnx, onnx-plugin; may be repeated. [default: all]",
 )
 @click.option("-o", "--output", type=Path, metavar="FOLDER", help="The bundle. [default: MODEL.fuseconv beside MODEL]")
 @model_options
 @click.option("--plan", type=Path, metavar="FILE", help="Execute this plan instead of matching rules.")
-@click.option("--allow", multiple=True, metavar="NAME", help="Apply a rule that changes numbers: gelu-tanh.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="NAME",
+    help="Apply the rules that change numbers and say so by this name; may be repeated.",
+)
 @click.option("--bucket", metavar="BUCKETS", help="Sizes to pad a batch to for CUDA graphs: 'batch=1,8,32'.")
 @click.option("--lock", is_flag=True, help="Write the sites of each rule to fuseconv.lock.")
 @click.option("--frozen", is_flag=True, help="Fail if a site in fuseconv.lock is lost, or another is gained.")

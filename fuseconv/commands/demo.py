@@ -15,7 +15,10 @@ from fuseconv.commands.progress import shown
 @rules_option
 @click.option("-o", "--output", type=Path, default=Path("demo.fuseconv"), show_default=True, metavar="FOLDER")
 @click.option(
-    "--target", multiple=True, metavar="NAME", help="torchscript, export, aoti, onnx, onnx-plugin. [default: all]"
+    "--target",
+    multiple=True,
+    metavar="NAME",
+    help="torchscript, export, aoti, onnx, onnx-plugin; may be repeated. [default: all]",
 )
 @json_option
 def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:

@@ -17,15 +17,33 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MODEL_OPTIONS = (
     click.option(
-        "--input", "inputs", multiple=True, metavar="SPEC", help="An input: 'ids=i64[batch:1..64,seq:2..512]'."
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="SPEC",
+        help="An input, 'ids=i64[batch:1..64,seq:2..512]'; one for each.",
     ),
     click.option(
         "--inputs", "inputs_file", type=Path, metavar="FILE", help="Example inputs: .safetensors, .npz or .pt."
     ),
-    click.option("--input-range", "ranges", multiple=True, metavar="RANGE", help="Values to draw: 'ids=0..30521'."),
-    click.option("--model", "factory", metavar="PKG:FACTORY", help="What builds the module a state dict fills."),
     click.option(
-        "--trust", multiple=True, metavar="KIND", help="Let a source run code: pickle, torchscript, native, code."
+        "--input-range",
+        "ranges",
+        multiple=True,
+        metavar="RANGE",
+        help="Values to draw, 'ids=0..30521'; may be repeated.",
+    ),
+    click.option(
+        "--model",
+        "factory",
+        metavar="PKG:FACTORY",
+        help="What builds the module a state dict fills: file.py:name or pkg.mod:name.",
+    ),
+    click.option(
+        "--trust",
+        multiple=True,
+        metavar="KIND",
+        help="Let a source run code: pickle, torchscript, native, code; may be repeated.",
     ),
     click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu or cuda."),
     click.option("--dtype", metavar="DTYPE", help="Convert the model to f64, f32, f16 or bf16 first."),
@@ -34,7 +52,9 @@ MODEL_OPTIONS = (
 rules_option = click.option(
     "--rules", type=Path, metavar="FILE", help="A rule file or folder. [default: the package's default.json]"
 )
-NO_RULE_OPTION = click.option("--no-rule", "without", multiple=True, metavar="NAME", help="Leave this rule out.")
+NO_RULE_OPTION = click.option(
+    "--no-rule", "without", multiple=True, metavar="NAME", help="Leave this rule out; may be repeated."
+)
 
 
 def add_options(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:

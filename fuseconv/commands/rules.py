@@ -31,7 +31,7 @@ def list_rules(rules: Path | None) -> Outcome:
     return Outcome(result, lambda console: report.print_rules(console, found))
 
 
-@rules.command(cls=Configured)
+@rules.command(cls=Configured, short_help="Show one rule as its file says it.")
 @click.argument("name")
 @rules_option
 @json_option
@@ -45,7 +45,7 @@ def show(name: str, rules: Path | None) -> Outcome:
     return Outcome(result, lambda console: report.print_rule(console, rule))
 
 
-@rules.command(cls=Configured)
+@rules.command(cls=Configured, short_help="Check rules on examples, without a model.")
 @click.argument("rules", metavar="[FILE]", type=Path, required=False)
 @click.option("--trust", multiple=True, metavar="KIND", help="code: let ops that the rules bring be registered.")
 @json_option

@@ -194,8 +194,9 @@ class _Reader:
     def number(self, pointer: str) -> int | float:
         match = _NUMBER.match(self.text, self.offset)
         if match is None:
-            found = self.text[self.offset : self.offset + 12].split("\n")[0] or "the end of the file"
-            self.refuse(f"not JSON: {found!r}", "write an object, array, string, number, true, false or null", pointer)
+            found = self.text[self.offset : self.offset + 12].split("\n")[0]
+            what = f"not JSON: {found!r}" if found else "not JSON: a value is missing"
+            self.refuse(what, "write an object, array, string, number, true, false or null", pointer)
         self.offset = match.end()
         if match["fraction"] is None and match["exponent"] is None:
             return int(match[0])

@@ -134,6 +134,8 @@ def _first_error(problem: ValidationError, document: Document) -> RuleError:
         fields = {field.alias or name for model in _MODELS for name, field in model.model_fields.items()}
         near = difflib.get_close_matches(str(keys[-1]), fields, 1)
         what, fix = f"unknown field {keys[-1]}", f"did you mean {near[0]}?" if near else fix
+    if error["type"] in ("string_pattern_mismatch", "literal_error"):
+        what += f", not {error['input']!r}"
     if error["type"] == "missing":
         what = f"the field {keys[-1]} is missing"
     if error["type"] == "model_type":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.errors import FileError, UpstreamError
+from fuseconv.errors import FileError, UpstreamError, UsageError
 from fuseconv.sources import archive, huggingface, pickled, state_dict, torchscript
 from fuseconv.sources.sniffing import sniff
 from fuseconv.sources.subject import Loaded, Options, Subject, prepare
@@ -26,6 +26,9 @@ FORMS: Mapping[str, Callable[[Path, Options], Loaded]] = {
     "state-dict": state_dict.load,
     "torchscript": torchscript.load,
 }
+
+_BUILT = frozenset({"pickle", "state-dict"})
+"""Forms that may hold tensors alone, for a module that `Options.model` builds."""
 
 
 def read(path: str | Path, *, options: Options | None = None) -> Subject:
@@ -52,6 +55,10 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
         )
     check_device(options.device)
     form = sniff(path)
+    if options.model is not None and form not in _BUILT:
+        raise UsageError(
+            f"the source, of the form {form}, has its model in it", where=f"--model {options.model}", fix="leave it out"
+        )
     return prepare(FORMS[form](path, options), form, path, options)
 
 

@@ -79,7 +79,8 @@ def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:
     positional = signature.forward_arg_names or ()
     names = {}
     tree = pytree.tree_unflatten(users, exported.call_spec.in_spec)
-    for (kind, at, *rest), argument in pytree.tree_flatten_with_path(tree)[0]:
+    leaves: Any = pytree.tree_flatten_with_path(tree)[0]
+    for (kind, at, *rest), argument in leaves:
         outer = at.key if kind.idx == 1 else positional[at.idx] if at.idx < len(positional) else ""
         names[f"L[{outer!r}]{pytree.keystr(tuple(rest))}"] = f"L[{argument.name!r}]"
     guards = []

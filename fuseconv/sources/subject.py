@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -51,6 +51,15 @@ class Options:
             raise UsageError(f"unknown dtype {self.dtype}", where="--dtype", fix=f"use one of {', '.join(FLOATS)}")
         if self.device not in DEVICES:
             raise UsageError(f"unknown device {self.device}", where="--device", fix=f"use one of {', '.join(DEVICES)}")
+
+    def flags(self) -> tuple[str, ...]:
+        """Lists the flags of the command line that would say what is not as it is by default."""
+        names = {"inputs": "input", "inputs_file": "inputs", "input_ranges": "input-range"}
+        return tuple(
+            f"--{names.get(one.name, one.name)}"
+            for one in fields(self)
+            if getattr(self, one.name) != getattr(Options(), one.name)
+        )
 
     def require(self, trust: str, what: str, where: str, names: str = "") -> None:
         """Refuses what would run code unless the caller trusts it.
@@ -227,5 +236,6 @@ def digest(path: Path) -> str:
                 total.update(part.relative_to(path).as_posix().encode() + b"\0")
                 total.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:
-        raise FileError(f"the source cannot be read: {error.strerror}", where=str(path)) from error
+        what = f"the source cannot be read: {error.strerror}"
+        raise FileError(what, where=str(path), fix="check the path and your right to read it") from error
     return total.hexdigest()
