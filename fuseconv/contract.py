@@ -154,8 +154,9 @@ class Contract:
 
     def _check(self, spec: TensorSpec, tensor: Any, sizes: dict[str, tuple[int, str]]) -> None:
         if (found := _short_dtype(getattr(tensor, "dtype", None))) != spec.dtype:
-            given = type(tensor).__name__ if found == "None" else found
-            raise _violation(spec, f"has dtype {given}, the contract says {spec.dtype}")
+            if not str(getattr(tensor, "dtype", None)).startswith("torch."):
+                raise _violation(spec, f"is of type {type(tensor).__name__}, not a torch.Tensor")
+            raise _violation(spec, f"has dtype {found}, the contract says {spec.dtype}")
         device = getattr(tensor, "device", None)
         if (place := getattr(device, "type", device)) != self.device:
             raise _violation(spec, f"is on {place}, the contract says {self.device}")

@@ -72,6 +72,11 @@ class Model:
                 fix="try another target, or smaller inputs if the memory was short",
             ) from error
 
+    def __repr__(self) -> str:
+        """Says what is run, and the calling convention."""
+        taken, given = ", ".join(map(str, self.contract.inputs)), ", ".join(self.contract.outputs)
+        return f"<{self.target} on {self.device}: ({taken}) -> ({given})>"
+
     @property
     def cuda_graphs(self) -> CudaGraphs:
         """What is replayed from CUDA graphs so far, the memory that takes, and why calls are not, if they are not."""

@@ -141,6 +141,8 @@ def test_inputs_go_by_name_and_outputs_have_names(models: dict[str, Model]) -> N
     assert by_name._fields == model.contract.outputs
     assert torch.equal(by_name.output_0, model(X, SKIP, keep=KEEP)[0])
     assert (model.target, model.device) == ("export", "cpu")
+    assert repr(model).startswith("<export on cpu: (")
+    assert repr(model).endswith(f") -> ({', '.join(model.contract.outputs)})>")
 
 
 @pytest.mark.parametrize(("names", "kind"), [(("y",), Tensor), (("y", "class"), tuple)])
