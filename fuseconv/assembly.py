@@ -122,12 +122,16 @@ def describe(
     known: Sequence[Rule],
     written: Sequence[Written],
     libraries: Sequence[str],
+    dtype: str | None,
 ) -> Manifest:
-    """Returns the manifest of a bundle that is not proved yet: parity and the hashes of files come later."""
+    """Returns the manifest of a bundle that is not proved yet: parity and the hashes of files come later.
+
+    `dtype` is what the subject was converted to as it was read, or None.
+    """
     hashes = {rule.name: rule.sha256 for rule in known}
     return Manifest(
         fuseconv=fuseconv.__version__,
-        source=Source(form=subject.source, sha256=subject.sha256),
+        source=Source(form=subject.source, sha256=subject.sha256, dtype=dtype),
         contract=program.contract,
         dtype=_dtype(program),
         targets={one.target: one.path for one in written},

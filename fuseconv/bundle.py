@@ -15,7 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, PlainSerializer, PlainValidator, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    JsonValue,
+    PlainSerializer,
+    PlainValidator,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from fuseconv.contract import Contract
 from fuseconv.errors import RefusedError, UsageError
@@ -47,10 +56,16 @@ class File(_Model):
 
 
 class Source(_Model):
-    """What was converted: the form it was read in, and its hash."""
+    """What was converted: the form it was read in, its hash, and the dtype that `--dtype` gave it, if any."""
 
     form: str
     sha256: str
+    dtype: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _spelled(self, handler: SerializerFunctionWrapHandler) -> dict[str, str]:
+        """Leaves out a dtype that was not given: a bundle from before there was the field has one spelling still."""
+        return {name: value for name, value in handler(self).items() if value is not None}
 
 
 class RuleUse(_Model):

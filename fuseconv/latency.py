@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -193,11 +193,7 @@ def _latency(name: str, times: Sequence[float], rate: float, cold: ColdStart | N
 def _originals(
     against: Path, manifest: Manifest, peers: Sequence[str], inputs: tuple[torch.Tensor, ...], options: Options
 ) -> dict[str, Callable[[], object]]:
-    contract = manifest.contract
-    parity.check_source(manifest, against)
-    subject = sources.read(
-        against, options=replace(options, inputs=options.inputs or contract.inputs, device=contract.device)
-    )
+    subject = sources.read(against, options=parity.as_converted(manifest, against, options))
     keywords = dict(zip(subject.call, inputs, strict=True)) if subject.call else {}
     positional = () if subject.call else inputs
     calls: dict[str, Callable[[], object]] = {}

@@ -20,7 +20,7 @@ from fuseconv.errors import ContractError, FileError, RefusedError, UpstreamErro
 from fuseconv.inputs import draw, example_sizes, sizes_to_try
 from fuseconv.padding import batched, hard, rows_of, unpadded
 from fuseconv.runtime import Model, check_device, load_target
-from fuseconv.sources.subject import digest
+from fuseconv.sources.subject import Options, digest
 from fuseconv.targets.artifact import dim_symbols
 from fuseconv.tolerance import Row, compare, incomparable
 from fuseconv.truth import run_in_float64
@@ -251,11 +251,11 @@ def verify(
     return Report(tuple(rows))
 
 
-def check_source(manifest: Manifest, model: str | Path) -> None:
-    """Checks that a model is the one that a bundle was made of, before it is read.
+def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Options:
+    """Returns how to read the model that a bundle was made of: with the bundle's inputs, dtype and device.
 
     Raises:
-        FileError: it cannot be read.
+        FileError: the model cannot be read.
         UsageError: it is another.
     """
     sha256 = digest(Path(model))
@@ -265,6 +265,13 @@ def check_source(manifest: Manifest, model: str | Path) -> None:
             where="--against",
             fix=f"name the model with sha256 {manifest.source.sha256}",
         )
+    contract = manifest.contract
+    return replace(
+        options,
+        inputs=options.inputs or contract.inputs,
+        dtype=options.dtype or manifest.source.dtype,
+        device=contract.device,
+    )
 
 
 def references_of(

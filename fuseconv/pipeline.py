@@ -271,9 +271,7 @@ def _original(
         if about := options.flags():
             raise UsageError(f"{about[0]} is about the original model", where=about[0], fix="add --against MODEL")
         return None, None
-    parity.check_source(manifest, against)
-    options = replace(options, inputs=options.inputs or manifest.contract.inputs, device=manifest.contract.device)
-    _, program = read_program(against, options, progress)
+    _, program = read_program(against, parity.as_converted(manifest, against, options), progress)
     return program, program.examples if options.inputs_file is not None else None
 
 
@@ -333,7 +331,7 @@ def convert(
         (staging / PLAN).write_text(chosen.to_json(), encoding="utf-8")
         libraries = copy_libraries(staging, program.contract.device, others)
         written, skipped = write_targets(fused, staging, names, progress, op_files(known))
-        manifest = describe(subject, program, chosen, known, written, libraries)
+        manifest = describe(subject, program, chosen, known, written, libraries, options.dtype if options else None)
         seal(staging, manifest)
         with progress("verify"):
             report = parity.verify(staging)

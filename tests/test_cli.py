@@ -290,6 +290,16 @@ def test_verify_inspect_and_doctor_read_a_bundle(folder: Path, capsys: pytest.Ca
     assert "torch" in run(capsys, "doctor")[1]
 
 
+def test_the_original_is_read_in_the_dtype_of_the_bundle(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, model = tmp_path / "half.fuseconv", folder / "gate.pt2"
+    assert run(capsys, "convert", model, "--dtype", "bf16", "--target", "export", "-o", bundle)[0] == 0
+    assert run(capsys, "verify", bundle, "--against", model)[0] == 0
+    status, record = as_json(capsys, "bench", bundle, "--against", model, "--rounds", "1")
+    assert (status, [row["name"] for row in record["result"]["rows"]]) == (0, ["export", "eager"])
+
+
 def test_run_computes_what_the_module_computes(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
