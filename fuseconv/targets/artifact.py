@@ -19,6 +19,22 @@ Runner = Callable[..., tuple[torch.Tensor, ...]]
 """A loaded artifact: positional tensors in, a tuple of tensors out."""
 
 
+_ALIGNMENT = 16
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor's values in memory that holds them as they are: contiguous, aligned, and written out.
+
+    What reads memory by its address sees no strides, and neither the sign nor the conjugation that a view of
+    `torch.conj` leaves to be computed by its reader.
+    """
+    if tensor.is_neg() or tensor.is_conj():
+        return tensor.clone(memory_format=torch.contiguous_format)
+    if not tensor.is_contiguous():
+        return tensor.contiguous()
+    return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
+
+
 @dataclass(frozen=True)
 class Context:
     """What a target may need besides the program.
