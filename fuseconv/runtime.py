@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import namedtuple
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ PREFERENCE = ("aoti", "export", "torchscript", "onnx-plugin", "onnx")
 """The target taken when none is named: the first of these that the bundle has."""
 
 _ONNX = (onnx.NAME, onnx_plugin.NAME)
+
+_UNCHANGED = nullcontext()
 
 _ISA = ("DEFAULT", "NO AVX", "AVX2", "AVX512")
 """torch's names of CPU instruction sets on x86, each containing those before it."""
@@ -50,7 +53,7 @@ class Model:
         )
 
     def __call__(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
-        """Computes the outputs, without gradients.
+        """Computes the outputs, without gradients, and in the dtypes of the artifact: torch.autocast changes nothing.
 
         Returns:
             The one output, or a named tuple of several.
@@ -61,7 +64,7 @@ class Model:
         """
         inputs = self.contract.bind(args, kwargs)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), _without_autocast(self.device):
                 return self._pack(self._runner(*inputs))
         except FuseconvError:
             raise
@@ -83,6 +86,11 @@ class Model:
         if isinstance(self._runner, GraphedRunner):
             return self._runner.status()
         return CudaGraphs((), 0, self._ungraphed)
+
+
+def _without_autocast(device: str) -> AbstractContextManager[object]:
+    """What was proved is the artifact in its own dtypes. Leaving autocast takes longer than asking whether it is on."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _UNCHANGED
 
 
 def load(

@@ -168,10 +168,24 @@ def filled_piece_by_piece(x):
     return functional.scaled_dot_product_attention(x, keys, x + 1, mask), keys.relu()
 
 
+def repeated(x):
+    """Duplicates on duplicates, of which the inner ones go on after the outer, and are read in between."""
+    first = x.exp().sin() * x
+    second = x.exp().sin() + x
+    return first, second, x.exp().sin() * x.exp()
+
+
+def repeated_and_returned(x):
+    """Both of the inner ones are returned, and stay two: what is computed of each is computed twice."""
+    first, second = x.exp(), x.exp()
+    return first, second, first.sin() * 2, second.sin() * 3
+
+
 MODELS = {
     "filled": lambda: programs.capture(
         programs.Function(lambda _, x: filled_piece_by_piece(x)), torch.randn(2, 4, 8, 6)
     ),
+    "repeated": lambda: programs.capture(programs.Function(lambda _, x: repeated(x)), torch.randn(3, 8)),
     "in place": lambda: programs.capture(programs.Function(lambda _, x: written_in_place(x)), torch.randn(3, 8)),
     "bert": programs.bert,
     "vit": programs.vit,
@@ -192,6 +206,12 @@ def test_right_rules_stay(name, default_rules):
         torch.testing.assert_close(after, before, rtol=0, atol=0)
     for name, tensor in program.exported.state_dict.items():
         torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
+
+
+def test_what_is_computed_of_values_that_stay_two_stays(default_rules):
+    program = programs.capture(programs.Function(lambda _, x: repeated_and_returned(x)), torch.randn(3, 8))
+    found = checked_plan(program, default_rules, **EVERYWHERE)
+    assert (found.steps, found.rejected) == ((), ())
 
 
 def test_a_site_that_writes_in_place_is_tried_on_what_it_writes_to(default_rules):

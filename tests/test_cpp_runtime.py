@@ -56,6 +56,61 @@ def test_a_call_against_the_contract_is_refused_in_pythons_words(name, run_in_cp
     assert_same_refusal(run_in_cpp, bundle, "torchscript", CALLS[name])
 
 
+# A tensor of C++ is what its maker says: a shape, and bytes beside it. Python's cannot disagree.
+UNFILLED = {
+    "f32, {3, 2}, 23": "input x has 23 bytes, which is not what [3, 2] of f32 takes",
+    "f32, {3, 2}, 25": "input x has 25 bytes, which is not what [3, 2] of f32 takes",
+    "f32, {3, 2}, 0": "input x has 0 bytes, which is not what [3, 2] of f32 takes",
+    "f32, {0, 2}, 4": "input x has 4 bytes, which is not what [0, 2] of f32 takes",
+    "i64, {3, 2}, 24": "input x has 24 bytes, which is not what [3, 2] of i64 takes",
+    "c64, {3, 2}, 48": "input x has 48 bytes, which is not what [3, 2] of c64 takes",
+    "f32, {4294967296, 4294967296}, 0": "input x has 0 bytes, which is not what [4294967296, 4294967296] of f32 takes",
+    "f32, {3, 2}, 24": "accepted",
+    "f32, {0, 2}, 0": "accepted",
+    "f32, {}, 4": "accepted",
+    "bool, {3, 2}, 6": "accepted",
+}
+UNFILLED_SOURCE = """
+#include <iostream>
+#include "fuseconv/contract.h"
+#include "fuseconv/error.h"
+using namespace fuseconv::runtime;
+void call(std::string dtype, std::vector<int64_t> shape, size_t bytes) {
+  Contract contract{{{"x", dtype, {}}}, {"y"}, "cpu", {}};
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    contract.inputs[0].shape.push_back({0, "d" + std::to_string(axis), 0, int64_t{1} << 40});
+  }
+  try {
+    contract.bind({{"x", Tensor{dtype, shape, std::vector<char>(bytes)}}});
+    std::cout << "accepted\\n";
+  } catch (const Error& error) {
+    std::cout << error.what() << "\\n";
+  }
+}
+int main() {
+"""
+
+
+def test_a_tensor_that_is_not_filled_is_refused(tmp_path):
+    calls = [call.replace(",", '",', 1) for call in UNFILLED]
+    source = UNFILLED_SOURCE + "".join(f'call("{call});\n' for call in calls) + "}\n"
+    runtime, program = ROOT / "csrc/runtime", tmp_path / "calls"
+    command = [
+        "c++",
+        "-std=c++20",
+        "-I",
+        runtime / "include",
+        "-x",
+        "c++",
+        "-",
+        runtime / "contract.cpp",
+        "-o",
+        program,
+    ]
+    subprocess.run(command, input=source, text=True, check=True)
+    assert subprocess.run([program], capture_output=True, text=True).stdout.splitlines() == list(UNFILLED.values())
+
+
 def flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import programs
 import pytest
+import small_bundle
 import torch
 from programs import Function, capture, run
 from torch.nn import functional
@@ -246,3 +247,11 @@ def test_the_result_is_captured_again(default_rules):
 def test_an_empty_plan_changes_nothing():
     program = example_program(LINES)
     assert str(rewrite(program, Plan(())).exported.graph) == str(program.exported.graph)
+
+
+def test_guards_on_the_containers_of_the_model_do_not_come_back(default_rules):
+    """They name what the flat calling convention has not, and whoever calls the program as a module runs them."""
+    program = small_bundle.program(Function(lambda _, x, y: (x + y).relu()), ["x=f32[batch:1..8,4]", "y=f32[batch,4]"])
+    fused = rewrite(program, plan(program, default_rules, device="cpu", targets=()))
+    inputs = torch.randn(2, 3, 4).unbind()
+    torch.testing.assert_close(fused.exported.module()(*inputs), (sum(inputs).relu(),))

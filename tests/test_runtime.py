@@ -7,6 +7,8 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,14 +78,48 @@ def requiring_gradients(t: Tensor) -> Tensor:
     return t.clone().requires_grad_() if t.is_floating_point() else t
 
 
+def negated_when_read(t: Tensor) -> Tensor:
+    return torch._neg_view(-t) if t.is_floating_point() else t
+
+
+def imaginary_parts_of_a_conjugate(t: Tensor) -> Tensor:
+    return torch.complex(t, -t).conj().imag if t.is_floating_point() else t
+
+
+LAYOUTS = (
+    transposed,
+    strided,
+    unaligned,
+    expanded,
+    requiring_gradients,
+    negated_when_read,
+    imaginary_parts_of_a_conjugate,
+)
+
+
 @pytest.mark.parametrize("target", PREFERENCE)
-@pytest.mark.parametrize("layout", [transposed, strided, unaligned, expanded, requiring_gradients])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_is_right(
     target: str, layout: Callable[[Tensor], Tensor], models: dict[str, Model], eager: Block
 ) -> None:
     inputs = tuple(layout(t) for t in draw(3, 5))
     check(models[target], eager, inputs)
     assert not models[target](*inputs)[0].requires_grad
+
+
+@pytest.mark.parametrize("target", PREFERENCE)
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, torch.enable_grad, partial(torch.autocast, "cpu", torch.bfloat16)]
+)
+def test_modes_of_the_caller_change_no_number(
+    target: str, mode: Callable[[], AbstractContextManager[object]], models: dict[str, Model]
+) -> None:
+    inputs = draw(3, 5)
+    expected = models[target](*inputs)
+    with mode():
+        outputs = models[target](*inputs)
+    for output, value in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(output, value, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("target", PREFERENCE)

@@ -23,9 +23,19 @@ inline namespace FUSECONV_ISA {
 template <class A>
 using BlockFunction = void (*)(const void* formula, A* y, const A* const* x, int64_t n);
 
+// The formula at an address, which may be null for one without members: that is made.
+template <class Formula>
+decltype(auto) formula_at(const void* place) {
+  if constexpr (std::is_empty_v<Formula>) {
+    return Formula{};
+  } else {
+    return *static_cast<const Formula*>(place);
+  }
+}
+
 template <class Formula, class A, size_t... I>
 void block(const void* formula, A* y, const A* const* x, int64_t n, std::index_sequence<I...>) {
-  const Formula& f = *static_cast<const Formula*>(formula);
+  const Formula& f = formula_at<Formula>(formula);
   // Each iteration reads and writes its own element: in-place use (y == x[i]) is as good as separate arrays.
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {

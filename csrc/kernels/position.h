@@ -1,6 +1,8 @@
 // A place in a loop, and each operand's element there. Compiled once per instruction set.
 #pragma once
 
+#include <algorithm>
+
 #include "core/isa.h"
 #include "core/layout.h"
 
@@ -12,8 +14,9 @@ class Position {
   // The place after `steps` steps along the innermost axis, carried into the others.
   Position(const Loop& loop, int operands, int64_t steps) : loop_(loop), operands_(operands), offsets_{} {
     for (int axis = loop.rank - 1; axis >= 0; --axis) {
-      index_[axis] = steps % loop.sizes[axis];
-      steps /= loop.sizes[axis];
+      const int64_t size = std::max<int64_t>(loop.sizes[axis], 1);  // a loop of no steps has a beginning too
+      index_[axis] = steps % size;
+      steps /= size;
       for (int operand = 0; operand < operands; ++operand) {
         offsets_[operand] += index_[axis] * loop.strides[operand][axis];
       }

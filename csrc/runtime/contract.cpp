@@ -46,6 +46,22 @@ Error violation(const TensorSpec& spec, const std::string& what) {
 // The size that a dim has, and the input that says so.
 using Sizes = std::map<std::string, std::pair<int64_t, std::string>>;
 
+// Whether the data is what the shape and the dtype take. Divides, since a product of sizes may overflow.
+bool is_filled(const Tensor& tensor) {
+  uint64_t left = tensor.data.size();
+  const bool is_empty = std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end();
+  if (is_empty || left == 0) {
+    return is_empty && left == 0;
+  }
+  for (const int64_t size : tensor.shape) {
+    if (left % static_cast<uint64_t>(size) != 0) {
+      return false;
+    }
+    left /= static_cast<uint64_t>(size);
+  }
+  return left == static_cast<uint64_t>(element_size(tensor.dtype));
+}
+
 void check(const TensorSpec& spec, const Tensor& tensor, Sizes& sizes) {
   if (tensor.dtype != spec.dtype) {
     throw violation(spec, "has dtype " + tensor.dtype + ", the contract says " + spec.dtype);
@@ -73,6 +89,10 @@ void check(const TensorSpec& spec, const Tensor& tensor, Sizes& sizes) {
       throw violation(spec, "has " + expected.name + "=" + std::to_string(size) + at + ", but " + first->second.second +
                                 " has " + std::to_string(first->second.first));
     }
+  }
+  if (!is_filled(tensor)) {
+    throw violation(spec, "has " + std::to_string(tensor.data.size()) + " bytes, which is not what " +
+                              shape_text(tensor.shape) + " of " + tensor.dtype + " takes");
   }
 }
 

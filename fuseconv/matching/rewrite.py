@@ -225,7 +225,7 @@ def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> t
     ]
     used = {spec.target for spec in kept}
     dropped = {spec.target for spec in signature.input_specs if spec.kind in _CONSTANTS} - used
-    return torch.export.ExportedProgram(
+    rewritten = torch.export.ExportedProgram(
         root=exported.graph_module,
         graph=graph,
         graph_signature=ExportGraphSignature(kept, outputs),
@@ -236,6 +236,8 @@ def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> t
         constants=_without(exported.constants, dropped) | (computed if literal else {}),
         verifiers=exported.verifiers,
     )
+    rewritten._guards_code = exported._guards_code  # not anew: a flat program's name no containers
+    return rewritten
 
 
 def _without(tensors: Mapping[str, Any], dropped: Collection[str]) -> dict[str, Any]:

@@ -37,7 +37,10 @@ def constants(index: Index, rule: Rule) -> Iterator[Site]:
 
 
 def duplicates(index: Index, rule: Rule) -> Iterator[Site]:
-    """Yields the ops that are called twice on the same, views left out: those are free."""
+    """Yields the ops that are called twice on the same, views left out: those are free.
+
+    Ops on duplicates are duplicates too, once those are one: in this round, if that is done before.
+    """
     classes: dict[str, list[Node]] = {}
     first: dict[Node, Node] = {}
     for node in index.workspace.graph.nodes:
@@ -46,9 +49,15 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Site]:
             same = classes.setdefault(repr((node.target, named)), [])
             same.append(node)
             first[node] = same[0]
+    merged: dict[Node, Node] = {}  # to the last of its class: steps are executed in the order of the last nodes
     for same in classes.values():
-        if len(same) > 1 and sum(is_returned(node) for node in same) < 2:
-            yield from _restated(index, rule, same, dict.fromkeys(same, same[0]), constant=False)
+        own = set(same[0].all_input_nodes)
+        others = {used for node in same for used in node.all_input_nodes} - own
+        in_order = all(used in merged and merged[used] < same[-1] for used in others)
+        if len(same) > 1 and in_order and sum(is_returned(node) for node in same) < 2:
+            for site in _restated(index, rule, same, dict.fromkeys(same, same[0]), constant=False):
+                merged.update(dict.fromkeys(same, same[-1]))
+                yield site
 
 
 def _restated(

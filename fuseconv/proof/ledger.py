@@ -43,7 +43,7 @@ class Excerpt:
         after: what is put in their place; its placeholders are those of `before`.
         operands: the node of the ledger behind each placeholder.
         first: the first matched node.
-        point: the node before which the replacement stands: all operands are computed by then.
+        point: the node before which the replacement stands, or a later one: all operands are computed by then.
         writes: whether a matched op writes in place.
     """
 
@@ -111,6 +111,7 @@ class Ledger:
         before, after = (
             _graph(read, sorted(nodes - set(read)), ends) for nodes, ends in zip(needed, outputs, strict=True)
         )
+        point = max([point, *(node.next for node in read)])  # of a duplicate's operand there may be others, made later
         writes = any(node.target._schema.is_mutable for node in matched if is_call(node))  # type: ignore[union-attr]
         return Excerpt(step, before, after, tuple(read), min(self._copies[node] for node in matched), point, writes)
 

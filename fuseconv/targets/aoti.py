@@ -20,12 +20,11 @@ from fuseconv.capture import Program
 from fuseconv.errors import FileError, UpstreamError
 from fuseconv.ops import library
 from fuseconv.targets import exported
-from fuseconv.targets.artifact import Context, Runner
+from fuseconv.targets.artifact import Context, Runner, plain
 
 NAME = "aoti"
 
 _LOG_LINES = 20
-_ALIGNMENT = 16
 _SYSTEM_CXX = Path("/usr/bin/g++")
 
 _SETTINGS = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
@@ -102,7 +101,7 @@ def check_complete(package: Path) -> None:
 def load(path: Path, device: str) -> Runner:
     """Loads what `write` wrote; the op libraries it calls must be loaded before.
 
-    The machine code assumes contiguous, aligned inputs and checks neither: an input that is not so is copied.
+    The machine code reads memory, assumes it contiguous and aligned, and checks nothing: other inputs are copied.
 
     A package that guards itself against threads serves one call at a time too, and waits on the host for the GPU
     between two, which no CUDA graph can hold. So the calls are guarded here.
@@ -114,15 +113,9 @@ def load(path: Path, device: str) -> Runner:
 
     def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with guard:
-            return tuple(package.boxed_run(list(map(_regular, inputs))))
+            return tuple(package.boxed_run(list(map(plain, inputs))))
 
     return run
-
-
-def _regular(tensor: torch.Tensor) -> torch.Tensor:
-    if not tensor.is_contiguous():
-        return tensor.contiguous()
-    return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
 
 
 def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import IO, Protocol
 
 import torch
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
 
 from fuseconv.capture import Program
 from fuseconv.contract import Dim
@@ -17,6 +20,22 @@ from fuseconv.errors import FileError
 
 Runner = Callable[..., tuple[torch.Tensor, ...]]
 """A loaded artifact: positional tensors in, a tuple of tensors out."""
+
+
+_ALIGNMENT = 16
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor's values in memory that holds them as they are: contiguous, aligned, and written out.
+
+    What reads memory by its address sees no strides, and neither the sign nor the conjugation that a view of
+    `torch.conj` leaves to be computed by its reader.
+    """
+    if tensor.is_neg() or tensor.is_conj():
+        return tensor.clone(memory_format=torch.contiguous_format)
+    if not tensor.is_contiguous():
+        return tensor.contiguous()
+    return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
 
 
 @dataclass(frozen=True)
@@ -54,6 +73,16 @@ def dim_symbols(program: Program) -> dict[str, torch.SymInt]:
         for size, symbol in zip(spec.shape, placeholders[str(name)].meta["val"].shape, strict=True)
         if isinstance(size, Dim) and isinstance(symbol, torch.SymInt)
     }
+
+
+def negative_zero(program: Program) -> str | None:
+    """Says which node is called with -0.0, if one is, for a format that holds equal constants once: 0.0 equals -0.0."""
+    for module in program.exported.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            for value in pytree.tree_leaves((node.args, dict(node.kwargs))):
+                if isinstance(value, float) and value == 0 and math.copysign(1, value) < 0:
+                    return f"the -0.0 that {node.name} is called with; it would be taken for another op's 0.0"
+    return None
 
 
 @contextmanager

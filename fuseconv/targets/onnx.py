@@ -15,7 +15,7 @@ import torch
 
 from fuseconv.capture import Program
 from fuseconv.errors import FileError, UnsupportedError, UpstreamError
-from fuseconv.targets.artifact import Context, Runner, dim_symbols
+from fuseconv.targets.artifact import Context, Runner, dim_symbols, negative_zero
 from fuseconv.targets.onnx_session import OTHER_DTYPE, check_external_data, open_session, runner
 
 NAME = "onnx"
@@ -29,11 +29,13 @@ _FUNCTION_OVERLOADS_IR = 10
 
 
 def unsupported(program: Program) -> str | None:
-    """Says what is missing to write and prove ONNX: ONNX Runtime, or complex numbers at the model's border."""
+    """Says what is missing to write and prove ONNX: ONNX Runtime, complex numbers at the model's border, or -0.0."""
     if find_spec("onnxruntime") is None:
         return "ONNX Runtime is not installed; install fuseconv[cpu] or fuseconv[gpu]"
     if complex_inputs := [spec.name for spec in program.contract.inputs if spec.dtype in ("c64", "c128")]:
         return f"ONNX Runtime has no complex numbers; the input {complex_inputs[0]} is complex"
+    if zero := negative_zero(program):
+        return f"ONNX's exporter has no form for {zero}"
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError
-from fuseconv.targets.artifact import Runner
+from fuseconv.targets.artifact import Runner, plain
 
 OLDEST = (1, 27)
 """Of ONNX Runtime: the first that knows a function's overloads when it infers shapes. 1.26 is the first whose OrtValue
@@ -22,14 +22,14 @@ OTHER_DTYPE = "leave the target onnx out, or convert with --dtype f32"
 
 
 def runner(session: Any, device: str) -> Runner:
-    """Returns what calls a session; tensors are handed over without a copy."""
+    """Returns what calls a session; tensors whose memory is `plain` are handed over without a copy."""
     elements = element_types()
     inputs = [value.name for value in session.get_inputs()]
     outputs = [value.name for value in session.get_outputs()]
 
     def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         binding = session.io_binding()
-        dense = [tensor.contiguous() for tensor in tensors]
+        dense = [plain(tensor) for tensor in tensors]
         for name, tensor in zip(inputs, dense, strict=True):
             place = (device, tensor.device.index or 0)
             binding.bind_input(name, *place, elements[tensor.dtype], list(tensor.shape), tensor.data_ptr())

@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 
 from fuseconv.capture import Program
 from fuseconv.errors import UnsupportedError
+from fuseconv.targets.artifact import negative_zero
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,10 @@ class _Printer:
                     where=str(spec.target),
                     fix="make the model return what it changes",
                 )
+        if zero := negative_zero(self.program):
+            raise UnsupportedError(
+                f"TorchScript has no form for {zero}", where="the target torchscript", fix="leave the target out"
+            )
         outputs = self.body(exported.graph_module)
         header = f"def forward(self{''.join(f', {name}: Tensor' for name in arguments)}):"
         result = f"return ({''.join(f'{output}, ' for output in outputs)})"

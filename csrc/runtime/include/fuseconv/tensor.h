@@ -11,7 +11,7 @@ namespace fuseconv::runtime {
 struct Tensor {
   std::string dtype;  // f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool
   std::vector<int64_t> shape;
-  std::vector<char> data;  // row-major
+  std::vector<char> data;  // row-major; of as many bytes as the elements take, which every call checks
 };
 
 using NamedTensors = std::map<std::string, Tensor>;
