@@ -153,7 +153,7 @@ VIOLATIONS: dict[str, tuple[tuple[object, ...], dict[str, object], str]] = {
     "dtype_of_a_mask": ((X, SKIP, KEEP.float()), {}, "keep has dtype f32, the contract says bool"),
     "device": ((X.to("meta"), SKIP, KEEP), {}, "x is on meta, the contract says cpu"),
     "rank": ((X[0], SKIP, KEEP), {}, "x has 2 dims"),
-    "no_tensor": (([[1.0]], SKIP, KEEP), {}, "x has dtype list"),
+    "no_tensor": (([[1.0]], SKIP, KEEP), {}, "input x is of type list, not a torch.Tensor"),
     "too_few": ((X, SKIP), {}, "takes 3 inputs"),
     "too_many": ((X, SKIP, KEEP, KEEP), {}, "takes 3 inputs"),
     "unknown_name": ((X, SKIP), {"mask": KEEP}, "the call gives 2 positional, mask"),
