@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export.graph_signature import (
     ExportGraphSignature,
@@ -70,7 +70,7 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
     """
     sizes = example_sizes(text)
     environment = ShapeEnv()
-    mode = FakeTensorMode(shape_env=environment) if sizes else _NUMBERS
+    mode = FakeTensorMode(shape_env=environment) if sizes else _numbers()
     # The cache would answer for a condition on sizes taken to be false what held for true.
     mode.cache_enabled = not sizes
     graph = Graph()
@@ -105,14 +105,19 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
     return Traced(graph, torch.nn.Module(), signature, dict(parameters), {}, ranges, inputs)
 
 
-_NUMBERS = FakeTensorMode()
-"""The mode of all programs whose sizes are numbers: what an op gives in one, it gives in all."""
+@cache
+def _numbers() -> FakeTensorMode:
+    """The mode of all programs whose sizes are numbers: what an op gives in one, it gives in all."""
+    return FakeTensorMode()
+
 
 _LEAVES = ("get_attr", "placeholder")
 
 
 def _fake(spec: TensorSpec, sizes: Mapping[str, int], mode: FakeTensorMode) -> tuple[torch.Tensor, torch.Tensor]:
     """A tensor, fake and real; equal symbolic sizes are one: DUCK makes them so, and no two names have one size."""
+    from torch._dynamo.source import ConstantSource  # it takes a second, which most commands need not wait
+
     tensor = torch.zeros(spec.sizes(sizes), dtype=torch_dtype(spec.dtype))
     if mode.shape_env is None:
         return likeness(mode, tensor), tensor
