@@ -150,7 +150,7 @@ def _instruction(line: Line, resolved: tuple[Any, ...], fakes: Mapping[str, Any]
         fake = workspace.run(op, fake_args, fake_kwargs)
     except GuardError as problem:
         raise Refused(f"sizes that {op} takes, all of them", str(problem)) from None
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError) as problem:
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as problem:
         reason = str(problem).strip().split("\n")[0] or type(problem).__name__
         raise Refused(f"arguments that {op} takes", reason) from None
     return Instruction(line.targets, line.unpacks, op, args, kwargs, fake, line.constant)

@@ -87,7 +87,7 @@ def _evaluated(graph: Graph, operands: Sequence[Tensor]) -> list[Tensor]:
     try:
         with torch.no_grad():
             results = _Evaluation(torch.nn.Module(), graph=graph).run(*operands)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as problem:
+    except (RuntimeError, TypeError, ValueError) as problem:
         raise NotApplicableError(str(problem).strip().splitlines()[0]) from None
     return [one.residues if isinstance(one, Residues) else one for one in results]
 

@@ -18,26 +18,16 @@ from torch.fx import Graph, Node, map_arg
 from fuseconv.matching.graph import Workspace
 from fuseconv.matching.pattern import Pattern
 from fuseconv.matching.plan import run_stage
-from fuseconv.matching.sizes import GuardError
 from fuseconv.proof.example import Text
 from fuseconv.proof.operands import VALUES, Values, described, draw_operands
 from fuseconv.proof.redrawn import JUDGES
 from fuseconv.proof.traced import Traced, trace
 from fuseconv.proof.variants import variants
 from fuseconv.rulebook.rule import Rule
-from fuseconv.rulebook.rule_text import RuleTextError
 
-NO_PROGRAM = (
-    RuleTextError,
-    GuardError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    IndexError,
-    NotImplementedError,
-    AssertionError,
-)
-"""What a variant raises that is no program."""
+NO_PROGRAM = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
+"""What a variant raises that is no program: RuleTextError is a ValueError, GuardError and what is not implemented are
+RuntimeErrors."""
 
 
 @dataclass(frozen=True)

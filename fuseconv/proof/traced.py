@@ -66,7 +66,7 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
     Raises:
         RuleTextError: an op is unknown, or a name is not bound.
         GuardError: an op asks about sizes what is not the same for all of them.
-        RuntimeError, TypeError, ValueError, IndexError, NotImplementedError: an op does not take its arguments.
+        RuntimeError, TypeError, ValueError, IndexError: an op does not take its arguments.
     """
     sizes = example_sizes(text)
     environment = ShapeEnv()
