@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from fuseconv import multiples
 from fuseconv.contract import Contract, Dim, TensorSpec
 from fuseconv.errors import UnsupportedError
-from fuseconv.export_errors import explain
+from fuseconv.export_errors import explain, explain_narrowed
 from fuseconv.inputs import draw, example_sizes
 from fuseconv.purity import purify
 from fuseconv.sources import Subject
@@ -54,6 +55,10 @@ def capture(subject: Subject) -> Program:
     except Exception as error:
         raise explain(error, subject, tensors, export) from error
     flat = flatten(exported, [spec.name for spec in contract.inputs], subject.call, subject.examples)
+    try:
+        multiples.check(flat.exported, contract)
+    except multiples.NarrowedError as error:
+        raise explain_narrowed(error, subject, tensors, export) from error
     if not flat.outputs:
         raise UnsupportedError("the model returns no tensor", where=type(subject.module).__name__, fix="return tensors")
     purify(flat.exported)
@@ -77,7 +82,7 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:
     """A range of one size is a static dim."""
     return {
-        axis: torch.export.Dim(size.name, min=size.min, max=size.max)
+        axis: multiples.exported_as(size)
         for axis, size in enumerate(spec.shape)
         if isinstance(size, Dim) and size.min < size.max
     }

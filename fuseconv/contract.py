@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import keyword
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,24 +40,43 @@ MAX_ACCEPTED = 4096
 SHORT_DTYPES: Mapping[str, str] = {long: short for short, long in DTYPES.items()}
 
 _INPUT = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<dims>[^\]]*)\]$", re.ASCII)
-_DIM = re.compile(r"^(?P<name>[A-Za-z_]\w*)(?::(?P<min>\d{1,15})\.\.(?P<max>\d{1,15}))?$", re.ASCII)
+_DIM = re.compile(
+    r"^(?P<name>[A-Za-z_]\w*)(?::(?P<min>\d{1,15})\.\.(?P<max>\d{1,15})(?::(?P<step>\d{1,15}))?)?$", re.ASCII
+)
 _SIZE = re.compile(r"^[0-9]{1,15}$")
 _RESERVED = frozenset({*keyword.kwlist, *("self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree")})
 """Names that the source code generated for a graph uses itself."""
 
-_GRAMMAR = "write NAME=DTYPE[DIM,...], DIM a number or NAME:MIN..MAX: --input 'ids=i64[batch:1..64,seq:2..512]'"
+_GRAMMAR = (
+    "write NAME=DTYPE[DIM,...], DIM a number, NAME:MIN..MAX or, of multiples, NAME:MIN..MAX:STEP: "
+    "--input 'ids=i64[batch:1..64,seq:2..512]'"
+)
 
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbolic dimension: every input that names it has the same size there, within [min, max]."""
+    """A symbolic dimension: every input that names it has the same size there, a multiple of `step` in [min, max].
+
+    `min` and `max` are multiples themselves.
+    """
 
     name: str
     min: int
     max: int
+    step: int = 1
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.min}..{self.max}"
+        return f"{self.name}:{self.min}..{self.max}" + (f":{self.step}" if self.step > 1 else "")
+
+    def allowed(self, size: int) -> int:
+        """Returns the largest of its sizes that is not above `size`; the smallest, if all are."""
+        return max(self.min, min(self.max, size) // self.step * self.step)
+
+    def narrowed(self, low: int, high: int, step: int) -> Dim:
+        """Returns the dim of those of its sizes that are within [low, high] and multiples of `step`; maybe of none."""
+        step = math.lcm(self.step, step)
+        low, high = max(self.min, low), min(self.max, high)
+        return Dim(self.name, -(-low // step) * step, high // step * step, step)
 
 
 @dataclass(frozen=True)
@@ -173,6 +193,8 @@ class Contract:
             if first is None:
                 if not expected.min <= size <= expected.max:
                     raise _violation(spec, f"has size {size} at axis {axis}, outside {expected}")
+                if expected.step > 1 and size % expected.step != 0:
+                    raise _violation(spec, f"has size {size} at axis {axis}, no multiple of {expected.step}")
                 sizes[expected.name] = (size, spec.name)
             elif first[0] != size:
                 raise _violation(spec, f"has {expected.name}={size} at axis {axis}, but {first[1]} has {first[0]}")
@@ -219,7 +241,10 @@ def _short_dtype(dtype: object) -> str:
 
 
 def _size_to_json(size: int | Dim) -> int | dict[str, int | str]:
-    return size if isinstance(size, int) else {"name": size.name, "min": size.min, "max": size.max}
+    if isinstance(size, int):
+        return size
+    step = {"step": size.step} if size.step > 1 else {}
+    return {"name": size.name, "min": size.min, "max": size.max, **step}
 
 
 def _violation(spec: TensorSpec, what: str) -> ContractError:
@@ -263,9 +288,12 @@ def _parse_dim(text: str, dims: dict[str, Dim], where: str) -> int | str:
     if match is None or match["name"] in _RESERVED:
         raise UsageError(f"the dim {text!r} is not readable", where=where, fix=_GRAMMAR)
     if match["min"] is not None:
-        dim = Dim(match["name"], int(match["min"]), int(match["max"]))
-        if dim.min > dim.max:
-            raise UsageError(f"the range of {dim} is empty", where=where, fix=f"write {dim.name}:{dim.max}..{dim.min}")
+        low, high, step = int(match["min"]), int(match["max"]), int(match["step"] or 1)
+        if low > high:
+            raise UsageError(f"the range of {text} is empty", where=where, fix=f"write {match['name']}:{high}..{low}")
+        dim = Dim(match["name"], low, high).narrowed(low, high, step) if step else None
+        if dim is None or dim.min > dim.max:
+            raise UsageError(f"no multiple of {step} is within {low}..{high}", where=where, fix="choose another range")
         if dims.setdefault(dim.name, dim) != dim:
             raise UsageError(f"dim {dim.name} has two ranges, {dims[dim.name]} and {dim}", where=where, fix=_GRAMMAR)
     return match["name"]

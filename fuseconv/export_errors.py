@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
-from fuseconv.contract import Contract
+from fuseconv import multiples
+from fuseconv.contract import Contract, Dim
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
+from fuseconv.inputs import draw, example_sizes
 from fuseconv.sources import Subject
 
 _NOT_THE_MODEL = (
@@ -29,6 +31,8 @@ _MODEL_IN_STDLIB = "site-packages"
 _SYMBOL = re.compile(r"create_symbol (s\d+) = \d+ for L\['(\w+)'\](?:\[(\d+)\])?\.size\(\)\[(\d+)\]")
 _SUGGESTION = re.compile(r"^\s*(\w+) = (.+?)\s*$", re.MULTILINE)
 _BOUND = re.compile(r"(min|max)=(\d+)")
+_MULTIPLE = re.compile(r"(\d+)\*(\w+)$")
+_CONSTANT = re.compile(r"specialized it to be a constant \((\d+)\)")
 
 Export = Callable[[Subject, Sequence[torch.Tensor]], Any]
 
@@ -44,11 +48,55 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
     text = str(error)
     if "Constraints violated" in text or "constraints violated" in text.lower():
         return _constraint(text, subject, tensors, export)
-    args, kwargs = ((), dict(zip(subject.call, tensors, strict=True))) if subject.call else (tuple(tensors), {})
+    args, kwargs = _arguments(subject, tensors)
     shapes = ", ".join(f"{spec.name}{list(t.shape)}" for spec, t in zip(subject.contract.inputs, tensors, strict=True))
-    return _explain(
+    told = _explain(
         error, subject.module, args, kwargs, shapes, "correct --input (sizes, dtypes, ranges) or --input-range"
     )
+    if isinstance(told, UsageError) and (accepted := multiples.accepted(subject.contract, _runs(subject))):
+        told.fix = f"it takes {' and '.join(map(str, accepted))}: write that in --input"
+    return told
+
+
+def _arguments(
+    subject: Subject, tensors: Sequence[torch.Tensor]
+) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    return ((), dict(zip(subject.call, tensors, strict=True))) if subject.call else (tuple(tensors), {})
+
+
+def _runs(subject: Subject) -> Callable[[Contract], bool]:
+    """Returns whether the model takes tensors of a contract's example sizes; not if dims are equal by accident."""
+
+    def runs(contract: Contract) -> bool:
+        sizes = example_sizes(contract)
+        tensors = draw(contract, sizes, seed=0)
+        return len({*sizes.values()}) == len(sizes) and _eager(subject.module, *_arguments(subject, tensors)) is None
+
+    return runs
+
+
+def explain_narrowed(
+    error: multiples.NarrowedError, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
+) -> UnsupportedError:
+    """Turns what `multiples.check` raised into an error with a remedy."""
+    where = _guard_line(error.dim.name, subject, tensors, export) or type(subject.module).__name__
+    return _restricted(error.dim, error.kept or error.equal, where)
+
+
+def _restricted(dim: Dim, to: Dim | str | None, where: str) -> UnsupportedError:
+    """A dim is not as free as the contract says: it is of other sizes, or equal to another dim."""
+    name = dim.name
+    if isinstance(to, str):
+        what, fix = f"the dims {name} and {to} must be equal", f"write {to} in place of {name} in --input"
+    elif to is None:
+        what, fix = f"the model does not treat all sizes of {dim} alike", f"give a number in place of {dim} in --input"
+    elif to.min == to.max:
+        what = f"the model works only with {name} = {to.min}: it specialises the dim to the size it was captured with"
+        fix = f"if that is meant, give a number in place of {dim}; else change that line to take the size from x.shape"
+    else:
+        step = f", in multiples of {to.step}" if to.step > 1 else ""
+        what, fix = f"the model works only with {name} within {to.min}..{to.max}{step}", f"write {to} in --input"
+    return UnsupportedError(what, where=where, fix=fix)
 
 
 def explain_call(
@@ -128,27 +176,31 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
     name = next((name for name in suggestions if name in dims), None)
     if name is None:
         bullet = next((line.strip(" -") for line in text.splitlines() if line.startswith("  - ")), _first_line(text))
-        named = next((name for name in dims if re.search(rf"\b{name}\b", bullet)), "")
+        named = next((name for name in dims if re.search(rf"\b_?{name}\b", bullet)), "")
+        where = _guard_line(named, subject, tensors, export) or type(subject.module).__name__
+        if named and (constant := _CONSTANT.search(bullet)):
+            return _restricted(dims[named], Dim(named, int(constant[1]), int(constant[1])), where)
         return UnsupportedError(
             f"the model restricts its dims in a way that has no simple form: {bullet}",
-            where=_guard_line(named, subject, tensors, export) or type(subject.module).__name__,
+            where=where,
             fix="give a number in place of the dim in --input",
         )
     wanted, dim = suggestions[name], dims[name]
     where = _guard_line(name, subject, tensors, export) or type(subject.module).__name__
     if wanted.isdecimal():
-        what = f"the model works only with {name} = {wanted}: it specialises the dim to the size it was captured with"
-        fix = f"if that is meant, give a number in place of {dim}; else change that line to take the size from x.shape"
-    elif wanted in dims:
-        what, fix = f"the dims {name} and {wanted} must be equal", f"write {wanted} in place of {name} in --input"
-    elif wanted.startswith("Dim("):
-        bounds = {key: int(value) for key, value in _BOUND.findall(wanted)}
-        low, high = max(dim.min, bounds.get("min", dim.min)), min(dim.max, bounds.get("max", dim.max))
-        what, fix = f"the model works only with {name} within {low}..{high}", f"write {name}:{low}..{high} in --input"
-    else:
-        what = f"the model works only with {name} = {wanted.replace('_' + name, 'k')}, k a whole number"
-        fix = f"give a number of that form in place of {dim} in --input"
-    return UnsupportedError(what, where=where, fix=fix)
+        return _restricted(dim, Dim(name, int(wanted), int(wanted)), where)
+    if wanted in dims:
+        return _restricted(dim, wanted, where)
+    multiple = _MULTIPLE.match(wanted)  # 4*_name, and _name = Dim(...) beside it
+    step, root = (int(multiple[1]), suggestions.get(multiple[2], "")) if multiple else (1, wanted)
+    if root.startswith("Dim("):
+        bounds = {key: step * int(value) for key, value in _BOUND.findall(root)}
+        return _restricted(dim, dim.narrowed(bounds.get("min", dim.min), bounds.get("max", dim.max), step), where)
+    return UnsupportedError(
+        f"the model works only with {name} = {wanted.replace('_' + name, 'k')}, k a whole number",
+        where=where,
+        fix=f"give a number of that form in place of {dim} in --input",
+    )
 
 
 def _guard_line(name: str, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> str | None:

@@ -224,14 +224,18 @@ def example_sizes(contract: Contract) -> dict[str, int]:
     """Chooses the sizes to capture with: never 0 or 1, which the exporter would specialise, and no two alike.
 
     Sizes stay within each dim's range, small, and different from the contract's static sizes, so that no equality
-    holds by accident.
+    holds by accident. Of a dim of multiples it is the quotient that is specialised.
     """
     static = {size for spec in contract.inputs for size in spec.shape if isinstance(size, int)}
     sizes: dict[str, int] = {}
     for dim in contract.dims().values():
         taken = static.union(sizes.values())
-        wanted = [*_EXAMPLE_SIZES, *range(dim.min, min(dim.max, dim.min + 64) + 1)]
-        fits = [size for size in wanted if max(dim.min, 2) <= size <= dim.max]
+        step = dim.step
+        wanted = [
+            *(step * size for size in _EXAMPLE_SIZES),
+            *range(dim.min, min(dim.max, dim.min + 64 * step) + 1, step),
+        ]
+        fits = [size for size in wanted if max(dim.min, 2 * step) <= size <= dim.max]
         sizes[dim.name] = next((size for size in fits if size not in taken), fits[0] if fits else dim.max)
     return sizes
 
@@ -247,14 +251,15 @@ def sizes_to_try(contract: Contract, *, seed: int, largest: int = LARGEST) -> di
     if not dims:
         return {"static": {}}
     small = example_sizes(contract)
-    tops = {dim.name: max(dim.min, min(dim.max, largest)) for dim in dims}
+    tops = {dim.name: dim.allowed(largest) for dim in dims}
     cases = {"smallest": {dim.name: dim.min for dim in dims}}
     for dim in dims:
         cases[f"largest {dim.name}"] = {**small, dim.name: tops[dim.name]}
     generator = torch.Generator().manual_seed(seed)
-    cases["random"] = {dim.name: _between(dim, min(tops[dim.name], dim.min + 64), generator) for dim in dims}
+    cases["random"] = {dim.name: _between(dim, min(tops[dim.name], dim.min + 64 * dim.step), generator) for dim in dims}
     return cases
 
 
 def _between(dim: Dim, top: int, generator: torch.Generator) -> int:
-    return int(torch.randint(dim.min, max(top, dim.min) + 1, (), generator=generator))
+    low, high = dim.min // dim.step, max(top, dim.min) // dim.step
+    return dim.step * int(torch.randint(low, high + 1, (), generator=generator))

@@ -178,6 +178,10 @@ def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int
         if not dim.min <= sizes.get(dim.name, dim.min) <= dim.max:
             size = sizes[dim.name]
             raise UsageError(f"{size} is outside {dim}", where=f"--shape {dim.name}={size}", fix="choose one within")
+        if sizes.get(dim.name, dim.min) % dim.step:
+            size = sizes[dim.name]
+            fix = f"choose {dim.allowed(size)}"
+            raise UsageError(f"{size} is no multiple of {dim.step}", where=f"--shape {dim.name}={size}", fix=fix)
     return draw(contract, {**example_sizes(contract), **sizes}, seed=0)
 
 

@@ -81,7 +81,7 @@ def prove(program: Program, buckets: Buckets) -> Program:
     contract = replace(program.contract, buckets=settled)
     dim = contract.dims()[buckets.dim]
     bucket = next(size for size in buckets.sizes if size > max(dim.min, 1))
-    rows = max(dim.min, 1, min(ROWS, bucket - 1))
+    rows = max(dim.allowed(min(ROWS, bucket - 1)), dim.step)
     inputs = draw(contract, {**example_sizes(contract), buckets.dim: rows}, seed=0)
     has = batched(contract, settled)
     same = tuple(repeated(x, bucket) if having else x for x, having in zip(inputs, has, strict=True))
@@ -133,6 +133,9 @@ def _check(contract: Contract, buckets: Buckets, where: str) -> None:
                 where=where,
                 fix="name the dim that counts the rows of a batch",
             )
+    if wrong := [size for size in buckets.sizes if size % dim.step]:
+        fix = "round to multiples"
+        raise UsageError(f"{wrong[0]} is no multiple of {dim.step}, as {dim} is", where=where, fix=fix)
     if not max(dim.min, 1) < buckets.sizes[-1] <= dim.max:
         raise UsageError(
             f"{buckets.sizes[-1]} is no size that {dim} could be rounded up to",
@@ -143,7 +146,7 @@ def _check(contract: Contract, buckets: Buckets, where: str) -> None:
 
 def _outputs(program: Program, name: str, where: str) -> tuple[str, ...]:
     """Returns the outputs that have the dim, and proves by their symbolic shapes that it is their first axis."""
-    symbol = dim_symbols(program)[name].node.expr
+    symbol, step = dim_symbols(program)[name], program.contract.dims()[name].step
     (results,) = program.exported.graph.output_node().args
     found = []
     for output, result in zip(program.contract.outputs, results, strict=True):
@@ -151,7 +154,7 @@ def _outputs(program: Program, name: str, where: str) -> tuple[str, ...]:
         depending = [
             axis for axis, size in enumerate(sizes) if not isinstance(size, int) and symbol in size.free_symbols
         ]
-        if depending == [0] and sizes[0] == symbol:
+        if depending == [0] and sizes[0] == step * symbol:
             found.append(output)
         elif depending:
             raise UnsupportedError(

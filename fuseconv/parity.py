@@ -128,13 +128,14 @@ def _affordable(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
         name = max(affordable, key=lambda name: affordable[name] / max(dims[name].min, 1), default=None)
         if name is None or affordable[name] <= dims[name].min:
             break
-        affordable[name] = max(affordable[name] // 2, dims[name].min)
+        affordable[name] = dims[name].allowed(affordable[name] // 2)
     return affordable
 
 
 def _is_large(program: Program, sizes: Mapping[str, int]) -> bool:
     inputs = sum(math.prod(spec.sizes(sizes)) for spec in program.contract.inputs)
-    values = {symbol.node.expr: sizes[name] for name, symbol in dim_symbols(program).items()}
+    steps = {name: dim.step for name, dim in program.contract.dims().items()}
+    values = {symbol: sizes[name] // steps[name] for name, symbol in dim_symbols(program).items()}
     (results,) = program.exported.graph.output_node().args
     outputs = sum(_elements(result.meta["val"].shape, values) for result in results)
     return inputs > MAX_INPUT_ELEMENTS or outputs > MAX_OUTPUT_ELEMENTS

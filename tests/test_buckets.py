@@ -92,6 +92,7 @@ ROWS_APART = {
     "attention": (attend, ("x=f32[batch:1..16,seq:1..32,8]", "mask=i64[batch,seq]"), ("output_0",)),
     "a_table_beside": (lambda x, table: (x @ table, table.sum(0)), (*X, "table=f32[8,5]"), ("output_0",)),
     "integers": (lambda ids: (ids * 3, ids > 0, ids.sum(1)), IDS, ("output_0", "output_1", "output_2")),
+    "multiples": (lambda x: x.view(-1, 2, 8).flip(1).view(-1, 8), ("x=f32[batch:2..16:2,8]",), ("output_0",)),
     "every_op": (small_bundle.Block(fused=False), small_bundle.INPUTS, tuple(f"output_{i}" for i in range(4))),
 }
 
@@ -99,8 +100,9 @@ ROWS_APART = {
 @pytest.mark.parametrize("name", ROWS_APART)
 def test_rows_that_do_not_meet_are_proved(name: str) -> None:
     function, inputs, outputs = ROWS_APART[name]
-    proved = padding.prove(program(function, inputs), BATCH)
-    assert proved.contract.buckets == Buckets("batch", (1, 4, 16), outputs)
+    sizes = (4, 16) if name == "multiples" else (1, 4, 16)
+    proved = padding.prove(program(function, inputs), Buckets("batch", sizes))
+    assert proved.contract.buckets == Buckets("batch", sizes, outputs)
 
 
 ROWS_THAT_MEET = {
@@ -138,6 +140,7 @@ def test_large_integers_show_too() -> None:
         (torch.tanh, IDS, Buckets("seq", (4,)), "seq is axis 1 of the input ids"),
         (lambda x: x @ x, ("x=f32[batch:2..16,batch]",), BATCH, "batch is axis 1 of the input x"),
         (torch.tanh, X, Buckets("batch", (4, 32)), "32 is no size that batch:1..16 could be rounded up to"),
+        (torch.tanh, ("x=f32[batch:2..16:2]",), Buckets("batch", (3, 8)), "3 is no multiple of 2, as batch:2..16:2 is"),
         (torch.tanh, X, Buckets("batch", (1,)), "1 is no size that batch:1..16 could be rounded up to"),
     ],
 )

@@ -101,6 +101,31 @@ class NoFake(nn.Module):
         return torch.ops.fuseconv_tests.no_fake(x)
 
 
+class Bounded(nn.Module):
+    def forward(self, x):
+        return x + 1 if x.shape[1] < 20 else x
+
+
+class Quarters(nn.Module):
+    def forward(self, x):
+        return x.reshape(x.shape[0], -1, 16).sum(1) if x.shape[1] % 4 == 0 else x.sum(1)
+
+
+class Tied(nn.Module):
+    def forward(self, a, b):
+        torch._check(a.shape[0] == b.shape[0])
+        return a + b
+
+
+class DownAndUp(nn.Module):
+    def forward(self, x):
+        half = torch.nn.functional.avg_pool2d(x, (2, 4))
+        return x + torch.nn.functional.interpolate(half, scale_factor=(2, 4))
+
+
+IMAGE = "x=f32[batch:1..4,3,h:8..64,w:8..64]"
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_fake():
     """An operator that runs, and of which torch does not know what shape it gives."""
@@ -146,6 +171,70 @@ REFUSED = {
         "a[3, 4], b[5, 4]",
         "+ b",
         "--input",
+    ),
+    "a dim of multiples specialised by an if": (
+        Specialised(),
+        ["x=f32[batch:1..64:1,4]"],
+        UnsupportedError,
+        "batch = 3",
+        "if x.shape[0] == 3",
+        "batch:1..64",
+    ),
+    "a bounded dim of multiples": (
+        Bounded(),
+        ["x=f32[batch:1..64,seq:2..512:2,4]"],
+        UnsupportedError,
+        "seq within 2..18, in multiples of 2",
+        "if x.shape[1] < 20",
+        "write seq:2..18:2 in --input",
+    ),
+    "a dim of multiples that begins above one": (
+        Bounded(),
+        ["x=f32[batch:1..64,seq:4..512:2,4]"],
+        UnsupportedError,
+        "seq within 4..18, in multiples of 2",
+        "if x.shape[1] < 20",
+        "write seq:4..18:2 in --input",
+    ),
+    "a dim of other multiples": (
+        Quarters(),
+        ["x=f32[batch:1..64,seq:12..64:3,4]"],
+        UnsupportedError,
+        "does not treat all sizes of seq:12..63:3 alike",
+        "x.shape[1] % 4 == 0",
+        "give a number",
+    ),
+    "a dim that must be multiples": (
+        Quarters(),
+        ["x=f32[batch:1..64,seq:32..64,4]"],
+        UnsupportedError,
+        "seq within 32..64, in multiples of 4",
+        "x.shape[1] % 4 == 0",
+        "write seq:32..64:4 in --input",
+    ),
+    "dims of multiples that must be equal": (
+        Tied(),
+        ["a=f32[n:4..8:4,4]", "b=f32[m:4..8:4,4]"],
+        UnsupportedError,
+        "the dims n and m must be equal",
+        "torch._check(",
+        "write m in place of n",
+    ),
+    "dims of multiples that differ where they must be equal": (
+        Tied(),
+        ["a=f32[n:2..64:2,4]", "b=f32[m:4..64:4,4]"],
+        UsageError,
+        "does not accept a[6, 4], b[12, 4]",
+        "torch._check(",
+        "correct --input",
+    ),
+    "multiples that the model needs": (
+        DownAndUp(),
+        [IMAGE],
+        UsageError,
+        "does not accept x[2, 3, 11, 13]",
+        "return x + torch.nn.functional.interpolate",
+        "it takes h:8..64:2 and w:8..64:4",
     ),
     "control flow on values": (Control(), [X], UnsupportedError, "values of a tensor", "if x.sum() > 0", "torch.where"),
     "a size from values": (Items(), [X], UnsupportedError, "values of a tensor", "x.max().item()", "torch.where"),

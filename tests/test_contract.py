@@ -26,6 +26,9 @@ CONTRACT = Contract((IDS, IMAGE), ("y",))
         (["x=bf16[]"], (TensorSpec("x", "bf16", ()),)),
         (["x=bool[7]"], (TensorSpec("x", "bool", (7,)),)),
         (["x=f32[n:0..0]"], (TensorSpec("x", "f32", (Dim("n", 0, 0),)),)),
+        (["x=f32[n:8..64:8]"], (TensorSpec("x", "f32", (Dim("n", 8, 64, 8),)),)),
+        (["x=f32[n:1..63:8,n]"], (TensorSpec("x", "f32", (Dim("n", 8, 56, 8), Dim("n", 8, 56, 8))),)),
+        (["x=f32[n:1..64:1]"], (TensorSpec("x", "f32", (Dim("n", 1, 64),)),)),
     ],
 )
 def test_parse(texts, expected):
@@ -51,6 +54,10 @@ def test_parse(texts, expected):
         (["ids=i64[batch]"], "has no range"),
         (["ids=i64[batch:64..1]"], "range of batch:64..1 is empty"),
         (["ids=i64[batch:1..64]", "x=f32[batch:1..32]"], "two ranges"),
+        (["ids=i64[n:8..64:8]", "x=f32[n:8..64:4]"], "two ranges"),
+        (["ids=i64[n:9..15:8]"], "no multiple of 8 is within 9..15"),
+        (["ids=i64[n:9..15:0]"], "no multiple of 0"),
+        (["ids=i64[n:9..15:]"], "not readable"),
         (["ids=i64[2]", "ids=i64[3]"], "given twice"),
         (["torch=i64[2]"], "cannot be named torch"),
         (["class=i64[2]"], "cannot be named class"),
@@ -108,6 +115,14 @@ def test_bind_refuses(args, kwargs, said):
     assert caught.value.fix
 
 
+def test_bind_refuses_what_is_no_multiple():
+    contract = Contract(parse_inputs(["x=f32[n:8..64:8]"]), ())
+    assert contract.bind((torch.zeros(24),), {})
+    with pytest.raises(ContractError, match=r"x has size 20 at axis 0, no multiple of 8") as caught:
+        contract.bind((torch.zeros(20),), {})
+    assert caught.value.fix == "pass x=f32[n:8..64:8]"
+
+
 def test_bind_costs_microseconds():
     contract = Contract((IDS, MASK), ("y",))
     args = (ids(2, 3), ids(2, 3))
@@ -116,7 +131,7 @@ def test_bind_costs_microseconds():
 
 
 def test_json_round_trip():
-    contract = Contract((IDS, TensorSpec("x", "f32", (BATCH, 4), -1.0, 2.5)), ("y", "z"), "cuda")
+    contract = Contract((IDS, TensorSpec("x", "f32", (BATCH, 4, Dim("n", 8, 64, 8)), -1.0, 2.5)), ("y", "z"), "cuda")
     assert Contract.from_json(json.loads(json.dumps(contract.to_json()))) == contract
 
 

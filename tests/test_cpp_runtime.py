@@ -57,28 +57,31 @@ def test_a_call_against_the_contract_is_refused_in_pythons_words(name, run_in_cp
 
 
 # A tensor of C++ is what its maker says: a shape, and bytes beside it. Python's cannot disagree.
-UNFILLED = {
-    "f32, {3, 2}, 23": "input x has 23 bytes, which is not what [3, 2] of f32 takes",
-    "f32, {3, 2}, 25": "input x has 25 bytes, which is not what [3, 2] of f32 takes",
-    "f32, {3, 2}, 0": "input x has 0 bytes, which is not what [3, 2] of f32 takes",
-    "f32, {0, 2}, 4": "input x has 4 bytes, which is not what [0, 2] of f32 takes",
-    "i64, {3, 2}, 24": "input x has 24 bytes, which is not what [3, 2] of i64 takes",
-    "c64, {3, 2}, 48": "input x has 48 bytes, which is not what [3, 2] of c64 takes",
-    "f32, {4294967296, 4294967296}, 0": "input x has 0 bytes, which is not what [4294967296, 4294967296] of f32 takes",
-    "f32, {3, 2}, 24": "accepted",
-    "f32, {0, 2}, 0": "accepted",
-    "f32, {}, 4": "accepted",
-    "bool, {3, 2}, 6": "accepted",
+REFUSED = {
+    'call("f32", {3, 2}, 23)': "input x has 23 bytes, which is not what [3, 2] of f32 takes",
+    'call("f32", {3, 2}, 25)': "input x has 25 bytes, which is not what [3, 2] of f32 takes",
+    'call("f32", {3, 2}, 0)': "input x has 0 bytes, which is not what [3, 2] of f32 takes",
+    'call("f32", {0, 2}, 4)': "input x has 4 bytes, which is not what [0, 2] of f32 takes",
+    'call("i64", {3, 2}, 24)': "input x has 24 bytes, which is not what [3, 2] of i64 takes",
+    'call("c64", {3, 2}, 48)': "input x has 48 bytes, which is not what [3, 2] of c64 takes",
+    'call("f32", {4294967296, 4294967296}, 0)': "input x has 0 bytes, which is not what "
+    "[4294967296, 4294967296] of f32 takes",
+    'call("f32", {3, 2}, 24)': "accepted",
+    'call("f32", {0, 2}, 0)': "accepted",
+    'call("f32", {}, 4)': "accepted",
+    'call("bool", {3, 2}, 6)': "accepted",
+    'call("f32", {6}, 24, 4)': "input x has size 6 at axis 0, no multiple of 4",
+    'call("f32", {8}, 32, 4)': "accepted",
 }
-UNFILLED_SOURCE = """
+REFUSED_SOURCE = """
 #include <iostream>
 #include "fuseconv/contract.h"
 #include "fuseconv/error.h"
 using namespace fuseconv::runtime;
-void call(std::string dtype, std::vector<int64_t> shape, size_t bytes) {
+void call(std::string dtype, std::vector<int64_t> shape, size_t bytes, int64_t step = 1) {
   Contract contract{{{"x", dtype, {}}}, {"y"}, "cpu", {}};
   for (size_t axis = 0; axis < shape.size(); ++axis) {
-    contract.inputs[0].shape.push_back({0, "d" + std::to_string(axis), 0, int64_t{1} << 40});
+    contract.inputs[0].shape.push_back({0, "d" + std::to_string(axis), 0, int64_t{1} << 40, step});
   }
   try {
     contract.bind({{"x", Tensor{dtype, shape, std::vector<char>(bytes)}}});
@@ -91,9 +94,8 @@ int main() {
 """
 
 
-def test_a_tensor_that_is_not_filled_is_refused(tmp_path):
-    calls = [call.replace(",", '",', 1) for call in UNFILLED]
-    source = UNFILLED_SOURCE + "".join(f'call("{call});\n' for call in calls) + "}\n"
+def test_a_tensor_that_is_not_filled_or_no_multiple_is_refused(tmp_path):
+    source = REFUSED_SOURCE + ";\n".join(REFUSED) + ";\n}\n"
     runtime, program = ROOT / "csrc/runtime", tmp_path / "calls"
     command = [
         "c++",
@@ -108,7 +110,7 @@ def test_a_tensor_that_is_not_filled_is_refused(tmp_path):
         program,
     ]
     subprocess.run(command, input=source, text=True, check=True)
-    assert subprocess.run([program], capture_output=True, text=True).stdout.splitlines() == list(UNFILLED.values())
+    assert subprocess.run([program], capture_output=True, text=True).stdout.splitlines() == list(REFUSED.values())
 
 
 def flip(path):

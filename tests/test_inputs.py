@@ -189,6 +189,9 @@ def test_masks_are_padding(kind):
         (["x=f32[batch:1..2,n:40..50]"], {"batch": 2, "n": 40}),
         (["x=f32[batch:1..1]"], {"batch": 1}),
         (["x=f32[a:2..4,b:2..4,c:2..4]"], {"a": 3, "b": 2, "c": 4}),
+        (["x=f32[a:8..64:8,b:8..64:8]"], {"a": 24, "b": 40}),
+        (["x=f32[a:8..16:8]"], {"a": 16}),
+        (["x=f32[a:800..1600:80]"], {"a": 880}),
     ],
 )
 def test_example_sizes(texts, expected):
@@ -202,6 +205,16 @@ def test_sizes_to_try():
     assert cases["largest seq"] == {"batch": 3, "seq": 512}
     assert CONTRACT.bind(draw(CONTRACT, cases["random"], seed=0), {})
     assert sizes_to_try(Contract((TensorSpec("x", "f32", (2,)),), ()), seed=0) == {"static": {}}
+
+
+def test_multiples_are_tried():
+    contract = Contract(parse_inputs(["x=f32[a:48..4800:48,b:1..9]"]), ())
+    cases = [case for seed in range(5) for case in sizes_to_try(contract, seed=seed).items()]
+    assert {sizes["a"] % 48 for _, sizes in cases} == {0}
+    assert len({sizes["a"] for name, sizes in cases if name == "random"}) > 1
+    assert dict(cases)["smallest"]["a"] == 48
+    assert dict(cases)["largest a"]["a"] == LARGEST // 48 * 48
+    assert all(contract.bind(draw(contract, sizes, seed=0), {}) for _, sizes in cases)
 
 
 def test_largest_sizes_are_bounded():

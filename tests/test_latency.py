@@ -12,7 +12,7 @@ from torch import nn
 from fuseconv import cli, latency
 from fuseconv.cold_start import ColdStart, cold_start
 from fuseconv.contract import Contract, parse_inputs
-from fuseconv.errors import UpstreamError
+from fuseconv.errors import UpstreamError, UsageError
 
 
 class Wide(nn.Module):
@@ -92,6 +92,14 @@ FAILURES = {
     "no rounds": (["{}/wide.fuseconv", "--rounds", "0"], "usage", "0 is not in the range"),
     "another model": (["{}/wide.fuseconv", "--against", "{}/other.pt2", "--rounds", "1"], "usage", "is not what"),
 }
+
+
+def test_a_size_that_is_no_multiple_is_refused() -> None:
+    contract = Contract(parse_inputs(["x=f32[n:8..64:8]"]), ())
+    with pytest.raises(UsageError, match="20 is no multiple of 8") as caught:
+        latency.chosen_inputs(contract, None, {"n": 20})
+    assert caught.value.fix == "choose 16"
+    assert latency.chosen_inputs(contract, None, {"n": 16})[0].shape == (16,)
 
 
 @pytest.mark.parametrize("name", FAILURES)

@@ -28,6 +28,7 @@ from fuseconv.targets.script_source import Script, print_script
 
 X = "x=f32[batch:1..16,seq:3..32,8]"
 IMAGE = "x=f32[batch:1..8,4,8,8]"
+IMAGES = "x=f32[batch:1..8,4,height:4..32:4,width:8..64:8]"
 
 
 class Function(torch.nn.Module):
@@ -63,6 +64,21 @@ def in_place(m: Function, x: Tensor) -> Tensor:
     return y.add_(1).relu_()
 
 
+def down_and_up(m: Function, x: Tensor) -> Tensor:
+    """As a U-Net: what was halved twice and doubled twice has the size it had, if that was a multiple of four."""
+    half = F.avg_pool2d(x, 2)
+    return x + F.interpolate(half + F.interpolate(F.avg_pool2d(half, 2), scale_factor=2.0), scale_factor=2.0)
+
+
+def windows(m: Function, x: Tensor) -> Tensor:
+    """As Swin: attention within windows of four by eight."""
+    batch, channels, height, width = x.shape
+    split = x.view(batch, channels, height // 4, 4, width // 8, 8).permute(0, 2, 4, 3, 5, 1).reshape(-1, 32, channels)
+    mixed = F.scaled_dot_product_attention(split, split, split)
+    back = mixed.view(batch, height // 4, width // 8, 4, 8, channels).permute(0, 5, 1, 3, 2, 4)
+    return back.reshape(batch, channels, height, width)
+
+
 def without_gradients(m: Function, x: Tensor) -> Tensor:
     with torch.no_grad():
         low, high = m.norm(x).chunk(2, -1)
@@ -96,6 +112,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], tuple[str, ...]]] = {
     "input_as_output": (lambda m, x: (x, x + 1, x), (X,)),
     "interpolate": (lambda m, x: F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False), (IMAGE,)),
     "linear": (lambda m, x: F.linear(x, m.linear.weight) + m.linear(x), (X,)),
+    "multiples": (down_and_up, (IMAGES,)),
+    "multiples_in_windows": (windows, (IMAGES,)),
     "max_with_indices": (lambda m, x: (*x.max(1), x.max(), torch.maximum(x, -x)), (X,)),
     "named_like_python": (lambda m, x, max, float: x * max + float, (X, "max=f32[batch,seq,8]", "float=f32[8]")),  # noqa: A006
     "no_grad": (without_gradients, (X,)),
@@ -137,7 +155,7 @@ def test_torchscript_computes_what_the_graph_computes(name: str, tmp_path: Path)
     path = torchscript.write(program, tmp_path, Context(tmp_path))
     loaded = torchscript.load(tmp_path / path, "cpu")
     for seed, size in enumerate(("min", "max", "example")):
-        sizes = {dim.name: getattr(dim, size, 5) for dim in program.contract.dims().values()}
+        sizes = {dim.name: getattr(dim, size, dim.allowed(5)) for dim in program.contract.dims().values()}
         tensors = draw(program.contract, sizes, seed=seed)
         with torch.no_grad():
             equal(loaded(*(t.clone() for t in tensors)), tuple(module(*(t.clone() for t in tensors))))
@@ -187,6 +205,29 @@ def test_onnx_keeps_the_names_of_inputs_outputs_and_dims(bundle: Path) -> None:
     sizes = {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in graph.input}
     assert sizes == {"x": ["batch", "seq", 8], "skip": ["batch", "seq", 8], "keep": ["batch", "seq"]}
     assert [value.name for value in graph.output] == ["output_0", "output_1", "output_2", "output_3"]
+
+
+@pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning")  # torch's own
+@pytest.mark.parametrize("function", [down_and_up, windows])
+def test_multiples_go_into_every_format(function: Callable[..., Tensor], tmp_path: Path) -> None:
+    program = small_bundle.program(Function(function).eval(), (IMAGES,))
+    context = Context(tmp_path)
+    TARGETS["onnx"].write(program, tmp_path, context)
+    graph = onnx_model(tmp_path).graph
+    found, result = (
+        [d.dim_param or d.dim_value for d in v[0].type.tensor_type.shape.dim] for v in (graph.input, graph.output)
+    )
+    assert found == ["batch", 4, "height", "width"]
+    assert result == ["batch", 4, "height", "width"]
+    # As the compiler of AOTInductor gets it, in a process of its own.
+    saved = tmp_path / TARGETS["export"].write(program, tmp_path, context)
+    decomposed = torch.export.load(str(saved)).run_decompositions({}).module()
+    onnx_runner = TARGETS["onnx"].load(tmp_path / "onnx" / "model.onnx", "cpu")
+    for height, width in ((4, 64), (32, 8), (12, 24)):
+        (x,) = draw(program.contract, {"batch": 2, "height": height, "width": width}, seed=0)
+        expected = (function(None, x),)
+        equal(decomposed(x), expected)
+        equal(onnx_runner(x), expected)
 
 
 def test_onnx_has_one_node_and_one_function_for_each_way_an_op_is_called(bundle: Path) -> None:

@@ -104,8 +104,9 @@ Contract contract_of(const nlohmann::json& value) {
   for (const auto& item : value.at("inputs")) {
     TensorSpec spec{item.at("name"), item.at("dtype"), {}};
     for (const auto& size : item.at("shape")) {
-      spec.shape.push_back(size.is_object() ? Size{0, size.at("name"), size.at("min"), size.at("max")}
-                                            : Size{size.get<int64_t>(), "", 0, 0});
+      spec.shape.push_back(size.is_object()
+                               ? Size{0, size.at("name"), size.at("min"), size.at("max"), size.value("step", 1)}
+                               : Size{size.get<int64_t>(), "", 0, 0, 1});
     }
     contract.inputs.push_back(std::move(spec));
   }

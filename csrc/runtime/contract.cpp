@@ -17,8 +17,11 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 namespace {
 
 std::string to_string(const Size& size) {
-  return size.name.empty() ? std::to_string(size.value)
-                           : size.name + ":" + std::to_string(size.min) + ".." + std::to_string(size.max);
+  if (size.name.empty()) {
+    return std::to_string(size.value);
+  }
+  return size.name + ":" + std::to_string(size.min) + ".." + std::to_string(size.max) +
+         (size.step > 1 ? ":" + std::to_string(size.step) : "");
 }
 
 // x=f32[batch:1..16,8]
@@ -84,6 +87,10 @@ void check(const TensorSpec& spec, const Tensor& tensor, Sizes& sizes) {
     const auto [first, is_new] = sizes.try_emplace(expected.name, size, spec.name);
     if (is_new && (size < expected.min || size > expected.max)) {
       throw violation(spec, "has size " + std::to_string(size) + at + ", outside " + to_string(expected));
+    }
+    if (is_new && size % expected.step != 0) {
+      throw violation(spec,
+                      "has size " + std::to_string(size) + at + ", no multiple of " + std::to_string(expected.step));
     }
     if (first->second.first != size) {
       throw violation(spec, "has " + expected.name + "=" + std::to_string(size) + at + ", but " + first->second.second +

@@ -21,7 +21,7 @@ MODEL_OPTIONS = (
         "inputs",
         multiple=True,
         metavar="SPEC",
-        help="An input, 'ids=i64[batch:1..64,seq:2..512]'; one for each.",
+        help="An input, 'ids=i64[batch:1..64,seq:2..512]'; one for each. 'size:32..512:32' are multiples of 32.",
     ),
     click.option(
         "--inputs", "inputs_file", type=Path, metavar="FILE", help="Example inputs: .safetensors, .npz or .pt."

@@ -246,24 +246,28 @@ def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
 
 
 def _specs(exported: ExportedProgram, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
-    """Reads the contract from the placeholders and the range constraints; symbols become dim0, dim1, in order."""
+    """Reads the contract from the placeholders and the range constraints; symbols become dim0, dim1, in order.
+
+    Raises:
+        UnsupportedError: a size is neither a symbol nor a multiple of one, or two are different multiples of one.
+    """
     dims: dict[Any, Dim] = {}
     placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
 
     def size_of(name: str, size: int | torch.SymInt) -> int | Dim:
         if isinstance(size, int):
             return size
-        symbol = size.node.expr
-        if not symbol.is_Symbol:
-            raise UnsupportedError(
-                f"input {name} has the size {symbol}, which is computed from another",
-                where=f"input {name}",
-                fix="export it with independent dims, or static ones",
-            )
-        if symbol not in dims:
+        step, symbol = size.node.expr.as_coeff_Mul()
+        if symbol.is_Symbol and symbol not in dims:
             values = exported.range_constraints[symbol]
-            upper = int(values.upper) if values.upper.is_Integer else LARGEST_DIM
-            dims[symbol] = Dim(f"dim{len(dims)}", max(1, int(values.lower)), upper)
+            upper = int(values.upper) if values.upper.is_Integer else LARGEST_DIM // int(step)
+            dims[symbol] = Dim(f"dim{len(dims)}", int(step) * max(1, int(values.lower)), int(step) * upper, int(step))
+        if not symbol.is_Symbol or dims[symbol].step != step:
+            raise UnsupportedError(
+                f"input {name} has the size {size.node.expr}, which is computed from another",
+                where=f"input {name}",
+                fix="export it with independent dims, multiples of such, or static ones",
+            )
         return dims[symbol]
 
     specs = []

@@ -89,12 +89,14 @@ def flatten(
     arguments = pytree.tree_structure((tuple(range(len(wanted))), {}))
     results = pytree.tree_structure(tuple(range(len(nodes))))
     call_signature = ModuleCallSignature([], [], arguments, results, list(wanted))
+    # Those of multiples are there too, and a program saved with them cannot be decomposed: torch 2.13.
+    ranges = {symbol: values for symbol, values in exported.range_constraints.items() if symbol.is_Symbol}
     flat = ExportedProgram(
         root=exported.graph_module,
         graph=graph,
         graph_signature=flat_signature,
         state_dict=exported.state_dict,
-        range_constraints=exported.range_constraints,
+        range_constraints=ranges,
         module_call_graph=[ModuleCallEntry("", call_signature)],
         example_inputs=None if examples is None else (examples, {}),
         constants=exported.constants,

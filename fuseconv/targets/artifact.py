@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+import sympy
 import torch
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
@@ -64,11 +65,11 @@ class Target(Protocol):
     def load(self, path: Path, device: str) -> Runner: ...  # noqa: D102
 
 
-def dim_symbols(program: Program) -> dict[str, torch.SymInt]:
-    """Returns, for each of the contract's dims, the symbol by which the graph knows it."""
+def dim_symbols(program: Program) -> dict[str, sympy.Symbol]:
+    """Returns the symbol by which the graph knows each of the contract's dims; of multiples, their quotient."""
     placeholders = {node.name: node for node in program.exported.graph.find_nodes(op="placeholder")}
     return {
-        size.name: symbol
+        size.name: next(iter(symbol.node.expr.free_symbols))
         for spec, name in zip(program.contract.inputs, program.exported.graph_signature.user_inputs, strict=True)
         for size, symbol in zip(spec.shape, placeholders[str(name)].meta["val"].shape, strict=True)
         if isinstance(size, Dim) and isinstance(symbol, torch.SymInt)

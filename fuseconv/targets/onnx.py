@@ -157,7 +157,11 @@ def _name_dims(model: Any, program: Program) -> None:
     """Writes the contract's dim names where the exporter wrote its symbols, also inside expressions."""
     import onnx_ir as ir
 
-    names = {str(symbol): name for name, symbol in dim_symbols(program).items()}
+    steps = {name: dim.step for name, dim in program.contract.dims().items()}
+    names = {}
+    for name, symbol in dim_symbols(program).items():
+        names[str(symbol)] = name if steps[name] == 1 else f"({name}//{steps[name]})"
+        names[str(steps[name] * symbol)] = name
     for value in _values(model.graph):
         if value.shape is not None:
             value.shape = ir.Shape(
@@ -172,7 +176,9 @@ def _values(graph: Any) -> Iterator[Any]:
 
 
 def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
-    return None if expression is None else re.sub(r"\w+", lambda word: names.get(word[0], word[0]), expression)
+    if expression is None or expression in names:
+        return names.get(expression or "")
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), expression)
 
 
 def _add_functions(model: Any) -> None:

@@ -10,11 +10,12 @@
 
 namespace fuseconv::runtime {
 
-// A size: static, or a symbolic dim, which has one size wherever it is named.
+// A size: static, or a symbolic dim, which has one size wherever it is named, a multiple of `step`.
 struct Size {
   int64_t value;     // of a static one
   std::string name;  // empty for a static one
   int64_t min, max;
+  int64_t step = 1;
 };
 
 struct TensorSpec {

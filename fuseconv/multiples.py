@@ -1,0 +1,127 @@
+"""Dims of multiples, `height:32..512:32`: which ones a model takes, what torch.export is told, what it made of them.
+
+torch.export raises when a model restricts a dim. Where the dim is a number times another, it narrows that other without
+a word and keeps the branch that its example took (torch 2.13); so what it noted is gone through here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+from fuseconv.contract import Contract, Dim
+
+ENUMERATED = 1 << 14
+"""How many sizes of a dim are gone through where algebra does not settle that all will do."""
+
+TRIED = (2, 4, 8, 16, 32, 64, 128, 3, 6, 12, 24, 7, 14, 28, 56, 112, 224)
+"""Steps that `accepted` tries: of halvings, of patches, of windows of seven."""
+
+_TRUE = ValueRanges(sympy.true, sympy.true)
+
+
+class NarrowedError(Exception):
+    """A program is not for all sizes of a dim of multiples.
+
+    Attributes:
+        dim: the one of the contract.
+        kept: the dim of the sizes that it is for; None where they are not the multiples of a number in a range.
+        equal: the name of another dim that has the same sizes always.
+    """
+
+    def __init__(self, dim: Dim, sizes: list[int], equal: str | None) -> None:
+        super().__init__(str(dim))
+        self.dim = dim
+        self.equal = equal
+        step = math.gcd(*sizes)
+        even = sizes and sizes == list(range(sizes[0], sizes[-1] + 1, step))
+        self.kept = Dim(dim.name, sizes[0], sizes[-1], step) if even else None
+
+
+def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim, ...]:
+    """Finds steps with which a model runs that does not with the contract's: one for all dims, then less where it can.
+
+    Args:
+        contract: with its dims as they were asked for.
+        runs: whether the model takes tensors of a contract's example sizes.
+
+    Returns:
+        The dims that had to change, as they do; empty if none of `TRIED` helps.
+    """
+    names = list(contract.dims())
+    step = next((step for step in TRIED if names and _takes(contract, dict.fromkeys(names, step), runs)), 1)
+    steps = dict.fromkeys(names, step)
+    for name in names if step > 1 else ():
+        fewer = [less for less in (1, *TRIED) if step % less == 0 and less < step]
+        steps[name] = next((less for less in sorted(fewer) if _takes(contract, {**steps, name: less}, runs)), step)
+    dims = contract.dims().values()
+    return tuple(_stepped(dim, steps) for dim in dims if steps[dim.name] > 1)
+
+
+def _takes(contract: Contract, steps: Mapping[str, int], runs: Callable[[Contract], bool]) -> bool:
+    specs = tuple(
+        replace(spec, shape=tuple(_stepped(size, steps) if isinstance(size, Dim) else size for size in spec.shape))
+        for spec in contract.inputs
+    )
+    stepped = replace(contract, inputs=specs)
+    return all(dim.min <= dim.max for dim in stepped.dims().values()) and runs(stepped)
+
+
+def _stepped(dim: Dim, steps: Mapping[str, int]) -> Dim:
+    return dim.narrowed(dim.min, dim.max, steps[dim.name])
+
+
+def exported_as(dim: Dim) -> Any:
+    """Returns torch's dim; of multiples, a number times one."""
+    if dim.step == 1:
+        return torch.export.Dim(dim.name, min=dim.min, max=dim.max)
+    return dim.step * torch.export.Dim(f"_{dim.name}", min=dim.min // dim.step, max=dim.max // dim.step)
+
+
+def check(exported: ExportedProgram, contract: Contract) -> None:
+    """Proves that a program is for every size of its contract's dims of multiples.
+
+    Its placeholders are named as the contract says. The size of one step is left out, as torch leaves out sizes of 1:
+    parity tries it. So are guards on several dims at once, as torch does.
+
+    Raises:
+        NarrowedError: it is not.
+    """
+    placeholders = {node.name: node for node in exported.graph.find_nodes(op="placeholder")}
+    sizes = {
+        dim.name: size.node
+        for spec in contract.inputs
+        for dim, size in zip(spec.shape, placeholders[spec.name].meta["val"].shape, strict=True)
+        if isinstance(dim, Dim) and isinstance(size, torch.SymInt)
+    }
+    for dim in contract.dims().values():
+        if dim.step > 1 and dim.name in sizes:
+            _check(dim, sizes)
+
+
+def _check(dim: Dim, sizes: dict[str, Any]) -> None:
+    environment, expression = sizes[dim.name].shape_env, sizes[dim.name].expr
+    equal = next((name for name, other in sizes.items() if other.expr == expression and name != dim.name), None)
+    step, symbol = expression.as_coeff_Mul()
+    wanted = range(max(dim.min, 2 * dim.step), dim.max + 1, dim.step)
+    whole = {symbol: ValueRanges(wanted[0] // int(step), dim.max // int(step))}
+    guards = (environment.replace(guard.expr) for guard in environment.guards)
+    unsettled = [g for g in guards if g.free_symbols == {symbol} and bound_sympy(g, whole) != _TRUE]
+
+    def right(size: int) -> bool:
+        at = {symbol: sympy.Integer(size // step)}
+        return size % step == 0 and all(guard.xreplace(at) == sympy.true for guard in unsettled)
+
+    tried = wanted[:ENUMERATED] if unsettled or step != dim.step else wanted[:0]
+    taken = [size for size in tried if right(size)]
+    if dim.min < wanted[0] and taken[:1] == [wanted[0]]:
+        taken.insert(0, dim.min)
+    if equal or not all(map(right, tried)) or (tried and len(tried) < len(wanted)):
+        raise NarrowedError(dim, taken, equal)
