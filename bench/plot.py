@@ -1,8 +1,9 @@
-"""Draws a file of bench/models.py: for each model how many times slower than ours its peers are, the nearest one named.
+"""Draws files of bench/models.py: for each model how many times slower than ours its peers are, the nearest one named.
 
-    python bench/plot.py bench/results/h200_models.json h200_models.png
+    python bench/plot.py bench/results/h200_models.json bench/results/h200_models_more.json docs/h200_models.png
 
-A dot left of 1 is a peer that is faster; a ring is a replay of a CUDA graph; the band is the noise.
+A dot left of 1 is a peer that is faster; a ring is a replay of a CUDA graph; the band is the noise. The files
+are of one device and one torch.
 """
 
 from __future__ import annotations
@@ -90,4 +91,5 @@ def _label(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    files = [json.loads(Path(name).read_text()) for name in sys.argv[1:-1]]
+    draw({**files[0], "rows": [row for file in files for row in file["rows"]]}, Path(sys.argv[-1]))
