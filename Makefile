@@ -31,6 +31,7 @@ env: $(VENV)/made
 
 # torch first: the build reads its headers, and a bare `torch` elsewhere would bring gigabytes of CUDA.
 $(VENV)/made: constraints.txt pyproject.toml
+	@echo "$(VENV): torch and the other packages"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
 	$(PIP) torch numpy scikit-build-core cmake ninja
@@ -39,6 +40,7 @@ $(VENV)/made: constraints.txt pyproject.toml
 	touch $@
 
 $(VENV)/built: $(VENV)/made CMakeLists.txt $(SOURCES)
+	@echo "$(VENV): the op library, some minutes with two cores where nvcc is, else under one"
 	$(PIP) --no-build-isolation -e '.[cpu,huggingface,test,lint,bench]'
 	touch $@
 

@@ -164,6 +164,17 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     return sealed
 
 
+def require_folder(folder: Path) -> None:
+    """Checks that there is such a folder.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not folder.is_dir():
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise UsageError(f"the bundle {problem}", where=str(folder), fix="name the folder that convert wrote")
+
+
 def open_bundle(folder: Path) -> Manifest:
     """Reads the manifest and proves that the folder holds exactly what it says.
 
@@ -171,9 +182,7 @@ def open_bundle(folder: Path) -> Manifest:
         UsageError: there is no such folder, or it is not a bundle.
         RefusedError: the manifest or a file is missing, damaged, exchanged or extra; the error names it.
     """
-    if not folder.is_dir():
-        problem = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(f"the bundle {problem}", where=str(folder), fix="name the folder that convert wrote")
+    require_folder(folder)
     path = folder / MANIFEST
     try:
         if path.is_symlink():

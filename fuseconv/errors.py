@@ -96,3 +96,8 @@ class FileError(FuseconvError):
 
     code = "io"
     exit_status = 6
+
+    @staticmethod
+    def absent(path: object) -> FileError:
+        """Returns the error of a path that leads nowhere."""
+        return FileError("there is no such file or folder", where=str(path), fix="check the path")

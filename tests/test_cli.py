@@ -93,8 +93,21 @@ def test_help_comes_at_once() -> None:
     assert all(name in done.stdout for name in cli.COMMANDS)
 
 
-def test_help_imports_no_torch() -> None:
-    code = "import sys; from fuseconv import cli; cli.main(['convert', '--help']); sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("convert", "--help"),
+        ("convert", "absent.pt2"),
+        ("explain", "absent.pt2"),
+        ("inspect", "absent"),
+        ("verify", "absent.fuseconv"),
+        ("bench", "absent.fuseconv"),
+        ("convert", __file__, "--input", "x=f32["),
+    ],
+    ids=" ".join,
+)
+def test_what_needs_no_torch_imports_none(arguments: tuple[str, ...]) -> None:
+    code = f"import sys; from fuseconv import cli; cli.main({list(arguments)}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0
 
 

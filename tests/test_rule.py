@@ -42,6 +42,8 @@ BAD_FILES = {
     "depth": ("[" * 100_000, "nested deeper", "/0/0"),
     "text_after": ("{} {}", "text after", ":1:4"),
     "bad_escape": ('{"\\x": 1}', "escape", ":1:3"),
+    "no_rules": ("{}", "holds no rule", ":1:1 (/)"),
+    "empty_rules": ('{"rules": [], "include": []}', "holds no rule", ":1:1 (/)"),
     "not_an_object": ("[]", "not an object", ":1:1"),
     "unknown_top_field": ('{"rule": []}', "unknown field rule", "(/rule)"),
     "unknown_field": (file_with(wher=[]), "unknown field wher", "(/rules/0/wher)"),

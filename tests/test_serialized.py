@@ -138,6 +138,14 @@ def test_attacks_on_the_graph_are_refused(program, attack):
     assert caught.value.where == "a.pt2"
 
 
+def test_an_op_of_another_library_is_named(program):
+    changed = json.loads(json.dumps(program))
+    edit_target("torch.ops.transformers.grouped_mm_fallback.default")(changed)
+    with pytest.raises(RefusedError, match=r"of another library: it calls torch\.ops\.transformers\.") as caught:
+        screen_program(json.dumps(changed).encode(), "a.pt2")
+    assert "without that operator" in caught.value.fix
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"\xff"])
 def test_damaged_graphs_are_refused(data):
     with pytest.raises(RefusedError, match="not readable JSON"):

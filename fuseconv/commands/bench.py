@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from fuseconv.commands.options import json_option, model_options, reading
+from fuseconv.commands.options import bundle_argument, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 
 
 @click.command()
-@click.argument("bundle", type=Path)
+@bundle_argument
 @click.option(
     "--target", multiple=True, metavar="NAME", help="A target of the bundle; may be repeated. [default: all of them]"
 )

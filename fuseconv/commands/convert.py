@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fuseconv.buckets import parse_buckets
-from fuseconv.commands.options import json_option, model_options, reading, rules_options
+from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured, Settings
@@ -16,7 +16,7 @@ from fuseconv.errors import UsageError
 
 
 @click.command(cls=Configured)
-@click.argument("model", type=Path)
+@model_argument
 @rules_options
 @click.option(
     "--target",

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from fuseconv.commands.options import json_option, model_options, reading, rules_options
+from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
 
 
 @click.command(cls=Configured)
-@click.argument("model", type=Path)
+@model_argument
 @rules_options
 @model_options
 @click.option("--all", "everything", is_flag=True, help="Every rejected site and near miss, not the best a rule.")

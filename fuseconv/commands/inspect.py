@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from fuseconv.bundle import MANIFEST, Manifest, open_bundle
-from fuseconv.commands.options import json_option, model_options, reading
+from fuseconv.commands.options import existing, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 
 
 @click.command()
-@click.argument("path", type=Path)
+@click.argument("path", type=Path, callback=existing)
 @model_options
 @json_option
 def inspect(path: Path, **source: Any) -> Outcome:

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from fuseconv.commands.options import json_option, model_options, reading, rules_options
+from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
 
 
 @click.command(cls=Configured)
-@click.argument("model", type=Path)
+@model_argument
 @rules_options
 @click.option("-o", "--output", type=Path, default=Path("plan.json"), show_default=True, metavar="FILE")
 @model_options

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fuseconv.bundle import require_folder
 from fuseconv.contract import parse_inputs
+from fuseconv.errors import FileError
 
 if TYPE_CHECKING:
     from fuseconv.sources import Options
@@ -55,6 +57,26 @@ rules_option = click.option(
 NO_RULE_OPTION = click.option(
     "--no-rule", "without", multiple=True, metavar="NAME", help="Leave this rule out; may be repeated."
 )
+
+
+def existing(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
+    """Checks a model's path before torch is imported, which takes seconds.
+
+    Raises:
+        FileError: it leads nowhere.
+    """
+    if not path.exists():
+        raise FileError.absent(path)
+    return path
+
+
+def _bundle(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
+    require_folder(path)
+    return path
+
+
+model_argument = click.argument("model", type=Path, callback=existing)
+bundle_argument = click.argument("bundle", type=Path, callback=_bundle)
 
 
 def add_options(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from fuseconv.commands.options import json_option
+from fuseconv.commands.options import bundle_argument, json_option
 from fuseconv.commands.outcome import Outcome
 
 
 @click.command()
-@click.argument("bundle", type=Path)
+@bundle_argument
 @click.option("--inputs", "inputs_file", type=Path, required=True, metavar="FILE", help=".safetensors, .npz or .pt.")
 @click.option(
     "-o", "--output", type=Path, required=True, metavar="FILE", help="Where to write the outputs: .safetensors."

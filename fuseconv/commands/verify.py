@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from fuseconv.commands.options import json_option, model_options, reading
+from fuseconv.commands.options import bundle_argument, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.errors import UsageError
 
 
 @click.command()
-@click.argument("bundle", type=Path)
+@bundle_argument
 @click.option("--against", type=Path, metavar="MODEL", help="The original; by default its outputs in the bundle.")
 @click.option(
     "--all-runtimes", is_flag=True, help="Python and C++, with and without CUDA graphs, where they are: one table."

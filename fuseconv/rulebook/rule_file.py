@@ -82,6 +82,10 @@ def _load(path: Path, open_files: tuple[Path, ...], done: set[Path], where: str)
         raise RuleError(f"there is no {path.name}", where=where, fix=f"create {path}, or correct the name")
     document = read_json(path, RuleError)
     file = _validated(document)
+    if not (file.rules or file.include or file.ops):
+        raise RuleError(
+            "the file holds no rule", where=document.where(""), fix='write some in "rules", or name files in "include"'
+        )
     for at, name in enumerate(file.include):
         yield from _load(_found(path.parent, name), (*open_files, real), done, document.where(f"/include/{at}"))
     done.add(real)

@@ -48,7 +48,7 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
     path = Path(path)
     options = options or Options()
     if not path.exists():
-        raise FileError("there is no such file or folder", where=str(path), fix="check the path")
+        raise FileError.absent(path)
     if os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
         logging.getLogger("fuseconv").warning(
             "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set; it is ignored: what runs code needs --trust"

@@ -28,6 +28,7 @@ _TARGET = re.compile(
 )
 """What a node may call. `aten.from_file` and `aten.save` open files; ops of other libraries may do anything."""
 
+_LIBRARY_OP = re.compile(r"^torch\.ops\.(?!aten\b)[a-z]\w*\.[a-z]\w*\.[A-Za-z]\w*\Z")
 _NAME = re.compile(r"^[\w.$:/ -]*\Z")
 _NUMBER = re.compile(r"^-?[\d.]+(e[+-]?\d{1,3})?\Z")
 _FREE_TEXT = frozenset({"metadata", "as_string", "as_strings", "torch_version", "stack_trace"})
@@ -93,6 +94,12 @@ def _screen(key: str, value: Any, where: str) -> None:
     if not isinstance(value, str):
         return
     check: Callable[[str], bool] = _CHECKS.get(key, _is_name)
+    if check is _is_target and not check(value) and _LIBRARY_OP.match(value):
+        raise RefusedError(
+            f"the graph would run code of another library: it calls {value}",
+            where=where,
+            fix="export the model without that operator; a Hugging Face model is also converted from its folder",
+        )
     if not check(value):
         raise RefusedError(
             f"the graph would run code: its {key} is {value[:120]!r}",
