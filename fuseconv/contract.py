@@ -12,7 +12,7 @@ import keyword
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fuseconv.buckets import Buckets
@@ -125,6 +125,15 @@ class Contract:
     def dims(self) -> dict[str, Dim]:
         """Returns every symbolic dim by name."""
         return {dim.name: dim for spec in self.inputs for dim in spec.dims()}
+
+    def with_dims(self, dims: Mapping[str, Dim]) -> Contract:
+        """Returns the contract with other dims of these names."""
+        shapes = (
+            tuple(dims.get(size.name, size) if isinstance(size, Dim) else size for size in spec.shape)
+            for spec in self.inputs
+        )
+        inputs = tuple(replace(spec, shape=shape) for spec, shape in zip(self.inputs, shapes, strict=True))
+        return replace(self, inputs=inputs)
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:

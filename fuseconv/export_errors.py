@@ -27,6 +27,7 @@ _NOT_THE_MODEL = (
     sysconfig.get_path("stdlib") + "/",
     "<",
 )
+_CALLERS = frozenset(str(Path(__file__).with_name(name)) for name in ("capture.py", "fusing.py"))
 _MODEL_IN_STDLIB = "site-packages"
 _SYMBOL = re.compile(r"create_symbol (s\d+) = \d+ for L\['(\w+)'\](?:\[(\d+)\])?\.size\(\)\[(\d+)\]")
 _SUGGESTION = re.compile(r"^\s*(\w+) = (.+?)\s*$", re.MULTILINE)
@@ -239,8 +240,13 @@ def _spec(contract: Contract, index: int) -> Any:
 
 
 def _model_line(frames: Iterable[traceback.FrameSummary]) -> str | None:
-    """Returns the innermost line that belongs to the model, and neither to torch, to Python nor to fuseconv."""
+    """Returns the innermost line that belongs to the model, and neither to torch, to Python nor to fuseconv.
+
+    What called the exporter is not looked at: the graph of an archive has no lines.
+    """
     for frame in reversed(list(frames)):
+        if frame.filename in _CALLERS:
+            return None
         ours = not frame.filename.startswith(_NOT_THE_MODEL) or (
             _MODEL_IN_STDLIB in frame.filename and not frame.filename.startswith(_NOT_THE_MODEL[:2])
         )

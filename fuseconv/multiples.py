@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import sympy
 import torch
 from torch.export import ExportedProgram
+from torch.utils._sympy.functions import Mod, PythonMod
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from fuseconv.contract import Contract, Dim
@@ -21,8 +21,11 @@ from fuseconv.contract import Contract, Dim
 ENUMERATED = 1 << 14
 """How many sizes of a dim are gone through where algebra does not settle that all will do."""
 
-TRIED = (2, 4, 8, 16, 32, 64, 128, 3, 6, 12, 24, 7, 14, 28, 56, 112, 224)
-"""Steps that `accepted` tries: of halvings, of patches, of windows of seven."""
+TRIED = (
+    *(2, 4, 8, 16, 32, 64, 128),
+    *(3, 6, 12, 24, 48, 96, 5, 10, 20, 40, 80, 160, 320, 7, 14, 28, 56, 112, 224),
+)
+"""Steps that `accepted` tries: of halvings, of patches, of frames of sound, of windows of seven."""
 
 _TRUE = ValueRanges(sympy.true, sympy.true)
 
@@ -66,12 +69,8 @@ def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim,
 
 
 def _takes(contract: Contract, steps: Mapping[str, int], runs: Callable[[Contract], bool]) -> bool:
-    specs = tuple(
-        replace(spec, shape=tuple(_stepped(size, steps) if isinstance(size, Dim) else size for size in spec.shape))
-        for spec in contract.inputs
-    )
-    stepped = replace(contract, inputs=specs)
-    return all(dim.min <= dim.max for dim in stepped.dims().values()) and runs(stepped)
+    stepped = {name: _stepped(dim, steps) for name, dim in contract.dims().items()}
+    return all(dim.min <= dim.max for dim in stepped.values()) and runs(contract.with_dims(stepped))
 
 
 def _stepped(dim: Dim, steps: Mapping[str, int]) -> Dim:
@@ -106,6 +105,17 @@ def check(exported: ExportedProgram, contract: Contract) -> None:
             _check(dim, sizes)
 
 
+def _always(guard: sympy.Basic, ranges: dict[sympy.Symbol, ValueRanges[Any]]) -> bool:
+    """Says whether a guard holds throughout, by the ranges of its parts; what is less than its modulus is itself."""
+
+    def reduced(remainder: Any) -> Any:
+        number, modulus = (bound_sympy(part, ranges) for part in remainder.args)
+        return remainder.args[0] if number.lower >= 0 and number.upper < modulus.lower else remainder
+
+    settled = guard.replace(lambda part: isinstance(part, (Mod, PythonMod)), reduced)
+    return bool(settled == sympy.true or bound_sympy(settled, ranges) == _TRUE)
+
+
 def _check(dim: Dim, sizes: dict[str, Any]) -> None:
     environment, expression = sizes[dim.name].shape_env, sizes[dim.name].expr
     equal = next((name for name, other in sizes.items() if other.expr == expression and name != dim.name), None)
@@ -113,7 +123,7 @@ def _check(dim: Dim, sizes: dict[str, Any]) -> None:
     wanted = range(max(dim.min, 2 * dim.step), dim.max + 1, dim.step)
     whole = {symbol: ValueRanges(wanted[0] // int(step), dim.max // int(step))}
     guards = (environment.replace(guard.expr) for guard in environment.guards)
-    unsettled = [g for g in guards if g.free_symbols == {symbol} and bound_sympy(g, whole) != _TRUE]
+    unsettled = [g for g in guards if g.free_symbols == {symbol} and not _always(g, whole)]
 
     def right(size: int) -> bool:
         at = {symbol: sympy.Integer(size // step)}

@@ -1,6 +1,7 @@
 """One table: every op, every dtype, every sample."""
 
 import ctypes
+import statistics
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -243,11 +244,14 @@ def test_norms_are_at_least_as_exact_as_eager(op, mean, columns, device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)
 def test_scores_are_at_least_as_exact_as_eager(dtype, device, scale):
-    draw = Draw(device, dtype)
-    args = (draw(4, 33, 64, scale=0.5), draw(4, 264, 64, scale=0.5), draw(33, 264), scale)
-    truth = ops.attention_score.reference(*as_f64(args))
-    result, eager = ops.attention_score(*args), ops.attention_score.reference(*args)
-    assert (result - truth).square().mean() <= 1.1 * (eager - truth).square().mean()
+    ratios = []
+    for seed in range(9):  # of one draw, a few large scores say most
+        draw = Draw(device, dtype, seed)
+        args = (draw(4, 33, 64, scale=0.5), draw(4, 264, 64, scale=0.5), draw(33, 264), scale)
+        truth = ops.attention_score.reference(*as_f64(args))
+        result, eager = ops.attention_score(*args), ops.attention_score.reference(*args)
+        ratios.append((result - truth).square().mean() / (eager - truth).square().mean())
+    assert statistics.median(ratios) <= 1.1
 
 
 @pytest.mark.parametrize("columns", [24, 27, 20_000], ids=["dense", "odd", "long"])

@@ -23,10 +23,11 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from fuseconv.contract import SHORT_DTYPES, Dim, TensorSpec
+from fuseconv.contract import SHORT_DTYPES, Contract, Dim, TensorSpec
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.inputs import torch_dtype
 from fuseconv.sources.flat import drop_detach, flatten, is_plain
+from fuseconv.sources.guards import narrowed
 from fuseconv.sources.pickles import listed, unsafe_globals
 from fuseconv.sources.quiet import quiet_torch
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
@@ -64,7 +65,9 @@ def load(path: Path, options: Options) -> Loaded:
         exported, names = flat.exported, flat.inputs
         exported._guards_code = guards
         exported.module_call_graph[0].signature.out_spec = pytree.tree_structure(dict.fromkeys(flat.outputs))
-    return Loaded(exported.module(), _specs(exported, names), examples, (), names)
+    module = exported.module()
+    contract = narrowed(module, Contract(_specs(exported, names), ()))
+    return Loaded(module, contract.inputs, examples, (), names)
 
 
 def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:

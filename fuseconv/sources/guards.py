@@ -1,0 +1,53 @@
+"""What the guards of an archive leave of its dims.
+
+An archive exported with `Dim.AUTO` has for each dim a range, and beside it guards that its module checks when it is
+called: that a size is even, or that a quarter of it is not 1. A contract says such things of its dims.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fuseconv.contract import Contract, Dim
+from fuseconv.inputs import example_sizes, torch_dtype
+from fuseconv.multiples import accepted
+
+LOWER_ENDS = 16
+"""How many sizes are tried for the smallest."""
+
+
+def narrowed(module: torch.nn.Module, contract: Contract) -> Contract:
+    """Returns a contract without the sizes that an archive's guards refuse: those that are no multiples, the smallest.
+
+    Where no multiples will do it is the contract as it was: the module refuses then, and says why.
+
+    Args:
+        module: of an exported program.
+        contract: its inputs, with the ranges of the archive.
+    """
+    if not hasattr(module, "_guards_fn"):
+        return contract
+    if not _holds(module, contract, {}):
+        contract = contract.with_dims(
+            {dim.name: dim for dim in accepted(contract, lambda one: _holds(module, one, {}))}
+        )
+    return contract.with_dims({name: _raised(module, contract, dim) for name, dim in contract.dims().items()})
+
+
+def _holds(module: torch.nn.Module, contract: Contract, sizes: dict[str, int]) -> bool:
+    """Says whether the guards hold for the example sizes, but for these; they look at nothing but sizes."""
+    chosen = {**example_sizes(contract), **sizes}
+    tensors = (
+        torch.empty(spec.sizes(chosen), dtype=torch_dtype(spec.dtype), device="meta") for spec in contract.inputs
+    )
+    try:
+        module._guards_fn(*tensors)  # type: ignore[operator]
+    except (AssertionError, ZeroDivisionError):  # torch divides by what may be 0
+        return False
+    return True
+
+
+def _raised(module: torch.nn.Module, contract: Contract, dim: Dim) -> Dim:
+    ends = range(dim.min, min(dim.max, dim.min + LOWER_ENDS * dim.step) + 1, dim.step)
+    low = next((size for size in ends if _holds(module, contract, {dim.name: size})), dim.min)
+    return dim.narrowed(low, dim.max, dim.step)
