@@ -69,9 +69,13 @@ def fused() -> Program:
 
 @pytest.fixture(scope="session")
 def bundle(original: Program, fused: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of all targets; tests only read it."""
-    output = tmp_path_factory.mktemp("bundle") / "block.fuseconv"
-    small_bundle.write_bundle(original, fused, output, list(TARGETS), scratch=tmp_path_factory.mktemp("scratch"))
+    """A bundle of all targets; tests only read it. Of several workers the first writes it, and the others find it."""
+    folder = tmp_path_factory.getbasetemp()
+    output = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "block.fuseconv"
+    with FileLock(f"{output}.lock"):
+        if not output.exists():
+            scratch = tmp_path_factory.mktemp("scratch")
+            small_bundle.write_bundle(original, fused, output, list(TARGETS), scratch=scratch)
     return output
 
 

@@ -7,13 +7,17 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm_cli
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "samples").glob("*/README.md"))
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FIRST = "01_first_conversion"
+"""Its commands are run as they are; those of the other pages in processes that have imported torch already."""
 STATUS = re.compile(r"#\s*exits (\d+)\s*$")
 
 
@@ -49,12 +53,22 @@ def assert_printed(expected: list[str], actual: str) -> None:
         assert any(shape_of(line) == found for found in remaining), f"not printed: {line}\n--- actual:\n{actual}"
 
 
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a `fuseconv` that has torch imported."""
+    folder = tmp_path_factory.mktemp("warm")
+    with warm_cli.command(folder):
+        yield folder
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
-def test_sample(page: Path, tmp_path: Path) -> None:
+def test_sample(page: Path, warm: Path, tmp_path: Path) -> None:
     folder = tmp_path / page.parent.name
     shutil.copytree(page.parent, folder)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    if page.parent.name != FIRST:
+        path = f"{warm}{os.pathsep}{path}"
     environment = {**os.environ, "PATH": path, "COLUMNS": "120", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
     found = sessions(page)
     assert found, f"{page} shows no command"
