@@ -16,9 +16,10 @@ from torch.export import ExportedProgram
 from fuseconv import multiples
 from fuseconv.contract import Contract, Dim, TensorSpec
 from fuseconv.errors import UnsupportedError
-from fuseconv.export_errors import explain, explain_narrowed
+from fuseconv.export_errors import explain, explain_narrowed, explain_suspect
 from fuseconv.inputs import draw, example_sizes
 from fuseconv.purity import purify
+from fuseconv.size_guards import Suspect, suspects
 from fuseconv.sources import Subject
 from fuseconv.sources.flat import flatten
 from fuseconv.sources.quiet import quiet_torch
@@ -59,6 +60,9 @@ def capture(subject: Subject) -> Program:
         multiples.check(flat.exported, contract)
     except multiples.NarrowedError as error:
         raise explain_narrowed(error, subject, tensors, export) from error
+    for suspect in suspects(flat.exported, contract):
+        if not _is_the_model(subject, flat.exported, suspect):
+            raise explain_suspect(suspect, subject, tensors, export)
     if not flat.outputs:
         raise UnsupportedError("the model returns no tensor", where=type(subject.module).__name__, fix="return tensors")
     purify(flat.exported)
@@ -77,6 +81,27 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
     dynamic: Any = dict(zip(subject.call, shapes, strict=True)) if subject.call else _positional(subject.module, shapes)
     with torch.no_grad(), quiet_torch():
         return torch.export.export(subject.module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+
+
+def _is_the_model(subject: Subject, exported: ExportedProgram, suspect: Suspect) -> bool:
+    """Says whether a program computes what the model does at these sizes; an archive has no model beside it."""
+    if subject.source == "pt2":
+        return False
+    tensors = draw(subject.contract, suspect.sizes, seed=0)
+    copies = [tensor.clone() for tensor in tensors]
+    try:
+        with torch.no_grad(), quiet_torch():
+            model = (
+                subject.module(**dict(zip(subject.call, copies, strict=True)))
+                if subject.call
+                else subject.module(*copies)
+            )
+            program = exported.module(check_guards=False)(*tensors)
+        expected = [leaf for leaf in torch.utils._pytree.tree_leaves(model) if isinstance(leaf, torch.Tensor)]
+        torch.testing.assert_close(list(program), expected, equal_nan=True)
+    except (AssertionError, RuntimeError, ValueError, IndexError):
+        return False
+    return True
 
 
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:

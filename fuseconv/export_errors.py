@@ -19,6 +19,7 @@ from fuseconv import multiples
 from fuseconv.contract import Contract, Dim
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
 from fuseconv.inputs import draw, example_sizes
+from fuseconv.size_guards import Suspect
 from fuseconv.sources import Subject
 
 _NOT_THE_MODEL = (
@@ -80,8 +81,23 @@ def explain_narrowed(
     error: multiples.NarrowedError, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
 ) -> UnsupportedError:
     """Turns what `multiples.check` raised into an error with a remedy."""
-    where = _guard_line(error.dim.name, subject, tensors, export) or type(subject.module).__name__
-    return _restricted(error.dim, error.kept or error.equal, where)
+    where = _guard_line((error.dim.name,), subject, tensors, export) or type(subject.module).__name__
+    told = _restricted(error.dim, error.kept or error.equal, where)
+    if not (error.kept or error.equal) and error.other:
+        told.fix = f"write {error.other} in --input, whose sizes it treats alike"
+    return told
+
+
+def explain_suspect(
+    suspect: Suspect, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
+) -> UnsupportedError:
+    """Says at which sizes the program is not the model, and what it took for granted."""
+    at = ", ".join(f"{name}={suspect.sizes[name]}" for name in suspect.dims)
+    return UnsupportedError(
+        f"the model changes with its sizes: captured where {suspect.guard}, it is another at {at}",
+        where=_guard_line(suspect.dims, subject, tensors, export) or type(subject.module).__name__,
+        fix=f"give {' and '.join(suspect.dims)} narrower ranges in --input, or numbers",
+    )
 
 
 def _restricted(dim: Dim, to: Dim | str | None, where: str) -> UnsupportedError:
@@ -178,7 +194,7 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
     if name is None:
         bullet = next((line.strip(" -") for line in text.splitlines() if line.startswith("  - ")), _first_line(text))
         named = next((name for name in dims if re.search(rf"\b_?{name}\b", bullet)), "")
-        where = _guard_line(named, subject, tensors, export) or type(subject.module).__name__
+        where = _guard_line((named,), subject, tensors, export) or type(subject.module).__name__
         if named and (constant := _CONSTANT.search(bullet)):
             return _restricted(dims[named], Dim(named, int(constant[1]), int(constant[1])), where)
         return UnsupportedError(
@@ -187,7 +203,7 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
             fix="give a number in place of the dim in --input",
         )
     wanted, dim = suggestions[name], dims[name]
-    where = _guard_line(name, subject, tensors, export) or type(subject.module).__name__
+    where = _guard_line((name,), subject, tensors, export) or type(subject.module).__name__
     if wanted.isdecimal():
         return _restricted(dim, Dim(name, int(wanted), int(wanted)), where)
     if wanted in dims:
@@ -204,8 +220,8 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
     )
 
 
-def _guard_line(name: str, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> str | None:
-    """Exports again, listening, and returns the line of the first guard on a dim; equalities of one symbol first."""
+def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> str | None:
+    """Exports again, listening, and returns the line of the first guard on these dims together."""
     trail = _Trail()
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = logger.level
@@ -218,8 +234,12 @@ def _guard_line(name: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
     finally:
         logger.removeHandler(trail)
         logger.setLevel(level)
-    symbols = {symbol for symbol, place in trail.symbols.items() if _dim_at(place, subject) == name}
-    lines = [line for guard, line in trail.guards if line and symbols.intersection(re.findall(r"s\d+", guard))]
+    about = {symbol: _dim_at(place, subject) for symbol, place in trail.symbols.items()}
+    lines = [
+        line
+        for guard, line in trail.guards
+        if line and {about.get(symbol) for symbol in re.findall(r"s\d+", guard)} >= set(names)
+    ]
     return lines[0] if lines else None
 
 

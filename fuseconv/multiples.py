@@ -7,7 +7,7 @@ a word and keeps the branch that its example took (torch 2.13); so what it noted
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -36,16 +36,16 @@ class NarrowedError(Exception):
     Attributes:
         dim: the one of the contract.
         kept: the dim of the sizes that it is for; None where they are not the multiples of a number in a range.
+        other: the dim of most of the sizes that the model treats alike, though not as it treated the example.
         equal: the name of another dim that has the same sizes always.
     """
 
-    def __init__(self, dim: Dim, sizes: list[int], equal: str | None) -> None:
+    def __init__(self, dim: Dim, kept: Dim | None, other: Dim | None, equal: str | None) -> None:
         super().__init__(str(dim))
         self.dim = dim
+        self.kept = kept
+        self.other = other
         self.equal = equal
-        step = math.gcd(*sizes)
-        even = sizes and sizes == list(range(sizes[0], sizes[-1] + 1, step))
-        self.kept = Dim(dim.name, sizes[0], sizes[-1], step) if even else None
 
 
 def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim, ...]:
@@ -93,19 +93,24 @@ def check(exported: ExportedProgram, contract: Contract) -> None:
     Raises:
         NarrowedError: it is not.
     """
-    placeholders = {node.name: node for node in exported.graph.find_nodes(op="placeholder")}
-    sizes = {
-        dim.name: size.node
-        for spec in contract.inputs
-        for dim, size in zip(spec.shape, placeholders[spec.name].meta["val"].shape, strict=True)
-        if isinstance(dim, Dim) and isinstance(size, torch.SymInt)
-    }
+    sizes = sizes_of_dims(exported, contract)
     for dim in contract.dims().values():
         if dim.step > 1 and dim.name in sizes:
             _check(dim, sizes)
 
 
-def _always(guard: sympy.Basic, ranges: dict[sympy.Symbol, ValueRanges[Any]]) -> bool:
+def sizes_of_dims(exported: ExportedProgram, contract: Contract) -> dict[str, Any]:
+    """Returns the symbolic size of each dim, torch's SymNode; placeholders are named as the contract says."""
+    placeholders = {node.name: node for node in exported.graph.find_nodes(op="placeholder")}
+    return {
+        dim.name: size.node
+        for spec in contract.inputs
+        for dim, size in zip(spec.shape, placeholders[spec.name].meta["val"].shape, strict=True)
+        if isinstance(dim, Dim) and isinstance(size, torch.SymInt)
+    }
+
+
+def always(guard: sympy.Basic, ranges: dict[sympy.Symbol, ValueRanges[Any]]) -> bool:
     """Says whether a guard holds throughout, by the ranges of its parts; what is less than its modulus is itself."""
 
     def reduced(remainder: Any) -> Any:
@@ -123,15 +128,28 @@ def _check(dim: Dim, sizes: dict[str, Any]) -> None:
     wanted = range(max(dim.min, 2 * dim.step), dim.max + 1, dim.step)
     whole = {symbol: ValueRanges(wanted[0] // int(step), dim.max // int(step))}
     guards = (environment.replace(guard.expr) for guard in environment.guards)
-    unsettled = [g for g in guards if g.free_symbols == {symbol} and not _always(g, whole)]
+    unsettled = [g for g in guards if g.free_symbols == {symbol} and not always(g, whole)]
 
-    def right(size: int) -> bool:
+    def treated(size: int) -> tuple[bool, ...]:
         at = {symbol: sympy.Integer(size // step)}
-        return size % step == 0 and all(guard.xreplace(at) == sympy.true for guard in unsettled)
+        return size % step == 0, *(guard.xreplace(at) == sympy.true for guard in unsettled)
 
     tried = wanted[:ENUMERATED] if unsettled or step != dim.step else wanted[:0]
-    taken = [size for size in tried if right(size)]
-    if dim.min < wanted[0] and taken[:1] == [wanted[0]]:
-        taken.insert(0, dim.min)
-    if equal or not all(map(right, tried)) or (tried and len(tried) < len(wanted)):
-        raise NarrowedError(dim, taken, equal)
+    alike: dict[tuple[bool, ...], list[int]] = {}
+    for size in tried:
+        alike.setdefault(treated(size), []).append(size)
+    if dim.min < wanted[0] and tried:  # of one step: some guards say no more than that it is not
+        alike.get(treated(dim.min), alike[treated(wanted[0])]).insert(0, dim.min)
+    if equal or any(not all(ways) for ways in alike) or (tried and len(tried) < len(wanted)):
+        dims = {ways: _of(dim, sizes) for ways, sizes in alike.items()}
+        kept = next((dims.pop(ways) for ways in alike if all(ways)), None)
+        others = [other for other in dims.values() if other and other.min < other.max]
+        most = max(others, key=lambda other: (other.max - other.min) // other.step, default=None)
+        raise NarrowedError(dim, kept, most, equal)
+
+
+def _of(dim: Dim, sizes: Sequence[int]) -> Dim | None:
+    """Returns the dim of these sizes, if they are all the multiples of a number in a range."""
+    step = math.gcd(*sizes)
+    every = list(sizes) == list(range(sizes[0], sizes[-1] + 1, step))
+    return Dim(dim.name, sizes[0], sizes[-1], step) if every else None

@@ -7,6 +7,7 @@ from torch import nn
 
 from fuseconv.capture import capture
 from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.sources import read
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning"),  # torch warns of its own use
@@ -117,6 +118,13 @@ class Tied(nn.Module):
         return a + b
 
 
+class Large(nn.Module):
+    def forward(self, x):
+        if x.shape[2] * x.shape[3] < 1000:
+            return x + 1
+        return x
+
+
 class DownAndUp(nn.Module):
     def forward(self, x):
         half = torch.nn.functional.avg_pool2d(x, (2, 4))
@@ -202,7 +210,15 @@ REFUSED = {
         UnsupportedError,
         "does not treat all sizes of seq:12..63:3 alike",
         "x.shape[1] % 4 == 0",
-        "give a number",
+        "write seq:12..60:12 in --input, whose sizes it treats alike",
+    ),
+    "a dim of multiples of which every second is another branch": (
+        Quarters(),
+        ["x=f32[batch:1..64,seq:2..64:2,4]"],
+        UnsupportedError,
+        "does not treat all sizes of seq:2..64:2 alike",
+        "x.shape[1] % 4 == 0",
+        "write seq:4..64:4 in --input, whose sizes it treats alike",
     ),
     "a dim that must be multiples": (
         Quarters(),
@@ -227,6 +243,22 @@ REFUSED = {
         "does not accept a[6, 4], b[12, 4]",
         "torch._check(",
         "correct --input",
+    ),
+    "another branch for large images": (
+        Large(),
+        [IMAGE],
+        UnsupportedError,
+        "captured where h*w < 1000, it is another at h=",
+        "if x.shape[2] * x.shape[3] < 1000",
+        "give h and w narrower ranges",
+    ),
+    "another branch for large images of multiples": (
+        Large(),
+        ["x=f32[batch:1..4,3,h:8..64:8,w:8..64:2]"],
+        UnsupportedError,
+        "captured where h*w < 1000, it is another at h=",
+        "if x.shape[2] * x.shape[3] < 1000",
+        "give h and w narrower ranges",
     ),
     "multiples that the model needs": (
         DownAndUp(),
@@ -274,6 +306,27 @@ def test_refusals_name_the_line_and_the_remedy(name, capsys):
     assert fix in caught.value.fix
     assert caught.value.exit_status in (2, 4)
     assert capsys.readouterr().out == ""
+
+
+class Cached(nn.Module):
+    """As positions that are computed anew when there are too few of them: whichever branch, the same numbers."""
+
+    def forward(self, x):
+        wide = x.reshape(-1, x.shape[3]) if x.shape[2] * x.shape[3] < 1000 else x.flatten(0, 2)
+        return wide + 1
+
+
+def test_a_branch_that_computes_the_same_is_no_other():
+    program = capture(subject_of(Cached(), IMAGE))
+    assert sorted(program.contract.dims()) == ["batch", "h", "w"]
+
+
+def test_an_archive_has_no_model_to_hold_its_guards_against(tmp_path):
+    dims = {2: torch.export.Dim("h", min=8, max=64), 3: torch.export.Dim("w", min=8, max=64)}
+    exported = torch.export.export(Large(), (torch.ones(1, 3, 10, 12),), dynamic_shapes=(dims,))
+    torch.export.save(exported, tmp_path / "model.pt2")
+    with pytest.raises(UnsupportedError, match=r"captured where dim0\*dim1 < 1000"):
+        capture(read(tmp_path / "model.pt2"))
 
 
 def test_restrictions_without_a_simple_form_are_explained():
