@@ -70,6 +70,12 @@ def down_and_up(m: Function, x: Tensor) -> Tensor:
     return x + F.interpolate(half + F.interpolate(F.avg_pool2d(half, 2), scale_factor=2.0), scale_factor=2.0)
 
 
+def resized(m: Function, x: Tensor) -> tuple[Tensor, ...]:
+    size = (9, x.shape[3] + x.shape[0])
+    modes = (("nearest", False), ("bilinear", False), ("bilinear", True), ("bicubic", False), ("bicubic", True))
+    return tuple(F.interpolate(x, size, mode=mode, antialias=antialias) for mode, antialias in modes)
+
+
 def windows(m: Function, x: Tensor) -> Tensor:
     """As Swin: attention within windows of four by eight."""
     batch, channels, height, width = x.shape
@@ -110,6 +116,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], tuple[str, ...]]] = {
     "in_place": (in_place, (X,)),
     "infinite": (lambda m, x: x.masked_fill(x > 0, float("-inf")).softmax(-1).nan_to_num(0.0, float("inf")), (X,)),
     "input_as_output": (lambda m, x: (x, x + 1, x), (X,)),
+    "interpolate_to_a_size": (resized, (IMAGE,)),
     "interpolate": (lambda m, x: F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False), (IMAGE,)),
     "linear": (lambda m, x: F.linear(x, m.linear.weight) + m.linear(x), (X,)),
     "multiples": (down_and_up, (IMAGES,)),

@@ -203,7 +203,9 @@ class _Printer:
         keyword = (
             (argument, node.kwargs[argument.name]) for argument in schema.arguments if argument.name in node.kwargs
         )
-        given = [(argument, value, "") for argument, value in positional]
+        # Interpolations are told apart by the names of their arguments alone.
+        named = target._overloadname == "vec"
+        given = [(argument, value, f"{argument.name}=" if named else "") for argument, value in positional]
         given += [(argument, value, f"{argument.name}=") for argument, value in keyword]
         texts = ", ".join(prefix + self.value(value, argument.type) for argument, value, prefix in given)
         call = f"torch.ops.{schema.name.replace('::', '.')}({texts})"
