@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 from torch.utils import _pytree as pytree
 
 from fuseconv.capture import Program
 from fuseconv.captured_call import CapturedCall, operand_like
-from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.errors import ContractError, UnsupportedError, UsageError
 from fuseconv.matching.steps import Plan
 from fuseconv.ops.autocast import current
 
@@ -42,6 +43,7 @@ class Fused(nn.Module):
         _, keywords = pytree.tree_unflatten([None] * arguments.num_leaves, arguments)
         device = program.contract.device
         self._call = CapturedCall(tuple(operands), arguments, tuple(keywords), results, device, current(device))
+        self._guards = _guards(exported)
         self._program = exported.graph_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -51,8 +53,11 @@ class Fused(nn.Module):
             ContractError: a dtype, device, size or container, or autocast, is not the one it was captured for.
         """
         states = [state if isinstance(state, Tensor) else self._find(state) for state in self._states]
-        values = states + self._call.flatten(args, kwargs)
+        leaves = self._call.flatten(args, kwargs)
+        values = states + leaves
         self._call.check(values)
+        if self._guards is not None:
+            _check_guards(self._guards, leaves)
         return pytree.tree_unflatten(self._program(*values), self._call.results)
 
     def _find(self, path: tuple[str, ...]) -> Any:
@@ -75,6 +80,30 @@ class Fused(nn.Module):
                 fix=f"fuse the model again after model.{names[1]}(); both share the model's parameters",
             )
         return self
+
+
+def _guards(exported: ExportedProgram) -> nn.Module | None:
+    """Returns what checks, as torch would, that sizes are those the graph is for: a branch on several, or on multiples.
+
+    That a product of sizes is not 1 torch says of whatever it does not broadcast; that is left out.
+    """
+    guards = exported._guards_code
+    exported._guards_code = [guard for guard in guards if not guard.endswith(" != 1")]
+    try:
+        return getattr(exported.module(), "_guards_fn", None) if exported._guards_code else None
+    finally:
+        exported._guards_code = guards
+
+
+def _check_guards(guards: nn.Module, leaves: list[Any]) -> None:
+    try:
+        guards(*leaves)
+    except (AssertionError, ZeroDivisionError) as error:
+        raise ContractError(
+            f"the graph is not for these sizes: {error}",
+            where="call",
+            fix="fuse the model again with narrower `dynamic_shapes`, or with inputs of these sizes",
+        ) from error
 
 
 def _state(spec: InputSpec, constants: Mapping[str, Any]) -> tuple[str, ...] | Tensor:

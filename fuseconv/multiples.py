@@ -88,7 +88,7 @@ def check(exported: ExportedProgram, contract: Contract) -> None:
     """Proves that a program is for every size of its contract's dims of multiples.
 
     Its placeholders are named as the contract says. The size of one step is left out, as torch leaves out sizes of 1:
-    parity tries it. So are guards on several dims at once, as torch does.
+    parity tries it. So are guards on several dims at once: `size_guards` looks at those.
 
     Raises:
         NarrowedError: it is not.

@@ -92,6 +92,6 @@ def _points(dims: Sequence[Dim]) -> Iterator[dict[str, int]]:
     chance = random.Random(0)  # noqa: S311 - the same every time
     for _ in range(POINTS):
         yield {
-            dim.name: dim.allowed(round(lows[dim.name] * (highs[dim.name] / lows[dim.name]) ** chance.random()))
+            dim.name: dim.allowed(round(lows[dim.name] * (highs[dim.name] / max(lows[dim.name], 1)) ** chance.random()))
             for dim in dims
         }

@@ -11,7 +11,7 @@ from test_fusing import drawn
 from torch import Tensor, nn
 
 import fuseconv
-from fuseconv.errors import ParityError, UnsupportedError, UsageError
+from fuseconv.errors import ContractError, ParityError, UnsupportedError, UsageError
 
 
 def rule_file(folder: Path, *rules: dict) -> Path:
@@ -108,3 +108,36 @@ def test_the_backend_is_given_to_every_op_that_has_one():
 def test_a_backend_without_an_op_that_has_one_is_refused():
     with pytest.raises(UsageError, match="no op of the fused graph has a backend"):
         fuseconv.fuse(nn.LayerNorm(4), torch.randn(3, 4), backend="cublas")
+
+
+def dim(name: str) -> torch.export.Dim:
+    return torch.export.Dim(name, min=2, max=64)
+
+
+class Branches(nn.Module):
+    def __init__(self, is_first):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.is_first = is_first
+
+    def forward(self, x):
+        y = torch.relu(self.linear(x))
+        return y + 1 if self.is_first(x) else y
+
+
+@pytest.mark.parametrize(
+    ("is_first", "dims", "taken", "refused"),
+    [
+        (lambda x: x.shape[0] * x.shape[1] < 1000, {0: dim("rows"), 1: dim("columns")}, (5, 7, 8), (40, 50, 8)),
+        (lambda x: x.shape[0] % 4 == 0, {0: 2 * dim("half")}, (8, 7, 8), (6, 7, 8)),
+        (lambda x: x.shape[0] < 20, {0: 2 * dim("half")}, (18, 7, 8), (20, 7, 8)),
+    ],
+    ids=["large", "no multiple", "long"],
+)
+def test_sizes_at_which_the_model_takes_another_branch_are_refused(is_first, dims, taken, refused):
+    model = Branches(is_first)
+    fused = fuseconv.fuse(model, torch.randn(8, 7, 8), dynamic_shapes={"x": dims})
+    x = torch.randn(taken)
+    torch.testing.assert_close(fused(x), model(x))
+    with pytest.raises(ContractError, match=r"not for these sizes|must be"):
+        fused(torch.randn(refused))
