@@ -340,66 +340,6 @@ def test_archives_of_other_libraries_containers(tmp_path):
     assert done.stdout == f"input_ids={shape} attention_mask={shape} ('last_hidden_state', 'pooler_output')\n"
 
 
-class Halved(nn.Module):
-    def forward(self, x, y):
-        return x + nn.functional.interpolate(nn.functional.avg_pool1d(y, 2), scale_factor=2.0)
-
-
-def test_archives_with_dims_of_multiples(tmp_path):
-    length = 2 * torch.export.Dim("half", min=2, max=32)
-    examples, dims = (torch.ones(1, 3, 10), torch.ones(1, 3, 10)), ({2: length}, {2: length})
-    torch.export.save(torch.export.export(Halved(), examples, dynamic_shapes=dims), tmp_path / "model.pt2")
-    subject = read(tmp_path / "model.pt2")
-    program = capture(subject)
-    assert [str(spec) for spec in program.contract.inputs] == ["x=f32[1,3,dim0:4..64:2]", "y=f32[1,3,dim0:4..64:2]"]
-    assert_same(subject, program)
-
-
-class Windows(nn.Module):
-    def forward(self, x):
-        batch, channels, height, width = x.shape
-        split = (
-            x.view(batch, channels, height // 4, 4, width // 6, 6).permute(0, 2, 4, 3, 5, 1).reshape(-1, 24, channels)
-        )
-        return nn.functional.normalize(split).view(batch, height // 4, width // 6, 24, channels)
-
-
-class Pairs(nn.Module):
-    def forward(self, x):
-        return x.view(x.shape[0], -1, 2, x.shape[3]).sum(2)
-
-
-GUARDED = {
-    "multiples of two numbers": (Windows(), "dim0:2..2147483647,3,dim1:8..2147483644:4,dim2:12..2147483646:6"),
-    "not of the smallest": (Pairs(), "dim0:2..2147483647,3,dim1:4..2147483646:2,dim2:2..2147483647"),
-    "free": (nn.GELU(), "dim0:2..2147483647,3,dim1:2..2147483647,dim2:2..2147483647"),
-}
-
-
-@pytest.mark.parametrize("name", GUARDED)
-def test_archives_say_which_sizes_their_guards_allow(name, tmp_path):
-    module, expected = GUARDED[name]
-    dims = dict.fromkeys((0, 2, 3), torch.export.Dim.AUTO)
-    exported = torch.export.export(module, (torch.randn(2, 3, 16, 24),), dynamic_shapes=(dims,))
-    torch.export.save(exported, tmp_path / "model.pt2")
-    subject = read(tmp_path / "model.pt2")
-    assert str(subject.contract.inputs[0]).endswith(f"=f32[{expected}]")
-    assert_same(subject, capture(subject))
-
-
-def test_archives_that_no_multiples_will_do_for_say_the_guard(tmp_path):
-    class Odd(nn.Module):
-        def forward(self, x):
-            return x + 1 if x.shape[0] % 2 == 1 else x
-
-    dims = ({0: torch.export.Dim.AUTO},)
-    torch.export.save(torch.export.export(Odd(), (torch.randn(5, 3),), dynamic_shapes=dims), tmp_path / "model.pt2")
-    subject = read(tmp_path / "model.pt2")
-    with pytest.raises(UnsupportedError, match=r"x\.size|dim0") as caught:
-        capture(subject)
-    assert caught.value.where == "GraphModule"
-
-
 def test_an_archive_exported_in_training_mode_is_refused(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
     torch.export.save(torch.export.export(model, (torch.ones(3, 4),)), tmp_path / "model.pt2")

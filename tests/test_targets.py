@@ -214,29 +214,6 @@ def test_onnx_keeps_the_names_of_inputs_outputs_and_dims(bundle: Path) -> None:
     assert [value.name for value in graph.output] == ["output_0", "output_1", "output_2", "output_3"]
 
 
-@pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning")  # torch's own
-@pytest.mark.parametrize("function", [down_and_up, windows])
-def test_multiples_go_into_every_format(function: Callable[..., Tensor], tmp_path: Path) -> None:
-    program = small_bundle.program(Function(function).eval(), (IMAGES,))
-    context = Context(tmp_path)
-    TARGETS["onnx"].write(program, tmp_path, context)
-    graph = onnx_model(tmp_path).graph
-    found, result = (
-        [d.dim_param or d.dim_value for d in v[0].type.tensor_type.shape.dim] for v in (graph.input, graph.output)
-    )
-    assert found == ["batch", 4, "height", "width"]
-    assert result == ["batch", 4, "height", "width"]
-    # As the compiler of AOTInductor gets it, in a process of its own.
-    saved = tmp_path / TARGETS["export"].write(program, tmp_path, context)
-    decomposed = torch.export.load(str(saved)).run_decompositions({}).module()
-    onnx_runner = TARGETS["onnx"].load(tmp_path / "onnx" / "model.onnx", "cpu")
-    for height, width in ((4, 64), (32, 8), (12, 24)):
-        (x,) = draw(program.contract, {"batch": 2, "height": height, "width": width}, seed=0)
-        expected = (function(None, x),)
-        equal(decomposed(x), expected)
-        equal(onnx_runner(x), expected)
-
-
 def test_onnx_has_one_node_and_one_function_for_each_way_an_op_is_called(bundle: Path) -> None:
     model = onnx_model(bundle)
     nodes = [node for node in model.graph.node if node.domain == "com.fuseconv"]
