@@ -107,7 +107,7 @@ template <int Threads, class T>
 __device__ __forceinline__ void write_channels(const ChannelArguments<T>& a, int64_t row, int64_t elements,
                                                double origin, const double (&sums)[2], int lane) {
   using A = Compute<T>;
-  const A center = a.norm.center(static_cast<Total<T>>(sums[0] + elements * origin));
+  const A center = a.norm.center(static_cast<Total<T>>((sums[0] + elements * origin) * a.norm.share));
   const double shift = origin - center, n = static_cast<double>(elements);
   const Total<T> distances[2] = {static_cast<Total<T>>(sums[0] + n * shift),
                                  static_cast<Total<T>>(sums[1] + shift * (2.0 * sums[0] + n * shift))};

@@ -59,10 +59,11 @@ struct IndexSpace {
   int32_t rank;
   Index count;  // of runs
   Divisor<Index> sizes[kMaxRank];
-  Stride<Index> strides[Operands][kMaxRank];
+  Stride<Index> strides[kMaxRank][Operands];
+  Stride<Index> outermost[Operands];
 
   IndexSpace() = default;
-  IndexSpace(const Loop& loop, int run) : rank(loop.rank), count(1), strides{} {
+  IndexSpace(const Loop& loop, int run) : rank(loop.rank), count(1), strides{}, outermost{} {
     for (int axis = 0; axis < rank; ++axis) {
       const int own = loop.rank - 1 - axis;
       const int64_t step = axis == 0 ? run : 1;
@@ -70,21 +71,26 @@ struct IndexSpace {
       sizes[axis] = Divisor<Index>(std::max<int64_t>(size, 1));
       count *= static_cast<Index>(size);
       for (int operand = 0; operand < Operands; ++operand) {
-        strides[operand][axis] = static_cast<Stride<Index>>(loop.strides[operand][own] * step);
+        strides[axis][operand] = static_cast<Stride<Index>>(loop.strides[operand][own] * step);
+        outermost[operand] = strides[axis][operand];
       }
     }
   }
 
-  // Adds to each operand's offset that of a run's first element.
+  // Adds to each operand's offset that of a run's first element. Most spaces have one axis or two: for them nothing is
+  // looked up by a number that is not known here.
   __device__ __forceinline__ void locate(Index run, int64_t (&offsets)[Operands]) const {
     Index rest = run;
+    if (rank > 1) {
+      rest = step(0, rest, offsets);
 #pragma unroll 1
-    for (int axis = 0; axis < rank - 1; ++axis) {
-      rest = step(axis, rest, offsets);
+      for (int axis = 1; axis < rank - 1; ++axis) {
+        rest = step(axis, rest, offsets);
+      }
     }
 #pragma unroll
     for (int operand = 0; operand < Operands; ++operand) {
-      offsets[operand] += product(rest, strides[operand][rank - 1]);
+      offsets[operand] += product(rest, outermost[operand]);
     }
   }
 
@@ -94,7 +100,7 @@ struct IndexSpace {
     const Index position = rest - quotient * sizes[axis].divisor;
 #pragma unroll
     for (int operand = 0; operand < Operands; ++operand) {
-      offsets[operand] += product(position, strides[operand][axis]);
+      offsets[operand] += product(position, strides[axis][operand]);
     }
     return quotient;
   }

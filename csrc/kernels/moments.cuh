@@ -1,11 +1,10 @@
 // The mean and the mean square of a row, or of its distances to the mean, on CUDA.
 //
-// The moments follow from distances to any center near the values; kernels/moments.h says how. In f32 and f64 it is the
-// mean itself, rounded. For f16 and bf16 the first element of the row is near enough: it is at most sqrt(columns)
-// standard deviations from the mean, and one pass and one exchange between threads are saved.
-//
-// An error of the factor is one of the whole row, and weighs as much as the roundings of its elements together. So for
-// f32 what threads have summed is added up and finished in f64, once a row.
+// The moments follow from distances to any origin that is not too far from the values; kernels/moments.h says how. In
+// f64 it is the mean, rounded. For f16 and bf16 the first element of the row is near enough: it is at most
+// sqrt(columns) standard deviations from the mean. For f32 it is 0, for the sums are in f64, where the square of an f32
+// is exact: a mean of 1000 standard deviations costs the variance 6 of its 16 digits. So all but f64 need one pass over
+// a row and one exchange between its threads.
 #pragma once
 
 #include "core/coarse.cuh"
@@ -39,8 +38,7 @@ struct RowNorm {
       : share(static_cast<Total<T>>(1.0 / columns)), eps(static_cast<Total<T>>(eps)), centred(centred) {}
 
   // The mean, near enough: its last bits are dropped in f32, and the difference to an element is exact then, or nearly.
-  __device__ __forceinline__ Compute<T> center(Total<T> total) const {
-    const Total<T> mean = total * share;
+  __device__ __forceinline__ Compute<T> center(Total<T> mean) const {
     if constexpr (std::is_same_v<T, float>) {
       return __uint_as_float(__float_as_uint(static_cast<float>(mean)) & 0xffffff00u);
     } else {
@@ -48,15 +46,17 @@ struct RowNorm {
     }
   }
 
-  // From the sums of distances to the center and of their squares. In place of a zero the offset is -0, which changes
+  // From the sums of distances to the origin and of their squares. In place of a zero the offset is -0, which changes
   // no sign.
   template <class A = Compute<T>>
-  __device__ __forceinline__ Moments<A> moments(Compute<T> center, const Total<T> (&sums)[2]) const {
-    const Total<T> correction = centred ? sums[0] * share : Total<T>(0);
-    const Total<T> variance = sums[1] * share - correction * correction;
+  __device__ __forceinline__ Moments<A> moments(Compute<T> origin, const Total<T> (&sums)[2]) const {
+    const Total<T> distance = centred ? sums[0] * share : Total<T>(0);
+    const Total<T> variance = sums[1] * share - distance * distance;
     // Written so that a NaN stays one.
     const Total<T> factor = rsqrt((variance < 0 ? 0 : variance) + eps);
-    return {center, static_cast<A>(factor), static_cast<A>(-correction * factor)};
+    const Compute<T> near = std::is_same_v<T, float> && centred ? center(origin + distance) : origin;
+    const Total<T> correction = distance - (near - static_cast<Total<T>>(origin));
+    return {near, static_cast<A>(factor), static_cast<A>(-correction * factor)};
   }
 };
 
@@ -67,10 +67,9 @@ __device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& gr
                                                               Values values, Compute<T> first, int lane, int columns) {
   using A = Compute<T>;
   constexpr int kSize = kVectorSize<T>;
-  A center = 0;
-  if (norm.centred) {
-    center = first;
-    if constexpr (sizeof(T) != 2) {
+  A origin = std::is_same_v<T, float> || !norm.centred ? A(0) : first;
+  if constexpr (std::is_same_v<T, double>) {
+    if (norm.centred) {
       A total = 0;
 #pragma unroll
       for (int chunk = 0; chunk < Chunks; ++chunk) {
@@ -81,26 +80,26 @@ __device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& gr
           total += v[i];
         }
       }
-      center = norm.center(group.sum(static_cast<Total<T>>(total)));
+      origin = group.sum(total) * norm.share;
     }
   }
-  A distances = 0;
-  A squares = 0;
+  // Of f32 in f64; of others in their own type.
+  using Sum = std::conditional_t<std::is_same_v<T, float>, double, A>;
+  Sum sums[2] = {};
 #pragma unroll
   for (int chunk = 0; chunk < Chunks; ++chunk) {
-    const A subtrahend = (chunk * Threads + lane) * kSize < columns ? center : A(0);
+    const A subtrahend = (chunk * Threads + lane) * kSize < columns ? origin : A(0);
     A v[kSize];
     values(chunk, v);
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
-      const A distance = v[i] - subtrahend;
-      distances += distance;
-      squares += distance * distance;
+      const Sum distance = std::is_same_v<T, float> ? v[i] : v[i] - subtrahend;
+      sums[0] += distance;
+      sums[1] += distance * distance;
     }
   }
-  Total<T> sums[2] = {distances, squares};
   group.reduce(Add{}, sums);
-  return norm.moments(center, sums);
+  return norm.moments(origin, sums);
 }
 
 // The same of a row in memory, `load(column)`, by the threads of a block.
@@ -108,22 +107,22 @@ template <class T, int Threads, class Load>
 __device__ __forceinline__ Moments<Compute<T>> moments_of(Group<Threads>& group, const RowNorm<T>& norm, Load load,
                                                           int64_t columns) {
   using A = Compute<T>;
-  A center = 0;
-  if (norm.centred) {
+  A origin = 0;
+  if (norm.centred && !std::is_same_v<T, float>) {
     Total<T> total = 0;
     for (int64_t column = threadIdx.x; column < columns; column += Threads) {
       total += load(column);
     }
-    center = norm.center(group.sum(total));
+    origin = group.sum(total) * norm.share;
   }
   Total<T> sums[2] = {};
   for (int64_t column = threadIdx.x; column < columns; column += Threads) {
-    const A distance = load(column) - center;
+    const Total<T> distance = load(column) - origin;
     sums[0] += distance;
     sums[1] += distance * distance;
   }
   group.reduce(Add{}, sums);
-  return norm.moments(center, sums);
+  return norm.moments(origin, sums);
 }
 
 }  // namespace fuseconv::cuda

@@ -25,7 +25,7 @@ struct NormArguments {
   const T* weight;
   const T* bias;
   RowNorm<T> norm;
-  bool streaming;
+  bool large;  // whether the result is larger than the second-level cache
   Activation activation;
 };
 
@@ -33,11 +33,6 @@ __device__ __forceinline__ float relu_keeping_nan(float x) {
   float y;
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
   return y;
-}
-
-// Out of line: six activations in f64, inlined for every element that a thread holds, are too much code.
-static __device__ __noinline__ double activated(Activation activation, double x) {
-  return AnyActivation{activation}(x);
 }
 
 // Calls body(activate), activate(values) being the activation of an array in place. One branch for all that the body
@@ -52,25 +47,27 @@ __device__ __forceinline__ void with_activation(Activation activation, Body body
       }
     });
   };
-  if constexpr (std::is_same_v<T, double>) {
-    if (activation == Activation::none) {
-      each([](double x) { return x; });
-    } else if (activation == Activation::relu) {
-      each(Relu{});
+  dispatch(activation, [&]<class Act>(Act act) {
+    if constexpr (std::is_same_v<Act, Relu> && sizeof(T) != 8) {
+      each([](float x) { return relu_keeping_nan(x); });
+    } else if constexpr (sizeof(T) == 2 && !std::is_same_v<Act, Identity>) {
+      each([&](float x) { return act(Coarse(x)).value; });
     } else {
-      each([&](double x) { return activated(activation, x); });
+      each(act);
     }
-  } else {
-    dispatch(activation, [&]<class Act>(Act act) {
-      if constexpr (std::is_same_v<Act, Relu>) {
-        each([](float x) { return relu_keeping_nan(x); });
-      } else if constexpr (sizeof(T) == 2 && !std::is_same_v<Act, Identity>) {
-        each([&](float x) { return act(Coarse(x)).value; });
-      } else {
-        each(act);
-      }
-    });
+  });
+}
+
+// Registers of a thread besides those of its row: about as few as do without memory on an H200.
+template <class T, bool kResidual, int Threads>
+constexpr int other_registers() {
+  if (sizeof(T) == 2) {
+    return 36;
   }
+  if (kResidual) {
+    return 48;
+  }
+  return sizeof(T) == 4 && Threads == 512 ? 24 : 32;
 }
 
 // Rows of at most Threads * Chunks runs.
@@ -79,77 +76,78 @@ __device__ __forceinline__ void with_activation(Activation activation, Body body
 // registers, and twice the rows in flight, are worth widening everything twice.
 template <class T, bool kResidual, int Threads, int Chunks>
 __global__ void __launch_bounds__(kRowBlock<Threads>,
-                                  kResidentBlocks<Threads, Chunks * kVectorBytes*(kResidual && sizeof(T) == 2 ? 2 : 1)>)
+                                  kResidentBlocks<Threads, Chunks * kVectorBytes*(kResidual && sizeof(T) == 2 ? 2 : 1),
+                                                  other_registers<T, kResidual, Threads>()>)
     norm_in_registers(const __grid_constant__ NormArguments<T> a) {
   using A = Compute<T>;
   constexpr int kSize = kVectorSize<T>;
   constexpr bool kApart = kResidual && sizeof(T) == 2;
-  // Of half as many bytes the weights are the larger part of what is asked for at a time: 2 % faster so. With a
-  // residual, and in f32 and f64, it is up to 6 % slower.
-  constexpr bool kKeepsWeights = !kResidual && sizeof(T) == 2;
-  using LoadRow = std::conditional_t<kKeepsWeights, LoadPassing, Load>;
-  using LoadWeight = std::conditional_t<kKeepsWeights, LoadKept, Load>;
   const int lane = threadIdx.x % Threads;
   const int columns = static_cast<int>(a.columns);
   Group<Threads> group;
-  for_each_row<Threads>(a.row_count, [&](int64_t index, bool active) {
-    int64_t offsets[4];
-    row_offsets(a.rows, index, offsets);
-    Run<T> x[Chunks], residual[kResidual ? Chunks : 1];
-    fetch_row<T, Threads, LoadRow>(a.x + offsets[1], x, lane, columns, A(0));
-    A first = sizeof(T) == 2 ? widen(a.x[offsets[1]]) : A(0);
-    if constexpr (kResidual) {
-      fetch_row<T, Threads>(a.residual + offsets[2], residual, lane, columns, A(0));
-      first += sizeof(T) == 2 ? widen(a.residual[offsets[2]]) : A(0);
-    }
-    if constexpr (kResidual && !kApart) {
+  const auto [index, active] = row_of_block<Threads>(a.row_count);
+  int64_t offsets[4];
+  row_offsets(a.rows, index, offsets);
+  Run<T> x[Chunks], residual[kResidual ? Chunks : 1];
+  fetch_row<T, Threads>(read_once(a.x + offsets[1], a.large), x, lane, columns, A(0));
+  A first = sizeof(T) == 2 ? widen(a.x[offsets[1]]) : A(0);
+  if constexpr (kResidual) {
+    fetch_row<T, Threads>(read_once(a.residual + offsets[2], a.large), residual, lane, columns, A(0));
+    first += sizeof(T) == 2 ? widen(a.residual[offsets[2]]) : A(0);
+  }
+  if constexpr (kResidual && !kApart) {
 #pragma unroll
-      for (int chunk = 0; chunk < Chunks; ++chunk) {
+    for (int chunk = 0; chunk < Chunks; ++chunk) {
 #pragma unroll
-        for (int i = 0; i < kSize; ++i) {
-          x[chunk].words[i] += residual[chunk].words[i];
-        }
+      for (int i = 0; i < kSize; ++i) {
+        x[chunk].words[i] += residual[chunk].words[i];
       }
     }
-    const auto values = [&](int chunk, A(&v)[kSize]) {
-      widen_run(x[chunk], v);
-      if constexpr (kApart) {
-        A added[kSize];
-        widen_run(residual[chunk], added);
+  }
+  const auto values = [&](int chunk, A(&v)[kSize]) {
+    widen_run(x[chunk], v);
+    if constexpr (kApart) {
+      A added[kSize];
+      widen_run(residual[chunk], added);
 #pragma unroll
-        for (int i = 0; i < kSize; ++i) {
-          v[i] += added[i];
-        }
+      for (int i = 0; i < kSize; ++i) {
+        v[i] += added[i];
       }
-    };
-    const Moments<A> m = moments_of_row<T, Threads, Chunks>(group, a.norm, values, first, lane, columns);
-    // The center is one of few digits: its product with the factor is as good as the 16-bit result.
-    const A shift = fma(-m.center, m.factor, m.offset);
-    with_activation<T>(a.activation, [&](auto activate) {
+    }
+  };
+  const Moments<A> m = moments_of_row<T, Threads, Chunks>(group, a.norm, values, first, lane, columns);
+  // The center is one of few digits: its product with the factor is as good as the 16-bit result.
+  const A shift = fma(-m.center, m.factor, m.offset);
+  const auto finish = [&](auto activate) {
 #pragma unroll
-      for (int chunk = 0; chunk < Chunks; ++chunk) {
-        const int column = (chunk * Threads + lane) * kSize;
-        if (!active || column >= columns) {
-          continue;
-        }
-        A v[kSize], weight[kSize], bias[kSize];
-        values(chunk, v);
-        if (kResidual && a.sum != nullptr) {
-          store_run(a.sum + offsets[3] + column, narrow_run<T>(v), a.streaming);
-        }
-        // In place of no bias -0, which changes no sign.
-        widen_run(a.weight == nullptr ? constant_run(narrow<T>(A(1))) : LoadWeight{}(a.weight + column), weight);
-        widen_run(a.bias == nullptr ? constant_run(narrow<T>(A(-0.0))) : LoadWeight{}(a.bias + column), bias);
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) {
-          const A normalised = sizeof(T) == 2 ? fma(v[i], m.factor, shift) : m.normalised(v[i]);
-          v[i] = fma(normalised, weight[i], bias[i]);
-        }
-        activate(v);
-        store_run(a.y + offsets[0] + column, narrow_run<T>(v), a.streaming);
+    for (int chunk = 0; chunk < Chunks; ++chunk) {
+      const int column = (chunk * Threads + lane) * kSize;
+      if (!active || column >= columns) {
+        continue;
       }
-    });
-  });
+      A v[kSize], weight[kSize], bias[kSize];
+      values(chunk, v);
+      if (kResidual && a.sum != nullptr) {
+        store_run(a.sum + offsets[3] + column, narrow_run<T>(v));
+      }
+      // In place of no bias -0, which changes no sign.
+      widen_run(a.weight == nullptr ? constant_run(narrow<T>(A(1))) : load_run(a.weight + column), weight);
+      widen_run(a.bias == nullptr ? constant_run(narrow<T>(A(-0.0))) : load_run(a.bias + column), bias);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {
+        const A normalised = sizeof(T) == 2 ? fma(v[i], m.factor, shift) : m.normalised(v[i]);
+        v[i] = fma(normalised, weight[i], bias[i]);
+      }
+      activate(v);
+      store_run(a.y + offsets[0] + column, narrow_run<T>(v));
+    }
+  };
+  // No norm with a residual has an activation.
+  if constexpr (kResidual) {
+    finish([](A(&)[kSize]) {});
+  } else {
+    with_activation<T>(a.activation, finish);
+  }
 }
 
 inline constexpr int kStridedThreads = 256;
@@ -204,7 +202,7 @@ NormArguments<T> arguments_of(const Norm& norm) {
   a.bias = data(norm.bias);
   a.norm = RowNorm<T>(a.columns, norm.eps, norm.centred);
   a.activation = norm.activation;
-  a.streaming = exceeds_cache(element_count(norm.x) * sizeof(T));
+  a.large = is_large(element_count(norm.x) * sizeof(T));
   return a;
 }
 
@@ -226,7 +224,7 @@ void run_norm(CudaHost& host, const Norm& norm) {
   const auto in_registers = [&]<int Threads, int Chunks>() {
     const auto kernel = arguments.residual == nullptr ? &norm_in_registers<T, false, Threads, Chunks>
                                                       : &norm_in_registers<T, true, Threads, Chunks>;
-    kernel<<<row_blocks(arguments.row_count, kRowsPerBlock<Threads>), kRowBlock<Threads>, 0, stream>>>(arguments);
+    kernel<<<row_grid<Threads>(arguments.row_count), kRowBlock<Threads>, 0, stream>>>(arguments);
   };
   if (!can_stay_in_registers(arguments) || !with_group<T>(arguments.columns, in_registers)) {
     norm_strided<T><<<row_blocks(arguments.row_count, 1), kStridedThreads, 0, stream>>>(arguments);

@@ -234,7 +234,7 @@ void run_norm_backward(CudaHost& host, const NormGradients& norm) {
   a.weight = data(norm.weight);
   a.weight_stride = norm.weight ? norm.weight->strides[0] : 1;
   a.norm = RowNorm<T>(a.columns, norm.eps, norm.centred);
-  a.streaming = exceeds_cache(element_count(norm.x) * sizeof(T));
+  a.streaming = is_large(element_count(norm.x) * sizeof(T));
   const void* pointers[] = {a.grad_x, a.grad, a.x, a.grad_sum};
   bool aligned = a.columns % kVectorSize<T> == 0 && a.weight_stride == 1 && is_aligned(a.weight);
   for (int operand = 0; operand < 4; ++operand) {

@@ -17,15 +17,15 @@
 
 namespace fuseconv::cuda {
 
-inline constexpr int kPointwiseThreads = 256;
+inline constexpr int kPointwiseThreads = 128;
 
 // Runs a thread takes. Of 16 bytes one is best: more occupy registers that other threads would have loads in flight
-// with.
-template <int Size>
-inline constexpr int kPointwiseUnroll = Size == 1 ? 4 : 1;
-
-// A larger result than the second-level cache of any GPU holds goes past it: nothing reads it from there.
-inline constexpr int64_t kStreamedBytes = int64_t{64} << 20;
+// with, and leave a small tensor to fewer threads. Two of a formula with a member kCostly, and in f64: they share what
+// it needs of constants.
+template <class Formula, class T, int Size>
+inline constexpr int kPointwiseUnroll = Size == 1                                          ? 4
+                                        : sizeof(T) == 8 || requires { Formula::kCostly; } ? 2
+                                                                                           : 1;
 
 // An operand of a formula is an object with two members. `fetch<Size>(offset)` starts what takes long, and
 // `values<T, Size>(fetched)` makes of it the values that the formula takes. This one is a tensor.
@@ -33,13 +33,14 @@ template <class T>
 struct TensorOperand {
   const T* data;
   bool constant;  // along the innermost axis
+  bool large;
 
   template <int Size>
   __device__ __forceinline__ Run<T, Size> fetch(int64_t offset) const {
     if (Size > 1 && constant) {
       return constant_run<T, Size>(data[offset]);
     }
-    return load_run<Size>(data + offset);
+    return load_run<Size>(read_once(data + offset, large));
   }
 
   template <class, int Size>
@@ -57,9 +58,9 @@ struct TensorOperand {
 
 template <class Formula, int Size, class T, class... Operands, int... I>
 __device__ __forceinline__ void run_pointwise(const IndexSpace<uint32_t, sizeof...(Operands) + 1>& space,
-                                              const Formula& formula, T* y, bool streamed,
-                                              std::integer_sequence<int, I...>, const Operands&... operands) {
-  constexpr int kUnroll = kPointwiseUnroll<Size>;
+                                              const Formula& formula, T* y, std::integer_sequence<int, I...>,
+                                              const Operands&... operands) {
+  constexpr int kUnroll = kPointwiseUnroll<Formula, T, Size>;
   using Fetched = ::cuda::std::tuple<decltype(operands.template fetch<Size>(0))...>;
   const uint32_t first = blockIdx.x * (kPointwiseThreads * kUnroll) + threadIdx.x;
   if (first >= space.count) {
@@ -84,7 +85,7 @@ __device__ __forceinline__ void run_pointwise(const IndexSpace<uint32_t, sizeof.
       for (int i = 0; i < Size; ++i) {
         results[i] = value_of(formula(::cuda::std::get<I>(inputs).values[i]...));
       }
-      store_run(y + offsets[u][0], narrow_run<T>(results), streamed);
+      store_run(y + offsets[u][0], narrow_run<T>(results));
     }
   }
 }
@@ -92,15 +93,14 @@ __device__ __forceinline__ void run_pointwise(const IndexSpace<uint32_t, sizeof.
 template <class Formula, class T, int Size, class... Operands>
 __global__ void __launch_bounds__(kPointwiseThreads)
     pointwise_kernel(const __grid_constant__ IndexSpace<uint32_t, sizeof...(Operands) + 1> space,
-                     const __grid_constant__ Formula formula, T* y, bool streamed,
-                     const __grid_constant__ Operands... operands) {
-  run_pointwise<Formula, Size>(space, formula, y, streamed, std::make_integer_sequence<int, sizeof...(Operands)>{},
-                               operands...);
+                     const __grid_constant__ Formula formula, T* y, const __grid_constant__ Operands... operands) {
+  run_pointwise<Formula, Size>(space, formula, y, std::make_integer_sequence<int, sizeof...(Operands)>{}, operands...);
 }
 
 template <class T>
 TensorOperand<T> operand(const Loop& loop, int index, const In& tensor, int64_t offset) {
-  return {static_cast<const T*>(tensor.data) + offset, loop.strides[index][loop.rank - 1] == 0};
+  return {static_cast<const T*>(tensor.data) + offset, loop.strides[index][loop.rank - 1] == 0,
+          is_large(element_count(tensor) * sizeof(T))};
 }
 template <class T, class Source>
 Source operand(const Loop&, int, const Source& source, int64_t offset) {
@@ -138,13 +138,12 @@ void in_slabs(const Loop& loop, int operands, int run, std::array<int64_t, kMaxO
 template <class T, int Size, class Formula, class... Inputs, int... I>
 void launch_pointwise(CudaHost& host, const Loop& loop, const Formula& formula, void* y,
                       std::integer_sequence<int, I...>, const Inputs&... inputs) {
-  const bool streamed = loop.count() * static_cast<int64_t>(sizeof(T)) > kStreamedBytes;
   in_slabs(loop, sizeof...(Inputs) + 1, Size, {}, [&](const Loop& slab, const auto& offsets) {
     const IndexSpace<uint32_t, sizeof...(Inputs) + 1> space(slab, Size);
-    constexpr int kTile = kPointwiseThreads * kPointwiseUnroll<Size>;
+    constexpr int kTile = kPointwiseThreads * kPointwiseUnroll<Formula, T, Size>;
     const int64_t blocks = (static_cast<int64_t>(space.count) + kTile - 1) / kTile;
     pointwise_kernel<Formula, T, Size><<<blocks, kPointwiseThreads, 0, stream_of(host)>>>(
-        space, formula, static_cast<T*>(y) + offsets[0], streamed, operand<T>(slab, I + 1, inputs, offsets[I + 1])...);
+        space, formula, static_cast<T*>(y) + offsets[0], operand<T>(slab, I + 1, inputs, offsets[I + 1])...);
     check_launch("a pointwise kernel");
   });
 }

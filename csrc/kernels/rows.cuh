@@ -52,16 +52,10 @@ class Group {
  public:
   template <class Combine, class A, int N>
   __device__ __forceinline__ void reduce(Combine combine, A (&values)[N]) {
-    constexpr int kLanes = Threads < 32 ? Threads : 32;
-#pragma unroll
-    for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        values[i] = combine(values[i], __shfl_xor_sync(0xffffffffu, values[i], distance));
-      }
-    }
+    combine_lanes<(Threads < 32 ? Threads : 32)>(combine, values);
     if constexpr (Threads > 32) {
-      // Two places take turns: one barrier is enough, since the next one comes before a place is written again.
+      // Two places take turns: one barrier is enough, since the next one comes before a place is written again. Each
+      // warp combines what all have left, lane by lane: in turn it would take as many steps as there are warps.
       constexpr int kWarps = Threads / 32;
       __shared__ A partial[2][N][kWarps];
       A(&place)[N][kWarps] = partial[turn_];
@@ -75,12 +69,9 @@ class Group {
       __syncthreads();
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        values[i] = place[i][0];
-#pragma unroll
-        for (int warp = 1; warp < kWarps; ++warp) {
-          values[i] = combine(values[i], place[i][warp]);
-        }
+        values[i] = place[i][threadIdx.x % kWarps];
       }
+      combine_lanes<kWarps>(combine, values);
     }
   }
 
@@ -92,19 +83,50 @@ class Group {
   }
 
  private:
+  // Over lanes side by side, of a warp's 32.
+  template <int Lanes, class Combine, class A, int N>
+  static __device__ __forceinline__ void combine_lanes(Combine combine, A (&values)[N]) {
+#pragma unroll
+    for (int distance = Lanes / 2; distance > 0; distance /= 2) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        values[i] = combine(values[i], __shfl_xor_sync(0xffffffffu, values[i], distance));
+      }
+    }
+  }
+
   int turn_ = 0;
 };
 
 // Threads of a block whose rows are held by groups of Threads, and rows that it holds at a time.
 template <int Threads>
-inline constexpr int kRowBlock = Threads > 128 ? Threads : 128;
+inline constexpr int kRowBlock = Threads > 32 ? Threads : 128;
 template <int Threads>
 inline constexpr int kRowsPerBlock = kRowBlock<Threads> / Threads;
 
-// Blocks on a multiprocessor such that a thread has registers for so many bytes and 48 more. Left alone, the compiler
+// Blocks on a multiprocessor such that a thread has registers for so many bytes and some more. Left alone, the compiler
 // takes as many as there are, and too few rows are in flight.
-template <int Threads, int Bytes>
-inline constexpr int kResidentBlocks = std::max<int>(1, 65536 / ((Bytes / 4 + 48) * kRowBlock<Threads>));
+template <int Threads, int Bytes, int More = 48>
+inline constexpr int kResidentBlocks = std::max<int>(1, 65536 / ((Bytes / 4 + More) * kRowBlock<Threads>));
+
+// The row of a group in a grid that has one for each, and whether it has one: a group without a row repeats the last.
+// In place of a loop over rows, which would keep registers.
+struct GroupRow {
+  int64_t index;
+  bool active;
+};
+template <int Threads>
+__device__ __forceinline__ GroupRow row_of_block(int64_t row_count) {
+  const int64_t block = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
+  const int64_t index = block * kRowsPerBlock<Threads> + threadIdx.x / Threads;
+  return {min(index, row_count - 1), index < row_count};
+}
+template <int Threads>
+dim3 row_grid(int64_t row_count) {
+  const int64_t blocks = (row_count + kRowsPerBlock<Threads> - 1) / kRowsPerBlock<Threads>;
+  const int64_t width = std::min(blocks, kMaxBlocks);
+  return dim3(static_cast<unsigned>(width), static_cast<unsigned>((blocks + width - 1) / width));
+}
 
 // The rows of a block in turn. All its threads go round alike; a group without a row repeats the last one.
 template <int Threads, class Body>
@@ -119,7 +141,7 @@ __device__ __forceinline__ void for_each_row(int64_t row_count, Body body) {
 
 // Rows in the registers of a group: a thread holds Chunks runs, Threads runs apart. Past the end of the row it holds
 // `outside`.
-template <class T, int Threads, class LoadRun = Load, int Chunks>
+template <class T, int Threads, int Chunks>
 __device__ __forceinline__ void fetch_row(const T* x, Run<T> (&runs)[Chunks], int lane, int columns,
                                           Compute<T> outside) {
 #pragma unroll
@@ -127,7 +149,7 @@ __device__ __forceinline__ void fetch_row(const T* x, Run<T> (&runs)[Chunks], in
     const int column = (chunk * Threads + lane) * kVectorSize<T>;
     runs[chunk] = constant_run(narrow<T>(outside));
     if (column < columns) {
-      runs[chunk] = LoadRun{}(x + column);
+      runs[chunk] = load_run(x + column);
     }
   }
 }
@@ -192,13 +214,17 @@ bool with_group(int64_t columns, Function function, Shape<Threads, PerThread>...
   return (fits.template operator()<Threads, PerThread>() || ...);
 }
 
-// Up to 32 values a thread: what it does once a row is a good part of its work. Up to 16 of f64, which take as many
-// registers.
+// Up to 32 values of f16 and bf16 a thread: what it does once a row is a good part of its work. Of f32 and f64, which
+// take two and four times the registers, up to 16 as a rule.
 template <class T, class Function>
 bool with_group(int64_t columns, Function function) {
   if constexpr (sizeof(T) == 8) {
     return with_group<T>(columns, function, Shape<8, 8>{}, Shape<32, 8>{}, Shape<32, 16>{}, Shape<128, 8>{},
                          Shape<128, 16>{}, Shape<256, 16>{}, Shape<512, 16>{});
+  } else if constexpr (sizeof(T) == 4) {
+    return with_group<T>(columns, function, Shape<8, 8>{}, Shape<8, 16>{}, Shape<32, 8>{}, Shape<32, 16>{},
+                         Shape<32, 24>{}, Shape<64, 16>{}, Shape<128, 16>{}, Shape<256, 16>{}, Shape<512, 16>{},
+                         Shape<512, 32>{});
   } else {
     return with_group<T>(columns, function, Shape<8, 8>{}, Shape<8, 16>{}, Shape<32, 8>{}, Shape<32, 16>{},
                          Shape<32, 24>{}, Shape<32, 32>{}, Shape<128, 16>{}, Shape<128, 24>{}, Shape<128, 32>{},
@@ -219,15 +245,6 @@ bool has_aligned_rows(const Loop& rows, int operand, int64_t column_stride, cons
     aligned &= rows.sizes[axis] == 1 || rows.strides[operand][axis] % kVectorSize<T> == 0;
   }
   return aligned;
-}
-
-// Whether results of so many bytes pass through the caches only.
-inline bool exceeds_cache(int64_t bytes) {
-  int device, cache;
-  check(cudaGetDevice(&device) == cudaSuccess &&
-            cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device) == cudaSuccess,
-        "fuseconv: the size of the device's cache cannot be read");
-  return bytes > cache;
 }
 
 }  // namespace fuseconv::cuda

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstring>
+#include <cuda/annotated_ptr>
 
 #include "core/cuda.cuh"
 
@@ -29,53 +30,33 @@ __device__ __forceinline__ Run<T> load_run(const T* x) {
   return load_run<kVectorSize<T>>(x);
 }
 
-// Ways to load a run of 16 bytes. A row that passes once through a processor's own cache drives out the weights that it
-// needs for every row, if nothing says which lines to keep (PTX ISA 8.0, ld.L1::no_allocate and L1::evict_last).
-struct Load {
-  template <class T>
-  __device__ __forceinline__ Run<T> operator()(const T* x) const {
-    return load_run(x);
-  }
-};
-struct LoadPassing {
-  template <class T>
-  __device__ __forceinline__ Run<T> operator()(const T* x) const {
-    uint4 bits;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(x)
-                 : "memory");
-    Run<T> run;
-    memcpy(&run, &bits, sizeof bits);
-    return run;
-  }
-};
-// Of memory that nobody writes meanwhile.
-struct LoadKept {
-  template <class T>
-  __device__ __forceinline__ Run<T> operator()(const T* x) const {
-    uint4 bits;
-    asm("ld.global.nc.L1::evict_last.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-        : "l"(x));
-    Run<T> run;
-    memcpy(&run, &bits, sizeof bits);
-    return run;
-  }
-};
+// Whether so many bytes are more than a second-level cache can be of use for: more than that of a Hopper GPU holds.
+inline bool is_large(int64_t bytes) { return bytes > int64_t{64} << 20; }
 
-// A streamed run marks its lines as the first to go from the caches.
+// Of a large tensor whose every line is read once while another is written: the same pointer, by which the second-level
+// cache keeps lines longer than those of the result. They will be of no use to anybody, but results leave the cache
+// sooner, and a norm takes 3 to 4 % less time (docs/performance.md, "What made the difference").
+template <class T>
+__device__ __forceinline__ const T* read_once(const T* x, bool large) {
+  using Property = ::cuda::access_property;
+  return ::cuda::associate_access_property(x, large ? Property(Property::persisting{}) : Property(Property::global{}));
+}
+
+// A streamed run marks its lines as the first to go from the caches. A run of 16 bytes is stored as one vector: left to
+// the compiler it may become four stores, each of which starts as soon as its words are there.
 template <class T, int Size>
-__device__ __forceinline__ void store_run(T* y, const Run<T, Size>& run, bool streamed) {
+__device__ __forceinline__ void store_run(T* y, const Run<T, Size>& run, bool streamed = false) {
   if constexpr (sizeof run == sizeof(uint4)) {
+    uint4 bits;
+    memcpy(&bits, &run, sizeof bits);
     if (streamed) {
-      uint4 bits;
-      memcpy(&bits, &run, sizeof bits);
       __stcs(reinterpret_cast<uint4*>(y), bits);
-      return;
+    } else {
+      __stwb(reinterpret_cast<uint4*>(y), bits);
     }
+  } else {
+    *reinterpret_cast<Run<T, Size>*>(y) = run;
   }
-  *reinterpret_cast<Run<T, Size>*>(y) = run;
 }
 
 template <class T, int Size = kVectorSize<T>>

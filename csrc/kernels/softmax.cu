@@ -171,7 +171,7 @@ void run_softmax(cudaStream_t stream, const Softmax& softmax) {
   a.y = static_cast<T*>(softmax.y.data);
   a.mask = softmax.mask ? static_cast<const T*>(softmax.mask->data) : nullptr;
   a.mask_in_runs = has_aligned_rows<T>(a.rows, 1, a.mask_stride, a.mask);
-  a.streaming = exceeds_cache(element_count(softmax.y) * sizeof(T));
+  a.streaming = is_large(element_count(softmax.y) * sizeof(T));
   const auto in_registers = [&]<int Threads, int Chunks>() {
     softmax_in_registers<T, Threads, Chunks>
         <<<row_blocks(a.row_count, kRowsPerBlock<Threads>), kRowBlock<Threads>, 0, stream>>>(a);

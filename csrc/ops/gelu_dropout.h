@@ -29,6 +29,8 @@ struct GeluDropout {
   static void cuda(CudaHost& host, In x, InI64 seed, double p, Out y);
 
   struct Formula {
+    static constexpr bool kCostly = true;  // an element takes longer to compute than to move
+
     template <class A>
     FUSECONV_INLINE A operator()(A x, A factor) const {
       const A y = Gelu{}(x);
