@@ -21,7 +21,7 @@ from typing import Any
 import record
 import torch
 from cases import DTYPES, Call, Case, Operands, cases
-from clock import AGAIN, COLD_BYTES, microseconds, noise, ratio
+from clock import AGAIN, COLD_BYTES, COLD_SETS, microseconds, noise, ratio
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -87,10 +87,15 @@ def moved(case: Case, operands: Operands) -> int:
     return sum(tensor.nbytes for tensor in (*operands.tensors, *results) if isinstance(tensor, Tensor))
 
 
+def cold_sets(size: int) -> int:
+    """Returns how many sets of operands of so many bytes a call has to take in turn to find none in a cache."""
+    return max(COLD_SETS, -(-COLD_BYTES // size))
+
+
 def limit(case: Case, device: str, size: int) -> list[Call]:
     """Returns calls that do the least there is to do: the products alone, or a copy of as many bytes."""
     if not case.products:
-        copies = -(-COLD_BYTES // size) if device == "cuda" else 1
+        copies = cold_sets(size) if device == "cuda" else 1
         # By a kernel: the driver's own copy takes half as long again for some sizes and places.
         pairs = [(torch.randn(size // 8, device=device), torch.empty(size // 8, device=device)) for _ in range(copies)]
         return [lambda pair=pair: torch.neg(pair[0], out=pair[1]) for pair in pairs]
@@ -102,9 +107,7 @@ def limit(case: Case, device: str, size: int) -> list[Call]:
         )
 
     one = sum(m * k + n * k for m, n, k in case.products) * DTYPES[case.dtype].itemsize
-    sets = [
-        [product(*sizes) for sizes in case.products] for _ in range(1 + COLD_BYTES // one if device == "cuda" else 1)
-    ]
+    sets = [[product(*sizes) for sizes in case.products] for _ in range(cold_sets(one) if device == "cuda" else 1)]
     return [lambda pairs=pairs: [torch.mm(x, w.t()) for x, w in pairs] for pairs in sets]
 
 
@@ -112,9 +115,7 @@ def measure(case: Case, device: str, peers: Sequence[str], backend: str, rounds:
     """Returns the row of a case."""
     operands = case.draw(device)
     worst, size = check(case, operands), moved(case, operands)
-    sets = [operands]
-    while device == "cuda" and len(sets) * size < COLD_BYTES:
-        sets.append(case.draw(device))
+    sets = [operands, *(case.draw(device) for _ in range(1, cold_sets(size) if device == "cuda" else 1))]
     calls: dict[str, list[Call]] = {"us": [bound(case.ours, one, case) for one in sets]}
     calls[AGAIN] = calls["us"]
     calls["limit_us"] = limit(case, device, size)

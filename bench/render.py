@@ -4,7 +4,7 @@
 
 A table stands between `<!-- table: FILE KEY=VALUE,... ... -->` and `<!-- end -->`: the rows of bench/results/FILE whose
 KEY is one of the VALUEs, a shape written as 128x3072x768. `mean=KEY,...` gives geometric means in place of the rows, a
-line for each value of the keys. Rows of whole models have columns of their own.
+line for each value of the keys. Rows of whole models and of bench/counters.py have columns of their own.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def table(marker: str) -> Iterator[str]:
     yield ""
     if "model" in rows[0]:
         yield from model_lines(rows)
+    elif "issue_percent" in rows[0]:
+        yield from counter_lines(rows)
     else:
         yield from mean_lines(rows, means) if means else row_lines(rows)
 
@@ -68,6 +70,20 @@ def model_lines(rows: Sequence[Row]) -> Iterator[str]:
         figures = [f"{one:.2f}x" if one else "" for one in nearest]
         cells = [row["model"], row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"])]
         yield f"| {' | '.join(cells)} |"
+
+
+def counter_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields a line a kernel: its time, what of the machine is at work, and what its warps wait for most."""
+    yield "| op | act | dtype | shape | by | µs | DRAM | issue slots | instructions | busiest pipe | waits for |"
+    yield "|---|---|---|---|---|--:|--:|--:|--:|---|---|"
+    for row in rows:
+        names = [word(row, key) for key in ("op", "act", "dtype")]
+        shape = word(row, "shape").replace("x", ", ")
+        figures = [f"{row['us']:.1f}", f"{row['dram_percent']:.0f} %", f"{row['issue_percent']:.0f} %"]
+        pipe, at_work = row["pipe"].split()
+        waits = row["stall"].split()[0].replace("_", " ")
+        made = [f"{row['instructions']:.1f}", f"{pipe} {float(at_work):.0f} %", waits]
+        yield f"| {' | '.join([*names, shape, row['by'], *figures, *made])} |"
 
 
 def row_lines(rows: Sequence[Row]) -> Iterator[str]:

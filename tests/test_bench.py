@@ -18,6 +18,7 @@ sys.path.insert(0, str(BENCH))
 
 import cases  # noqa: E402  # scripts, not a package
 import clock  # noqa: E402
+import counters  # noqa: E402
 import record  # noqa: E402
 import render  # noqa: E402
 
@@ -91,6 +92,20 @@ def test_ratios_are_of_the_same_round():
     times = {"us": [1.0, 2.0, 4.0], "again": [1.0, 2.2, 4.0], "eager_us": [2.0, 4.0, 7.0]}
     assert clock.ratio(times, "eager_us", "us") == 2
     assert clock.noise(times, "us") == 0
+
+
+def test_counts_of_a_kernel_are_a_row_of_the_page():
+    case = next(case for case in cases.cases("cuda") if case.op == "rms_norm")
+    kernel = {metric: "1,000" if metric.startswith("smsp__inst") else "2" for metric in counters.METRICS}
+    kernel["Kernel Name"] = "void ours::(anonymous namespace)::norm_rows<float, (int)4>(Arguments<float>)"
+    kernel["sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active"] = "50.5"
+    kernel["smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio"] = "7"
+    row = counters.row(case, "ours", 8000, kernel, {"gpu__time_duration.sum": "ns"})
+    assert (row["kernel"], row["us"], row["instructions"]) == ("norm_rows", 0.002, 4.0)
+    assert (row["pipe"], row["stall"]) == ("xu 50.50", "barrier 7.00")
+    assert "| rms_norm |  | f32 | 16384, 4096 | ours | 0.0 | 2 % | 2 % | 4.0 | xu 50 % | barrier |" in list(
+        render.counter_lines([row])
+    )
 
 
 def test_the_page_is_what_the_files_hold():
