@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from fuseconv import failing_sizes
 from fuseconv.bundle import Manifest, open_bundle
 from fuseconv.capture import Program
 from fuseconv.contract import Contract
@@ -149,12 +149,16 @@ def _elements(shape: Sequence[int | torch.SymInt], values: Mapping[Any, int]) ->
 
 
 def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
-    """Runs the original program, in its own dtype and in float64."""
+    """Runs the original program, in its own dtype and in float64.
+
+    Raises:
+        UnsupportedError: it fails at some of these sizes.
+        UsageError: it fails on what is drawn for the contract.
+    """
     module = program.exported.module(check_guards=False)
     references = []
     for case in chosen:
-        with torch.no_grad():
-            original = tuple(pytree.tree_leaves(module(*case.inputs)))
+        original = failing_sizes.run(module, program.contract, case.inputs)
         references.append(Reference(case, original, run_in_float64(program, case.inputs)))
     return references
 

@@ -1,0 +1,143 @@
+"""A captured program that fails at sizes of its own contract: which of them it takes, found by trying.
+
+torch.export holds a range of sizes against what the model's shapes ask, not against what its weights hold: a table of
+512 positions is captured for 1024, and looking up the last of them is an error when the program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from fuseconv.contract import Contract, Dim
+from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
+from fuseconv.inputs import LARGEST, draw, example_sizes
+from fuseconv.matching.nodes import source_line
+
+
+def run(module: GraphModule, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Runs a captured program and returns the leaves of its output.
+
+    Args:
+        module: of an exported program.
+        contract: what it takes.
+        inputs: one tensor per contract input, of sizes that the contract allows.
+
+    Raises:
+        UnsupportedError: it fails at these sizes and runs at others; says at which.
+        UsageError: it fails at whatever sizes, on what is drawn for the contract.
+    """
+    try:
+        return _run(module, inputs)
+    except torch.OutOfMemoryError:
+        raise  # says nothing about the sizes that the model takes
+    except Exception as error:
+        raise _explained(error, module, contract, inputs) from error
+
+
+def _run(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        return tuple(pytree.tree_leaves(module(*inputs)))
+
+
+def _explained(
+    error: Exception, module: GraphModule, contract: Contract, inputs: tuple[torch.Tensor, ...]
+) -> FuseconvError:
+    where = _failing_line(module, inputs)
+    why = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+    sizes = _sizes(contract, inputs)
+    at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+
+    def takes(tried: Mapping[str, int]) -> bool:
+        try:
+            _run(module, draw(contract, tried, seed=0))
+        except torch.OutOfMemoryError:
+            return True
+        except Exception:  # noqa: BLE001 - that it fails is the answer
+            return False
+        return True
+
+    known = next(filter(takes, _some(contract)), None)
+    if known is None:
+        return UsageError(
+            f"the model fails on inputs that are drawn for it{f', at {at}' if at else ''}: {why}",
+            where=where,
+            fix="correct --input (sizes, dtypes, ranges) or --input-range",
+        )
+    for name, dim in contract.dims().items():
+        taken = _range(dim, known, takes)
+        if taken != (dim.min, dim.max):
+            only = dim.narrowed(*taken, dim.step)
+            return UnsupportedError(
+                f"the model works only with {name} within {only.min}..{only.max}; it fails at {at}: {why}",
+                where=where,
+                fix=f"write {only} in --input, or export the program with that range",
+            )
+    return UnsupportedError(
+        f"the model fails at {at}: {why}", where=where, fix="give the dims ranges that leave these sizes out"
+    )
+
+
+def _some(contract: Contract) -> Iterator[dict[str, int]]:
+    """Yields sizes to begin with: small ones of which no two are alike, then all dims about as large as each other."""
+    yield example_sizes(contract)
+    dims = contract.dims()
+    for exponent in range(1, LARGEST.bit_length() if dims else 0):
+        yield {name: dim.allowed(2**exponent) for name, dim in dims.items()}
+
+
+def _range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str, int]], bool]) -> tuple[int, int]:
+    """Returns the smallest and the largest size of a dim that is taken, the others being as in `taken`.
+
+    Sizes above the largest that is ever tried count as taken.
+    """
+
+    def one(size: int) -> bool:
+        return takes({**taken, dim.name: size})
+
+    known, top = taken[dim.name], dim.allowed(LARGEST)
+    low = dim.min if one(dim.min) else _last(known, dim.min, -dim.step, one)
+    return low, dim.max if top <= known or one(top) else _last(known, top, dim.step, one)
+
+
+def _last(taken: int, refused: int, step: int, takes: Callable[[int], bool]) -> int:
+    """Returns the size farthest from `taken` towards `refused` that is taken, by bisection."""
+    while (gap := (refused - taken) // step) > 1:
+        middle = taken + gap // 2 * step
+        taken, refused = (middle, refused) if takes(middle) else (taken, middle)
+    return taken
+
+
+def _sizes(contract: Contract, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+    """Returns the size of each symbolic dim in a call."""
+    return {
+        size.name: length
+        for spec, tensor in zip(contract.inputs, inputs, strict=True)
+        for size, length in zip(spec.shape, tensor.shape, strict=True)
+        if isinstance(size, Dim)
+    }
+
+
+class _Followed(Interpreter):
+    """Remembers the node that it runs."""
+
+    node: Node | None = None
+
+    def run_node(self, n: Node) -> Any:
+        self.node = n
+        return super().run_node(n)
+
+
+def _failing_line(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> str:
+    """Returns the model's line whose op raises; empty where none does when they are run one by one."""
+    followed = _Followed(module)
+    try:
+        with torch.no_grad():
+            followed.run(*inputs)
+    except Exception:  # noqa: BLE001 - the one that is being explained
+        return source_line(followed.node) if followed.node is not None else ""
+    return ""
