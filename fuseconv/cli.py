@@ -20,7 +20,7 @@ import click
 
 from fuseconv import __version__
 from fuseconv.commands.outcome import Outcome
-from fuseconv.errors import FileError, FuseconvError, UsageError
+from fuseconv.errors import FileError, FuseconvError, UpstreamError, UsageError, is_out_of_memory
 
 SCHEMA = 1
 INTERRUPTED = 130
@@ -127,8 +127,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = str(error.filename or "")
         return end.fail(FileError(error.strerror or str(error), where=where, fix="check path, rights and space"), 6)
     except Exception as error:  # noqa: BLE001 - the one place where a bug becomes an exit status
-        what = f"a bug in fuseconv: {type(error).__name__}: {error}"
-        return end.fail(FuseconvError(what, fix=HANDLER_FIX), FuseconvError.exit_status)
+        told = _unforeseen(error)
+        return end.fail(told, told.exit_status)
+
+
+def _unforeseen(error: Exception) -> FuseconvError:
+    if is_out_of_memory(error):
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        fix = "free some, narrow the ranges of --input, or convert with --device cpu"
+        return UpstreamError(f"memory ran out: {reason}", fix=fix)
+    return FuseconvError(f"a bug in fuseconv: {type(error).__name__}: {error}", fix=HANDLER_FIX)
 
 
 def _as_usage(error: click.ClickException, command: str) -> UsageError:

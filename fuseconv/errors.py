@@ -5,6 +5,7 @@ The command line prints the three lines and exits with `exit_status`; `--json` c
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 
@@ -101,3 +102,11 @@ class FileError(FuseconvError):
     def absent(path: object) -> FileError:
         """Returns the error of a path that leads nowhere."""
         return FileError("there is no such file or folder", where=str(path), fix="check the path")
+
+
+_FULL = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether an error of Python's, torch's or CUDA's says that memory ran out."""
+    return isinstance(error, MemoryError) or bool(_FULL.search(str(error)))

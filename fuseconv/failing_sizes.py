@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from fuseconv.contract import Contract, Dim
-from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
+from fuseconv.errors import FuseconvError, UnsupportedError, UsageError, is_out_of_memory
 from fuseconv.inputs import LARGEST, draw, example_sizes
 from fuseconv.matching.nodes import source_line
 
@@ -33,9 +33,9 @@ def run(module: GraphModule, contract: Contract, inputs: tuple[torch.Tensor, ...
     """
     try:
         return _run(module, inputs)
-    except torch.OutOfMemoryError:
-        raise  # says nothing about the sizes that the model takes
     except Exception as error:
+        if is_out_of_memory(error):
+            raise  # says nothing about the sizes that the model takes
         raise _explained(error, module, contract, inputs) from error
 
 
@@ -55,10 +55,8 @@ def _explained(
     def takes(tried: Mapping[str, int]) -> bool:
         try:
             _run(module, draw(contract, tried, seed=0))
-        except torch.OutOfMemoryError:
-            return True
-        except Exception:  # noqa: BLE001 - that it fails is the answer
-            return False
+        except Exception as failure:  # noqa: BLE001 - whether it fails is the answer
+            return is_out_of_memory(failure)
         return True
 
     known = next(filter(takes, _some(contract)), None)

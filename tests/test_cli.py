@@ -355,7 +355,13 @@ def test_interruption_and_bugs_have_their_own_status(
 ) -> None:
     from fuseconv.rulebook import own_rules
 
-    for error, expected in ((KeyboardInterrupt(), 130), (RuntimeError("boom"), 7)):
+    for error, expected in (
+        (KeyboardInterrupt(), 130),
+        (RuntimeError("boom"), 7),
+        (MemoryError(), 5),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), 5),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), 5),
+    ):
 
         def fail(*_: object, error: BaseException = error, **__: object) -> None:
             raise error

@@ -100,7 +100,7 @@ def test_memory_that_runs_out_says_nothing_of_sizes(monkeypatch):
     captured = small_bundle.program(Positions(), ["x=f32[2,seq:2..16,4]"])
 
     def full(*_):
-        raise torch.OutOfMemoryError("out of memory")
+        raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(failing_sizes, "_run", full)
     with pytest.raises(torch.OutOfMemoryError):
