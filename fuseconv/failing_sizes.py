@@ -41,16 +41,23 @@ def run(module: GraphModule, contract: Contract, inputs: tuple[torch.Tensor, ...
 
 def _run(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     with torch.no_grad():
-        return tuple(pytree.tree_leaves(module(*inputs)))
+        outputs = tuple(pytree.tree_leaves(module(*inputs)))
+    if any(x.is_cuda for x in inputs):
+        torch.cuda.synchronize()  # what a kernel has to say is said here, and not of a later call
+    return outputs
 
 
 def _explained(
     error: Exception, module: GraphModule, contract: Contract, inputs: tuple[torch.Tensor, ...]
 ) -> FuseconvError:
+    why = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), 'no message')}"
+    at = ", ".join(f"{name} = {size}" for name, size in _sizes(contract, inputs).items())
+    if isinstance(error, torch.AcceleratorError):  # after which nothing runs in this process any more
+        return UnsupportedError(
+            f"the model fails on the GPU{f' at {at}' if at else ''}: {why}",
+            fix="narrow the ranges of --input; with --device cpu the error says which sizes the model takes",
+        )
     where = _failing_line(module, inputs)
-    why = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
-    sizes = _sizes(contract, inputs)
-    at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
     def takes(tried: Mapping[str, int]) -> bool:
         try:

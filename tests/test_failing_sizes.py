@@ -105,3 +105,21 @@ def test_memory_that_runs_out_says_nothing_of_sizes(monkeypatch):
     monkeypatch.setattr(failing_sizes, "_run", full)
     with pytest.raises(torch.OutOfMemoryError):
         refer(captured, cases(captured))
+
+
+def test_nothing_is_tried_after_a_kernel_has_stopped(monkeypatch):
+    captured = small_bundle.program(Positions(), ["x=f32[2,seq:2..64,4]"])
+    calls = []
+
+    def stopped(*_):
+        calls.append(1)
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered\nmore")
+
+    monkeypatch.setattr(failing_sizes, "_run", stopped)
+    error = failure(captured, {"seq": 64})
+    assert (
+        error.what
+        == "the model fails on the GPU at seq = 64: AcceleratorError: CUDA error: device-side assert triggered"
+    )
+    assert "--device cpu" in error.fix
+    assert len(calls) == 1
