@@ -142,8 +142,8 @@ def cases(device: str, backend: str = "auto") -> Iterator[Case]:
         for m, h, k in GATED if large else [(128, 1024, 512)]:
             shapes, product = ((m, k), (2 * h, k), None), ((m, 2 * h, k),)
             yield from op_case("linear_gated", dtype, shapes, ("silu",), act="silu", shape=(m, h, k), products=product)
-        for batch, *widths in PERCEPTRONS if large else PERCEPTRONS[:2]:
-            yield from perceptron_case(dtype, batch, widths)
+        for act, (batch, *widths) in itertools.product(("relu", "gelu"), PERCEPTRONS if large else PERCEPTRONS[:2]):
+            yield from perceptron_case(dtype, batch, widths, act)
         for batch, width, layers in TRAINED if large else TRAINED[:2]:
             yield model_case(dtype, batch, width, layers, learns=False)
             yield model_case(dtype, batch, width, layers, learns=True)
@@ -220,14 +220,14 @@ def seed_cases() -> Iterator[Case]:
         yield from op_case("attention_score", dtype, scores, (1.0,), shape=(side,) * 3, products=product)
 
 
-def perceptron_case(dtype: str, batch: int, widths: Sequence[int]) -> Iterator[Case]:
+def perceptron_case(dtype: str, batch: int, widths: Sequence[int], act: str) -> Iterator[Case]:
     """Yields mlp: two or three layers in one kernel."""
     sizes = list(itertools.pairwise(widths))
     layers: list[tuple[int, ...] | None] = [shape for k, n in sizes for shape in ((n, k), (n,))]
     layers += [None] * (6 - len(layers))
     products = tuple((batch, n, k) for k, n in sizes)
     shapes = ((batch, widths[0]), *layers)
-    yield from op_case("mlp", dtype, shapes, ("relu",), act="relu", shape=(batch, *widths), products=products)
+    yield from op_case("mlp", dtype, shapes, (act,), act=act, shape=(batch, *widths), products=products)
 
 
 def model_case(dtype: str, batch: int, width: int, layers: int, *, learns: bool) -> Case:
