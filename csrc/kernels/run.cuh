@@ -34,8 +34,8 @@ __device__ __forceinline__ Run<T> load_run(const T* x) {
 inline bool is_large(int64_t bytes) { return bytes > int64_t{64} << 20; }
 
 // Of a large tensor whose every line is read once while another is written: the same pointer, by which the second-level
-// cache keeps lines longer than those of the result. They will be of no use to anybody, but results leave the cache
-// sooner, and a norm takes 3 to 4 % less time (docs/performance.md, "What made the difference").
+// cache keeps lines longer than those of the result. They will be of no use to anybody, but a norm takes 3 to 4 % less
+// time, it seems because results leave the cache sooner (docs/performance.md, "What made the difference").
 template <class T>
 __device__ __forceinline__ const T* read_once(const T* x, bool large) {
   using Property = ::cuda::access_property;
