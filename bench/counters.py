@@ -16,7 +16,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Counts, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--shape", nargs="+", default=[], help="as 16384x4096")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=["compile"])
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args()
     arguments.device, arguments.backend = "cuda", "auto"
     if arguments.inside:
         make_calls(arguments)
