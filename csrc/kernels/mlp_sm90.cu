@@ -1,15 +1,14 @@
-// The launch of kernels/mlp_sm90.cuh.
+// The launches of kernels/mlp_sm90.cuh and mlp_sm90_split.cuh.
 #include <cudaTypedefs.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "kernels/mlp_sm90.cuh"
+#include "kernels/mlp_sm90_split.cuh"
 
 namespace fuseconv::cuda {
 namespace {
-
-using mlp::Shape;
 
 int attribute(cudaDeviceAttr name) {
   int device, value;
@@ -56,8 +55,8 @@ bool addressable(const void* data, int64_t rows, int64_t row_stride, int64_t col
 // The stride that a tensor map gets: of a single row any will do.
 int64_t stride_of(int64_t rows, int64_t stride) { return rows == 1 ? 256 : stride; }
 
-template <class Element, class S>
-void launch(const MlpProblem& p) {
+// `weight_rows` are those of a box of a weight.
+mlp::Arguments arguments(const MlpProblem& p, int weight_rows) {
   mlp::Arguments a{};
   const MlpLayer& last = p.layer[p.layers - 1];
   a.x = tensor_map(p.dtype, p.x, p.rows, p.layer[0].inputs, stride_of(p.rows, p.x_rows.strides[0][0]), 64);
@@ -69,27 +68,50 @@ void launch(const MlpProblem& p) {
   for (int i = 0; i < p.layers; ++i) {
     const MlpLayer& layer = p.layer[i];
     a.weight[i] = tensor_map(p.dtype, layer.weight, layer.outputs, layer.inputs,
-                             stride_of(layer.outputs, layer.weight_strides[0]), S::kWidth);
+                             stride_of(layer.outputs, layer.weight_strides[0]), weight_rows);
     a.layer[i] = {layer.bias, layer.bias_stride, layer.outputs, (layer.inputs + 63) / 64, layer.activation};
     a.steps += a.layer[i].steps;
   }
   a.layers = p.layers;
   a.rows = static_cast<int>(p.rows);
   a.tiles = static_cast<int>((p.rows + 63) / 64);
-  const auto kernel = &mlp::layers_kernel<Element, S>;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kBytes),
+  return a;
+}
+
+void launch(void (*kernel)(mlp::Arguments), const mlp::Arguments& a, int blocks, int cluster, int threads,
+            uint32_t shared_bytes, void* stream) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
              "cudaFuncSetAttribute");
-  cudaLaunchAttribute attributes[1];
+  cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(static_cast<unsigned>(std::min(attribute(cudaDevAttrMultiProcessorCount), a.tiles)));
-  launch.blockDim = dim3(384);
-  launch.dynamicSmemBytes = S::kBytes;
-  launch.stream = static_cast<cudaStream_t>(p.stream);
+  launch.gridDim = dim3(static_cast<unsigned>(blocks));
+  launch.blockDim = dim3(static_cast<unsigned>(threads));
+  launch.dynamicSmemBytes = shared_bytes;
+  launch.stream = static_cast<cudaStream_t>(stream);
   launch.attrs = attributes;
-  launch.numAttrs = 1;
+  launch.numAttrs = 2;
   check_cuda(cudaLaunchKernelEx(&launch, kernel, a), "launch of mlp_sm90");
+}
+
+template <class Element>
+void run(const MlpProblem& p) {
+  const int processors = attribute(cudaDevAttrMultiProcessorCount);
+  dispatch_width(p, [&]<int width>(std::integral_constant<int, width>) {
+    using mlp::Split;
+    using Shape = mlp::Shape<width>;
+    if (width == 256 && (p.rows + 63) / 64 <= processors / 2) {
+      const auto a = arguments(p, Split::kColumns);
+      launch(mlp::split_layers_kernel<Element>, a, 2 * a.tiles, 2, Split::kThreads, Split::kBytes, p.stream);
+    } else {
+      const auto a = arguments(p, width);
+      launch(mlp::layers_kernel<Element, Shape>, a, std::min(processors, a.tiles), 1, Shape::kThreads, Shape::kBytes,
+             p.stream);
+    }
+  });
 }
 
 }  // namespace
@@ -107,13 +129,11 @@ bool mlp_sm90_takes(const MlpProblem& p) {
 }
 
 void mlp_sm90(const MlpProblem& p) {
-  dispatch_width(p, [&]<int width>(std::integral_constant<int, width>) {
-    if (p.dtype == Dtype::bf16) {
-      launch<__nv_bfloat16, Shape<width>>(p);
-    } else {
-      launch<__half, Shape<width>>(p);
-    }
-  });
+  if (p.dtype == Dtype::bf16) {
+    run<__nv_bfloat16>(p);
+  } else {
+    run<__half>(p);
+  }
 }
 
 }  // namespace fuseconv::cuda

@@ -7,59 +7,23 @@
 // L2 where they do not: both warpgroups use a step, so that 128 rows pay for it.
 #pragma once
 
-#include "core/cuda.cuh"
-#include "core/linear/activation.cuh"
-#include "core/linear/sm90_instructions.cuh"
-#include "kernels/mlp.h"
+#include "kernels/mlp_sm90_layer.cuh"
 
 namespace fuseconv::cuda::mlp {
-
-using namespace linear::sm90;
 
 // Where a block keeps what in shared memory, in bytes from the first multiple of 1024.
 template <int width>
 struct Shape {
-  static constexpr int kWidth = width, kSteps = kWidth / 64;
+  static constexpr int kWidth = width, kSteps = kWidth / 64, kThreads = 384;
   static constexpr int kStages = kWidth == 256 ? 4 : kSteps * 3;  // of the ring of weights
   static constexpr int kSlots = 4 / kSteps;                       // tiles of x in flight a warpgroup
-  static constexpr uint32_t kWeightBytes = kWidth * 128, kBoxBytes = 64 * 128, kSlotBytes = kSteps * kBoxBytes;
-  static constexpr uint32_t kStagingBytes = 16 * 128;  // 64 columns of y of one warp
+  static constexpr uint32_t kWeightBytes = kWidth * 128, kSlotBytes = kSteps * kBoxBytes;
   static constexpr uint32_t kX = kStages * kWeightBytes, kStaging = kX + 2 * kSlots * kSlotBytes;
-  static constexpr uint32_t kBias = kStaging + 8 * 2 * kStagingBytes;
+  static constexpr uint32_t kBias = kStaging + 8 * 2 * kStripBytes;
   static constexpr uint32_t kWeightFull = kBias + 3 * kWidth * 2, kWeightEmpty = kWeightFull + kStages * 8;
   static constexpr uint32_t kXFull = kWeightEmpty + kStages * 8, kXEmpty = kXFull + 2 * kSlots * 8;
   static constexpr uint32_t kBytes = kXEmpty + 2 * kSlots * 8 + 1024;
   static_assert(kBytes <= 227 * 1024);
-};
-
-struct Layer {
-  const void* bias;
-  int64_t bias_stride;
-  int outputs;
-  int steps;  // of 64 along k
-  Activation activation;
-};
-
-struct Arguments {
-  CUtensorMap x, y, weight[3];
-  Layer layer[3];
-  int layers, rows, tiles;
-  int steps;           // of all layers
-  void* y_by_element;  // where rows of y are not at multiples of 16 bytes; else null
-};
-
-// A position in a ring, and the parity of the round.
-template <int kSize>
-struct Ring {
-  int at = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++at == kSize) {
-      at = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 __device__ __forceinline__ void barrier_arrive_many(uint32_t barrier, uint32_t count) {
@@ -142,60 +106,12 @@ __device__ __forceinline__ void copy_x(const Arguments& a, uint32_t shared, int 
       if (tile < a.tiles) {
         const uint32_t full = shared + S::kXFull + slot * 8;
         barrier_wait(shared + S::kXEmpty + slot * 8, ring.parity ^ 1);
-        barrier_expect(full, steps * S::kBoxBytes);
+        barrier_expect(full, steps * kBoxBytes);
         for (int step = 0; step < steps; ++step) {
-          load_box(shared + S::kX + slot * S::kSlotBytes + step * S::kBoxBytes, a.x, step * 64, tile * 64, full);
+          load_box(shared + S::kX + slot * S::kSlotBytes + step * kBoxBytes, a.x, step * 64, tile * 64, full);
         }
       }
     }
-  }
-}
-
-// a[s] = act(d + bias) of 16 columns each: this thread's 2 of every 8 columns, in rows r and r + 8.
-template <class Element, class Epilogue, int kWidth>
-__device__ __forceinline__ void activate(uint32_t (&a)[kWidth / 16][4], const float (&d)[kWidth / 2],
-                                         const Element* bias) {
-#pragma unroll
-  for (int j = 0; j < kWidth / 8; ++j) {
-    const float2 b = unpack(*reinterpret_cast<const uint32_t*>(bias + 8 * j), Element());
-    const float low = b.x * Epilogue::kScale, high = b.y * Epilogue::kScale;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      a[j / 2][j % 2 * 2 + half] =
-          pack(Epilogue::apply(fmaf(d[4 * j + 2 * half], Epilogue::kScale, low)),
-               Epilogue::apply(fmaf(d[4 * j + 2 * half + 1], Epilogue::kScale, high)), Element());
-    }
-  }
-}
-
-template <class Element, int kWidth>
-__device__ __forceinline__ void activate(Activation activation, uint32_t (&a)[kWidth / 16][4],
-                                         const float (&d)[kWidth / 2], const Element* bias) {
-  switch (activation) {
-    case Activation::none:
-      return activate<Element, linear::Epilogue<Activation::none>, kWidth>(a, d, bias);
-    case Activation::relu:
-      return activate<Element, linear::Epilogue<Activation::relu>, kWidth>(a, d, bias);
-    case Activation::gelu:
-      return activate<Element, linear::Epilogue<Activation::gelu>, kWidth>(a, d, bias);
-    case Activation::gelu_tanh:
-      return activate<Element, linear::Epilogue<Activation::gelu_tanh>, kWidth>(a, d, bias);
-    case Activation::silu:
-      return activate<Element, linear::Epilogue<Activation::silu>, kWidth>(a, d, bias);
-    case Activation::sigmoid:
-      return activate<Element, linear::Epilogue<Activation::sigmoid>, kWidth>(a, d, bias);
-    case Activation::tanh:
-      return activate<Element, linear::Epilogue<Activation::tanh>, kWidth>(a, d, bias);
-  }
-}
-
-// Columns that a layer does not have are 0, as their weights in the next layer are: 0 * NaN would be seen.
-template <int kSteps16>
-__device__ __forceinline__ void clear_beyond(uint32_t (&a)[kSteps16][4], int outputs, int thread_column) {
-#pragma unroll
-  for (int i = 0; i < kSteps16 * 4; ++i) {
-    const int column = i / 4 * 16 + i % 4 / 2 * 8 + thread_column;
-    a[i / 4][i % 4] = column + 1 < outputs ? a[i / 4][i % 4] : column < outputs ? a[i / 4][i % 4] & 0xffffu : 0u;
   }
 }
 
@@ -203,35 +119,20 @@ __device__ __forceinline__ void clear_beyond(uint32_t (&a)[kSteps16][4], int out
 template <class Element, class S>
 __device__ __forceinline__ void store(const Arguments& a, const uint32_t (&h)[S::kWidth / 16][4], int row,
                                       uint32_t staging, int& buffer, int lane) {
-  const int outputs = a.layer[a.layers - 1].outputs;
   if (a.y_by_element != nullptr) {
-#pragma unroll
-    for (int i = 0; i < S::kWidth / 4; ++i) {
-      const int own = row + lane / 4 + i % 2 * 8, column = i / 4 * 16 + i % 4 / 2 * 8 + lane % 4 * 2;
-      if (own < a.rows && column < outputs) {
-        uint16_t* y = static_cast<uint16_t*>(a.y_by_element) + static_cast<int64_t>(own) * outputs + column;
-        y[0] = static_cast<uint16_t>(h[i / 4][i % 4]);
-        if (column + 1 < outputs) {
-          y[1] = static_cast<uint16_t>(h[i / 4][i % 4] >> 16);
-        }
-      }
-    }
-    return;
+    return store_by_element(a, h, row, 0, lane);
   }
+  const int outputs = a.layer[a.layers - 1].outputs;
 #pragma unroll
   for (int step = 0; step < S::kSteps; ++step) {
     if (step * 64 < outputs) {
-      const uint32_t from = staging + buffer * S::kStagingBytes;
+      const uint32_t from = staging + buffer * kStripBytes;
       buffer ^= 1;
       if (lane == 0) {
         store_wait<1>();
       }
       __syncwarp();
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const auto& m = h[step * 4 + j];
-        store_matrices(from + lane % 16 * 128 + (((2 * j + lane / 16) ^ (lane % 8)) << 4), m[0], m[1], m[2], m[3]);
-      }
+      write_strip(h, step * 4, from, lane);
       shared_fence();
       __syncwarp();
       if (lane == 0) {
@@ -246,7 +147,7 @@ template <class Element, class S>
 __device__ __forceinline__ void run_tiles(const Arguments& a, uint32_t shared, const Element* bias, int rounds) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4, group = warp / 4;
   const bool resident = a.steps <= S::kStages;
-  const uint32_t staging = shared + S::kStaging + warp * 2 * S::kStagingBytes;
+  const uint32_t staging = shared + S::kStaging + warp * 2 * kStripBytes;
   // Row lane % 16 of this warp's in a box, and the 16 bytes of it that the lane reads, before swizzling.
   const uint32_t x_row = (warp % 4 * 16 + lane % 16) * 128;
   int buffer = 0;
@@ -268,7 +169,7 @@ __device__ __forceinline__ void run_tiles(const Arguments& a, uint32_t shared, c
     barrier_wait(shared + S::kXFull + slot * 8, x.parity);
 #pragma unroll
     for (int k = 0; k < S::kWidth / 16; ++k) {
-      load_matrices(h[k], shared + S::kX + slot * S::kSlotBytes + k / 4 * S::kBoxBytes + x_row +
+      load_matrices(h[k], shared + S::kX + slot * S::kSlotBytes + k / 4 * kBoxBytes + x_row +
                               (((k % 4 * 2 + lane / 16) ^ (lane % 8)) << 4));
     }
     __syncwarp();
@@ -328,7 +229,7 @@ __device__ __forceinline__ void run_tiles(const Arguments& a, uint32_t shared, c
 }
 
 template <class Element, class S>
-__global__ void __launch_bounds__(384, 1) layers_kernel(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(S::kThreads, 1) layers_kernel(const __grid_constant__ Arguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t memory[];
   // Swizzled tiles start at multiples of 1024 bytes.
@@ -359,13 +260,7 @@ __global__ void __launch_bounds__(384, 1) layers_kernel(const __grid_constant__ 
   } else {
     take_registers<232>();
     Element* bias = reinterpret_cast<Element*>(base + S::kBias);
-    for (int i = threadIdx.x - 128; i < a.layers * S::kWidth; i += 256) {
-      const Layer& layer = a.layer[i / S::kWidth];
-      const int column = i % S::kWidth;
-      const bool has = layer.bias != nullptr && column < layer.outputs;
-      bias[i] = has ? static_cast<const Element*>(layer.bias)[column * layer.bias_stride] : Element(0.0f);
-    }
-    named_barrier_wait(3, 256);
+    load_bias<Element, S::kWidth>(a, bias, 0, threadIdx.x - 128);
     run_tiles<Element, S>(a, shared, bias, rounds);
   }
 #endif

@@ -48,6 +48,10 @@ def unfused(arguments: SimpleNamespace) -> Any:
     return linear_act(h, last, bias, act=a.last_act)
 
 
+MANY_ROWS = ((4300, (256, 192, 136), "gelu"), (8700, (256, 256, 256, 256), "silu"), (17000, (128, 256, 64), "relu"))
+"""More 64-row tiles than half, all and twice the processors of an H200: other kernels, or other turns, than of few."""
+
+
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     """Calls that the op must serve."""
     draw = Draw(device, dtype)
@@ -70,13 +74,19 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
             (130, (256, 256, 256, 256), "relu"),
             (1100, (40, 200, 136, 8), "tanh"),
             (2100, (256, 192, 72), "relu"),
+            *(MANY_ROWS if device == "cuda" else ()),
         )
     ]
+    # Infinite where a positive weight follows an infinity, and NaN should a column that is not there be met.
+    infinite = draw(70, 256)
+    infinite[3, 5] = torch.inf
+    positive = (draw(200, 256).abs(), draw(200), draw(136, 200).abs(), None)
     return [
         Sample("two", (x, *two)),
         Sample("three", (x, *three)),
         *(Sample(act, (x, *three), {"act": act, "last_act": act}) for act in ACTIVATIONS),
         *wide,
+        Sample("infinite", (infinite, *positive), {"act": "relu"}),
         Sample("without_bias", (x, *layers(24, 32, 40, 16, bias=False)), {"last_act": "sigmoid"}),
         Sample("mixed_bias", (x, two[0], None, *two[2:]), {"act": "sigmoid"}),
         Sample("one_dim", (draw(24), *two), {"act": "gelu"}),

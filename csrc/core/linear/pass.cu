@@ -1,5 +1,6 @@
 // y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place, or, when gated,
-// y[m, n] = act(z[m, n] + bias[n]) (z[m, N + n] + bias[N + n]): 16 bytes a thread where rows allow it.
+// y[m, n] = act(z[m, n] + bias[n]) (z[m, N + n] + bias[N + n]): 16 bytes a thread where rows allow it. A block is as
+// wide as a row, or as it can be, and has as many bands of rows as fill it.
 #include "core/linear/pass.h"
 
 #include <cuda_bf16.h>
@@ -44,7 +45,7 @@ template <class Act, class T, int kVector>
 __global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ Arguments<T> a) {
   using W = typename Wide<T>::Type;
   using P = Pack<T, kVector>;
-  const int64_t column = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * kVector;
+  const int64_t column = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * kVector;
   if (column >= a.columns) {
     return;
   }
@@ -56,7 +57,8 @@ __global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ 
   if (a.other_bias != nullptr) {
     load(a.other_bias + column, other_bias);
   }
-  for (int64_t first = blockIdx.y * int64_t{kRows}; first < a.rows; first += gridDim.y * int64_t{kRows}) {
+  const int64_t band = blockIdx.y * int64_t{blockDim.y} + threadIdx.y, bands = gridDim.y * int64_t{blockDim.y};
+  for (int64_t first = band * kRows; first < a.rows; first += bands * kRows) {
     P v[kRows], other[kRows] = {};
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -104,10 +106,15 @@ Arguments<T> arguments_of(const Problem& p) {
 
 template <class T, int kVector>
 void launch(const Problem& p) {
-  const dim3 grid(static_cast<unsigned>((p.n + kThreads * kVector - 1) / (kThreads * kVector)),
-                  static_cast<unsigned>(std::min<int64_t>((p.m + kRows - 1) / kRows, 65535)));
+  // A row's vectors in equal shares of whole warps.
+  const int64_t vectors = (p.n + kVector - 1) / kVector, shares = (vectors + kThreads - 1) / kThreads;
+  const int64_t width = ((vectors + shares - 1) / shares + 31) / 32 * 32;
+  const dim3 block(static_cast<unsigned>(width), static_cast<unsigned>(kThreads / width));
+  const int64_t band = int64_t{kRows} * block.y;
+  const dim3 grid(static_cast<unsigned>(shares),
+                  static_cast<unsigned>(std::min<int64_t>((p.m + band - 1) / band, 65535)));
   dispatch(p.activation, [&]<class Act>(Act) {
-    pass_kernel<Act, T, kVector><<<grid, kThreads, 0, static_cast<cudaStream_t>(p.stream)>>>(arguments_of<T>(p));
+    pass_kernel<Act, T, kVector><<<grid, block, 0, static_cast<cudaStream_t>(p.stream)>>>(arguments_of<T>(p));
   });
   cuda_check(cudaGetLastError(), "launch of pass_kernel");
 }

@@ -1,0 +1,137 @@
+// What the two Hopper kernels of mlp.h share: their arguments, and what becomes of the accumulators of a layer.
+//
+// Values between layers are pairs of 16 bits as wgmma and ldmatrix have them: h[s] is 16 columns of 16 rows a warp, of
+// which this thread has 2 of every 8 columns, in rows lane / 4 and lane / 4 + 8.
+#pragma once
+
+#include "core/cuda.cuh"
+#include "core/linear/activation.cuh"
+#include "core/linear/sm90_instructions.cuh"
+#include "kernels/mlp.h"
+
+namespace fuseconv::cuda::mlp {
+
+using namespace linear::sm90;
+
+inline constexpr uint32_t kBoxBytes = 64 * 128;    // 64 rows of 64 columns
+inline constexpr uint32_t kStripBytes = 16 * 128;  // a warp's rows of these
+
+struct Layer {
+  const void* bias;
+  int64_t bias_stride;
+  int outputs;
+  int steps;  // of 64 along k
+  Activation activation;
+};
+
+struct Arguments {
+  CUtensorMap x, y, weight[3];
+  Layer layer[3];
+  int layers, rows, tiles;
+  int steps;           // of all layers
+  void* y_by_element;  // where rows of y are not at multiples of 16 bytes; else null
+};
+
+// A position in a ring, and the parity of the round.
+template <int kSize>
+struct Ring {
+  int at = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++at == kSize) {
+      at = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The biases of all layers, `kColumns` of each from column `first` on, to shared memory by 256 threads.
+template <class Element, int kColumns>
+__device__ __forceinline__ void load_bias(const Arguments& a, Element* bias, int first, int thread) {
+  for (int i = thread; i < a.layers * kColumns; i += 256) {
+    const Layer& layer = a.layer[i / kColumns];
+    const int column = first + i % kColumns;
+    const bool has = layer.bias != nullptr && column < layer.outputs;
+    bias[i] = has ? static_cast<const Element*>(layer.bias)[column * layer.bias_stride] : Element(0.0f);
+  }
+  named_barrier_wait(3, 256);
+}
+
+// h = act(d + bias)
+template <class Element, class Epilogue, int kWidth>
+__device__ __forceinline__ void activate(uint32_t (&h)[kWidth / 16][4], const float (&d)[kWidth / 2],
+                                         const Element* bias) {
+#pragma unroll
+  for (int j = 0; j < kWidth / 8; ++j) {
+    const float2 b = unpack(*reinterpret_cast<const uint32_t*>(bias + 8 * j), Element());
+    const float low = b.x * Epilogue::kScale, high = b.y * Epilogue::kScale;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      h[j / 2][j % 2 * 2 + half] =
+          pack(Epilogue::apply(fmaf(d[4 * j + 2 * half], Epilogue::kScale, low)),
+               Epilogue::apply(fmaf(d[4 * j + 2 * half + 1], Epilogue::kScale, high)), Element());
+    }
+  }
+}
+
+template <class Element, int kWidth>
+__device__ __forceinline__ void activate(Activation activation, uint32_t (&h)[kWidth / 16][4],
+                                         const float (&d)[kWidth / 2], const Element* bias) {
+  switch (activation) {
+    case Activation::none:
+      return activate<Element, linear::Epilogue<Activation::none>, kWidth>(h, d, bias);
+    case Activation::relu:
+      return activate<Element, linear::Epilogue<Activation::relu>, kWidth>(h, d, bias);
+    case Activation::gelu:
+      return activate<Element, linear::Epilogue<Activation::gelu>, kWidth>(h, d, bias);
+    case Activation::gelu_tanh:
+      return activate<Element, linear::Epilogue<Activation::gelu_tanh>, kWidth>(h, d, bias);
+    case Activation::silu:
+      return activate<Element, linear::Epilogue<Activation::silu>, kWidth>(h, d, bias);
+    case Activation::sigmoid:
+      return activate<Element, linear::Epilogue<Activation::sigmoid>, kWidth>(h, d, bias);
+    case Activation::tanh:
+      return activate<Element, linear::Epilogue<Activation::tanh>, kWidth>(h, d, bias);
+  }
+}
+
+// Columns that a layer does not have are 0, as their weights in the next layer are: 0 * NaN would be seen.
+template <int kSteps16>
+__device__ __forceinline__ void clear_beyond(uint32_t (&h)[kSteps16][4], int outputs, int thread_column) {
+#pragma unroll
+  for (int i = 0; i < kSteps16 * 4; ++i) {
+    const int column = i / 4 * 16 + i % 4 / 2 * 8 + thread_column;
+    h[i / 4][i % 4] = column + 1 < outputs ? h[i / 4][i % 4] : column < outputs ? h[i / 4][i % 4] & 0xffffu : 0u;
+  }
+}
+
+// Writes 64 columns, those of h from 16 `part` on, of this warp's rows to `to`, swizzled as the copy engine does.
+template <int kSteps16>
+__device__ __forceinline__ void write_strip(const uint32_t (&h)[kSteps16][4], int part, uint32_t to, int lane) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const auto& m = h[part + j];
+    store_matrices(to + lane % 16 * 128 + (((2 * j + lane / 16) ^ (lane % 8)) << 4), m[0], m[1], m[2], m[3]);
+  }
+}
+
+// Writes this warp's rows of y, from `row` and `column` on.
+template <int kSteps16>
+__device__ __forceinline__ void store_by_element(const Arguments& a, const uint32_t (&h)[kSteps16][4], int row,
+                                                 int column, int lane) {
+  const int outputs = a.layer[a.layers - 1].outputs;
+#pragma unroll
+  for (int i = 0; i < kSteps16 * 4; ++i) {
+    const int own_row = row + lane / 4 + i % 2 * 8, own = column + i / 4 * 16 + i % 4 / 2 * 8 + lane % 4 * 2;
+    if (own_row < a.rows && own < outputs) {
+      uint16_t* y = static_cast<uint16_t*>(a.y_by_element) + static_cast<int64_t>(own_row) * outputs + own;
+      y[0] = static_cast<uint16_t>(h[i / 4][i % 4]);
+      if (own + 1 < outputs) {
+        y[1] = static_cast<uint16_t>(h[i / 4][i % 4] >> 16);
+      }
+    }
+  }
+}
+
+}  // namespace fuseconv::cuda::mlp

@@ -1,0 +1,181 @@
+// The layers of kernels/mlp.h in f16 and bf16 for Hopper (sm_90a), widths from 129 to 256, of so few rows that most
+// processors would have no tile of mlp_sm90.cuh: two share one, and each takes in half of the weights.
+//
+// A cluster of two blocks has 64 rows, a block half of the columns of every layer, each of its two warpgroups half of
+// those: 64, a box. Where a layer's values are the next one's operand, a warpgroup puts its box into the shared memory
+// of its own block and copies it to the other's. Two buffers of four boxes take turns, x being the first: nobody writes
+// to one before all have read it, since the boxes that a warpgroup waits for in the other were made from it.
+#pragma once
+
+#include "kernels/mlp_sm90_layer.cuh"
+
+namespace fuseconv::cuda::mlp {
+
+// Where a block keeps what in shared memory, in bytes from the first multiple of 1024.
+struct Split {
+  static constexpr int kBoxes = 4, kStages = 8, kColumns = 128;
+  static constexpr int kConsumers = 256, kThreads = kConsumers + 32;
+  static constexpr uint32_t kWeightBytes = kColumns * 128;
+  static constexpr uint32_t kValues = kStages * kWeightBytes, kBias = kValues + 2 * kBoxes * kBoxBytes;
+  static constexpr uint32_t kWeightFull = kBias + 3 * kColumns * 2, kWeightEmpty = kWeightFull + kStages * 8;
+  static constexpr uint32_t kValuesFull = kWeightEmpty + kStages * 8;
+  static constexpr uint32_t kBytes = kValuesFull + 2 * kBoxes * 8 + 1024;
+  static_assert(kBytes <= 227 * 1024);
+
+  static __device__ __forceinline__ uint32_t box(int buffer, int number) {
+    return kValues + (buffer * kBoxes + number) * kBoxBytes;
+  }
+  static __device__ __forceinline__ uint32_t box_full(int buffer, int number) {
+    return kValuesFull + (buffer * kBoxes + number) * 8;
+  }
+  // Steps along k begin with those whose values this block makes.
+  static __device__ __forceinline__ int step(int i, int rank) { return (i + 2 * rank) % kBoxes; }
+};
+
+// From this block's shared memory to the same place of block `rank`, whose barrier counts the bytes.
+__device__ __forceinline__ void copy_to_block(uint32_t from, uint32_t bytes, uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 to, remote;\n"
+      "mapa.shared::cluster.u32 to, %0, %3;\n"
+      "mapa.shared::cluster.u32 remote, %2, %3;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %1, [remote];\n"
+      "}" ::"r"(from),
+      "r"(bytes), "r"(barrier), "r"(rank)
+      : "memory");
+}
+
+// Copies the weights of this block's columns, and half of the boxes of x to both blocks.
+__device__ __forceinline__ void copy_operands(const Arguments& a, uint32_t shared, int rank, int tile) {
+  Ring<Split::kStages> ring;
+  for (int layer = 0; layer < a.layers; ++layer) {
+    for (int i = 0; i < Split::kBoxes; ++i) {
+      const int step = Split::step(i, rank);
+      if (layer == 0) {
+        // Those that x does not have count a round as well.
+        const uint32_t full = shared + Split::box_full(0, step);
+        barrier_expect(full, step < a.layer[0].steps ? kBoxBytes : 0);
+        if (i < 2 && step < a.layer[0].steps) {
+          load_box(shared + Split::box(0, step), a.x, step * 64, tile * 64, full, 0b11);
+        }
+      }
+      if (step < a.layer[layer].steps) {
+        const uint32_t full = shared + Split::kWeightFull + ring.at * 8;
+        barrier_wait(shared + Split::kWeightEmpty + ring.at * 8, ring.parity ^ 1);
+        barrier_expect(full, Split::kWeightBytes);
+        load_box(shared + ring.at * Split::kWeightBytes, a.weight[layer], step * 64, rank * Split::kColumns, full);
+        ring.advance();
+      }
+    }
+  }
+}
+
+// What one warpgroup does.
+template <class Element>
+__device__ __forceinline__ void run_layers(const Arguments& a, uint32_t shared, const Element* bias, int rank,
+                                           int tile) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / 4;
+  const int own = 2 * rank + group;
+  Ring<Split::kStages> weights;
+  for (int layer = 0; layer < a.layers; ++layer) {
+    const int buffer = layer % 2, steps = a.layer[layer].steps;
+    const auto release = [&](int stage) {
+      if (lane == 0) {
+        barrier_arrive(shared + Split::kWeightEmpty + stage * 8);
+      }
+    };
+    float d[32];
+    int done = 0, previous = 0;
+#pragma unroll
+    for (int i = 0; i < Split::kBoxes; ++i) {
+      const int step = Split::step(i, rank);
+      if (step < steps) {
+        barrier_wait(shared + Split::box_full(buffer, step), layer / 2);
+        barrier_wait(shared + Split::kWeightFull + weights.at * 8, weights.parity);
+        const uint64_t x = tile_descriptor(shared + Split::box(buffer, step));
+        const uint64_t w = tile_descriptor(shared + weights.at * Split::kWeightBytes + group * kBoxBytes);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          linear::sm90::wgmma<Element, 64>(d, x + 2 * k, w + 2 * k, done > 0 || k > 0);
+        }
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (done++ > 0) {
+          release(previous);
+        }
+        previous = weights.at;
+        weights.advance();
+      }
+    }
+    wgmma_wait<0>();
+    release(previous);
+    uint32_t h[4][4];
+    activate<Element, 64>(a.layer[layer].activation, h, d, bias + layer * Split::kColumns + group * 64 + lane % 4 * 2);
+    const bool last = layer + 1 == a.layers;
+    const int outputs = a.layer[layer].outputs, row = tile * 64 + warp % 4 * 16;
+    if (!last && outputs < (own + 1) * 64) {
+      clear_beyond(h, outputs - own * 64, lane % 4 * 2);
+    }
+    if (last && a.y_by_element != nullptr) {
+      return store_by_element(a, h, row, own * 64, lane);
+    }
+    const int next = buffer ^ 1;
+    const uint32_t box = shared + Split::box(next, own), strip = box + warp % 4 * kStripBytes;
+    write_strip(h, 0, strip, lane);
+    shared_fence();
+    if (last) {
+      __syncwarp();
+      if (lane == 0 && own * 64 < outputs) {
+        store_box(a.y, strip, own * 64, row);
+        store_wait<0>();
+      }
+    } else {
+      named_barrier_wait(1 + group, 128);
+      if (threadIdx.x % 128 == 0) {
+        barrier_arrive(shared + Split::box_full(next, own));
+        barrier_expect(shared + Split::box_full(next, own ^ 2), kBoxBytes);
+        copy_to_block(box, kBoxBytes, shared + Split::box_full(next, own), rank ^ 1);
+      }
+    }
+  }
+}
+
+template <class Element>
+__global__ void __launch_bounds__(Split::kThreads, 1) split_layers_kernel(const __grid_constant__ Arguments a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ uint8_t memory[];
+  // Swizzled tiles start at multiples of 1024 bytes, the same in both blocks.
+  uint8_t* const base = memory + (1024 - shared_address(memory) % 1024) % 1024;
+  const uint32_t shared = shared_address(base);
+  const int rank = static_cast<int>(cluster_rank()), tile = static_cast<int>(blockIdx.x / 2);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < Split::kStages; ++stage) {
+      barrier_init(shared + Split::kWeightFull + stage * 8, 1);
+      barrier_init(shared + Split::kWeightEmpty + stage * 8, Split::kConsumers / 32);
+    }
+    for (int box = 0; box < 2 * Split::kBoxes; ++box) {
+      barrier_init(shared + Split::kValuesFull + box * 8, 1);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  cluster_sync();
+  wait_for_previous_grid();
+  allow_next_grid();
+  if (threadIdx.x >= Split::kConsumers) {
+    if (threadIdx.x == Split::kConsumers) {
+      copy_operands(a, shared, rank, tile);
+    }
+  } else {
+    Element* bias = reinterpret_cast<Element*>(base + Split::kBias);
+    load_bias<Element, Split::kColumns>(a, bias, rank * Split::kColumns, threadIdx.x);
+    run_layers(a, shared, bias, rank, tile);
+  }
+  __syncwarp();
+  // A block's memory stays until the other has what it sends.
+  cluster_sync();
+#endif
+}
+
+}  // namespace fuseconv::cuda::mlp
