@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
 }
 ELEMENTS = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-BACKENDS = ("cublaslt", "sm90", "cublas", "aten", "sm80")
+BACKENDS = ("cublaslt", "sm90", "cublas", "aten", "sm80", "tf32x3")
 
 
 class Problem(ctypes.Structure):

@@ -1,7 +1,7 @@
 """The CUDA backends of linear_act through their plain C interface, against f64.
 
-They need a Hopper GPU and the library that csrc/core/gemm_backends.cmake builds for the bench, named by the environment
-variable FUSECONV_LINEAR_LIBRARY.
+They need a Hopper GPU and the library that `cmake --build <folder> --target fuseconv_linear` builds, named by the
+environment variable FUSECONV_LINEAR_LIBRARY.
 """
 
 from __future__ import annotations
@@ -102,6 +102,115 @@ def test_sm90(library, shape, place, dtype):
 def test_sm80(library, shape, dtype):
     choices = [Choice(BACKENDS.index("sm80"), shape)]
     assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype)
+
+
+def f32_operands(m, n, k, *, positive=False, gated=False):
+    x, weight, _ = draw(m, n * 2 if gated else n, k, torch.float32)
+    return (x.abs(), weight.abs()) if positive else (x, weight)
+
+
+F32_PROBLEMS = [
+    *[row for row in PROBLEMS if row[2] >= 64],
+    (70, 31, 68, "none", True, "plain"),
+    (65, 131, 100, "gelu", True, "residual"),
+]
+
+
+def f32_bound(eager):
+    """docs/numerics.md: the factor of float32, and its floor."""
+    return 2 * eager + torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("shape", range(3))
+def test_tf32x3_is_as_exact_as_f32(library, shape):
+    """The error of each problem, of ours and of torch's, and nothing outside y."""
+    choice = Choice(BACKENDS.index("tf32x3"), shape)
+    for m, n, k, act, bias, form in F32_PROBLEMS:
+        x, weight, b, r = operands(m, n, k, torch.float32, bias=bias, form=form)
+        xd, wd, bd, rd = wide(x, weight, b, r)
+        gated = form == "gated"
+        reference = meaning(xd, wd, bd, act, rd, gated=gated)
+        frame = torch.full((m + 2, n + 16), float("nan"), device="cuda")
+        y = frame[1:-1, 8:-8]
+        library.run(library.problem(x, weight, b, act, r, y, gated=gated)[0], choice)
+        eager = error(meaning(x, weight, b, act, r, gated=gated), reference)
+        assert error(y, reference) <= f32_bound(eager), (m, n, k, act, form)
+        y.fill_(float("nan"))
+        assert frame.isnan().all(), "written outside y"
+
+
+@pytest.mark.parametrize("positive", [False, True], ids=["signs", "positive"])
+@pytest.mark.parametrize("k", [64, 200, 1096, 4096])
+def test_tf32x3_does_not_lean_to_a_side(library, k, positive):
+    """The tensor cores truncate, and the errors of sums of one sign would add up."""
+    x, weight = f32_operands(300, 200, k, positive=positive)
+    reference = x.double() @ weight.double().T
+    eager = error(x @ weight.T, reference)
+    for shape in range(3):
+        problem, y = library.problem(x, weight, None, "none")
+        library.run(problem, Choice(BACKENDS.index("tf32x3"), shape))
+        assert error(y, reference) <= f32_bound(eager), shape
+        assert abs(((y - reference).mean() / reference.abs().mean()).item()) < torch.finfo(torch.float32).eps, shape
+
+
+@pytest.mark.parametrize(("scale", "bound"), [(1e30, None), (1e-30, None), (1e-36, 2e-5)])
+def test_tf32x3_of_very_small_and_very_large_factors(library, scale, bound):
+    """Where the second part is below f32's least normal number, it counts as 0: 11 bits are left."""
+    x, weight = f32_operands(130, 70, 128)
+    x *= scale
+    reference = x.double() @ weight.double().T
+    eager = error(x @ weight.T, reference)
+    for shape in range(3):
+        problem, y = library.problem(x, weight, None, "none")
+        library.run(problem, Choice(BACKENDS.index("tf32x3"), shape))
+        assert error(y, reference) <= (bound or f32_bound(eager)), shape
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+def test_tf32x3_gives_infinity_and_nan_where_f32_does(library, gated):
+    """An infinity has no second part: inf - inf, and 0 times inf, must not make NaN of it."""
+    x, weight = f32_operands(140, 70, 128, gated=gated)
+    weight[:, 3], weight[:, 0] = 1.0, 1.5  # of one part
+    x[3, 3], x[5, 6], x[11, 1], x[20, 0] = float("inf"), float("nan"), -float("inf"), 3.4028e38
+    x[:, 7] = 1.0
+    weight[9, 7], weight[17, 7] = -float("inf"), float("nan")
+    nan = torch.tensor([0x7F800001, -1], dtype=torch.int32, device="cuda").view(torch.float32)
+    x[30, 2], x[31, 2] = nan[0], nan[1]  # whose upper bits are those of an infinity, and all
+    expected = meaning(x, weight, None, "none", gated=gated)
+    for shape in range(3):
+        problem, y = library.problem(x, weight, None, "none", gated=gated)
+        library.run(problem, Choice(BACKENDS.index("tf32x3"), shape))
+        torch.testing.assert_close(y, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+def test_tf32x3_one_after_another_in_a_graph(library):
+    """Each may start before the one before it has ended, and reads its result."""
+    x, weight = f32_operands(500, 256, 256)
+    y, z = torch.empty_like(x), torch.empty_like(x)
+    choice = Choice(BACKENDS.index("tf32x3"), 1)
+
+    def chain():
+        for source, target in ((x, y), (y, z), (z, y), (y, z)):
+            library.run(library.problem(source, weight, None, "gelu", y=target)[0], choice)
+        return z
+
+    expected = chain().clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain()
+    for _ in range(20):
+        z.zero_()
+        graph.replay()
+        assert torch.equal(z, expected)
+
+
+def test_tf32x3_leaves_short_sums_and_tf32_to_others(library):
+    for k, tf32, reason in ((60, 0, "fewer than 64 products"), (64, 1, "where TF32 is not allowed")):
+        x, weight = f32_operands(16, 16, k)
+        problem, _ = library.problem(x, weight, None, "none")
+        problem.tf32 = tf32
+        with pytest.raises(RuntimeError, match=reason):
+            library.run(problem, Choice(BACKENDS.index("tf32x3"), 0))
 
 
 @pytest.mark.parametrize("act", ACTIVATIONS)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from truth import assert_close_to_truth
 
 from fuseconv import ops
 
@@ -70,6 +71,24 @@ def test_runs_on_the_device_of_its_tensors(op, index):
     for result, right in zip(tensors(op(*there, **sample.kwargs)), expected, strict=True):
         assert result.device.index == index
         torch.testing.assert_close(result.to(right.device), right, equal_nan=True)
+
+
+@pytest.mark.parametrize("act", ["none", "relu", "gelu"])
+def test_gradients_of_large_f32_layers(act):
+    """These go by another way than those of small ones."""
+    x, weight, bias = (torch.randn(size, device="cuda") for size in ((700, 520), (640, 520), (640,)))
+    grad = torch.randn(700, 640, device="cuda")
+    gradients = []
+    for layer, dtype in (
+        (ops.linear_act, None),
+        (ops.linear_act.reference, None),
+        (ops.linear_act.reference, "double"),
+    ):
+        leaves = [(value if dtype is None else value.double()).clone().requires_grad_() for value in (x, weight, bias)]
+        layer(*leaves, act=act).backward(grad if dtype is None else grad.double())
+        gradients.append([leaf.grad for leaf in leaves])
+    for ours, eager, truth in zip(*gradients, strict=True):
+        assert_close_to_truth(ours, eager, truth)
 
 
 def huge(columns):

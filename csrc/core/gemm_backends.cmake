@@ -6,8 +6,8 @@
 # message says what is left out. The library itself is not needed to build: a stub of its soname stands in, and torch has
 # loaded the real one.
 #
-# fuseconv_gemm_library(<target>) makes a shared library of the same with a plain C interface, which bench/linear_library.py
-# and tests/test_linear_backends.py drive.
+# fuseconv_gemm_library(<target> <backends>) adds a shared library of these with a plain C interface, built when asked for,
+# which bench/linear_library.py and tests/test_linear_backends.py drive.
 
 set(FUSECONV_LINEAR ${CMAKE_CURRENT_LIST_DIR}/linear)
 set(FUSECONV_LINEAR_ACTIVATIONS none relu gelu gelu_tanh silu sigmoid tanh)
@@ -23,7 +23,7 @@ function(fuseconv_gemm_backends target)
             NO_DEFAULT_PATH)
 
   add_library(${target} STATIC ${FUSECONV_LINEAR}/backends.cpp ${FUSECONV_LINEAR}/choices.cpp ${FUSECONV_LINEAR}/pass.cu
-                               ${FUSECONV_LINEAR}/sm80.cu)
+                               ${FUSECONV_LINEAR}/sm80.cu ${FUSECONV_LINEAR}/tensor_map.cpp)
   fuseconv_cuda_code(${target} ${FUSECONV_CUDA_ARCHS})
   if("90a" IN_LIST FUSECONV_CUDA_ARCHS)
     # One unit an activation, so that they build side by side. Only this architecture has the instructions in them.
@@ -34,9 +34,12 @@ function(fuseconv_gemm_backends target)
       fuseconv_gemm_options(${target}_${activation})
       target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${activation}>)
     endforeach()
-    target_sources(${target} PRIVATE ${FUSECONV_LINEAR}/sm90.cpp)
+    add_library(${target}_tf32x3 OBJECT ${FUSECONV_LINEAR}/tf32x3.cu)
+    fuseconv_cuda_code(${target}_tf32x3 90a)
+    fuseconv_gemm_options(${target}_tf32x3)
+    target_sources(${target} PRIVATE ${FUSECONV_LINEAR}/sm90.cpp $<TARGET_OBJECTS:${target}_tf32x3>)
   else()
-    target_sources(${target} PRIVATE ${FUSECONV_LINEAR}/sm90_absent.cpp)
+    target_sources(${target} PRIVATE ${FUSECONV_LINEAR}/sm90_absent.cpp ${FUSECONV_LINEAR}/tf32x3_absent.cpp)
   endif()
   fuseconv_gemm_options(${target})
 
@@ -56,13 +59,13 @@ function(fuseconv_gemm_backends target)
   endif()
 endfunction()
 
-function(fuseconv_gemm_library target)
-  fuseconv_gemm_backends(${target}_backends)
-  add_library(${target} SHARED ${FUSECONV_LINEAR}/c_api.cpp)
+function(fuseconv_gemm_library target backends)
+  add_library(${target} SHARED EXCLUDE_FROM_ALL ${FUSECONV_LINEAR}/c_api.cpp)
   fuseconv_gemm_options(${target})
-  target_link_libraries(${target} PRIVATE ${target}_backends CUDA::cudart_static)
-  # A rebuilt stub must never be found before torch's own cuBLAS.
-  set_target_properties(${target} PROPERTIES BUILD_RPATH "" SKIP_BUILD_RPATH TRUE)
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET default)
+  # cublasLt is loaded with it, though the linker sees a stub; the process has torch's own already.
+  target_link_options(${target} PRIVATE -Wl,--no-as-needed)
+  target_link_libraries(${target} PRIVATE ${backends} CUDA::cudart_static)
 endfunction()
 
 function(fuseconv_gemm_options target)

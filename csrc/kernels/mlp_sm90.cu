@@ -1,9 +1,8 @@
 // The launches of kernels/mlp_sm90.cuh and mlp_sm90_split.cuh.
-#include <cudaTypedefs.h>
-
 #include <algorithm>
 #include <limits>
 
+#include "core/linear/tensor_map.h"
 #include "kernels/mlp_sm90.cuh"
 #include "kernels/mlp_sm90_split.cuh"
 
@@ -15,35 +14,6 @@ int attribute(cudaDeviceAttr name) {
   check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   check_cuda(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
   return value;
-}
-
-// The driver's function, found through the runtime so that nothing links to the driver.
-PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
-  static const auto encoder = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
-               "cudaGetDriverEntryPointByVersion");
-    check(found == cudaDriverEntryPointSuccess,
-          "fuseconv::mlp: the driver has no cuTensorMapEncodeTiled; it must support CUDA 12");
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  return encoder;
-}
-
-// Boxes of `box_rows` rows by 64 columns of a [rows, columns] matrix of 16-bit elements; outside it, zeros.
-CUtensorMap tensor_map(Dtype dtype, const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows) {
-  CUtensorMap map;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride) * 2};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[] = {1, 1};
-  const CUresult status = tensor_map_encoder()(
-      &map, dtype == Dtype::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-      const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check(status == CUDA_SUCCESS, "fuseconv::mlp: cuTensorMapEncodeTiled failed with status ", status);
-  return map;
 }
 
 // Dense rows at multiples of 16 bytes. The stride of a single row is of no account.
@@ -59,16 +29,16 @@ int64_t stride_of(int64_t rows, int64_t stride) { return rows == 1 ? 256 : strid
 mlp::Arguments arguments(const MlpProblem& p, int weight_rows) {
   mlp::Arguments a{};
   const MlpLayer& last = p.layer[p.layers - 1];
-  a.x = tensor_map(p.dtype, p.x, p.rows, p.layer[0].inputs, stride_of(p.rows, p.x_rows.strides[0][0]), 64);
+  a.x = linear::tensor_map(p.dtype, p.x, p.rows, p.layer[0].inputs, stride_of(p.rows, p.x_rows.strides[0][0]), 64, 64);
   if (addressable(p.y, p.rows, last.outputs, 1, last.outputs)) {
-    a.y = tensor_map(p.dtype, p.y, p.rows, last.outputs, stride_of(p.rows, last.outputs), 16);
+    a.y = linear::tensor_map(p.dtype, p.y, p.rows, last.outputs, stride_of(p.rows, last.outputs), 16, 64);
   } else {
     a.y_by_element = p.y;
   }
   for (int i = 0; i < p.layers; ++i) {
     const MlpLayer& layer = p.layer[i];
-    a.weight[i] = tensor_map(p.dtype, layer.weight, layer.outputs, layer.inputs,
-                             stride_of(layer.outputs, layer.weight_strides[0]), weight_rows);
+    a.weight[i] = linear::tensor_map(p.dtype, layer.weight, layer.outputs, layer.inputs,
+                                     stride_of(layer.outputs, layer.weight_strides[0]), weight_rows, 64);
     a.layer[i] = {layer.bias, layer.bias_stride, layer.outputs, (layer.inputs + 63) / 64, layer.activation};
     a.steps += a.layer[i].steps;
   }

@@ -29,7 +29,7 @@ def reference(
     """act(x weight^T + bias) + residual; x [..., K], weight [N, K], bias [N], residual [..., N].
 
     `backend` is how CUDA computes it: "auto", the fastest for the shape, or "cublaslt", "sm90", "cublas",
-    "aten" or "sm80".
+    "aten", "sm80" or "tf32x3".
     `tf32` lets it multiply f32 in TF32.
     """
     y = activate(functional.linear(x, weight, bias), act)
@@ -51,6 +51,19 @@ def _keep(a: SimpleNamespace, results: tuple[Tensor, ...]) -> dict[str, Any]:
     return {"x": a.x, "weight": a.weight, "y": y, "act": a.act}
 
 
+LARGE = 512
+"""Of a product each of whose sizes is at least this, copies of the factors are a small part."""
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Returns a b. Large ones of f32 go by the op on CUDA, whose tensor cores want both factors with k innermost."""
+    f32 = a.is_cuda and a.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
+    if f32 and min(*a.shape, b.shape[1]) >= LARGE:
+        product: Tensor = linear_act(a.contiguous(), b.t().contiguous())
+        return product
+    return a @ b
+
+
 def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> dict[str, Tensor]:
     grad = grad.contiguous()
     product = grad
@@ -61,9 +74,9 @@ def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> di
     if kept.act == "none" and "bias" in needed:
         gradients["bias"] = rows.sum(0)
     if "x" in needed:
-        gradients["x"] = (rows @ kept.weight).reshape(kept.x.shape)
+        gradients["x"] = _product(rows, kept.weight).reshape(kept.x.shape)
     if "weight" in needed:
-        gradients["weight"] = rows.t() @ as_rows(kept.x)
+        gradients["weight"] = _product(rows.t(), as_rows(kept.x))
     return gradients
 
 

@@ -8,12 +8,14 @@
 #include "core/linear/pass.h"
 #include "core/linear/sm80.h"
 #include "core/linear/sm90.h"
+#include "core/linear/tf32x3.h"
 
 namespace fuseconv::linear {
 namespace {
 
 constexpr int kAlgorithmsInTwo = 8;
 constexpr int64_t kFewTiles = int64_t{64} * 64 * 48;
+constexpr int64_t kFewRows = 16;  // of x, where reading the weight takes the time
 
 // The part of a problem that cuBLAS does for backend `cublas`: the bias too, where it is rounded only once. The product
 // of a gated layer goes to scratch.
@@ -77,6 +79,8 @@ std::string refuses(Backend backend, const Problem& p) {
       return sm90::refuses(p);
     case Backend::sm80:
       return sm80::refuses(p);
+    case Backend::tf32x3:
+      return tf32x3::refuses(p);
     case Backend::aten:
       return p.product == nullptr ? "the host has no product of its own" : "";
     default:
@@ -96,6 +100,8 @@ bool takes(const Problem& p, Choice choice) {
       return true;
     case Backend::sm80:
       return choice.variant < static_cast<int>(std::size(sm80::kShapes));
+    case Backend::tf32x3:
+      return choice.variant < static_cast<int>(std::size(tf32x3::kShapes));
     default:
       return choice.variant < cublaslt::algorithms(product_of(p));
   }
@@ -136,6 +142,11 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
       called.push_back({Backend::cublas, i});
     }
   }
+  if (refuses(Backend::tf32x3, p).empty()) {
+    for (const int shape : tf32x3::shapes(p)) {
+      (p.m < kFewRows ? called : fused).push_back({Backend::tf32x3, shape});
+    }
+  }
   std::vector<Choice>& first = one_call && few_tiles ? called : fused;
   std::vector<Choice>& second = one_call && few_tiles ? fused : called;
   first.insert(first.end(), second.begin(), second.end());
@@ -161,6 +172,8 @@ void run(const Problem& p, Choice choice) {
       return sm90::run(p, sm90::decode(choice.variant));
     case Backend::sm80:
       return sm80::run(p, choice.variant);
+    case Backend::tf32x3:
+      return tf32x3::run(p, choice.variant);
     case Backend::aten:
       return run_by_host(p);
     default:
@@ -176,6 +189,8 @@ std::string to_string(Choice choice) {
       return "sm90 " + sm90::to_string(sm90::decode(choice.variant));
     case Backend::sm80:
       return std::string("sm80 ") + sm80::kShapes[choice.variant];
+    case Backend::tf32x3:
+      return std::string("tf32x3 ") + tf32x3::kShapes[choice.variant];
     case Backend::aten:
       return "aten";
     default:

@@ -1,8 +1,5 @@
 #include "core/linear/sm90.h"
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -10,6 +7,7 @@
 #include "core/linear/cuda_check.h"
 #include "core/linear/sm90_arguments.h"
 #include "core/linear/sm90_kernel_table.h"
+#include "core/linear/tensor_map.h"
 
 namespace fuseconv::linear::sm90 {
 namespace {
@@ -36,43 +34,6 @@ Kernel find(const Problem& p, int shape) {
     default:
       return kernel<Activation::tanh>(p.element, form, shape);
   }
-}
-
-// The driver's function, found through the runtime so that nothing links to the driver.
-PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
-  static const auto encoder = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cuda_check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
-               "cudaGetDriverEntryPointByVersion");
-    if (found != cudaDriverEntryPointSuccess) {
-      throw std::runtime_error(
-          "fuseconv::linear_act: the driver has no cuTensorMapEncodeTiled; it must support CUDA 12");
-    }
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  return encoder;
-}
-
-// Boxes of a [rows, columns] matrix of 16-bit elements; outside it, zeros. In shared memory their rows, of 128 or 64
-// bytes, are swizzled.
-CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows,
-                       int box_columns) {
-  CUtensorMap map;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride) * 2};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[] = {1, 1};
-  const CUresult status = tensor_map_encoder()(
-      &map, element == Element::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-      const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      box_columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) {
-    throw std::runtime_error("fuseconv::linear_act: cuTensorMapEncodeTiled failed with status " +
-                             std::to_string(status));
-  }
-  return map;
 }
 
 int attribute(cudaDeviceAttr name) {

@@ -1,0 +1,94 @@
+// From sums of products to y: what the kernel of tf32x3_kernel.cuh ends a tile with.
+#pragma once
+
+#include <cstdint>
+
+#include "core/activation.h"
+
+namespace fuseconv::linear::tf32x3 {
+
+struct Arguments {
+  const float *x, *weight, *bias, *residual;
+  float* y;
+  int64_t x_stride, weight_stride, residual_stride, y_stride;
+  int m, n, k;
+  int rows, columns;  // of tiles
+  int steps;          // of 32 along k, an even number; beyond k are zeros
+  Activation activation;
+  bool pairs;  // y and residual can be accessed 8 bytes at a time
+};
+
+// A sum that is no number, or beyond f32's largest: again, in f32.
+__device__ __forceinline__ float settled(const Arguments& a, float sum, int row, int column) {
+  if (!isfinite(sum) && row < a.m) {
+    const float *x = a.x + row * a.x_stride, *w = a.weight + column * a.weight_stride;
+    sum = 0.0f;
+#pragma unroll 1
+    for (int k = 0; k < a.k; ++k) {
+      sum = fmaf(x[k], w[k], sum);
+    }
+  }
+  return sum;
+}
+
+// A thread's pairs of columns, 8 apart: the bias of each, or 0.
+template <int kPairs>
+__device__ __forceinline__ void load_bias(float2 (&bias)[kPairs], const Arguments& a, int column, int first) {
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const int c = column + i * 8;
+    const float* at = a.bias + first + c;
+    bias[i] = {a.bias != nullptr && c < a.n ? at[0] : 0.0f, a.bias != nullptr && c + 1 < a.n ? at[1] : 0.0f};
+  }
+}
+
+// Writes a thread's elements of 64 columns of y: 2 of every 8 columns, in rows `row` and `row` + 8. `up` of a gated
+// layer is the other factor.
+template <bool kGated, class Act>
+__device__ __forceinline__ void finish(const Arguments& a, const float* sum, const float* up, const float2* bias,
+                                       const float2* up_bias, int row, int column, Act act) {
+  constexpr int kPairs = kGated ? 4 : 8;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + half * 8;
+    const bool inside = r < a.m;
+    float* to = a.y + r * a.y_stride + column;
+    const float* residual = a.residual == nullptr ? nullptr : a.residual + r * a.residual_stride + column;
+    float2 add[kPairs] = {};
+    if (residual != nullptr && inside) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const int c = column + i * 8;
+        if (a.pairs && c + 1 < a.n) {
+          add[i] = *reinterpret_cast<const float2*>(residual + i * 8);
+        } else {
+          add[i] = {c < a.n ? residual[i * 8] : 0.0f, c + 1 < a.n ? residual[i * 8 + 1] : 0.0f};
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int at = i * 4 + half * 2, c = column + i * 8;
+      // An absent addend is not 0: -0 + 0 is 0.
+      float2 y{sum[at], sum[at + 1]};
+      y = a.bias == nullptr ? y : float2{y.x + bias[i].x, y.y + bias[i].y};
+      y = {act(y.x), act(y.y)};
+      if constexpr (kGated) {
+        const float2 u{up[at], up[at + 1]};
+        y.x *= a.bias == nullptr ? u.x : u.x + up_bias[i].x;
+        y.y *= a.bias == nullptr ? u.y : u.y + up_bias[i].y;
+      }
+      y = residual == nullptr ? y : float2{y.x + add[i].x, y.y + add[i].y};
+      if (inside && a.pairs && c + 1 < a.n) {
+        *reinterpret_cast<float2*>(to + i * 8) = y;
+      } else if (inside && c < a.n) {
+        to[i * 8] = y.x;
+        if (c + 1 < a.n) {
+          to[i * 8 + 1] = y.y;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace fuseconv::linear::tf32x3
