@@ -3,7 +3,7 @@
     python bench/f32_errors.py bench/results/h200_f32_errors.json
 
 A row has the root mean square of the errors of y = x w^T, and their mean, each over the root mean square of y.
-`positive` are factors without a sign, whose truncations would all be of one.
+`positive` are factors without a sign, whose truncations would all be of one; `scale` is about the size of x.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ import torch
 
 from fuseconv import ops
 
-KEY = ("op", "backend", "m", "n", "k", "positive")
+KEY = ("op", "backend", "m", "n", "k", "positive", "scale")
+SCALES = (1e-30, 1e-36, 1e-38)
 SIZES = [(512, 512, 64), (512, 512, 256), (1024, 1024, 768), (4096, 3072, 768), (1024, 1024, 4096), (512, 1024, 16384)]
 
 
-def errors(m: int, n: int, k: int, *, positive: bool) -> list[dict[str, Any]]:
+def errors(m: int, n: int, k: int, *, positive: bool = False, scale: float = 1.0) -> list[dict[str, Any]]:
     """Returns a row a backend."""
     generator = torch.Generator("cuda").manual_seed(0)
     x, weight = (torch.randn(shape, device="cuda", generator=generator) for shape in ((m, k), (n, k)))
     weight /= math.sqrt(k)
     if positive:
         x, weight = x.abs(), weight.abs()
+    x *= scale
     truth = x.double() @ weight.double().T
-    scale = truth.square().mean().sqrt()
+    size = truth.square().mean().sqrt()
     rows = []
     for backend in ("tf32x3", "aten"):
-        off = (ops.linear_act(x, weight, backend=backend).double() - truth) / scale
+        off = (ops.linear_act(x, weight, backend=backend).double() - truth) / size
         rows.append(
             {
                 "op": "linear_act",
@@ -44,6 +46,7 @@ def errors(m: int, n: int, k: int, *, positive: bool) -> list[dict[str, Any]]:
                 "n": n,
                 "k": k,
                 "positive": positive,
+                "scale": scale,
                 "rms_error": off.square().mean().sqrt().item(),
                 "mean_error": off.mean().item(),
             }
@@ -57,6 +60,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()
     rows = [row for size, sign in itertools.product(SIZES, (False, True)) for row in errors(*size, positive=sign)]
+    rows += [row for scale in SCALES for row in errors(*SIZES[1], scale=scale)]
     for row in rows:
         print(*row.values())
     record.write(arguments.out, rows, record.machine("cuda"), KEY)

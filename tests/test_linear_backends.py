@@ -155,7 +155,7 @@ def test_tf32x3_does_not_lean_to_a_side(library, k, positive):
 
 @pytest.mark.parametrize(("scale", "bound"), [(1e30, None), (1e-30, None), (1e-36, 2e-5)])
 def test_tf32x3_of_very_small_and_very_large_factors(library, scale, bound):
-    """Where the second part is below f32's least normal number, it counts as 0: 11 bits are left."""
+    """What a factor has below 2^-136, the least number of TF32, is lost."""
     x, weight = f32_operands(130, 70, 128)
     x *= scale
     reference = x.double() @ weight.double().T

@@ -2,19 +2,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/linear/cuda_check.h"
 #include "core/linear/tensor_map.h"
 #include "kernels/mlp_sm90.cuh"
 #include "kernels/mlp_sm90_split.cuh"
 
 namespace fuseconv::cuda {
 namespace {
-
-int attribute(cudaDeviceAttr name) {
-  int device, value;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
-  return value;
-}
 
 // Dense rows at multiples of 16 bytes. The stride of a single row is of no account.
 bool addressable(const void* data, int64_t rows, int64_t row_stride, int64_t column_stride, int64_t columns) {
@@ -69,7 +63,7 @@ void launch(void (*kernel)(mlp::Arguments), const mlp::Arguments& a, int blocks,
 
 template <class Element>
 void run(const MlpProblem& p) {
-  const int processors = attribute(cudaDevAttrMultiProcessorCount);
+  const int processors = linear::device_attribute(cudaDevAttrMultiProcessorCount);
   dispatch_width(p, [&]<int width>(std::integral_constant<int, width>) {
     using mlp::Split;
     using Shape = mlp::Shape<width>;
@@ -87,7 +81,7 @@ void run(const MlpProblem& p) {
 }  // namespace
 
 bool mlp_sm90_takes(const MlpProblem& p) {
-  bool takes = attribute(cudaDevAttrComputeCapabilityMajor) == 9 && p.x_rows.rank == 1 &&
+  bool takes = linear::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 && p.x_rows.rank == 1 &&
                p.rows < std::numeric_limits<int32_t>::max() - 64 * 1024 &&
                addressable(p.x, p.rows, p.x_rows.strides[0][0], p.x_column_stride, p.layer[0].inputs);
   for (int i = 0; i < p.layers; ++i) {

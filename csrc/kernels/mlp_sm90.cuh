@@ -86,10 +86,10 @@ __device__ __forceinline__ void copy_weights(const Arguments& a, uint32_t shared
   for (int round = 0; round < (resident ? 1 : rounds); ++round) {
     for (int layer = 0; layer < a.layers; ++layer) {
       for (int step = 0; step < a.layer[layer].steps; ++step, ring.advance()) {
-        const uint32_t full = shared + S::kWeightFull + ring.at * 8;
-        barrier_wait(shared + S::kWeightEmpty + ring.at * 8, ring.parity ^ 1);
+        const uint32_t full = shared + S::kWeightFull + ring.stage * 8;
+        barrier_wait(shared + S::kWeightEmpty + ring.stage * 8, ring.parity ^ 1);
         barrier_expect(full, S::kWeightBytes);
-        load_box(shared + ring.at * S::kWeightBytes, a.weight[layer], step * 64, 0, full);
+        load_box(shared + ring.stage * S::kWeightBytes, a.weight[layer], step * 64, 0, full);
       }
     }
   }
@@ -102,7 +102,7 @@ __device__ __forceinline__ void copy_x(const Arguments& a, uint32_t shared, int 
   const int steps = a.layer[0].steps;
   for (int round = 0; round < rounds; ++round, ring.advance()) {
     for (int group = 0; group < 2; ++group) {
-      const int tile = (2 * round + group) * gridDim.x + blockIdx.x, slot = group * S::kSlots + ring.at;
+      const int tile = (2 * round + group) * gridDim.x + blockIdx.x, slot = group * S::kSlots + ring.stage;
       if (tile < a.tiles) {
         const uint32_t full = shared + S::kXFull + slot * 8;
         barrier_wait(shared + S::kXEmpty + slot * 8, ring.parity ^ 1);
@@ -164,7 +164,7 @@ __device__ __forceinline__ void run_tiles(const Arguments& a, uint32_t shared, c
     if (tile >= a.tiles) {
       break;
     }
-    const int slot = group * S::kSlots + x.at;
+    const int slot = group * S::kSlots + x.stage;
     uint32_t h[S::kWidth / 16][4];
     barrier_wait(shared + S::kXFull + slot * 8, x.parity);
 #pragma unroll
@@ -195,8 +195,8 @@ __device__ __forceinline__ void run_tiles(const Arguments& a, uint32_t shared, c
           if (!alone && step == 0) {
             named_barrier_wait(1 + group, 256);
           }
-          barrier_wait(shared + S::kWeightFull + weights.at * 8, weights.parity);
-          const uint64_t tile_of_weights = tile_descriptor(shared + weights.at * S::kWeightBytes);
+          barrier_wait(shared + S::kWeightFull + weights.stage * 8, weights.parity);
+          const uint64_t tile_of_weights = tile_descriptor(shared + weights.stage * S::kWeightBytes);
           wgmma_begin();
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
@@ -210,7 +210,7 @@ __device__ __forceinline__ void run_tiles(const Arguments& a, uint32_t shared, c
           if (step > 0) {
             release(previous);
           }
-          previous = weights.at;
+          previous = weights.stage;
           weights.advance();
         }
       }

@@ -6,12 +6,14 @@
 
 #include "core/cuda.cuh"
 #include "core/linear/activation.cuh"
+#include "core/linear/ring.cuh"
 #include "core/linear/sm90_instructions.cuh"
 #include "kernels/mlp.h"
 
 namespace fuseconv::cuda::mlp {
 
 using namespace linear::sm90;
+using linear::Ring;
 
 inline constexpr uint32_t kBoxBytes = 64 * 128;    // 64 rows of 64 columns
 inline constexpr uint32_t kStripBytes = 16 * 128;  // a warp's rows of these
@@ -30,20 +32,6 @@ struct Arguments {
   int layers, rows, tiles;
   int steps;           // of all layers
   void* y_by_element;  // where rows of y are not at multiples of 16 bytes; else null
-};
-
-// A position in a ring, and the parity of the round.
-template <int kSize>
-struct Ring {
-  int at = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++at == kSize) {
-      at = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 // The biases of all layers, `kColumns` of each from column `first` on, to shared memory by 256 threads.

@@ -51,19 +51,14 @@ __device__ __forceinline__ void copy_operands(const Arguments& a, uint32_t share
   for (int layer = 0; layer < a.layers; ++layer) {
     for (int i = 0; i < Split::kBoxes; ++i) {
       const int step = Split::step(i, rank);
-      if (layer == 0) {
-        // Those that x does not have count a round as well.
-        const uint32_t full = shared + Split::box_full(0, step);
-        barrier_expect(full, step < a.layer[0].steps ? kBoxBytes : 0);
-        if (i < 2 && step < a.layer[0].steps) {
-          load_box(shared + Split::box(0, step), a.x, step * 64, tile * 64, full, 0b11);
-        }
-      }
       if (step < a.layer[layer].steps) {
-        const uint32_t full = shared + Split::kWeightFull + ring.at * 8;
-        barrier_wait(shared + Split::kWeightEmpty + ring.at * 8, ring.parity ^ 1);
+        if (layer == 0 && i < 2) {
+          load_box(shared + Split::box(0, step), a.x, step * 64, tile * 64, shared + Split::box_full(0, step), 0b11);
+        }
+        const uint32_t full = shared + Split::kWeightFull + ring.stage * 8;
+        barrier_wait(shared + Split::kWeightEmpty + ring.stage * 8, ring.parity ^ 1);
         barrier_expect(full, Split::kWeightBytes);
-        load_box(shared + ring.at * Split::kWeightBytes, a.weight[layer], step * 64, rank * Split::kColumns, full);
+        load_box(shared + ring.stage * Split::kWeightBytes, a.weight[layer], step * 64, rank * Split::kColumns, full);
         ring.advance();
       }
     }
@@ -89,11 +84,13 @@ __device__ __forceinline__ void run_layers(const Arguments& a, uint32_t shared, 
 #pragma unroll
     for (int i = 0; i < Split::kBoxes; ++i) {
       const int step = Split::step(i, rank);
+      // Also a box that this layer does not use: whoever waits for all of them is where all others have left the buffer
+      // before, and leaves no copy behind.
+      barrier_wait(shared + Split::box_full(buffer, step), layer / 2);
       if (step < steps) {
-        barrier_wait(shared + Split::box_full(buffer, step), layer / 2);
-        barrier_wait(shared + Split::kWeightFull + weights.at * 8, weights.parity);
+        barrier_wait(shared + Split::kWeightFull + weights.stage * 8, weights.parity);
         const uint64_t x = tile_descriptor(shared + Split::box(buffer, step));
-        const uint64_t w = tile_descriptor(shared + weights.at * Split::kWeightBytes + group * kBoxBytes);
+        const uint64_t w = tile_descriptor(shared + weights.stage * Split::kWeightBytes + group * kBoxBytes);
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
@@ -104,7 +101,7 @@ __device__ __forceinline__ void run_layers(const Arguments& a, uint32_t shared, 
         if (done++ > 0) {
           release(previous);
         }
-        previous = weights.at;
+        previous = weights.stage;
         weights.advance();
       }
     }
@@ -158,6 +155,9 @@ __global__ void __launch_bounds__(Split::kThreads, 1) split_layers_kernel(const 
       barrier_init(shared + Split::kValuesFull + box * 8, 1);
     }
     barrier_init_fence();
+    for (int box = 0; box < Split::kBoxes; ++box) {
+      barrier_expect(shared + Split::box_full(0, box), box < a.layer[0].steps ? kBoxBytes : 0);
+    }
   }
   __syncthreads();
   cluster_sync();

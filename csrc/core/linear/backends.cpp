@@ -144,7 +144,7 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
   }
   if (refuses(Backend::tf32x3, p).empty()) {
     for (const int shape : tf32x3::shapes(p)) {
-      (p.m < kFewRows ? called : fused).push_back({Backend::tf32x3, shape});
+      (few_tiles || p.m < kFewRows ? called : fused).push_back({Backend::tf32x3, shape});
     }
   }
   std::vector<Choice>& first = one_call && few_tiles ? called : fused;

@@ -14,4 +14,12 @@ inline void cuda_check(cudaError_t status, const char* call) {
   }
 }
 
+// Of the current device.
+inline int device_attribute(cudaDeviceAttr name) {
+  int device, value;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
 }  // namespace fuseconv::linear

@@ -45,13 +45,6 @@ Kernel find(const Problem& p, int shape) {
   return p.gated != 0 ? of_shape<__half, true>(shape) : of_shape<__half, false>(shape);
 }
 
-int attribute(cudaDeviceAttr name) {
-  int device, value;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
-  return value;
-}
-
 int64_t parts(int64_t size, int part) { return (size + part - 1) / part; }
 
 bool aligned(const void* data, int64_t stride) {
@@ -63,8 +56,8 @@ bool aligned(const void* data, int64_t stride) {
 std::vector<int> shapes(const Problem& p) {
   // A smaller tile reads more of global and of shared memory for a product. (Seen on an H200.)
   constexpr double kSlowness[] = {1.0, 1.1, 1.5};
-  const int processors = attribute(cudaDevAttrMultiProcessorCount);
-  const int64_t room = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const int64_t room = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   std::vector<std::pair<double, int>> guesses;
   for (int shape = 0; shape < static_cast<int>(std::size(kShapes)); ++shape) {
     const Kernel kernel = find(p, shape);
@@ -83,7 +76,7 @@ std::vector<int> shapes(const Problem& p) {
 }
 
 std::string refuses(const Problem& p) {
-  if (attribute(cudaDevAttrComputeCapabilityMajor) < 8) {
+  if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 8) {
     return "the device is not of compute capability 8.0 or above";
   }
   if (p.element != Element::f16 && p.element != Element::bf16) {

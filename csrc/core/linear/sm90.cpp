@@ -36,13 +36,6 @@ Kernel find(const Problem& p, int shape) {
   }
 }
 
-int attribute(cudaDeviceAttr name) {
-  int device, value;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
-  return value;
-}
-
 // The rows of x in a box. Where y has fewer than a tile, what is not copied is time won.
 int x_box_rows(const Problem& p, const Kernel& kernel, int parts) {
   return static_cast<int>(std::min<int64_t>(kernel.rows / parts, (p.m + 7) / 8 * 8));
@@ -72,7 +65,7 @@ std::vector<Configuration> configurations(const Problem& p) {
     double clocks;
     Configuration configuration;
   };
-  const int processors = attribute(cudaDevAttrMultiProcessorCount);
+  const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
   const double steps = static_cast<double>((p.k + kDepth - 1) / kDepth);
   std::vector<Guess> guesses;
   for (int shape = 0; shape < kTileShapes; ++shape) {
@@ -103,7 +96,7 @@ std::vector<Configuration> configurations(const Problem& p) {
 }
 
 std::string refuses(const Problem& p) {
-  if (attribute(cudaDevAttrComputeCapabilityMajor) != 9) {
+  if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) {
     return "the device is not of compute capability 9.0";
   }
   if (p.element != Element::f16 && p.element != Element::bf16) {
@@ -165,7 +158,7 @@ void run(const Problem& p, const Configuration& c) {
   void* parameters[] = {&x_map, &w_map, &y_map, &arguments};
 
   const int blocks = c.cluster_m * c.cluster_n;
-  const int clusters = std::min(attribute(cudaDevAttrMultiProcessorCount) / blocks, arguments.tiles);
+  const int clusters = std::min(device_attribute(cudaDevAttrMultiProcessorCount) / blocks, arguments.tiles);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim.x = blocks;

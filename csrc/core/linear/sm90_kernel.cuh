@@ -9,6 +9,7 @@
 #pragma once
 
 #include "core/linear/activation.cuh"
+#include "core/linear/ring.cuh"
 #include "core/linear/sm90_arguments.h"
 #include "core/linear/sm90_instructions.cuh"
 #include "core/linear/sm90_tile.h"
@@ -35,25 +36,6 @@ __device__ __forceinline__ Place place(const Arguments& a, int index, int rank) 
   return {(row * a.cluster_m + rank_m) * Tile::kRows, (column * a.cluster_n + rank_n) * Tile::kYColumns};
 }
 
-// A position in the ring, and the parity of the round.
-template <int kStages>
-struct Cursor {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-
-  __device__ __forceinline__ void skip(int steps) {
-    parity ^= (stage + steps) / kStages & 1;
-    stage = (stage + steps) % kStages;
-  }
-};
-
 // One thread for each of x and w: copies its tiles for this block's warpgroups. In a cluster the blocks that need the
 // same rows of x, or of w, each copy a part of them to all. Past a.m and a.n a tile may hold anything: it comes to rows
 // and columns of y that are not there.
@@ -68,7 +50,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
   const uint16_t same_x = ((1 << a.cluster_n) - 1) << (rank_m * a.cluster_n);
   const uint16_t same_w = (a.cluster_m == 1 ? 1 : 1 | 1 << a.cluster_n) << rank_n;
   const uint32_t to = shared + (kIsX ? Tile::kX : Tile::kW) + part * part_rows * 128;
-  Cursor<Tile::kStages> at;
+  Ring<Tile::kStages> at;
   for (int tile = cluster; tile < a.tiles; tile += clusters) {
     const Place p = place<Tile>(a, tile, rank);
     const int row = (kIsX ? p.row : p.column) + part * (kHalves ? a.n : part_rows);
@@ -148,7 +130,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
   const int blocks = a.cluster_m * a.cluster_n;
   const uint32_t staging = shared + Tile::kStaging + warp * 2 * Tile::kStagingBytes;
   int buffer = 0;
-  Cursor<Tile::kStages> at;
+  Ring<Tile::kStages> at;
   const auto release = [&](int stage) {
     const uint32_t empty = shared + Tile::kEmpty + stage * 8;
     if (blocks == 1) {

@@ -16,13 +16,6 @@ constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of siz
 constexpr int kDepth = 32;                                             // of a step along k
 constexpr int64_t kShortest = 64;
 
-int attribute(cudaDeviceAttr name) {
-  int device, value;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
-  return value;
-}
-
 bool aligned(const void* data, int64_t stride, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0 && stride * 4 % bytes == 0;
 }
@@ -65,7 +58,7 @@ Grid grid_of(const Problem& p, const Kernel& kernel) {
 }  // namespace
 
 std::vector<int> shapes(const Problem& p) {
-  const int processors = attribute(cudaDevAttrMultiProcessorCount);
+  const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
   std::vector<std::pair<double, int>> guesses;
   for (int shape = 0; shape < static_cast<int>(std::size(kShapes)); ++shape) {
     const Kernel kernel = find(p, shape);
@@ -84,7 +77,7 @@ std::vector<int> shapes(const Problem& p) {
 }
 
 std::string refuses(const Problem& p) {
-  if (attribute(cudaDevAttrComputeCapabilityMajor) != 9) {
+  if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) {
     return "the device is not of compute capability 9.0";
   }
   if (p.element != Element::f32 || p.tf32 != 0) {
@@ -147,8 +140,8 @@ void run(const Problem& p, int shape) {
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(
-      static_cast<unsigned>(std::min<int64_t>(attribute(cudaDevAttrMultiProcessorCount), grid.rows * grid.columns)));
+  launch.gridDim = dim3(static_cast<unsigned>(
+      std::min<int64_t>(device_attribute(cudaDevAttrMultiProcessorCount), grid.rows * grid.columns)));
   launch.blockDim = dim3(static_cast<unsigned>(kernel.threads));
   launch.dynamicSmemBytes = kernel.shared_bytes;
   launch.stream = static_cast<cudaStream_t>(p.stream);

@@ -18,15 +18,13 @@ struct Arguments {
   bool pairs;  // y and residual can be accessed 8 bytes at a time
 };
 
-// A sum that is no number, or beyond f32's largest: again, in f32.
-__device__ __forceinline__ float settled(const Arguments& a, float sum, int row, int column) {
-  if (!isfinite(sum) && row < a.m) {
-    const float *x = a.x + row * a.x_stride, *w = a.weight + column * a.weight_stride;
-    sum = 0.0f;
+// A row of x times a row of w, in f32.
+__device__ __forceinline__ float product(const Arguments& a, int row, int column) {
+  const float *x = a.x + row * a.x_stride, *w = a.weight + column * a.weight_stride;
+  float sum = 0.0f;
 #pragma unroll 1
-    for (int k = 0; k < a.k; ++k) {
-      sum = fmaf(x[k], w[k], sum);
-    }
+  for (int k = 0; k < a.k && !isnan(sum); ++k) {
+    sum = fmaf(x[k], w[k], sum);
   }
   return sum;
 }

@@ -12,6 +12,7 @@
 // warpgroups multiply 64 rows each: x1 and x2 in registers; w1 is w, of which the tensor cores drop the lower bits.
 #pragma once
 
+#include "core/linear/ring.cuh"
 #include "core/linear/sm90_instructions.cuh"
 #include "core/linear/tf32x3_epilogue.cuh"
 
@@ -31,20 +32,6 @@ struct Tile {
                             kEmpty = kSplit + kStages * 8;
   static constexpr uint32_t kBytes = kEmpty + kStages * 8 + 1024;
   static_assert(kBytes <= 227 * 1024);
-};
-
-// A position in the ring, and the parity of the round.
-template <int kStages>
-struct Cursor {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 // The first row and column of a tile of y. Tiles are walked down strips of 16 rows of them: w stays in L2.
@@ -123,7 +110,7 @@ __device__ __forceinline__ float load_shared(uint32_t at) {
 template <class Tile, bool kGated>
 __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap& x_map, const CUtensorMap& w_map,
                                            uint32_t shared) {
-  Cursor<Tile::kStages> at;
+  Ring<Tile::kStages> at;
   for (int tile = blockIdx.x; tile < a.rows * a.columns; tile += gridDim.x) {
     const Place p = place<Tile, kGated>(a, tile);
     for (int k = 0; k < a.steps * Tile::kDepth; k += Tile::kDepth, at.advance()) {
@@ -140,7 +127,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
 // Three warps: make the second part of w.
 template <class Tile>
 __device__ __forceinline__ void split_tiles(const Arguments& a, uint8_t* memory, uint32_t shared, int thread) {
-  Cursor<Tile::kStages> at;
+  Ring<Tile::kStages> at;
   for (int tile = blockIdx.x; tile < a.rows * a.columns; tile += gridDim.x) {
     for (int step = 0; step < a.steps; ++step, at.advance()) {
       const float4* w = reinterpret_cast<const float4*>(memory + Tile::kW + at.stage * Tile::kWBytes);
@@ -171,7 +158,7 @@ struct Multiplier {
   const Arguments& a;
   const uint32_t shared;
   const int lane, warp;
-  Cursor<Tile::kStages> at;
+  Ring<Tile::kStages> at;
   float sum[kHalves][32], d[2][32];
   uint32_t x1[2][4][4], x2[2][4][4];
 
@@ -261,21 +248,23 @@ struct Multiplier {
     add(sum[kHalves - 1], d[1]);
   }
 
-  // Where a sum is not finite all of this thread are looked at.
+  // Computes once more, in f32, what is no number or beyond f32's largest.
   __device__ __forceinline__ void settle(int row, int column) {
-    float probe = 0.0f;
+    constexpr int kSums = kHalves * 32, kPairs = Tile::kColumns / 8 / (kGated ? 2 : 1);
+    uint64_t bad = 0;
 #pragma unroll
-    for (int i = 0; i < kHalves * 32; ++i) {
-      probe = fmaf(sum[i / 32][i % 32], 0.0f, probe);
+    for (int i = 0; i < kSums; ++i) {
+      bad |= isfinite(sum[i / 32][i % 32]) ? 0 : uint64_t{1} << i;
     }
-    if (probe != 0.0f) {
-      constexpr int kPairs = Tile::kColumns / 8 / (kGated ? 2 : 1);
+#pragma unroll 1
+    for (; bad != 0; bad &= bad - 1) {
+      const int at = __ffsll(static_cast<long long>(bad)) - 1;
+      const int r = row + at / 2 % 2 * 8, c = column + at / 4 % kPairs * 8 + at % 2;
+      if (r < a.m && c < a.n) {
+        const float exact = product(a, r, c + (at / 4 >= kPairs ? a.n : 0));
 #pragma unroll
-      for (int i = 0; i < kHalves * 32; ++i) {
-        const int c = column + i / 4 % kPairs * 8 + i % 2;
-        if (c < a.n) {
-          float& one = sum[i / 32][i % 32];
-          one = settled(a, one, row + i / 2 % 2 * 8, c + (i / 4 >= kPairs ? a.n : 0));
+        for (int i = 0; i < kSums; ++i) {
+          sum[i / 32][i % 32] = i == at ? exact : sum[i / 32][i % 32];
         }
       }
     }

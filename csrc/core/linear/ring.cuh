@@ -1,0 +1,27 @@
+// A ring of stages in shared memory, as the threads that fill and that empty it walk it.
+#pragma once
+
+#include <cstdint>
+
+namespace fuseconv::linear {
+
+// A position in the ring, and the parity of the round.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+
+  __device__ __forceinline__ void skip(int steps) {
+    parity ^= (stage + steps) / kStages & 1;
+    stage = (stage + steps) % kStages;
+  }
+};
+
+}  // namespace fuseconv::linear
