@@ -5,9 +5,9 @@
 // blocks whose intermediates stay in the second-level cache. Between the layers the values are rounded to the dtype of
 // x.
 //
-// On CUDA f32 and f64 go layer by layer, the host's GEMM and a pass for the activation: arithmetic, not memory, is what
-// their products wait for. In f32 one kernel of FFMA tiles, and linear_act's backends, were slower on an H200, at every
-// batch and width tried (docs/performance.md).
+// On CUDA f32 and f64 go layer by layer, each by linear_act's fastest backend: arithmetic, not memory, is what their
+// products wait for. In f32 one kernel of FFMA tiles was slower on an H200, at every batch and width tried
+// (docs/performance.md).
 #pragma once
 
 #include <array>
