@@ -76,6 +76,12 @@ def resized(m: Function, x: Tensor) -> tuple[Tensor, ...]:
     return tuple(F.interpolate(x, size, mode=mode, antialias=antialias) for mode, antialias in modes)
 
 
+def by_a_word(m: Function, x: Tensor) -> tuple[Tensor, ...]:
+    """The word that is an op's default is not told in the graph."""
+    weight = torch.ones(2, x.shape[1], 3, 3)
+    return F.conv2d(x, weight, padding="valid"), F.conv2d(x, weight, padding="same"), F.gelu(x)
+
+
 def windows(m: Function, x: Tensor) -> Tensor:
     """As Swin: attention within windows of four by eight."""
     batch, channels, height, width = x.shape
@@ -109,6 +115,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., object], tuple[str, ...]]] = {
     "einsum": (lambda m, x: torch.einsum("bsd,btd->bst", x, x), (X,)),
     "embedding": (lambda m, i: m.embedding(i), ("i=i64[batch:1..16,seq:1..32]",)),
     "empty_list": (lambda m, x: x.mean(), (X,)),
+    "convolution_by_a_word": (by_a_word, (IMAGE,)),
     "expand": (lambda m, x: x[:, :1].expand(-1, x.shape[1], -1) + x.new_ones(x.shape[0], 1, 1), (X,)),
     "flatten": (lambda m, x: (x.flatten(1), x.flatten(0, 1), x.unflatten(-1, (2, 4))), (X,)),
     "gather": (lambda m, x: (x.gather(1, x.argsort(dim=1)), x.gather(1, x.argmax(1, keepdim=True))), (X,)),

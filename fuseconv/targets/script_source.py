@@ -200,8 +200,16 @@ class _Printer:
         """Prints a call of an op, each argument for the type its schema says."""
         schema = target._schema
         positional = zip(schema.arguments, node.args, strict=False)
+        # What is left to its default is not told, but a word: convolutions are told apart by the word of their padding.
+        words = {
+            argument.name: argument.default_value
+            for argument in schema.arguments[len(node.args) :]
+            if argument.type.kind() == "StringType" and argument.has_default_value()
+        }
         keyword = (
-            (argument, node.kwargs[argument.name]) for argument in schema.arguments if argument.name in node.kwargs
+            (argument, (words | node.kwargs)[argument.name])
+            for argument in schema.arguments
+            if argument.name in words | node.kwargs
         )
         # Interpolations are told apart by the names of their arguments alone.
         named = target._overloadname == "vec"
