@@ -305,7 +305,7 @@ def test_refusals_name_the_line_and_the_remedy(name, capsys):
     assert where in caught.value.where
     assert fix in caught.value.fix
     assert caught.value.exit_status in (2, 4)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "")  # torch prints the graph so far before it raises
 
 
 class Cached(nn.Module):

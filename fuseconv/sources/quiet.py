@@ -10,13 +10,23 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
-    """Silences what torch's loggers write to a stream, unless TORCH_LOGS asks for them."""
-    handlers = set() if "TORCH_LOGS" in os.environ else set(_handlers())
+    """Silences what torch writes to a stream, unless TORCH_LOGS asks for it.
+
+    That is what its loggers do, and the graph so far, a line for each op, that an export prints before it raises.
+    """
+    if "TORCH_LOGS" in os.environ:
+        yield
+        return
+    from torch.export import _trace
+
+    handlers = set(_handlers())
     for handler in handlers:
         handler.addFilter(_nothing)
+    printed, vars(_trace)["print"] = vars(_trace).get("print", print), _unprinted
     try:
         yield
     finally:
+        vars(_trace)["print"] = printed
         for handler in handlers:
             handler.removeFilter(_nothing)
 
@@ -30,3 +40,7 @@ def _handlers() -> Iterator[logging.Handler]:
 
 def _nothing(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter
     return False
+
+
+def _unprinted(*_: object, **__: object) -> None:
+    pass
