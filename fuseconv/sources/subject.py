@@ -136,11 +136,12 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
     training = any(part.training for part in module.modules())
     try:
         module.eval()
-        if training:
-            logger.info("%s: the model was in training mode; it is converted in eval mode", path)
     except NotImplementedError:  # an exported program has flags but no modes; `capture` looks at its ops
         for part in module.modules():
             part.training = False
+    else:
+        if training:
+            logger.info("%s: the model was in training mode; it is converted in eval mode", path)
     module = module.requires_grad_(requires_grad=False)
     if options.dtype is not None:
         module = module.to(torch_dtype(options.dtype))

@@ -13,7 +13,6 @@ namespace fuseconv::linear::tf32x3 {
 namespace {
 
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of sizes and numbers of tiles
-constexpr int kDepth = 32;                                             // of a step along k
 constexpr int64_t kShortest = 64;
 
 bool aligned(const void* data, int64_t stride, int64_t bytes) {

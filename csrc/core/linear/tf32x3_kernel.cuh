@@ -20,11 +20,13 @@ namespace fuseconv::linear::tf32x3 {
 
 using namespace sm90;
 
+inline constexpr int kDepth = 32;  // of a step along k
+
 // `groups` bands of 64 rows by `columns` of them.
 template <int groups, int columns>
 struct Tile {
   static constexpr int kGroups = groups, kColumns = columns, kRows = 64 * kGroups;
-  static constexpr int kDepth = 32, kThreads = 128 * (kGroups + 1), kSplitters = 96;
+  static constexpr int kThreads = 128 * (kGroups + 1), kSplitters = 96;
   static constexpr uint32_t kXBytes = kRows * kDepth * 4, kWBytes = kColumns * kDepth * 4;
   static constexpr int kStages = 192 * 1024 / (kXBytes + 2 * kWBytes);
   static constexpr uint32_t kX = 0, kW = kStages * kXBytes, kLow = kW + kStages * kWBytes;
@@ -75,6 +77,7 @@ __device__ __forceinline__ void multiply(float (&d)[32], const uint32_t (&a)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 #endif
 }
+
 // All but the last kPending batches are done, that of `d` among them: it is named here, lest the compiler read it
 // before.
 template <int kPending>
@@ -113,7 +116,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
   Ring<Tile::kStages> at;
   for (int tile = blockIdx.x; tile < a.rows * a.columns; tile += gridDim.x) {
     const Place p = place<Tile, kGated>(a, tile);
-    for (int k = 0; k < a.steps * Tile::kDepth; k += Tile::kDepth, at.advance()) {
+    for (int k = 0; k < a.steps * kDepth; k += kDepth, at.advance()) {
       const uint32_t full = shared + Tile::kFull + at.stage * 8, w = shared + Tile::kW + at.stage * Tile::kWBytes;
       barrier_wait(shared + Tile::kEmpty + at.stage * 8, at.parity ^ 1);
       barrier_expect(full, Tile::kXBytes + Tile::kWBytes);
