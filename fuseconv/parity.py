@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -35,6 +35,11 @@ MAX_OUTPUT_ELEMENTS = 2**20
 gives that for 1365 tokens, and takes 10 s for them in f64 on two cores."""
 
 
+Kind = Literal["ordinary", "special"]
+"""Whether a case has values that every runtime treats alike, or NaN, infinities and the ends of a dtype's range, for
+which runtimes other than PyTorch have rules of their own."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One call to try.
@@ -42,15 +47,19 @@ class Case:
     Attributes:
         name: `given`, `smallest`, `largest seq`, ...
         inputs: one tensor per contract input.
+        kind: `special` for NaN, infinities and the ends of a dtype's range.
+        untried: why the call is not made: the original does not take what the case is about. Empty if it is made.
     """
 
     name: str
     inputs: tuple[torch.Tensor, ...]
+    kind: Kind = "ordinary"
+    untried: str = ""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a case must give: the original model's outputs, and the same in float64."""
+    """What a case must give: the original model's outputs, and the same in float64; none for a case not tried."""
 
     case: Case
     original: tuple[torch.Tensor, ...]
@@ -59,36 +68,45 @@ class Reference:
 
 @dataclass(frozen=True)
 class OutputRow:
-    """One output of one target in one case."""
+    """One output of one target in one case of a kind."""
 
     target: str
     case: str
     output: str
     row: Row
+    kind: Kind = "ordinary"
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
-        return {"target": self.target, "case": self.case, "output": self.output, **self.row.to_json()}
+        named = {"target": self.target, "case": self.case, "kind": self.kind, "output": self.output}
+        return {**named, **self.row.to_json()}
 
 
 @dataclass(frozen=True)
 class Report:
-    """All rows of a verification."""
+    """All rows of a verification.
+
+    Attributes:
+        rows: one a target, case and output.
+        untried: the cases that were not run, and why.
+    """
 
     rows: tuple[OutputRow, ...]
+    untried: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether every row passes."""
-        return all(row.row.ok for row in self.rows)
+        """Whether every row passes; of no rows nothing is proved."""
+        return bool(self.rows) and all(row.row.ok for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values: `ok`, the worst figures of each target, and the rows."""
+        """Returns plain JSON values: `ok`, the worst figures of each target, the rows, and the cases not run."""
         targets = dict.fromkeys(row.target for row in self.rows)
         return {
             "ok": self.ok,
             "targets": {target: worst([row for row in self.rows if row.target == target]) for target in targets},
             "rows": [row.to_json() for row in self.rows],
+            "untried": dict(self.untried),
         }
 
 
@@ -158,9 +176,22 @@ def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
     module = program.exported.module(check_guards=False)
     references = []
     for case in chosen:
+        if case.untried:
+            references.append(Reference(case, (), ()))
+            continue
         original = failing_sizes.run(module, program.contract, case.inputs)
         references.append(Reference(case, original, run_in_float64(program, case.inputs)))
     return references
+
+
+def tried_of(references: Sequence[Reference]) -> list[Reference]:
+    """Returns the references of the cases that were run."""
+    return [reference for reference in references if not reference.case.untried]
+
+
+def untried_of(references: Sequence[Reference]) -> dict[str, str]:
+    """Returns the cases that were not run, and why."""
+    return {reference.case.name: reference.case.untried for reference in references if reference.case.untried}
 
 
 def write_reference(path: Path, references: Sequence[Reference], contract: Contract) -> None:
@@ -172,7 +203,8 @@ def write_reference(path: Path, references: Sequence[Reference], contract: Contr
     from safetensors.torch import save
 
     tensors: dict[str, torch.Tensor] = {}
-    for index, reference in enumerate(references):
+    tried = tried_of(references)
+    for index, reference in enumerate(tried):
         for kind, names, values in (
             ("input", [spec.name for spec in contract.inputs], reference.case.inputs),
             ("original", contract.outputs, reference.original),
@@ -186,7 +218,9 @@ def write_reference(path: Path, references: Sequence[Reference], contract: Contr
         tensors[key] = torch.view_as_real(tensors[key].resolve_conj())
     owned = {key: tensor.clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}
     metadata = {
-        "cases": json.dumps([reference.case.name for reference in references]),
+        "cases": json.dumps([reference.case.name for reference in tried]),
+        "kinds": json.dumps([reference.case.kind for reference in tried]),
+        "untried": json.dumps(untried_of(references)),
         "complex": json.dumps(complex_names),
     }
     try:
@@ -196,10 +230,10 @@ def write_reference(path: Path, references: Sequence[Reference], contract: Contr
 
 
 def read_reference(path: Path, contract: Contract) -> list[Reference]:
-    """Reads what `write_reference` wrote, onto the contract's device.
+    """Reads what `write_reference` wrote, onto the contract's device; those of cases not run come last.
 
     Raises:
-        RefusedError: the file does not fit the contract.
+        RefusedError: the file does not fit the contract, or has no case that was run.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -216,16 +250,24 @@ def read_reference(path: Path, contract: Contract) -> list[Reference]:
                 )
 
             inputs = [spec.name for spec in contract.inputs]
-            return [
+            names = json.loads(metadata["cases"])
+            kinds = json.loads(metadata.get("kinds", json.dumps(["ordinary"] * len(names))))
+            references = [
                 Reference(
-                    Case(name, read("input", index, inputs)),
+                    Case(name, read("input", index, inputs), kind),
                     read("original", index, contract.outputs),
                     read("truth", index, contract.outputs),
                 )
-                for index, name in enumerate(json.loads(metadata["cases"]))
+                for index, (name, kind) in enumerate(zip(names, kinds, strict=True))
             ]
+            untried = dict(json.loads(metadata.get("untried", "{}")))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RefusedError(f"the reference does not fit the contract: {error}", where=str(path)) from error
+    if not references:
+        raise RefusedError(
+            "the reference has no case: nothing can be proved by it", where=str(path), fix="convert the model again"
+        )
+    return references + [Reference(Case(name, (), untried=why), (), ()) for name, why in untried.items()]
 
 
 def verify(
@@ -246,14 +288,15 @@ def verify(
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
-    references = references_of(folder, manifest, against, inputs)
+    every = references_of(folder, manifest, against, inputs)
+    references = tried_of(every)
     rows: list[OutputRow] = []
     for target in sorted(manifest.targets):
         model = load_target(folder, manifest, target)
         for reference in references:
             rows += judge(target, manifest.contract, reference, partial(outputs_of, model))
         rows += _judge_padded(model, references)
-    return Report(tuple(rows))
+    return Report(tuple(rows), untried_of(every))
 
 
 def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Options:
@@ -318,14 +361,19 @@ def judge(
     reference: Reference,
     run: Callable[[Case], Sequence[torch.Tensor]],
 ) -> list[OutputRow]:
-    """Runs a case and compares each output; where it fails to run, each is a row that says so."""
+    """Runs a case and compares each output; where it fails to run, each is a row that says so.
+
+    Of a case that was not run there are none.
+    """
+    if reference.case.untried:
+        return []
     try:
         triples = zip(run(reference.case), reference.original, reference.truth, strict=True)
         judged = [compare(*triple) for triple in triples]
     except (UpstreamError, ContractError) as error:
         judged = [incomparable(error.what)] * len(contract.outputs)
     rows = zip(contract.outputs, judged, strict=True)
-    return [OutputRow(target, reference.case.name, name, row) for name, row in rows]
+    return [OutputRow(target, reference.case.name, name, row, reference.case.kind) for name, row in rows]
 
 
 def _judge_padded(model: Model, references: Sequence[Reference]) -> list[OutputRow]:

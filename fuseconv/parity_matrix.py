@@ -16,7 +16,7 @@ from fuseconv.bundle import Manifest, open_bundle
 from fuseconv.capture import Program
 from fuseconv.contract import Contract
 from fuseconv.errors import ContractError, FuseconvError, ParityError, UnsupportedError, UpstreamError
-from fuseconv.parity import Case, OutputRow, Reference, judge, outputs_of, references_of, worst
+from fuseconv.parity import Case, OutputRow, Reference, judge, outputs_of, references_of, tried_of, worst
 from fuseconv.runtime import load
 
 ROWS: Mapping[str, tuple[str, bool]] = {
@@ -131,7 +131,7 @@ def verify_runtimes(
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
-    references = references_of(folder, manifest, against, inputs)
+    references = tried_of(references_of(folder, manifest, against, inputs))
     cells = []
     for name in ROWS:
         for runtime in RUNTIMES:

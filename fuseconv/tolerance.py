@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fuseconv.contract import SHORT_DTYPES
-from fuseconv.deviation import deviation, device_of
+from fuseconv.deviation import deviation, device_of, root_mean_square
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Tolerance:
 
     Attributes:
         rtol: relative part of the `allclose` test against the original.
-        atol: absolute part of it.
+        atol: absolute part of it, for values whose root mean square is 1 or more; for smaller ones as much less.
         factor: how many times the original's root-mean-square error an output may have.
     """
 
@@ -131,9 +131,10 @@ def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
 
 
 def _compare_floats(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -> Row:
-    tolerance = TOLERANCES[original.dtype]
-    eps = torch.finfo(original.dtype).eps
-    found = deviation(actual, original, truth, atol=tolerance.atol, rtol=tolerance.rtol)
+    tolerance, info = TOLERANCES[original.dtype], torch.finfo(original.dtype)
+    eps, least = info.eps, info.eps * info.tiny  # the least number that the dtype has
+    atol = tolerance.atol * _scale(truth)
+    found = deviation(actual, original, truth, atol=atol, rtol=tolerance.rtol)
     figures = (found.max_abs, found.max_rel, found.rmse, found.rmse_original)
 
     if found.special:
@@ -141,14 +142,22 @@ def _compare_floats(actual: torch.Tensor, original: torch.Tensor, truth: torch.T
     if found.excess <= 0:
         return Row(True, *figures)
     factor = max(tolerance.factor, SMALL_FACTOR if original.numel() < SMALL else 0.0)
-    if found.rmse > factor * found.rmse_original + FLOOR * eps * found.rms_truth:
+    if found.rmse > factor * found.rmse_original + FLOOR * (eps * found.rms_truth + least):
         return Row(
             False, *figures, f"rmse against float64 {found.rmse:.2e}, the original's is {found.rmse_original:.2e}"
         )
-    if found.peak > PEAK * (factor * found.peak_original + eps * found.max_truth):
+    if found.peak > PEAK * (factor * found.peak_original + eps * found.max_truth + least):
         said = f"largest error against float64 {found.peak:.2e}, the original's is {found.peak_original:.2e}"
         return Row(False, *figures, said)
     return Row(True, *figures)
+
+
+def _scale(truth: torch.Tensor) -> float:
+    """Returns what the absolute tolerance is taken of: outputs of 1e-7 are judged as outputs of 1 are.
+
+    A truth that is zero throughout has no scale of its own; it is judged as outputs of 1.
+    """
+    return min(root_mean_square(truth) or 1.0, 1.0)
 
 
 def _special_values_differ(actual: torch.Tensor, original: torch.Tensor) -> str:

@@ -18,7 +18,7 @@ from fuseconv.bundle import open_bundle, seal
 from fuseconv.capture import Program
 from fuseconv.contract import Contract, parse_inputs
 from fuseconv.errors import RefusedError, UsageError
-from fuseconv.parity import REFERENCE, Report, cases, read_reference, refer, verify, write_reference
+from fuseconv.parity import REFERENCE, Case, Reference, Report, cases, read_reference, refer, verify, write_reference
 from fuseconv.targets import TARGETS, Context
 
 
@@ -175,6 +175,53 @@ def test_references_of_every_dtype_come_back_as_they_were(dtype: str, tmp_path: 
 def test_a_reference_of_another_contract_is_refused(bundle: Path) -> None:
     with pytest.raises(RefusedError, match="does not fit the contract"):
         read_reference(bundle / REFERENCE, Contract(parse_inputs(["y=f32[2]"]), ("z",)))
+
+
+class Tiny(torch.nn.Module):
+    """Gives outputs of 1e-7 times a factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(1e-7 * factor * torch.randn(8, 8, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 2.0])
+def test_a_bundle_of_tiny_outputs_whose_weights_were_changed_and_sealed_again_fails(
+    factor: float, bundle: Path, tmp_path: Path
+) -> None:
+    right, wrong = (small_bundle.program(Tiny(one), ["x=f32[n:1..9,8]"]) for one in (1.0, factor))
+    write_reference(tmp_path / REFERENCE, refer(right, cases(right)), right.contract)
+    manifest = open_bundle(bundle).model_copy(update={"contract": right.contract, "libraries": []})
+    for program, ok in ((right, True), (wrong, False)):
+        path = TARGETS["onnx"].write(program, tmp_path, Context(tmp_path)).as_posix()
+        seal(tmp_path, manifest.model_copy(update={"targets": {"onnx": path}, "files": {}}))
+        assert verify(tmp_path).ok is ok
+
+
+def test_kinds_and_reasons_of_cases_come_back_as_they_were(bundle: Path, tmp_path: Path) -> None:
+    contract = open_bundle(bundle).contract
+    first, second, *_ = read_reference(bundle / REFERENCE, contract)
+    special = dataclasses.replace(first, case=dataclasses.replace(first.case, name="NaN", kind="special"))
+    untried = Reference(Case("integers", (), untried="the model takes none"), (), ())
+    write_reference(tmp_path / REFERENCE, [special, untried, second], contract)
+    back = read_reference(tmp_path / REFERENCE, contract)
+    assert [(one.case.name, one.case.kind, one.case.untried) for one in back] == [
+        ("NaN", "special", ""), (second.case.name, "ordinary", ""), ("integers", "ordinary", "the model takes none"),
+    ]  # fmt: skip
+    assert parity.judge("export", contract, back[-1], lambda _: ()) == []
+
+
+def test_a_reference_without_a_case_proves_nothing_and_is_refused(bundle: Path, tmp_path: Path) -> None:
+    contract = open_bundle(bundle).contract
+    untried = Reference(Case("integers", (), untried="the model takes none"), (), ())
+    for none in ([], [untried]):
+        write_reference(tmp_path / REFERENCE, none, contract)
+        with pytest.raises(RefusedError, match="has no case"):
+            read_reference(tmp_path / REFERENCE, contract)
+    assert not Report(()).ok
 
 
 def test_the_truth_is_nearer_than_the_original(original: Program) -> None:

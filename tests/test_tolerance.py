@@ -48,6 +48,30 @@ def test_the_original_passes_and_a_wrong_element_does_not(dtype: torch.dtype) ->
     assert "against float64" in row.reason
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-7, 1e-20])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64], ids=str)
+def test_small_outputs_are_judged_as_those_of_ordinary_size(dtype: torch.dtype, scale: float) -> None:
+    truth = scale * draw(64, 64).to(torch.complex128 if dtype.is_complex else torch.float64)
+    original = truth.to(dtype)
+    again = (truth * (1 + torch.finfo(dtype).eps * draw(64, 64, seed=1).sign() / 2)).to(dtype)
+    assert compare(again, original, truth).ok
+    for wrong in (original * 2, original * 0, original * 1.1, -original, original.roll(1)):
+        assert not compare(wrong, original, truth).ok
+
+
+def test_a_reference_of_zeros_has_no_scale_and_is_judged_as_one_of_ordinary_size() -> None:
+    zeros = torch.zeros(64, dtype=torch.float64)
+    assert compare(torch.full((64,), 1e-6), zeros.float(), zeros).ok
+    assert not compare(torch.full((64,), 1e-4), zeros.float(), zeros).ok
+
+
+def test_the_least_numbers_of_a_dtype_may_be_rounded_either_way() -> None:
+    truth = torch.full((4096,), 6e-8, dtype=torch.float64)  # float16 has 0, 6e-8 and 1.2e-7
+    original = truth.half()
+    assert compare(torch.full_like(original, 1.2e-7), original, truth).ok
+    assert not compare(torch.full_like(original, 1e-6), original, truth).ok
+
+
 def test_a_more_exact_result_passes_though_it_is_not_close_to_the_original() -> None:
     truth = draw(10000)
     original = (truth + 1e-3 * draw(10000, seed=1)).float()
