@@ -120,3 +120,89 @@ def test_a_mask_of_an_input_is_not_proved(of_input):
     workspace = Workspace(program.exported)
     with pytest.raises(Refused, match="depend on no input"):
         workspace.formula(workspace.graph.output_node().args[0][0])
+
+
+I8, U8, I16, F16, BF16, F32 = torch.int8, torch.uint8, torch.int16, torch.float16, torch.bfloat16, torch.float32
+EXACT = {
+    # name: (mask, the most tokens for which the dtype holds every index)
+    "i8": (lambda n: torch.arange(n, dtype=I8)[None] > torch.arange(n, dtype=I8)[:, None], 128),
+    "u8": (lambda n: torch.arange(n, dtype=U8)[None] > torch.arange(n, dtype=U8)[:, None], 256),
+    "i16": (lambda n: torch.arange(n, dtype=I16)[None] > torch.arange(n, dtype=I16)[:, None], 2**15),
+    "bf16": (lambda n: torch.arange(n, dtype=BF16)[None] > torch.arange(n, dtype=BF16)[:, None], 257),
+    "f16": (lambda n: torch.arange(n, dtype=F16)[None] > torch.arange(n, dtype=F16)[:, None], 2049),
+    "f32": (lambda n: torch.arange(n, dtype=F32)[None] > torch.arange(n, dtype=F32)[:, None], 2**24 + 1),
+    "i32": (lambda n: torch.arange(n, dtype=torch.int32)[None] > torch.arange(n, dtype=torch.int32)[:, None], 2**31),
+    "cast": (lambda n: torch.arange(n).to(I8)[None] > torch.arange(n).to(I8)[:, None], 128),
+    "promoted": (lambda n: torch.arange(n, dtype=BF16)[None] > torch.arange(n)[:, None], 257),
+    "promoted integers": (lambda n: torch.arange(n, dtype=U8)[None] > torch.arange(n)[:, None], 256),
+    "sum": (lambda n: (torch.arange(n, dtype=I8) + 20)[None] > (torch.arange(n, dtype=I8) + 20)[:, None], 108),
+    "alpha": (
+        lambda n: (
+            torch.arange(n, dtype=I8)[None] * 3
+            > torch.add(torch.zeros(n, dtype=I8), torch.arange(n, dtype=I8), alpha=3)[:, None]
+        ),
+        43,
+    ),
+    "product": (lambda n: (torch.arange(n, dtype=F16) * 16)[None] > (torch.arange(n, dtype=F16) * 16)[:, None], 129),
+    "backwards": (lambda n: torch.arange(0, -n, -1, dtype=I8)[None] < torch.arange(0, -n, -1, dtype=I8)[:, None], 129),
+    "running sum": (
+        lambda n: (
+            torch.ones(n, dtype=torch.bool).cumsum(0, dtype=I8)[None]
+            > torch.ones(n, dtype=torch.bool).cumsum(0, dtype=I8)[:, None]
+        ),
+        127,
+    ),
+    "with the size": (
+        lambda n: (n - torch.arange(n, dtype=I16))[None] < (n - torch.arange(n, dtype=I16))[:, None],
+        2**15 - 1,
+    ),
+}
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+@pytest.mark.parametrize("name", EXACT)
+def test_a_mask_is_proved_for_as_many_tokens_as_its_dtype_tells_apart(name, beyond):
+    function, most = EXACT[name]
+    n = torch.export.Dim("n", min=2, max=most + beyond)
+    module = Function(lambda _, x: (x, ~function(x.shape[0])))
+    workspace = Workspace(programs.capture(module, torch.randn(5, 5), dims=({0: n, 1: n},)).exported)
+    node = workspace.graph.output_node().args[0][1]
+    if not beyond:
+        FUNCTIONS["hides_the_future"].run(workspace, node)
+        return
+    with pytest.raises(Refused, match="does not hold"):
+        FUNCTIONS["hides_the_future"].run(workspace, node)
+
+
+WRAPPED = {
+    "below nothing": lambda n: torch.arange(n, dtype=U8)[None] - 1 < torch.arange(n, dtype=U8)[:, None],
+    "fraction cut off": lambda n: torch.full((n, n), 0.5).to(torch.int64) >= 0,
+    "compared with a rounded number": lambda n: torch.full((n, n), 256, dtype=BF16) < 256.5,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_numbers_that_are_not_what_they_seem_prove_nothing(name):
+    n = torch.export.Dim("n", min=2, max=64)
+    module = Function(lambda _, x: (x, WRAPPED[name](5)))
+    workspace = Workspace(programs.capture(module, torch.randn(5, 5), dims=({0: n},)).exported)
+    node = workspace.graph.output_node().args[0][1]
+    for predicate in ("hides_the_future", "hides_nothing", "is_never_true"):
+        with pytest.raises(Refused):
+            FUNCTIONS[predicate].run(workspace, node)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("least", [-1e4, -1e9, float("-inf"), "min"])
+def test_what_is_added_is_judged_as_its_dtype_holds_it(dtype, least):
+    hidden = torch.finfo(dtype).min if least == "min" else least
+    hidden = max(hidden, torch.finfo(dtype).min) if hidden != float("-inf") else hidden
+
+    def function(n):
+        seen = torch.arange(n)[None] <= torch.arange(n)[:, None]
+        return torch.where(seen, torch.zeros((), dtype=dtype), torch.full((), hidden, dtype=dtype))
+
+    n = torch.export.Dim("n", min=2, max=64)
+    module = Function(lambda _, x: (x, function(x.shape[0])))
+    workspace = Workspace(programs.capture(module, torch.randn(5, 5), dims=({0: n, 1: n},)).exported)
+    FUNCTIONS["hides_the_future"].run(workspace, workspace.graph.output_node().args[0][1])

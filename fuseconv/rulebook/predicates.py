@@ -79,9 +79,10 @@ class Function:
     run: Callable[..., Any]
 
 
-_HIDDEN = -1e4
+_HIDDEN = -9984
 """What is added to a score so that it weighs nothing: in every dtype exp of it is 0 beside a score that is not hidden,
-as long as scores themselves differ by less than nine thousand. Models add -1e4 where f16 must hold it."""
+as long as scores themselves differ by less than nine thousand. Models add -1e4 where f16 must hold it, which is -9984
+in bf16."""
 
 
 def dtype(_: Constants, x: Any) -> str:
