@@ -125,6 +125,7 @@ class Workspace:
         self.results: dict[Any, Any] = {}
         self._formulas: dict[Any, Any] = {}  # until the graph changes: layers have one mask in common
         self._changed: dict[Node, None] = {}
+        self._loose: dict[Node, None] = {}  # those of them that may have lost their last reader since `clean`
         self._first = self._first_of_inputs()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
         self._replaced: dict[Node, Node] = {}
@@ -295,7 +296,7 @@ class Workspace:
     ) -> Node:
         """Creates a call at the graph's insertion point; `read_as` names its operands as `name_read_by` does."""
         node = self.graph.create_node("call_function", op, args, kwargs, name)
-        self._changed.update(dict.fromkeys((node, *node.all_input_nodes)))
+        self._touch(node, *node.all_input_nodes)
         self._read_as[node] = {operand: read_as[operand] for operand in node.all_input_nodes if operand in read_as}
         return node
 
@@ -309,7 +310,7 @@ class Workspace:
 
     def replace(self, node: Node, new: Node, *, made: bool) -> None:
         """Lets `new` be read in the place of a node; `made` says that it was created for it."""
-        self._changed.update(dict.fromkeys((node, new, *node.users)))
+        self._touch(node, new, *node.users)
         for reader in node.users:
             self._read_as.setdefault(reader, {}).setdefault(new, self.name_read_by(reader, node))
         node.replace_all_uses_with(new)
@@ -319,7 +320,7 @@ class Workspace:
 
     def erase(self, node: Node) -> None:
         """Removes a node that nobody reads."""
-        self._changed.update(dict.fromkeys((node, *node.all_input_nodes)))
+        self._touch(node, *node.all_input_nodes)
         self.graph.erase_node(node)
 
     def relay(self, node: Node, fake: Any) -> None:
@@ -329,12 +330,18 @@ class Workspace:
 
     def clean(self) -> None:
         """Removes the nodes that compute nothing that is used any more."""
-        queue = list(self._changed)
+        queue, self._loose = list(self._loose), {}
         while queue:
             node = queue.pop()
             if not node._erased and not node.users and not node.is_impure():
                 queue.extend(node.all_input_nodes)
                 self.erase(node)
+
+    def _touch(self, *nodes: Node) -> None:
+        """Notes nodes that are new, erased, or have other operands or readers."""
+        noted = dict.fromkeys(nodes)
+        self._changed.update(noted)
+        self._loose.update(noted)
 
     def take_changed(self) -> list[Node]:
         """Returns the nodes that are new, erased, or have other operands, readers or values than at the last call."""

@@ -54,7 +54,6 @@ def rewrite(program: Program, plan: Plan) -> Program:
             raise RuleError(what, where=_place(plan, number, "/replace"), fix=problem.fix) from None
     if refused:
         raise _unfit(plan, refused)
-    workspace.clean()
     return replace(program, exported=_exported(program.exported, workspace))
 
 
@@ -127,6 +126,7 @@ def apply(workspace: Workspace, step: Step) -> None:
         workspace.erase(node)
     for node, fake in downstream.items():
         workspace.relay(node, fake)
+    workspace.clean()  # what nothing reads any more: a later step may rely on it, whoever executes the plan
 
 
 def _matched(workspace: Workspace, name: str, op: str) -> Node:

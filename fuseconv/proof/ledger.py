@@ -75,6 +75,7 @@ class Ledger:
         self._copies: dict[Node, Node] = {}
         self.graph.graph_copy(self.workspace.graph, self._copies)
         self.own = frozenset(self.graph.nodes)
+        self._start = next((node for node in self.graph.nodes if node.op != "placeholder"), self.graph._root)
         self.placeholders = {copy: node for node, copy in self._copies.items() if node.op == "placeholder"}
         for node, copy in self._copies.items():
             self._classify(copy)
@@ -135,7 +136,9 @@ class Ledger:
             deferred = self.workspace.deferred(node)
             call: Any = deferred or node
             target = node.target if deferred is None else deferred.op
-            self._copies[node] = self._add(target, call, lambda used: self._adopt(used, point, made), point)
+            # A constant is computed first of all: another step, which stands earlier in the graph, may read it too.
+            place = point if deferred is None else self._start
+            self._copies[node] = self._add(target, call, lambda used: self._adopt(used, place, made), place)
             made.add(self._copies[node])
         return self._copies[node]
 
