@@ -28,6 +28,7 @@ from fuseconv.matching.nodes import (
     nodes_in,
     op_name,
     source_line,
+    why_no_op,
 )
 from fuseconv.matching.sizes import key_of, run_for_all_sizes
 from fuseconv.rulebook.elements import elements, leaves_some
@@ -46,6 +47,7 @@ __all__ = [
     "nodes_in",
     "op_name",
     "source_line",
+    "why_no_op",
 ]
 
 _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)

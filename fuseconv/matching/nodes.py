@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from fuseconv.matching.permitted import lookup, refusal
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _TORCH = str(Path(torch.__file__).parent)
@@ -33,23 +34,15 @@ def op_name(target: Any) -> str:
 
 
 def find_op(name: str) -> torch._ops.OpOverload | None:
-    """Returns the op a rule names, or None when no loaded library has it."""
-    try:
-        return _known_op(name)
-    except LookupError:
-        return None
+    """Returns the op that a rule, an example or a plan names; None where there is none, or it is not permitted."""
+    op = lookup(name)
+    return None if op is None or refusal(op) else op
 
 
-@cache
-def _known_op(name: str) -> torch._ops.OpOverload:
-    """An op once found stays; one that is not there may yet be loaded, and errors are not kept."""
-    if name.count(".") != 2:
-        raise LookupError(name)
-    namespace, packet, overload = name.split(".")
-    found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
-    if not isinstance(found, torch._ops.OpOverload):
-        raise LookupError(name)
-    return found
+def why_no_op(name: str) -> str:
+    """Says of a name why `find_op` returns nothing."""
+    op = lookup(name)
+    return f"unknown op {name}" if op is None else f"the op {name} may not be named: {refusal(op)}"
 
 
 def is_returned(node: Node) -> bool:

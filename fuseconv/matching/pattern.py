@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from fuseconv.matching.graph import find_op
+from fuseconv.matching.graph import find_op, why_no_op
+from fuseconv.matching.permitted import lookup
 from fuseconv.matching.product import PRODUCT, Product
 from fuseconv.rulebook.rule import Rule, refuse
 from fuseconv.rulebook.rule_text import Call, Line, Literal, Name, Term
@@ -170,7 +171,7 @@ def _bind(rule: Rule, line: Line, call: Call, pointer: str) -> OpLine:
         return OpLine(pointer, PRODUCT, _factors(rule, call, pointer), line.targets, unpacks=False)
     op = find_op(call.op)
     if op is None:
-        raise refuse(rule, pointer, f"unknown op {call.op}", _similar(call.op))
+        raise refuse(rule, pointer, why_no_op(call.op), _similar(call.op))
     return OpLine(pointer, op, _terms(rule, call, op, pointer), line.targets, _unpacks(rule, line, op, pointer))
 
 
@@ -220,6 +221,8 @@ def _unpacks(rule: Rule, line: Line, op: torch._ops.OpOverload, pointer: str) ->
 
 
 def _similar(name: str) -> str:
+    if lookup(name) is not None:
+        return "name ops that take and give tensors and numbers, see docs/trust.md"
     namespace, packet, _ = name.split(".")
     known = dir(getattr(torch.ops, namespace)) if namespace != "aten" else list(_aten())
     near = difflib.get_close_matches(packet, known, 1)

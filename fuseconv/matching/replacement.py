@@ -6,6 +6,7 @@ need a guard the program does not have.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,17 @@ import torch
 from torch.fx import Node
 
 from fuseconv.contract import DTYPES
-from fuseconv.matching.graph import Workspace, find_op, is_repeatable, map_nodes
+from fuseconv.matching.graph import Workspace, find_op, is_repeatable, map_nodes, why_no_op
 from fuseconv.matching.sizes import GuardError
 from fuseconv.rulebook.predicates import FUNCTIONS, Constants, Refused, text_of
 from fuseconv.rulebook.proved_sizes import row_major, same_sizes
 from fuseconv.rulebook.rule_text import Apply, Call, Items, Line, Literal, Name, Term
+
+FREE_BYTES = 1 << 30
+"""What an op of a replacement may always give, in bytes."""
+
+LARGEST_GROWTH = 64
+"""How many times the bytes of its operands an op may give beyond that."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,7 @@ def _resolved(
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     op = find_op(call.op)
     if op is None:
-        raise Refused(f"the op {call.op}", "no loaded library that has it")
+        raise Refused(f"the op {call.op}", why_no_op(call.op))
     args = tuple(resolve(term, values, constants) for term in call.args)
     return op, args, {name: resolve(term, values, constants) for name, term in call.kwargs}
 
@@ -153,7 +160,33 @@ def _instruction(line: Line, resolved: tuple[Any, ...], fakes: Mapping[str, Any]
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as problem:
         reason = str(problem).strip().split("\n")[0] or type(problem).__name__
         raise Refused(f"arguments that {op} takes", reason) from None
+    _check_result(op, fake, (fake_args, fake_kwargs))
     return Instruction(line.targets, line.unpacks, op, args, kwargs, fake, line.constant)
+
+
+def _check_result(op: torch._ops.OpOverload, fake: Any, operands: Any) -> None:
+    """Checks that what an op gives is where the program is, and not out of proportion to what it is given.
+
+    Raises:
+        Refused: it is on another device, or would fill the memory.
+    """
+    given, made = _tensors(operands), _tensors(fake)
+    devices = {"cpu", *(tensor.device.type for tensor in given)}
+    if strange := next((tensor.device for tensor in made if tensor.device.type not in devices), None):
+        raise Refused(f"{op} to give a tensor on {' or '.join(sorted(devices))}", str(strange))
+    budget = max(FREE_BYTES, LARGEST_GROWTH * sum(map(_bytes, given)))
+    if (size := sum(map(_bytes, made))) > budget:
+        raise Refused(f"{op} to give at most {budget} bytes", f"{size}")
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _bytes(fake: torch.Tensor) -> int:
+    """The bytes of a tensor; of the example's sizes where they are symbolic."""
+    sizes = (size if isinstance(size, int) else size.node.hint or 1 for size in fake.shape)
+    return fake.element_size() * math.prod(map(int, sizes))
 
 
 def _check_constant(line: Line, instruction: Instruction, made: set[str], workspace: Workspace) -> None:

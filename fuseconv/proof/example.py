@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from fuseconv.capture import Program
 from fuseconv.contract import DTYPES, Contract, Dim, TensorSpec
-from fuseconv.matching.graph import find_op
+from fuseconv.matching.graph import find_op, why_no_op
 from fuseconv.matching.replacement import resolve
 from fuseconv.rulebook.rule_text import Call, RuleTextError, parse_line
 
@@ -169,7 +169,7 @@ def graph_of(text: Text) -> Graph:
         for targets, unpacks, call in text.lines:
             op = find_op(call.op)
             if op is None:
-                raise RuleTextError(f"unknown op {call.op}", 0, "name an op that torch.ops has")
+                raise RuleTextError(why_no_op(call.op), 0, "name an op that torch.ops has, and docs/trust.md permits")
             args = tuple(resolve(term, values, nothing) for term in call.args)
             node = graph.call_function(op, args, {name: resolve(term, values, nothing) for name, term in call.kwargs})
             for position, name in enumerate(targets):

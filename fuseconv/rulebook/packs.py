@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from fuseconv.errors import RefusedError, RuleError, UnsupportedError
+from fuseconv.matching.permitted import trust_libraries
 from fuseconv.rulebook.rule import Rule
 
 _RUN: dict[Path, tuple[Path, ...]] = {}
@@ -48,6 +49,7 @@ def load_ops(files: Iterable[Path], trust: Collection[str]) -> tuple[Path, ...]:
         if "code" not in trust:
             what = f"the rules bring ops of their own, and {path.name} would run to register them"
             raise RefusedError(what, where=str(path), fix="if you trust its maker, give --trust code")
+        trust_libraries()
         if path not in _RUN:
             _RUN[path] = _run(path)
         libraries += _RUN[path]

@@ -15,20 +15,23 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fuseconv.errors import RefusedError
+import torch
+
+from fuseconv.errors import RefusedError, UnsupportedError
+from fuseconv.matching.permitted import is_permitted_namespace, lookup, refusal
 
 _TARGET = re.compile(
-    r"^(torch\.ops\.higher_order\.[a-z]\w*"
-    r"|torch\.ops\.(aten|fuseconv|prims|quantized|quantized_decomposed|torchao|torchvision)\.(?!from_file\b|save\b)"
-    r"[A-Za-z_]\w*\.[A-Za-z]\w*"
-    r"|_operator\.(abs|add|and_|eq|floordiv|ge|getitem|gt|invert|le|lshift|lt|mod|mul|ne|neg|not_|or_|pos|pow|rshift|sub"
+    r"^(_operator\.(abs|add|and_|eq|floordiv|ge|getitem|gt|invert|le|lshift|lt|mod|mul|ne|neg|not_|or_|pos|pow|rshift|sub"
     r"|truediv|xor)"
     r"|math\.(acos|asin|atan|ceil|cos|cosh|exp|floor|log|log2|sin|sinh|sqrt|tan|tanh|trunc)"
+    r"|torch\.ops\.higher_order\.(associative_scan|auto_functionalized(_v2)?|cond|flex_attention|hints_wrapper"
+    r"|invoke_subgraph|map_impl|out_dtype|scan|strict_mode|tag_activation_checkpoint|while_loop|wrap"
+    r"|wrap_activation_checkpoint|wrap_with_autocast|wrap_with_set_grad_enabled)"
     r"|torch\.(_check|_check_is_size|_?sym_[a-z_]+))\Z"
 )
-"""What a node may call. `aten.from_file` and `aten.save` open files; ops of other libraries may do anything."""
+"""What a node may call besides ops: functions of numbers, and the parts of a program that are programs."""
 
-_LIBRARY_OP = re.compile(r"^torch\.ops\.(?!aten\b)[a-z]\w*\.[a-z]\w*\.[A-Za-z]\w*\Z")
+_OP = re.compile(r"^torch\.ops\.(?P<name>(?P<namespace>\w+)\.[A-Za-z_]\w*\.[A-Za-z]\w*)\Z")
 _NAME = re.compile(r"^[\w.$:/ -]*\Z")
 _NUMBER = re.compile(r"^-?[\d.]+(e[+-]?\d{1,3})?\Z")
 _FREE_TEXT = frozenset({"metadata", "as_string", "as_strings", "torch_version", "stack_trace"})
@@ -93,19 +96,37 @@ def _walk(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 def _screen(key: str, value: Any, where: str) -> None:
     if not isinstance(value, str):
         return
+    if key in _TARGETS and (op := _OP.match(value)):
+        _screen_op(op["namespace"], op["name"], where)
+        return
     check: Callable[[str], bool] = _CHECKS.get(key, _is_name)
-    if check is _is_target and not check(value) and _LIBRARY_OP.match(value):
+    if not check(value):
+        raise _would_run(f"its {key} is {value[:120]!r}", where)
+
+
+def _screen_op(namespace: str, name: str, where: str) -> None:
+    """Refuses an op that matching.permitted does not list."""
+    op = lookup(name)
+    if not is_permitted_namespace(namespace):
+        if namespace in _TORCHS:
+            raise _would_run(f"its target is torch.ops.{name}", where)
         raise RefusedError(
-            f"the graph would run code of another library: it calls {value}",
+            f"the graph would run code of another library: it calls torch.ops.{name}",
             where=where,
             fix="export the model without that operator; a Hugging Face model is also converted from its folder",
         )
-    if not check(value):
-        raise RefusedError(
-            f"the graph would run code: its {key} is {value[:120]!r}",
+    if op is None and namespace in _TORCHS:
+        raise UnsupportedError(
+            f"the graph calls torch.ops.{name}, which torch {torch.__version__} does not have",
             where=where,
-            fix="take the file from its maker again",
+            fix="export the model with this version of torch",
         )
+    if op is not None and (reason := refusal(op)):
+        raise _would_run(f"its target is torch.ops.{name}: {reason}", where)
+
+
+def _would_run(what: str, where: str) -> RefusedError:
+    return RefusedError(f"the graph would run code: {what}", where=where, fix="take the file from its maker again")
 
 
 def _is_name(text: str) -> bool:
@@ -220,6 +241,8 @@ def _is_context(context: Any) -> bool:
     return all(not isinstance(value, str) or (_is_name(value) and value != "__enum__") for _, value in scalars)
 
 
+_TARGETS = ("target", "as_operator")
+_TORCHS = ("aten", "prims", "higher_order")
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "key of range_constraints": _is_symbolic,
     "target": _is_target,

@@ -1,0 +1,158 @@
+"""The closed list of ops that a stranger's file may name: a rule, its examples, a plan or an archive.
+
+Such a file is data, and its ops run here: to try a rule, to compute a constant, to capture a program. So they may take
+tensors and numbers and give tensors and numbers, and nothing else. An op is permitted when its schema shows that:
+
+- it is of a namespace of ops that compute, and the dispatcher has it: TorchScript's own functions it has not;
+- its arguments are tensors, numbers, dtypes, layouts and devices; of text, those that choose a variant (`approximate`);
+- it does not begin with an underscore, those apart that torch.export and torch's decompositions write.
+
+Left out by name are ops with such schemas that exchange the memory of a tensor, make one of another layout, or take
+what another op has packed, whose bytes they believe.
+
+Ops of other libraries are permitted once a pack that the user trusts has run: see `trust_libraries`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import torch
+
+NAMESPACES = frozenset({"aten", "fuseconv", "prims", "quantized_decomposed", "torchvision"})
+"""Whose ops compute. Those of `quantized` and `mkldnn` take packed weights, those of `c10d` and `symm_mem` talk."""
+
+_TORCHS_OWN = re.compile(
+    r"^(_?aten|_?c10d\w*|cuda|debug\w*|_dtensor|export|_?inductor\w*|mkl\w*|_native|onednn|prims?|profiler|_?quanti\w*"
+    r"|rngprims|sparse|static_runtime|streams|symm_mem|_test|higher_order)$"
+)
+"""Namespaces of torch itself, which trust in a pack does not open."""
+
+_KINDS = re.compile(
+    r"^(Optional\[|List\[)*(Tensor|int|float|bool|complex|number|SymInt|SymFloat|SymBool|ScalarType|Layout|MemoryFormat"
+    r"|Device)\]*$"
+)
+"""Kinds of arguments and results."""
+
+_GENERATOR = "Optional[Generator]"
+"""A kind of argument that may be there, and is None: nothing that a file holds is a generator."""
+
+_WORDS = frozenset(
+    {
+        *("approximate", "rounding_mode", "reduce", "indexing", "side", "equation", "padding", "padding_side", "mode"),
+        *("pad_mode", "interpolation", "norm", "ord", "p", "driver", "UPLO", "assert_msg"),
+    }
+)
+"""Arguments of text that choose a variant, or are said when an assertion fails."""
+
+_PRIVATE = frozenset(
+    {
+        *("__and__", "__iand__", "__or__", "__ior__", "__xor__", "__ixor__", "__lshift__", "__ilshift__"),
+        *("__rshift__", "__irshift__", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_add_relu", "_add_relu_"),
+        *("_addmm_activation", "_aminmax", "_assert_async", "_assert_scalar", "_assert_tensor_metadata"),
+        *("_batch_norm_impl_index", "_batch_norm_no_update", "_batch_norm_with_update"),
+        *("_batch_norm_with_update_functional", "_cast_Byte", "_cast_Char", "_cast_Double", "_cast_Float"),
+        *("_cast_Half", "_cast_Int", "_cast_Long", "_cast_Short", "_cdist_forward", "_chunk_cat", "_conj"),
+        *("_conj_copy", "_conj_physical", "_convolution", "_convolution_mode", "_cummax_helper", "_cummin_helper"),
+        *("_ctc_loss", "_dim_arange", "_embedding_bag", "_embedding_bag_forward_only", "_euclidean_dist"),
+        *("_fft_c2c", "_fft_c2r", "_fft_r2c", "_functional_assert_async", "_functional_assert_scalar"),
+        *("_functional_sym_constrain_range", "_functional_sym_constrain_range_for_size", "_fused_dropout"),
+        *("_fused_rms_norm", "_grouped_mm", "_int_mm", "_is_all_true", "_is_any_true", "_linalg_det"),
+        *("_linalg_eigh", "_linalg_eigvals", "_linalg_slogdet", "_linalg_solve_ex", "_linalg_svd"),
+        *("_local_scalar_dense", "_log_softmax", "_log_softmax_backward_data", "_logcumsumexp", "_lu_with_info"),
+        *("_masked_softmax", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"),
+        *("_native_batch_norm_legit_no_training", "_native_multi_head_attention", "_neg_view", "_neg_view_copy"),
+        *("_pack_padded_sequence", "_pad_circular", "_pad_enum", "_pad_packed_sequence", "_pdist_forward"),
+        *("_prelu_kernel", "_reshape_copy", "_safe_softmax", "_scaled_dot_product_attention_math"),
+        *("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_efficient_attention"),
+        *("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"),
+        *("_scaled_dot_product_fused_attention_overrideable", "_scaled_mm", "_shape_as_tensor"),
+        *("_reshape_from_tensor", "_softmax", "_softmax_backward_data", "_stack", "_standard_gamma", "_to_copy"),
+        *("_transformer_encoder_layer_fwd", "_transform_bias_rescale_qkv", "_trilinear", "_unique", "_unique2"),
+        *("_unsafe_index", "_unsafe_index_put", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
+        *("_unsafe_view", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_lanczos2d_aa"),
+        *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "_weight_norm"),
+        "_weight_norm_interface",
+    }
+)
+"""Ops with an underscore that are permitted beside those of the core set."""
+
+_MEMORY = re.compile(
+    r"^(set_?|set_data|data|copy_to|copy_strided|resize\w*|requires_grad_|retains?_grad|is_leaf|output_nr|pin_memory"
+    r"|is_pinned|record_stream|is_set_to|device_put|get_gradients)$"
+)
+"""Ops that exchange the memory of a tensor, or tell of it what is not its value."""
+
+_LAYOUTS = re.compile(
+    r"^((to_|is_)?(sparse|coalesce|mkldnn|nested)\w*|(crow_|ccol_|col_|row_)?(indices|values)(_copy)?|dense_dim|smm"
+    r"|s?spaddmm|hspmm|copy_sparse_to_sparse_?|to_padded_tensor|dequantize|quantize_\w+|empty_quantized|int_repr|qscheme"
+    r"|q_\w+|choose_qparams_optimized)$"
+)
+"""Ops of tensors that are not strided: sparse, nested, quantized, or of a library."""
+
+_PACKED = re.compile(r"^(fbgemm|mkldnn|miopen|cudnn|quantized)_\w+$")
+"""Ops that take what another op has packed, or a library's workspace."""
+
+_trusted = False
+
+
+def trust_libraries() -> None:
+    """Permits the ops of other libraries from now on: code that registers such was trusted in this process."""
+    global _trusted  # noqa: PLW0603 - the ops of a process are global too
+    _trusted = True
+    refusal.cache_clear()
+
+
+def is_permitted_namespace(namespace: str) -> bool:
+    """Whether ops of a namespace may be permitted."""
+    return namespace in NAMESPACES or (_trusted and _TORCHS_OWN.match(namespace) is None)
+
+
+def lookup(name: str) -> torch._ops.OpOverload | None:
+    """Returns the op of this name, `aten.gelu.default`, permitted or not; None when no loaded library has it."""
+    try:
+        return _known(name)
+    except LookupError:
+        return None
+
+
+@cache
+def _known(name: str) -> torch._ops.OpOverload:
+    """An op once found stays; one that is not there may yet be loaded, and errors are not kept."""
+    if name.count(".") != 2:
+        raise LookupError(name)
+    namespace, packet, overload = name.split(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
+    if not isinstance(found, torch._ops.OpOverload):
+        raise LookupError(name)
+    return found
+
+
+@cache
+def refusal(op: torch._ops.OpOverload) -> str:
+    """Returns why a stranger's file may not name an op, in a few words; nothing when it may."""
+    namespace, packet = op._schema.name.split("::")
+    if not is_permitted_namespace(namespace):
+        return f"ops of {namespace} may do anything"
+    if namespace not in NAMESPACES or namespace == "fuseconv":
+        return ""
+    if not torch._C._dispatch_has_kernel(op._name):
+        return "it is a function of TorchScript"
+    if packet.startswith("_") and packet not in _PRIVATE and torch.Tag.core not in op.tags:
+        return "it is internal to torch"
+    if _MEMORY.match(packet):
+        return "it is about the memory of a tensor, not its value"
+    if _LAYOUTS.match(packet) or _PACKED.match(packet):
+        return "it is of tensors that are not plain"
+    for argument in op._schema.arguments:
+        kind = str(argument.real_type)
+        if argument.is_out:
+            return "it writes its result into another tensor"
+        is_word = kind in ("str", "Optional[str]") and argument.name in _WORDS
+        if not (is_word or kind == _GENERATOR or _KINDS.match(kind)):
+            return f"it takes {argument.name}, a {kind}"
+    for result in op._schema.returns:
+        if not _KINDS.match(str(result.real_type)):
+            return f"it gives a {result.real_type}"
+    return ""
