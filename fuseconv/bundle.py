@@ -76,6 +76,39 @@ class RuleUse(_Model):
     count: int
 
 
+class LeftOut(_Model):
+    """A target that was asked for and is not in the bundle.
+
+    Attributes:
+        target: its name.
+        cause: `unsupported`, it cannot express the model; `upstream`, its exporter, compiler or runtime failed;
+            `parity`, the model's own export to it computes something else; `plan`, the fused model's does.
+        reason: what happened, with the figures.
+    """
+
+    target: str
+    cause: Literal["unsupported", "upstream", "parity", "plan"]
+    reason: str
+
+
+class Limit(_Model):
+    """An output that a runtime computes in a way of its own for NaN, infinities or the ends of a dtype's range.
+
+    The model's own export to that target, without any fusion, does the same.
+
+    Attributes:
+        target: the target whose runtime it is.
+        case: of the inputs.
+        output: what differs.
+        reason: how.
+    """
+
+    target: str
+    case: str
+    output: str
+    reason: str
+
+
 class Environment(_Model):
     """Where the bundle was made. `gpu` is a compute capability, `9.0`, and `cpu` torch's name of an instruction set."""
 
@@ -107,6 +140,8 @@ class Manifest(_Model):
         tolerances: the table that the parity rows were judged by.
         parity: one row per target, case and output.
         mismatch: whether a row fails, and the bundle was kept all the same (`--allow-mismatch`).
+        left_out: targets that were asked for and are not here. Not in the file where there are none.
+        limits: rows that fail, where the runtime of the target is the reason. Not in the file where there are none.
         files: every file but the manifest.
     """
 
@@ -123,11 +158,16 @@ class Manifest(_Model):
     tolerances: dict[str, dict[str, float]]
     parity: list[dict[str, JsonValue]]
     mismatch: bool
+    left_out: list[LeftOut] = []
+    limits: list[Limit] = []
     files: dict[str, File] = {}
 
     def render(self) -> bytes:
         """Returns the one spelling of this manifest, its own hash included."""
         value = self.model_dump(mode="json")
+        for name in ("left_out", "limits"):  # a bundle from before there were these has one spelling still
+            if not value[name]:
+                del value[name]
         value["manifest_sha256"] = hashlib.sha256(_spell(value)).hexdigest()
         return _spell(value)
 
@@ -202,6 +242,8 @@ def open_bundle(folder: Path) -> Manifest:
     for name in [*manifest.targets.values(), *manifest.libraries]:
         if name not in manifest.files:
             raise RefusedError(f"{name} is not a file of the bundle", where=str(path), fix=_AGAIN)
+    if not manifest.targets:
+        raise RefusedError("the bundle has no target: there is nothing to run", where=str(path), fix=_AGAIN)
     return manifest
 
 

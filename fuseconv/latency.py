@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fuseconv import parity, sources
+from fuseconv import sources, verification
 from fuseconv.bundle import Manifest, open_bundle
 from fuseconv.cold_start import ColdStart, cold_start
 from fuseconv.contract import Contract
@@ -197,7 +197,7 @@ def _latency(name: str, times: Sequence[float], rate: float, cold: ColdStart | N
 def _originals(
     against: Path, manifest: Manifest, peers: Sequence[str], inputs: tuple[torch.Tensor, ...], options: Options
 ) -> dict[str, Callable[[], object]]:
-    subject = sources.read(against, options=parity.as_converted(manifest, against, options))
+    subject = sources.read(against, options=verification.as_converted(manifest, against, options))
     keywords = dict(zip(subject.call, inputs, strict=True)) if subject.call else {}
     positional = () if subject.call else inputs
     calls: dict[str, Callable[[], object]] = {}

@@ -16,8 +16,9 @@ from fuseconv.bundle import Manifest, open_bundle
 from fuseconv.capture import Program
 from fuseconv.contract import Contract
 from fuseconv.errors import ContractError, FuseconvError, ParityError, UnsupportedError, UpstreamError
-from fuseconv.parity import Case, OutputRow, Reference, judge, outputs_of, references_of, tried_of, worst
+from fuseconv.parity import Case, OutputRow, Reference, tried_of, worst
 from fuseconv.runtime import load
+from fuseconv.verification import judge, outputs_of, references_of, with_limits
 
 ROWS: Mapping[str, tuple[str, bool]] = {
     "torchscript": ("torchscript", False),
@@ -55,7 +56,7 @@ class Cell:
     @property
     def ok(self) -> bool | None:
         """Whether every row passes; None where there are none."""
-        return all(row.row.ok for row in self.rows) if self.rows else None
+        return all(row.ok for row in self.rows) if self.rows else None
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values: `status` is ok, fail or unavailable, with the worst figures or the reason."""
@@ -92,7 +93,7 @@ class Matrix:
 
     def error(self, where: str) -> FuseconvError | None:
         """Returns what is wrong: a cell fails, or there is none that runs here and nothing is proved."""
-        failing = [row for cell in self.cells for row in cell.rows if not row.row.ok]
+        failing = [row for cell in self.cells for row in cell.rows if not row.ok]
         if failing:
             cells = [f"{cell.name} in {cell.runtime}" for cell in self.cells if cell.ok is False]
             first = failing[0]
@@ -115,7 +116,7 @@ def verify_runtimes(
     program: Path | None,
     progress: Callable[[str], AbstractContextManager[None]],
 ) -> Matrix:
-    """Runs every target of a bundle in every runtime and judges each output, as `parity.verify` does.
+    """Runs every target of a bundle in every runtime and judges each output, as `verification.verify` does.
 
     Args:
         bundle: the folder.
@@ -140,7 +141,7 @@ def verify_runtimes(
                 cells.append(Cell(name, runtime, absent=absent))
                 continue
             with progress(f"{name}, {runtime}"):
-                cells.append(_cell(name, runtime, folder, manifest.contract, references, program))
+                cells.append(_cell(name, runtime, folder, manifest, references, program))
     return Matrix(manifest.contract.device, program, tuple(cells))
 
 
@@ -162,9 +163,10 @@ def _absent(name: str, runtime: str, manifest: Manifest, program: Path | None) -
 
 
 def _cell(
-    name: str, runtime: str, folder: Path, contract: Contract, references: Sequence[Reference], program: Path | None
+    name: str, runtime: str, folder: Path, manifest: Manifest, references: Sequence[Reference], program: Path | None
 ) -> Cell:
     target, cuda_graphs = ROWS[name]
+    contract = manifest.contract
     cases = [reference.case for reference in references]
     try:
         if runtime == "python":
@@ -177,7 +179,7 @@ def _cell(
     except (ContractError, UpstreamError) as error:
         run = partial(_fail, error)
     rows = [row for reference in references for row in judge(name, contract, reference, run)]
-    return Cell(name, runtime, tuple(rows))
+    return Cell(name, runtime, tuple(with_limits(rows, manifest, target)))
 
 
 def _in_python(folder: Path, target: str, cuda_graphs: bool, cases: Sequence[Case]) -> Run:

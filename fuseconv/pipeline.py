@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fuseconv import cpp_runtime, padding, parity, parity_matrix, shortcomings, sources
+from fuseconv import cpp_runtime, padding, parity, parity_matrix, shortcomings, sources, verification
 from fuseconv.assembly import Progress, Written, copy_libraries, describe, target_names, write_targets
 from fuseconv.buckets import Buckets
 from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle, seal
@@ -231,7 +231,7 @@ def verify(
     """
     program, inputs = _original(bundle, against, options or Options(), progress)
     with progress("verify"):
-        return parity.verify(bundle, against=program, inputs=inputs)
+        return verification.verify(bundle, against=program, inputs=inputs)
 
 
 def verify_runtimes(
@@ -271,7 +271,7 @@ def _original(
         if about := options.flags():
             raise UsageError(f"{about[0]} is about the original model", where=about[0], fix="add --against MODEL")
         return None, None
-    _, program = read_program(against, parity.as_converted(manifest, against, options), progress)
+    _, program = read_program(against, verification.as_converted(manifest, against, options), progress)
     return program, program.examples if options.inputs_file is not None else None
 
 
@@ -334,7 +334,7 @@ def convert(
         manifest = describe(subject, program, chosen, known, written, libraries, options.dtype if options else None)
         seal(staging, manifest)
         with progress("verify"):
-            report = parity.verify(staging)
+            report = verification.verify(staging)
         if not report.ok and not allow_mismatch:
             raise shortcomings.mismatch(report, str(folder))
         rows = report.to_json()["rows"]

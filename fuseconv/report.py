@@ -155,7 +155,7 @@ def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
     worst: dict[str, tuple[bool, float]] = {}
     for row in report.rows:
         ok, max_abs = worst.get(row.target, (True, 0.0))
-        worst[row.target] = (ok and row.row.ok, max(max_abs, row.row.max_abs))
+        worst[row.target] = (ok and row.ok, max(max_abs, row.row.max_abs))
     return worst
 
 
@@ -166,11 +166,19 @@ def print_parity(console: Console, report: Report) -> None:
     for row in report.rows:
         one = row.row
         errors = (one.max_abs, one.max_rel, one.rmse_vs_fp64, one.rmse_original_vs_fp64)
-        table.add(row.target, row.case, row.output, mark(one.ok), *(f"{error:.1e}" for error in errors))
+        state = Text("limit", style="yellow") if row.limit and not one.ok else mark(one.ok)
+        table.add(row.target, row.case, row.output, state, *(f"{error:.1e}" for error in errors))
     console.print(table)
     for row in report.rows:
         if not row.row.ok:
-            console.print(f"{row.target}, {row.case}, {row.output}: {row.row.reason}", highlight=False, markup=False)
+            said = "limit of the runtime of " if row.limit else ""
+            line = f"{said}{row.target}, {row.case}, {row.output}: {row.row.reason}"
+            console.print(line, highlight=False, markup=False)
+    for case, why in report.untried.items():
+        console.print(f"case {case} was not run: {why}", highlight=False, markup=False)
+    counts = report.counts()
+    run = f"{counts['cases']} cases of {counts['targets']} targets were run, {counts['rows']} outputs compared"
+    console.print(f"\n{run}", highlight=False)
 
 
 def print_matrix(console: Console, matrix: Matrix) -> None:
@@ -190,7 +198,7 @@ def print_matrix(console: Console, matrix: Matrix) -> None:
     _print_reasons(console, "not available here", [(name, error) for name, error in absent if error is not None])
     for cell in matrix.cells:
         for row in cell.rows:
-            if not row.row.ok:
+            if not row.ok:
                 where = f"{cell.name} in {_LANGUAGES[cell.runtime]}, {row.case}, {row.output}"
                 console.print(f"\n{where}: {row.row.reason}", highlight=False, markup=False)
 

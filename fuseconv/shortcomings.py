@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def mismatch(report: Report, where: str) -> ParityError:
     """Returns the error for a report with a failing row: the first one, and how many there are."""
-    failing = [row for row in report.rows if not row.row.ok]
+    failing = [row for row in report.rows if not row.ok]
     first = failing[0]
     return ParityError(
         f"{len(failing)} of {len(report.rows)} rows fail; first: target {first.target}, case {first.case}, "

@@ -14,12 +14,13 @@ from fuseconv.bundle import Manifest, RuleUse, Source, check_replaceable, seal
 from fuseconv.capture import Program, capture
 from fuseconv.contract import Contract, parse_inputs
 from fuseconv.inputs import draw, example_sizes
-from fuseconv.parity import REFERENCE, cases, refer, verify, write_reference
+from fuseconv.parity import REFERENCE, cases, refer, write_reference
 from fuseconv.runtime import environment
 from fuseconv.sources import Subject
 from fuseconv.staging import staged
 from fuseconv.targets import TARGETS, Context
 from fuseconv.tolerance import TOLERANCES
+from fuseconv.verification import verify
 
 INPUTS = ("x=f32[batch:1..16,seq:1..32,8]", "skip=f32[batch,seq,8]", "keep=bool[batch,seq]")
 

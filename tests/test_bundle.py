@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fuseconv.bundle import MANIFEST, Manifest, check_replaceable, open_bundle, seal
+from fuseconv import cli
+from fuseconv.bundle import MANIFEST, LeftOut, Limit, Manifest, check_replaceable, open_bundle, seal
 from fuseconv.contract import Contract
 from fuseconv.errors import RefusedError, UsageError
-from fuseconv.parity import verify
+from fuseconv.parity import REFERENCE, write_reference
+from fuseconv.verification import verify
 
 FILES = (
     "aoti/model.pt2",
@@ -216,6 +218,34 @@ def test_an_artifact_that_is_no_file_of_the_bundle_is_refused(bundle_copy: Path)
     seal(bundle_copy, manifest.model_copy(update={"libraries": ["../lib/libfuseconv_cpu.so"]}))
     with pytest.raises(RefusedError, match=r"\.\./lib"):
         open_bundle(bundle_copy)
+
+
+def test_a_bundle_without_targets_is_refused_and_proves_nothing(bundle_copy: Path) -> None:
+    manifest = open_bundle(bundle_copy)
+    seal(bundle_copy, manifest.model_copy(update={"targets": {}}))
+    for command in (["verify"], ["verify", "--all-runtimes"], ["doctor"], ["bench"]):
+        assert cli.main([*command, str(bundle_copy)]) == 3
+
+
+def test_a_bundle_whose_reference_has_no_case_is_refused(bundle_copy: Path) -> None:
+    manifest = open_bundle(bundle_copy)
+    write_reference(bundle_copy / REFERENCE, [], manifest.contract)
+    seal(bundle_copy, manifest)
+    for command in (["verify"], ["verify", "--all-runtimes"]):
+        assert cli.main([*command, str(bundle_copy)]) == 3
+
+
+def test_what_left_a_bundle_stands_in_its_manifest(bundle_copy: Path) -> None:
+    left, limit = (
+        LeftOut(target="aoti", cause="parity", reason="r"),
+        Limit(target="onnx", case="c", output="o", reason="r"),
+    )
+    manifest = open_bundle(bundle_copy)
+    assert b"left_out" not in manifest.render()
+    assert b"limits" not in manifest.render()
+    seal(bundle_copy, manifest.model_copy(update={"left_out": [left], "limits": [limit]}))
+    again = open_bundle(bundle_copy)
+    assert (again.left_out, again.limits) == ([left], [limit])
 
 
 @pytest.mark.parametrize("name", ["none.fuseconv", "file.fuseconv"])

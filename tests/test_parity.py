@@ -13,13 +13,14 @@ import torch
 from small_bundle import Block
 from torch import Tensor
 
-from fuseconv import parity
+from fuseconv import parity, verification
 from fuseconv.bundle import open_bundle, seal
 from fuseconv.capture import Program
 from fuseconv.contract import Contract, parse_inputs
 from fuseconv.errors import RefusedError, UsageError
-from fuseconv.parity import REFERENCE, Case, Reference, Report, cases, read_reference, refer, verify, write_reference
+from fuseconv.parity import REFERENCE, Case, Reference, Report, cases, read_reference, refer, write_reference
 from fuseconv.targets import TARGETS, Context
+from fuseconv.verification import verify
 
 
 def test_the_cases_are_the_given_one_every_kind_of_size_and_the_extremes(original: Program) -> None:
@@ -211,7 +212,7 @@ def test_kinds_and_reasons_of_cases_come_back_as_they_were(bundle: Path, tmp_pat
     assert [(one.case.name, one.case.kind, one.case.untried) for one in back] == [
         ("NaN", "special", ""), (second.case.name, "ordinary", ""), ("integers", "ordinary", "the model takes none"),
     ]  # fmt: skip
-    assert parity.judge("export", contract, back[-1], lambda _: ()) == []
+    assert verification.judge("export", contract, back[-1], lambda _: ()) == []
 
 
 def test_a_reference_without_a_case_proves_nothing_and_is_refused(bundle: Path, tmp_path: Path) -> None:
