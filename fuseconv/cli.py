@@ -20,7 +20,7 @@ import click
 
 from fuseconv import __version__
 from fuseconv.commands.outcome import Outcome
-from fuseconv.errors import FileError, FuseconvError, UpstreamError, UsageError, is_out_of_memory
+from fuseconv.errors import FileError, FuseconvError, UpstreamError, UsageError, bug, is_out_of_memory
 
 SCHEMA = 1
 INTERRUPTED = 130
@@ -37,7 +37,6 @@ Exit status:
   5  a tool underneath, or the device, failed
   6  a file could not be read or written
   7  a bug in fuseconv"""
-HANDLER_FIX = "report it with the output of `fuseconv --debug ...` and of `fuseconv doctor`"
 
 
 class LazyGroup(click.Group):
@@ -136,7 +135,7 @@ def _unforeseen(error: Exception) -> FuseconvError:
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         fix = "free some, narrow the ranges of --input, or convert with --device cpu"
         return UpstreamError(f"memory ran out: {reason}", fix=fix)
-    return FuseconvError(f"a bug in fuseconv: {type(error).__name__}: {error}", fix=HANDLER_FIX)
+    return bug(error)
 
 
 def _as_usage(error: click.ClickException, command: str) -> UsageError:

@@ -104,6 +104,12 @@ class FileError(FuseconvError):
         return FileError("there is no such file or folder", where=str(path), fix="check the path")
 
 
+def bug(error: BaseException) -> FuseconvError:
+    """Returns the error of what nobody foresaw."""
+    fix = "report it with the output of `fuseconv --debug ...` and of `fuseconv doctor`"
+    return FuseconvError(f"a bug in fuseconv: {type(error).__name__}: {error}", fix=fix)
+
+
 _FULL = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 
 

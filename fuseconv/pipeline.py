@@ -5,7 +5,6 @@ Nothing happens here but the sequence; every step is one function of its own fil
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -29,9 +28,7 @@ from fuseconv.matching.steps import Plan, read_plan
 from fuseconv.parity import Report
 from fuseconv.parity_matrix import Matrix
 from fuseconv.placement import place
-from fuseconv.proof import rule_check
 from fuseconv.proof.checked import checked_plan
-from fuseconv.proof.rule_check import CheckRow
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.packs import load_ops, op_files
 from fuseconv.rulebook.rule import Rule
@@ -111,31 +108,6 @@ def read_program(
         subject = sources.read(model, options=replace(options, device="cpu"))
     with progress("capture"):
         return subject, place(capture(subject), options.device)
-
-
-WORTH_TWO_PROCESSES = 16
-"""Rules: to start a process takes as long as to check some ten of them."""
-
-
-def check_rules(path: str | Path | None = None, trust: Collection[str] = ()) -> list[CheckRow]:
-    """Checks a rule file without a model: its form, its ops, loops, its examples and variants of them, by algebra.
-
-    Args:
-        path: the file or folder; by default the rules that come with fuseconv.
-        trust: with `code`, ops that the rules bring may be registered.
-
-    Raises:
-        RuleError: a rule is not well formed.
-        RefusedError: the rules bring ops, and their code is not trusted.
-    """
-    rules = load_rules(path)
-    files = op_files(rules)
-    load_ops(files, trust)
-    # Ops that rules bring are registered in this process alone.
-    several = len(rules) >= WORTH_TWO_PROCESSES and not files and (os.cpu_count() or 1) > 1
-    rows = rule_check.check_rules(rules, processes=2 if several else 1)
-    unproved = [rule.name for rule in rules if not rule.examples.hit]
-    return [*rows, *(CheckRow(name, "hit", False, "it has no example to hit: nothing is proved") for name in unproved)]
 
 
 def match(

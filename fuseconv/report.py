@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fuseconv.parity import Report
     from fuseconv.parity_matrix import Cell, Matrix
     from fuseconv.pipeline import Conversion
-    from fuseconv.proof.rule_check import CheckRow
+    from fuseconv.proof.check_row import CheckRow
     from fuseconv.rulebook.rule import Rule
 
 MOST_REASONS = 3

@@ -13,6 +13,7 @@ from torch import nn
 from fuseconv import pipeline
 from fuseconv.bundle import open_bundle
 from fuseconv.errors import RefusedError, RuleError, UnsupportedError, UsageError
+from fuseconv.proof.confined import check_rules
 from fuseconv.rulebook import packs
 from fuseconv.rulebook.rule_file import load_rules
 from fuseconv.runtime import load
@@ -47,7 +48,7 @@ def test_code_runs_only_where_it_is_trusted(pack, model, tmp_path):
     for run in (
         lambda: pipeline.convert(model, rules=pack, target=["export"], output=tmp_path / "out"),
         lambda: pipeline.match(model, rules=pack, options=Options(trust=frozenset({"native"}))),
-        lambda: pipeline.check_rules(pack),
+        lambda: check_rules(pack),
     ):
         with pytest.raises(RefusedError, match=r"ops\.py would run") as caught:
             run()
@@ -70,7 +71,7 @@ def test_a_bundle_carries_the_library_of_the_pack(pack, model, tmp_path):
 
 
 def test_every_check_of_the_pack_passes(pack):
-    rows = pipeline.check_rules(pack, trust={"code"})
+    rows = check_rules(pack, trust={"code"})
     assert [row for row in rows if not row.ok] == []
 
 
@@ -108,4 +109,4 @@ def test_a_file_of_ops_that_is_not_there(name, tmp_path):
 def test_a_file_of_ops_that_fails(tmp_path):
     (tmp_path / "ops.py").write_text("import torch\ntorch.ops.load_library('/nowhere/lib.so')\n")
     with pytest.raises(RuleError, match=r"ops\.py cannot be run: OSError: .*nowhere"):
-        pipeline.check_rules(rule_file(tmp_path, ["ops.py"]), trust={"code"})
+        check_rules(rule_file(tmp_path, ["ops.py"]), trust={"code"})

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from multiprocessing import get_context
-
-import torch
 
 from fuseconv.errors import RuleError
 from fuseconv.matching.graph import Workspace
@@ -16,6 +11,7 @@ from fuseconv.matching.match import match
 from fuseconv.matching.pattern import Pattern, compile_rule
 from fuseconv.matching.search import Index
 from fuseconv.proof.algebra import Verdict, prove
+from fuseconv.proof.check_row import CheckRow
 from fuseconv.proof.example import parse_example
 from fuseconv.proof.field import PRIME
 from fuseconv.proof.operands import draw_operands
@@ -29,32 +25,16 @@ _SAME = {"same": "same numbers", "any": "same distribution"}
 """What is found of a rule that is right, by what it says of `draws`."""
 
 
-@dataclass(frozen=True)
-class CheckRow:
-    """One check of one rule.
+def check_rules(rules: Sequence[Rule]) -> list[CheckRow]:
+    """Checks rules in this process; those that are well formed are tried on their examples and on variants of them.
 
-    Attributes:
-        rule: the rule.
-        check: `hit N` or `miss N`, the Nth example, from 0; `variants`, of the first example to hit; `algebra`, of all.
-        ok: whether it passed.
-        detail: what happened; of a rule that is wrong, the counter-example.
-    """
-
-    rule: str
-    check: str
-    ok: bool
-    detail: str
-
-
-def check_rules(rules: Sequence[Rule], processes: int = 1) -> list[CheckRow]:
-    """Checks rules; those that are well formed are tried on their examples and on variants of them.
+    Examples are programs, and run: `confined.check_rules` is for rules of anyone's.
 
     An example to hit must be changed by the rule alone. It, and each variant of it that the rule changes, must give
     what it gave before: see soundness.py. An example to miss must be left alone, for the reason it states.
 
     Args:
         rules: the rules.
-        processes: how many to work with; several need a main module that can be imported, as the command line's can.
 
     Returns:
         The rows, in the order of the rules.
@@ -64,16 +44,7 @@ def check_rules(rules: Sequence[Rule], processes: int = 1) -> list[CheckRow]:
     """
     check_loops([compile_rule(rule) for rule in rules])
     with quiet_torch():
-        if processes < 2:
-            return [row for rule in rules for row in check_examples(rule)]
-        # Spawned, because a process that has threads, as torch has, cannot be forked.
-        with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-            return [row for rows in pool.map(_quietly, rules) for row in rows]
-
-
-def _quietly(rule: Rule) -> list[CheckRow]:
-    with quiet_torch():
-        return check_examples(rule)
+        return [row for rule in rules for row in check_examples(rule)]
 
 
 def check_examples(rule: Rule) -> list[CheckRow]:

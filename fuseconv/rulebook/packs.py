@@ -10,10 +10,7 @@ import importlib.util
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-import torch
-
 from fuseconv.errors import RefusedError, RuleError, UnsupportedError
-from fuseconv.matching.permitted import trust_libraries
 from fuseconv.rulebook.rule import Rule
 
 _RUN: dict[Path, tuple[Path, ...]] = {}
@@ -30,6 +27,18 @@ def op_files(rules: Iterable[Rule]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(path for rule in rules for path in rule.ops))
 
 
+def require_trust(files: Iterable[Path], trust: Collection[str]) -> None:
+    """Refuses op files whose code is not trusted.
+
+    Raises:
+        RefusedError: there is one, and `code` is not among the kinds that may run.
+    """
+    for path in files:
+        if "code" not in trust:
+            what = f"the rules bring ops of their own, and {path.name} would run to register them"
+            raise RefusedError(what, where=str(path), fix="if you trust its maker, give --trust code")
+
+
 def load_ops(files: Iterable[Path], trust: Collection[str]) -> tuple[Path, ...]:
     """Runs op files that have not been run yet.
 
@@ -44,11 +53,12 @@ def load_ops(files: Iterable[Path], trust: Collection[str]) -> tuple[Path, ...]:
         RefusedError: code is not trusted.
         RuleError: a file cannot be run.
     """
+    from fuseconv.matching.permitted import trust_libraries
+
+    files = tuple(files)
+    require_trust(files, trust)
     libraries: list[Path] = []
     for path in files:
-        if "code" not in trust:
-            what = f"the rules bring ops of their own, and {path.name} would run to register them"
-            raise RefusedError(what, where=str(path), fix="if you trust its maker, give --trust code")
         trust_libraries()
         if path not in _RUN:
             _RUN[path] = _run(path)
@@ -57,6 +67,8 @@ def load_ops(files: Iterable[Path], trust: Collection[str]) -> tuple[Path, ...]:
 
 
 def _run(path: Path) -> tuple[Path, ...]:
+    import torch
+
     before = set(torch.ops.loaded_libraries)
     try:
         spec = importlib.util.spec_from_file_location(f"fuseconv_pack_{path.parent.name}_{path.stem}", path)
@@ -81,6 +93,8 @@ def load_library(path: Path) -> None:
         UnsupportedError: another library of that name is there.
         OSError, RuntimeError: it does not load.
     """
+    import torch
+
     if not path.name.startswith(_OURS):  # copies of ours find each other, see docs/adr/0002-op-library.md
         digest = _digest(path)
         known = _LIBRARIES.get(path.name)

@@ -1,0 +1,97 @@
+"""Checks rules in a process of its own, confined: what `confined` starts. Jobs come on stdin, answers go to stdout.
+
+A job is 8 bytes of length and a pickle, made by the parent; an answer is a line of JSON, because what ran here may have
+been anything. The first job brings what is trusted, the files that register ops; then the process is confined.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+import struct
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from fuseconv import confinement
+from fuseconv.errors import FuseconvError, RuleError, bug, is_out_of_memory
+from fuseconv.matching.loops import check_loops
+from fuseconv.matching.pattern import compile_rule
+from fuseconv.proof.rule_check import check_examples
+from fuseconv.rulebook.packs import load_ops
+from fuseconv.rulebook.rule import Rule
+from fuseconv.sources.quiet import quiet_torch
+
+_LENGTH = struct.Struct("<Q")
+
+
+def main() -> None:
+    """Answers jobs until stdin ends."""
+    confinement.die_with_parent()
+    jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what an op prints is no answer
+    torch.set_num_threads(1)
+    tempfile.gettempdir()  # is found by writing to it; modules ask for it when they are imported
+    importlib.import_module("torch._dynamo.source")  # and with it a thousand others
+
+    while (job := _job(jobs)) is not None:
+        try:
+            answer = _answer(*job)
+        except FuseconvError as error:
+            answer = _told(error)
+        except Exception as error:  # noqa: BLE001 - told to the parent, which cannot see it
+            answer = _told(bug(error))
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def _job(jobs: BinaryIO) -> tuple[str, Sequence[Any], int] | None:
+    head = jobs.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    kind, subjects, seconds = pickle.loads(jobs.read(_LENGTH.unpack(head)[0]))  # noqa: S301 - of our own parent
+    return kind, subjects, seconds
+
+
+def _answer(kind: str, subjects: Sequence[Any], seconds: int) -> Mapping[str, Any]:
+    if kind == "ops":
+        _prepare(subjects)
+        return {"rows": []}
+    confinement.allow_seconds(seconds)
+    with quiet_torch():
+        if kind == "loops":
+            check_loops([compile_rule(rule) for rule in subjects])
+            return {"rows": []}
+        return {"rows": [asdict(row) for rule in subjects for row in _rows(rule)]}
+
+
+def _prepare(files: Sequence[Path]) -> None:
+    load_ops(files, {"code"})  # the parent has asked whether it is trusted
+    confinement.confine()
+
+
+def _rows(rule: Rule) -> Sequence[Any]:
+    try:
+        return check_examples(rule)
+    except Exception as error:
+        if isinstance(error, FuseconvError) or not is_out_of_memory(error):
+            raise
+        what = f"rule {rule.name}: its examples take more than {confinement.MEMORY >> 30} GiB of memory"
+        raise RuleError(what, where=rule.locate(""), fix="make them smaller") from error
+
+
+def _told(error: FuseconvError) -> Mapping[str, Any]:
+    trace = traceback.format_exc()
+    return {"error": type(error).__name__, "what": error.what, "where": error.where, "fix": error.fix, "trace": trace}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""A child process that runs `checker`, seen from its parent: jobs, answers, and what it died of. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fuseconv import errors
+from fuseconv.errors import FuseconvError, RuleError, UpstreamError
+from fuseconv.proof.check_row import CheckRow
+from fuseconv.rulebook.rule import Rule
+
+SECONDS = 300
+"""How much processor time one job may take. By the clock it may take three times as much."""
+
+START = 300
+"""How many seconds it may take to start, torch and packs included."""
+
+_PIECE = 1 << 16
+
+
+class Child:
+    """One child, which does one job at a time; when it dies another takes its place.
+
+    Attributes:
+        deadline: until when the job in hand may take, by the monotonic clock.
+    """
+
+    def __init__(self, ops: Sequence[Path] = (), seconds: int = SECONDS) -> None:
+        """Starts it.
+
+        Args:
+            ops: files of trusted code that register ops.
+            seconds: how much processor time one job may take.
+        """
+        self._seconds = seconds
+        self.deadline = 0.0
+        self._ops = ops
+        self._rules: Sequence[Rule] = ()
+        self._start()
+
+    def _start(self) -> None:
+        root = Path(__file__).resolve().parents[2]
+        paths = dict.fromkeys([str(root), *(str(Path(path).absolute()) for path in sys.path)])
+        settings = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
+        self._heard = b""
+        self._owed = 1
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "fuseconv.proof.checker"],
+            env={**os.environ, **settings},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is for the parent, which ends its children
+        )
+        self._write("ops", self._ops)
+
+    @property
+    def descriptor(self) -> int:
+        """What to wait for: an answer, or the child's end, can be read there."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def send(self, kind: str, rules: Sequence[Rule]) -> None:
+        """Gives it a job: `loops` of all rules, or `examples` of one."""
+        self._rules = rules
+        self._owed += 1
+        self.deadline = time.monotonic() + 3 * self._seconds + (START if self._owed > 1 else 0)
+        self._write(kind, rules)
+
+    def _write(self, kind: str, subjects: Sequence[Any]) -> None:
+        job = pickle.dumps((kind, list(subjects), self._seconds))
+        assert self._process.stdin is not None
+        left = memoryview(len(job).to_bytes(8, "little") + job)
+        try:
+            while left:
+                left = left[os.write(self._process.stdin.fileno(), left) :]
+        except BrokenPipeError:
+            return  # it is dead, which `receive` will find, and say of what
+
+    def receive(self) -> list[CheckRow] | None:
+        """Reads on; returns the rows of the job when they are there.
+
+        Raises:
+            FuseconvError: what the child raised, or the child died; then it is another one.
+        """
+        if time.monotonic() >= self.deadline:
+            self.again()
+            raise self._limit(f"take more than {3 * self._seconds} s")
+        piece = os.read(self.descriptor, _PIECE)
+        if not piece:
+            raise self._death()
+        *answers, self._heard = (self._heard + piece).split(b"\n")
+        for line in answers:
+            self._owed -= 1
+            answer: dict[str, Any] = json.loads(line)
+            if "error" in answer:
+                if self._owed:  # the ops failed, and the job would be done without them
+                    self.again()
+                told = getattr(errors, answer["error"])(answer["what"], where=answer["where"], fix=answer["fix"])
+                raise told from RuntimeError(answer["trace"])
+            if not self._owed:
+                return [CheckRow(**row) for row in answer["rows"]]
+            self.deadline = time.monotonic() + 3 * self._seconds  # it has started, and begins with the job
+        return None
+
+    def _death(self) -> FuseconvError:
+        """Says what the child died of, and starts another."""
+        status = self._process.wait()
+        self._said.seek(0)
+        last = next(reversed(self._said.read().decode(errors="replace").strip().splitlines()), "")
+        self.again()
+        if status == -signal.SIGXCPU:
+            return self._limit(f"take more than {self._seconds} s of processor time")
+        if status < 0:
+            return self._limit(f"end the process that runs them ({signal.Signals(-status).name})")
+        what = f"the process that checks rules ended with status {status}: {last}"
+        return UpstreamError(what, where=self._rules[0].locate(""), fix="see `fuseconv doctor`, or free some memory")
+
+    def _limit(self, what: str) -> RuleError:
+        rule = self._rules[0]
+        return RuleError(f"rule {rule.name}: its examples {what}", where=rule.locate(""), fix="make them smaller")
+
+    def again(self) -> None:
+        """Ends it, whatever it does, and starts another."""
+        self.end()
+        self._start()
+
+    def end(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+        self._said.close()
