@@ -37,6 +37,8 @@ GELU = {
     "in place": lambda m, x: (x * 1.0).mul_(0.5) * erf(x).add_(1),
     "aten": lambda m, x: F.gelu(x),
     "dropout and cast": lambda m, x: F.dropout(x * 0.5, 0.1, False) * (1 + erf(x)).to(x.dtype),
+    "erfc": lambda m, x: x * 0.5 * torch.erfc(-x / SQRT2),
+    "special.ndtr": lambda m, x: torch.special.ndtr(x) * x,
 }
 TANH = {
     "pow": lambda m, x: 0.5 * x * (1 + tanh(x)),
@@ -45,6 +47,8 @@ TANH = {
     "x*x*x": lambda m, x: 0.5 * x * (1 + torch.tanh(C * (x + 0.044715 * x * x * x))),
     "x**3": lambda m, x: x / 2 * (torch.tanh((x + x**3 * 0.044715) * C) + 1),
     "aten": lambda m, x: F.gelu(x, approximate="tanh"),
+    "x*x.square()": lambda m, x: 0.5 * x * (1 + torch.tanh(C * (x + 0.044715 * x * x.square()))),
+    "x*sigmoid": lambda m, x: x * torch.sigmoid(2 * C * (x + 0.044715 * x**3)),
 }
 SILU = {
     "x*sigmoid": lambda m, x: x * torch.sigmoid(x),
@@ -52,6 +56,20 @@ SILU = {
     "x/(1+exp(-x))": lambda m, x: x / (1 + torch.exp(-x)),
     "x*(1/(1+exp(-x)))": lambda m, x: x * (1 / (1 + torch.exp(-x))),
     "aten": lambda m, x: F.silu(x),
+    "x/2*(1+tanh(x/2))": lambda m, x: x / 2 * (1 + torch.tanh(x / 2)),
+    "x*(1+exp(-x))**-1": lambda m, x: x * (1 + torch.exp(-x)) ** -1,
+}
+RELU = {
+    "clamp(min=0)": lambda m, x: torch.clamp(x, min=0),
+    "clamp_min": lambda m, x: x.clamp_min(0.0),
+    "clamp in place": lambda m, x: x.clone().clamp_(min=0),
+    "clamp(min=tensor)": lambda m, x: torch.clamp(x, min=m.zero),
+    "maximum(x, 0)": lambda m, x: torch.maximum(x, m.zero),
+    "maximum(zeros, x)": lambda m, x: torch.maximum(torch.zeros_like(x), x),
+    "threshold": lambda m, x: F.threshold(x, 0, 0),
+    "hardtanh": lambda m, x: F.hardtanh(x, 0.0, math.inf),
+    "masked_fill": lambda m, x: x.masked_fill(x < 0, 0),
+    "where(x<=0)": lambda m, x: torch.where(x <= 0, 0.0, x),
 }
 QUICK_GELU = {
     "x*sigmoid": lambda h: h * torch.sigmoid(1.702 * h),
@@ -64,6 +82,10 @@ OTHER_ACTS = {
     "hardswish": (lambda m, x: x * F.relu6(x + 3) / 6, "hardswish"),
     "mish": (lambda m, x: x * torch.tanh(F.softplus(x)), "mish"),
     "sigmoid": (lambda m, x: 1 / (1 + torch.exp(-x)), "sigmoid"),
+    "(1+exp(-x))**-1": (lambda m, x: (1 + torch.exp(-x)) ** -1, "sigmoid"),
+    "(1+tanh(x/2))/2": (lambda m, x: 0.5 * (1 + torch.tanh(0.5 * x)), "sigmoid"),
+    "x*hardsigmoid": (lambda m, x: x * F.hardsigmoid(x), "hardswish"),
+    "mish by log1p": (lambda m, x: x * torch.tanh(torch.log1p(torch.exp(x))), "mish"),
 }
 LINEAR = {
     "addmm": lambda m, x: torch.addmm(m.b, x, m.w.t()),
@@ -82,6 +104,10 @@ LAYER_NORM = {
     "rsqrt": lambda m, x: m.g * ((d := x - mean(x)) * torch.rsqrt(mean(d**2) + 1e-5)) + m.e,
     "var": lambda m, x: (x - mean(x)) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5) * m.g + m.e,
     "std": lambda m, x: m.e + (x - mean(x)) * (1 / (mean((x - mean(x)) * (x - mean(x))) + 1e-5).sqrt()) * m.g,
+    "square": lambda m, x: (d := x - mean(x)) * torch.rsqrt(mean(d.square()) + 1e-5) * m.g + m.e,
+    "sum / n": lambda m, x: (d := x - x.sum(-1, True) / 8) / ((d * d).sum(-1, True) / 8 + 1e-5) ** 0.5 * m.g + m.e,
+    "addcmul": lambda m, x: torch.addcmul(m.e, m.g, (d := x - mean(x)) * (mean(d**2) + 1e-5) ** -0.5),
+    "in place": lambda m, x: (d := x.clone().sub_(mean(x))).mul(mean(d**2).add_(1e-5).rsqrt_()).mul_(m.g).add_(m.e),
 }
 GROUP_NORM_SILU = {
     "module": lambda m, x: torch.nn.SiLU()(m.norm(x)),
@@ -102,12 +128,36 @@ RMS_NORM = {
     "pow(-0.5)": lambda m, x: x * torch.pow(mean(x.pow(2)) + 1e-6, -0.5) * m.g,
     "weight first": lambda m, x: x * (m.g * torch.rsqrt(mean(x * x) + 1e-6)),
     "1 + gamma": lambda m, x: x * torch.rsqrt(mean(x * x) + 1e-6) * (1.0 + m.g),
+    "square": lambda m, x: x * torch.rsqrt(mean(x.square()) + 1e-6) * m.g,
+    "power of a tensor": lambda m, x: x * torch.rsqrt(mean(torch.pow(x, m.two)) + 1e-6) * m.g,
+    "sum / n": lambda m, x: x * torch.rsqrt((x * x).sum(-1, keepdim=True) / 8 + 1e-6) * m.g,
+    "sum / size": lambda m, x: x * torch.rsqrt(x.square().sum(-1, keepdim=True) / x.shape[-1] + 1e-6) * m.g,
+    "1 / n * sum": lambda m, x: x * torch.rsqrt((1 / 8) * (x**2).sum(-1, keepdim=True) + 1e-6) * m.g,
+    "/ power of a half": lambda m, x: x / (mean(x * x) + 1e-6) ** 0.5 * m.g,
+    "1 / power of a half": lambda m, x: x * (1 / (mean(x * x) + 1e-6) ** 0.5) * m.g,
+    "sqrt to the -1": lambda m, x: x * torch.sqrt(mean(x * x) + 1e-6) ** -1 * m.g,
+}
+SUM_SQUARED = {
+    "x*x": lambda m, x: (x * x).sum(-1),
+    "pow": lambda m, x: x.pow(2).sum(-1),
+    "square": lambda m, x: x.square().sum(-1),
+    "power of a tensor": lambda m, x: torch.pow(x, m.two).sum(-1),
+    "in place": lambda m, x: x.clone().mul_(x).sum(-1),
+    "all axes": lambda m, x: (x * x).sum(),
+    "no axes": lambda m, x: torch.sum(x.square(), dim=None),
+    "a dtype": lambda m, x: (x * x).sum(-1, dtype=x.dtype),
+    "two axes": lambda m, x: (x * x).sum((0, 1), keepdim=True),
+    "norm squared": lambda m, x: x.norm(dim=-1) ** 2,
+    "vector_norm squared": lambda m, x: torch.linalg.vector_norm(x, dim=-1, keepdim=True).square(),
 }
 
 CASTS = {
     "before gamma": lambda m, x: m.g * rms(x.to(torch.float32)).to(x.dtype),
     "after gamma": lambda m, x: (m.g.float() * rms(x.float())).to(x.dtype),
     "type_as": lambda m, x: rms(x.float()).type_as(x) * m.g,
+    "twice": lambda m, x: m.g * (x.float() * torch.rsqrt(mean(x.float().square()) + 1e-6)).to(x.dtype),
+    "of the mean": lambda m, x: m.g * (x * torch.rsqrt(mean(x.float() ** 2) + 1e-6)).to(x.dtype),
+    "of the factor": lambda m, x: m.g * (x * torch.rsqrt(mean(x.float() ** 2) + 1e-6).to(x.dtype)),
 }
 
 
@@ -201,6 +251,7 @@ TABLE = [
     *cases("gelu", vectors, {"aten.gelu.default": 1}, GELU),
     *cases("gelu-tanh", vectors, {"aten.gelu.default": 1}, TANH),
     *cases("silu", vectors, {"aten.silu.default": 1}, SILU),
+    *cases("relu", vectors, {"aten.relu.default": 1}, RELU),
     *(
         case
         for name, (f, op) in OTHER_ACTS.items()
@@ -242,7 +293,8 @@ class Constants(torch.nn.Module):
         self.norm = torch.nn.GroupNorm(2, 8, dtype=dtype).requires_grad_(False)
         self.norm.weight.copy_(self.g)
         self.norm.bias.copy_(self.e)
-        self.register_buffer("one", torch.tensor(1.0, dtype=dtype))
+        for name, value in {"zero": 0.0, "one": 1.0, "two": 2.0}.items():
+            self.register_buffer(name, torch.tensor(value, dtype=dtype))
         self.register_buffer("a_half", torch.tensor(0.5, dtype=dtype))
         self.register_buffer("low", torch.tensor(-math.inf, dtype=dtype))
         self.register_buffer("hide", torch.eye(5, dtype=torch.bool))
@@ -272,6 +324,29 @@ def test_a_spelling_ends_as_one_op(function, inputs, ops, dtype, canonical_rules
     torch.testing.assert_close(actual, expected)
     if dtype == torch.float64:
         torch.testing.assert_close(actual, run_in_float64(program, program.examples))
+
+
+@pytest.mark.parametrize("name", SUM_SQUARED)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_sum_of_squares_is_one_op(name, dtype, default_rules):
+    program, result = fused(SUM_SQUARED[name], vectors(dtype), dtype, default_rules)
+    called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
+    assert called == ["fuseconv.sum_squared.default"]
+    torch.testing.assert_close(programs.run(result), programs.run(program))
+
+
+def test_a_choice_that_loses_nan_is_no_relu(default_rules):
+    """where(h > 0, h, 0) is 0 where h is not a number, and relu is not."""
+    inputs = (torch.tensor([[math.nan, -1.0, 2.0]], dtype=torch.float64).expand(2, 3).clone(),)
+    program, result = fused(lambda m, h: torch.where(h > 0, h, 0), inputs, torch.float64, default_rules)
+    assert programs.run(result)[0].tolist() == programs.run(program)[0].tolist() == [[0.0, 0.0, 2.0]] * 2
+
+
+@pytest.mark.parametrize("name", RELU)
+def test_a_relu_keeps_what_is_no_number(name, default_rules):
+    program, result = fused(RELU[name], vectors(torch.float32), torch.float32, default_rules)
+    inputs = (torch.tensor([[math.nan, -math.inf, math.inf, -1.0, 0.0, 1.0, -1e-42, 3e38]]).expand(2, 8),)
+    torch.testing.assert_close(programs.run(result, inputs), programs.run(program, inputs), equal_nan=True)
 
 
 @pytest.mark.parametrize("name", GROUP_NORM_SILU)

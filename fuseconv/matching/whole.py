@@ -44,7 +44,7 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Site]:
     classes: dict[str, list[Node]] = {}
     first: dict[Node, Node] = {}
     for node in index.workspace.graph.nodes:
-        if _is_pure(node) and not _is_view(node):
+        if _is_pure(node) and not (_is_view(node) and _keeps_dtype(node)):
             named = map_nodes(list(arguments(node).items()), lambda used: first.get(used, used))
             same = classes.setdefault(repr((node.target, named)), [])
             same.append(node)
@@ -111,6 +111,15 @@ def _updates_statistics(node: Node) -> bool:
 
 def _is_view(node: Node) -> bool:
     return any(result.alias_info is not None for result in node.target._schema.returns)  # type: ignore[union-attr]
+
+
+def _keeps_dtype(node: Node) -> bool:
+    """Whether a node has the dtype of an operand: a conversion to another dtype is a view by its schema alone."""
+    return any(_dtype(used) == _dtype(node) for used in node.all_input_nodes)
+
+
+def _dtype(node: Node) -> Any:
+    return getattr(node.meta.get("val"), "dtype", None)
 
 
 def _is_worth_it(index: Index, node: Node, known: set[Node]) -> bool:

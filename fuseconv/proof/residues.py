@@ -92,7 +92,7 @@ def _of_all(run: Callable[..., torch.Tensor]) -> Callable[..., Any]:
 
 def _sum(field: Field, x: torch.Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> torch.Tensor:
     del field, dtype
-    return x.sum() % PRIME if dim is None else x.sum(dim, keepdim) % PRIME
+    return x.sum(list(range(x.dim())) if dim is None else dim, keepdim) % PRIME
 
 
 def _count(x: torch.Tensor, dim: Any) -> int:

@@ -146,6 +146,18 @@ def sum_of(_: Constants, a: Any, b: Any) -> Any:
     return a + b
 
 
+def share_of(_: Constants, x: Any, axes: Any) -> float:
+    """What a sum along axes is multiplied by to be a mean: 1 / how many elements they hold."""
+    if not isinstance(axes, list | tuple) or not axes:
+        raise Refused("a list of axes", text_of(axes))
+    count: Any = 1
+    for axis in axes:
+        count = count * size(_, x, axis)
+    if not isinstance(count, int) or count == 0:
+        raise Refused("a size that is a number", text_of(x))
+    return 1 / count
+
+
 def hides_nothing(constants: Constants, mask: Any) -> None:
     """An attention mask that is all true, or, if it is added, all zero, for every size: from how it is computed."""
     import sympy
@@ -287,6 +299,7 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
             product_of,
             read_only_by,
             same_kind,
+            share_of,
             sum_of,
         )
         doc = inspect.getdoc(function) or ""
@@ -298,7 +311,7 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
     return table
 
 
-_VALUES = (dtype, dtype_of, gelu_of, letters_of, number_of, product_of, rank, size, sum_of)
+_VALUES = (dtype, dtype_of, gelu_of, letters_of, number_of, product_of, rank, share_of, size, sum_of)
 _TESTS = (
     divides,
     has_sizes,
