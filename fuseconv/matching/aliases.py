@@ -95,7 +95,7 @@ def _derived(results: frozenset[Node]) -> frozenset[Node]:
     while queue:
         node = queue.pop()
         for user in node.users:
-            if user not in found and node in _viewed(user):
+            if user not in found and node in viewed(user):
                 found.add(user)
                 queue.append(user)
     return frozenset(found)
@@ -106,7 +106,7 @@ def _sharing(written: Node) -> frozenset[Node]:
     queue = [written]
     while queue:
         node = queue.pop()
-        near = _viewed(node) | {user for user in node.users if node in _viewed(user)}
+        near = viewed(node) | {user for user in node.users if node in viewed(user)}
         queue.extend(near - found)
         found |= near
     return frozenset(found)
@@ -139,8 +139,8 @@ def _writes(module: GraphModule) -> bool:
     return any(any(True for _ in _written(node, module)) for node in module.graph.nodes)
 
 
-def _viewed(node: Node) -> frozenset[Node]:
-    """The operands whose memory a node's value may share."""
+def viewed(node: Node) -> frozenset[Node]:
+    """Returns the operands whose memory a node's value may share."""
     if is_getitem(node):
         return frozenset(node.all_input_nodes)
     if node.op != "call_function":
@@ -153,7 +153,9 @@ def _viewed(node: Node) -> frozenset[Node]:
     named = {alias for result in schema.returns if result.alias_info for alias in result.alias_info.before_set}
     found: set[Node] = set()
     for argument in schema.arguments:
-        if argument.alias_info is not None and argument.alias_info.before_set & named:
+        shared = argument.alias_info
+        # `*`: the views are in a list, as those of `unbind`.
+        if shared is not None and (shared.before_set & named or "*" in shared.after_set):
             found.update(nodes_in(arguments(node)[argument.name]))
     if not found and target._can_decompose():
         found.update(_returned(node))
@@ -174,7 +176,7 @@ def _returned(node: Node) -> Iterator[Node]:
     try:
         with all_sizes(mode):
             result = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
-    except GuardError:
+    except (GuardError, RuntimeError):  # some composite ops take no symbolic sizes
         yield from operands
         return
     storages = {tensor.untyped_storage()._cdata for tensor in torch.utils._pytree.tree_leaves(result) if _is(tensor)}

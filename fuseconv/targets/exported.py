@@ -9,6 +9,7 @@ import torch
 
 from fuseconv.capture import Program
 from fuseconv.targets.artifact import Context, Runner, saved
+from fuseconv.targets.own_outputs import own_outputs
 
 NAME = "export"
 
@@ -26,7 +27,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     """
     artifact = Path(NAME, "model.pt2")
     with saved(folder / artifact) as file:
-        torch.export.save(program.exported, file)
+        torch.export.save(own_outputs(program).exported, file)
     return artifact
 
 

@@ -17,6 +17,7 @@ from fuseconv.capture import Program
 from fuseconv.errors import FileError, UnsupportedError, UpstreamError
 from fuseconv.targets.artifact import Context, Runner, dim_symbols, negative_zero
 from fuseconv.targets.onnx_session import OTHER_DTYPE, check_external_data, open_session, runner
+from fuseconv.targets.own_outputs import own_outputs
 
 NAME = "onnx"
 
@@ -57,6 +58,7 @@ def save(program: Program, folder: Path) -> None:
     import onnx
     import onnx_ir as ir
 
+    program = own_outputs(program)
     model = _export(program.exported, [spec.name for spec in program.contract.inputs], list(program.contract.outputs))
     _name_dims(model, program)
     _add_functions(model)

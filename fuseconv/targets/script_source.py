@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Node, map_arg
 
 from fuseconv.capture import Program
 from fuseconv.errors import UnsupportedError
 from fuseconv.targets.artifact import negative_zero
+from fuseconv.targets.own_outputs import own_outputs
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def print_script(program: Program) -> Script:
     Raises:
         UnsupportedError: a node has no TorchScript form; the node and its line in the model are named.
     """
-    return _Printer(program).script()
+    return _Printer(own_outputs(program)).script()
 
 
 class _Printer:
@@ -129,6 +130,8 @@ class _Printer:
                 f"TorchScript has no form for {zero}", where="the target torchscript", fix="leave the target out"
             )
         outputs = self.body(exported.graph_module)
+        (results,) = exported.graph.output_node().args
+        outputs = [self.output(node, text) for node, text in zip(results, outputs, strict=True)]
         header = f"def forward(self{''.join(f', {name}: Tensor' for name in arguments)}):"
         result = f"return ({''.join(f'{output}, ' for output in outputs)})"
         source = "\n    ".join([header, *self.lines, result]) + "\n"
@@ -159,6 +162,17 @@ class _Printer:
             self.attributes[identity] = name
             self.tensors[name] = tensor
         return self.attributes[identity]
+
+    def output(self, node: Node, text: str) -> str:
+        """Returns an output that every call makes anew.
+
+        The compiler computes once what depends on no argument, and every call would return that one tensor.
+        """
+        if (value := _constant(node)) is None:
+            return text
+        name = self.fresh(f"constant_{text}")
+        self.tensors[name] = value.to(self.program.contract.device)
+        return f"torch.ops.aten.clone(self.{name})"
 
     def body(self, module: GraphModule) -> list[str]:
         """Prints every node of a graph but its placeholders, and returns its outputs' names."""
@@ -273,6 +287,23 @@ class _Printer:
         if element is None or (values and element.kind() != "OptionalType"):
             return text
         return f"torch.jit.annotate({type_.annotation_str}, {text})"
+
+
+def _constant(node: Node) -> torch.Tensor | None:
+    """Computes a value that depends on no input and no weight; None for any other."""
+    nodes, queue = {node}, [node]
+    while queue:
+        near = queue.pop().all_input_nodes
+        queue.extend(operand for operand in near if operand not in nodes)
+        nodes.update(near)
+    if any(one.op != "call_function" or isinstance(one.target, torch._ops.HigherOrderOperator) for one in nodes):
+        return None
+    values: dict[Node, Any] = {}
+    for one in sorted(nodes):
+        args, kwargs = map_arg((one.args, dict(one.kwargs)), values.__getitem__)
+        values[one] = one.target(*args, **kwargs)  # type: ignore[operator]  # a function: see above
+    value: torch.Tensor = values[node]
+    return value.clone(memory_format=torch.contiguous_format)
 
 
 def _is_tensor(value: Any) -> bool:
