@@ -14,15 +14,21 @@ import torch
 from torch.export import ExportedProgram
 
 from fuseconv import multiples
+from fuseconv.agreement import agrees, hold
 from fuseconv.contract import Contract, Dim, TensorSpec
+from fuseconv.drawn import with_taken_ranges
 from fuseconv.errors import UnsupportedError
 from fuseconv.export_errors import explain, explain_narrowed, explain_suspect
 from fuseconv.inputs import draw, example_sizes
+from fuseconv.named_sizes import named_sizes
+from fuseconv.original import Kind, Original
 from fuseconv.purity import purify
-from fuseconv.size_guards import Suspect, suspects
+from fuseconv.size_guards import suspects
 from fuseconv.sources import Subject
+from fuseconv.sources.calling import arguments, bound_shapes
 from fuseconv.sources.flat import flatten
 from fuseconv.sources.quiet import quiet_torch
+from fuseconv.telling_sizes import telling_sizes
 
 
 @dataclass(frozen=True)
@@ -33,20 +39,23 @@ class Program:
         exported: flat calling convention: (tensor, ...) to (tensor, ...); placeholders are named as the contract says.
         contract: inputs and outputs; an integer input that indexes an embedding has its range.
         examples: one tensor per input.
+        original: what it was captured from, on the device of the contract; None for what `fuse` captures.
         trainable: whether its parameters and buffers may change and gradients flow through it; a conversion's do not.
     """
 
     exported: ExportedProgram
     contract: Contract
     examples: tuple[torch.Tensor, ...]
+    original: Original | None = None
     trainable: bool = False
 
 
 def capture(subject: Subject) -> Program:
-    """Captures a subject as a graph, with its dynamic dims.
+    """Captures a subject as a graph, with its dynamic dims, and holds it against the model.
 
     Raises:
-        UnsupportedError: the model cannot be exported with this contract; the error names the model's source line.
+        UnsupportedError: the model cannot be exported with this contract, and the error names the model's source line;
+            or what was captured is another at some of its sizes.
         UsageError: the model does not accept the inputs of the contract.
     """
     contract = subject.contract
@@ -60,48 +69,30 @@ def capture(subject: Subject) -> Program:
         multiples.check(flat.exported, contract)
     except multiples.NarrowedError as error:
         raise explain_narrowed(error, subject, tensors, export) from error
-    for suspect in suspects(flat.exported, contract):
-        if not _is_the_model(subject, flat.exported, suspect):
-            raise explain_suspect(suspect, subject, tensors, export)
     if not flat.outputs:
         raise UnsupportedError("the model returns no tensor", where=type(subject.module).__name__, fix="return tensors")
     purify(flat.exported)
     specs = tuple(_with_range(spec, flat.exported) for spec in contract.inputs)
     contract = Contract(specs, flat.outputs, contract.device)
+    kind: Kind = "archive" if subject.source == "pt2" else "module"
+    original = Original(subject.original or subject.module, subject.call, kind)
+    contract = with_taken_ranges(original, contract, example_sizes(contract))
+    for suspect in suspects(flat.exported, contract):
+        if kind == "archive" or not agrees(flat.exported, contract, original, suspect.sizes):
+            raise explain_suspect(suspect, subject, tensors, export)
+    hold(flat.exported, contract, original, telling_sizes(contract, named_sizes(subject.module)))
     examples = _redrawn(subject, contract)
     flat.exported.example_inputs = (examples, {})
-    return Program(flat.exported, contract, examples)
+    return Program(flat.exported, contract, examples, original)
 
 
 def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
     """Calls `torch.export.export` with the dims of the subject's contract, under `no_grad`: the model only infers."""
     shapes = [_dynamic(spec) for spec in subject.contract.inputs]
-    args: tuple[torch.Tensor, ...] = () if subject.call else tuple(tensors)
-    kwargs = dict(zip(subject.call, tensors, strict=True)) if subject.call else {}
-    dynamic: Any = dict(zip(subject.call, shapes, strict=True)) if subject.call else _positional(subject.module, shapes)
+    args, kwargs = arguments(subject.call, tensors)
+    dynamic = bound_shapes(subject.module.forward, subject.call, shapes)
     with torch.no_grad(), quiet_torch():
         return torch.export.export(subject.module, args, kwargs, dynamic_shapes=dynamic, strict=False)
-
-
-def _is_the_model(subject: Subject, exported: ExportedProgram, suspect: Suspect) -> bool:
-    """Says whether a program computes what the model does at these sizes; an archive has no model beside it."""
-    if subject.source == "pt2":
-        return False
-    tensors = draw(subject.contract, suspect.sizes, seed=0)
-    copies = [tensor.clone() for tensor in tensors]
-    try:
-        with torch.no_grad(), quiet_torch():
-            model = (
-                subject.module(**dict(zip(subject.call, copies, strict=True)))
-                if subject.call
-                else subject.module(*copies)
-            )
-            program = exported.module(check_guards=False)(*tensors)
-        expected = [leaf for leaf in torch.utils._pytree.tree_leaves(model) if isinstance(leaf, torch.Tensor)]
-        torch.testing.assert_close(list(program), expected, equal_nan=True)
-    except (AssertionError, RuntimeError, ValueError, IndexError):
-        return False
-    return True
 
 
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:
@@ -111,16 +102,6 @@ def _dynamic(spec: TensorSpec) -> dict[int, Any]:
         for axis, size in enumerate(spec.shape)
         if isinstance(size, Dim) and size.min < size.max
     }
-
-
-def _positional(module: torch.nn.Module, shapes: list[dict[int, Any]]) -> Any:
-    """A `forward(*args)` takes its dynamic dims as one tuple for the one parameter that it has."""
-    import inspect
-
-    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
-    plain = sum(kind != inspect.Parameter.VAR_POSITIONAL for kind in kinds[: len(shapes)])
-    starred = inspect.Parameter.VAR_POSITIONAL in kinds and plain < len(shapes)
-    return (*shapes[:plain], tuple(shapes[plain:])) if starred else tuple(shapes)
 
 
 def _with_range(spec: TensorSpec, exported: ExportedProgram) -> TensorSpec:

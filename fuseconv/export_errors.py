@@ -6,10 +6,9 @@ import inspect
 import logging
 import re
 import sys
-import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from types import FrameType
 from typing import Any
 
@@ -19,17 +18,11 @@ from fuseconv import multiples
 from fuseconv.contract import Contract, Dim
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
 from fuseconv.inputs import draw, example_sizes
+from fuseconv.model_line import innermost, model_line
 from fuseconv.size_guards import Suspect
 from fuseconv.sources import Subject
+from fuseconv.sources.calling import arguments
 
-_NOT_THE_MODEL = (
-    str(Path(torch.__file__).parent),
-    str(Path(__file__).parent),
-    sysconfig.get_path("stdlib") + "/",
-    "<",
-)
-_CALLERS = frozenset(str(Path(__file__).with_name(name)) for name in ("capture.py", "fusing.py"))
-_MODEL_IN_STDLIB = "site-packages"
 _SYMBOL = re.compile(r"create_symbol (s\d+) = \d+ for L\['(\w+)'\](?:\[(\d+)\])?\.size\(\)\[(\d+)\]")
 _SUGGESTION = re.compile(r"^\s*(\w+) = (.+?)\s*$", re.MULTILINE)
 _BOUND = re.compile(r"(min|max)=(\d+)")
@@ -50,7 +43,7 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
     text = str(error)
     if "Constraints violated" in text or "constraints violated" in text.lower():
         return _constraint(text, subject, tensors, export)
-    args, kwargs = _arguments(subject, tensors)
+    args, kwargs = arguments(subject.call, tensors)
     shapes = ", ".join(f"{spec.name}{list(t.shape)}" for spec, t in zip(subject.contract.inputs, tensors, strict=True))
     told = _explain(
         error, subject.module, args, kwargs, shapes, "correct --input (sizes, dtypes, ranges) or --input-range"
@@ -60,19 +53,15 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
     return told
 
 
-def _arguments(
-    subject: Subject, tensors: Sequence[torch.Tensor]
-) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-    return ((), dict(zip(subject.call, tensors, strict=True))) if subject.call else (tuple(tensors), {})
-
-
 def _runs(subject: Subject) -> Callable[[Contract], bool]:
     """Returns whether the model takes tensors of a contract's example sizes; not if dims are equal by accident."""
 
     def runs(contract: Contract) -> bool:
         sizes = example_sizes(contract)
         tensors = draw(contract, sizes, seed=0)
-        return len({*sizes.values()}) == len(sizes) and _eager(subject.module, *_arguments(subject, tensors)) is None
+        return (
+            len({*sizes.values()}) == len(sizes) and _eager(subject.module, *arguments(subject.call, tensors)) is None
+        )
 
     return runs
 
@@ -127,7 +116,7 @@ def _explain(
     error: Exception, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: str, fix: str
 ) -> FuseconvError:
     text = str(error)
-    where = _model_line(traceback.extract_tb(error.__traceback__)) or type(module).__name__
+    where = model_line(error) or type(module).__name__
     if "data-dependent" in text:
         return UnsupportedError(
             f"the model's control flow depends on the values of a tensor: {_first_line(text)}",
@@ -138,7 +127,7 @@ def _explain(
     if refusal is not None:
         return UsageError(
             f"the model does not accept {inputs}: {type(refusal).__name__}: {_first_line(str(refusal))}",
-            where=_model_line(traceback.extract_tb(refusal.__traceback__)) or where,
+            where=model_line(refusal) or where,
             fix=fix,
         )
     return UnsupportedError(
@@ -173,7 +162,7 @@ class _Trail(logging.Handler):
             self.symbols[match[1]] = (match[2], int(match[3] or 0), int(match[4]))
         elif "[guard added]" in message and "suppressed" not in message:
             guard = message.removeprefix("eval ").partition(" [guard added]")[0]
-            self.guards.append((guard, _model_line(_stack(sys._getframe())) or ""))
+            self.guards.append((guard, innermost(_stack(sys._getframe())) or ""))
 
 
 def _stack(frame: FrameType | None) -> list[traceback.FrameSummary]:
@@ -246,8 +235,8 @@ def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.
 def _dim_at(place: tuple[str, int, int], subject: Subject) -> str | None:
     """Names the dim at a place that torch calls L['parameter'].size()[axis]."""
     parameter, position, axis = place
-    names: Iterable[str] = subject.call or inspect.signature(subject.module.forward).parameters
-    names = list(names)
+    known = list(inspect.signature(subject.module.forward).parameters)
+    names = [call or name for call, name in zip_longest(subject.call, known)] if subject.call else known
     if parameter not in names:
         return None
     spec = _spec(subject.contract, names.index(parameter) + position)
@@ -257,23 +246,6 @@ def _dim_at(place: tuple[str, int, int], subject: Subject) -> str | None:
 
 def _spec(contract: Contract, index: int) -> Any:
     return contract.inputs[index] if index < len(contract.inputs) else None
-
-
-def _model_line(frames: Iterable[traceback.FrameSummary]) -> str | None:
-    """Returns the innermost line that belongs to the model, and neither to torch, to Python nor to fuseconv.
-
-    What called the exporter is not looked at: the graph of an archive has no lines.
-    """
-    for frame in reversed(list(frames)):
-        if frame.filename in _CALLERS:
-            return None
-        ours = not frame.filename.startswith(_NOT_THE_MODEL) or (
-            _MODEL_IN_STDLIB in frame.filename and not frame.filename.startswith(_NOT_THE_MODEL[:2])
-        )
-        if ours and frame.name != "<module>":
-            code = f": {frame.line}" if frame.line else ""
-            return f"{frame.filename}:{frame.lineno} in {frame.name}{code}"
-    return None
 
 
 def _first_line(text: str) -> str:

@@ -17,13 +17,18 @@ from fuseconv.contract import Contract, Dim
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError, is_out_of_memory
 from fuseconv.inputs import LARGEST, draw, example_sizes
 from fuseconv.matching.nodes import source_line
+from fuseconv.model_line import model_line
+from fuseconv.taken_sizes import taken_range
+
+Runs = Callable[..., Any]
+"""A module, or another that takes the tensors of a call."""
 
 
-def run(module: GraphModule, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Runs a captured program and returns the leaves of its output.
+def run(module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Runs a captured program, or the original, and returns the leaves of its output.
 
     Args:
-        module: of an exported program.
+        module: of an exported program; or the original.
         contract: what it takes.
         inputs: one tensor per contract input, of sizes that the contract allows.
 
@@ -33,13 +38,15 @@ def run(module: GraphModule, contract: Contract, inputs: tuple[torch.Tensor, ...
     """
     try:
         return _run(module, inputs)
+    except FuseconvError:
+        raise
     except Exception as error:
         if is_out_of_memory(error):
             raise  # says nothing about the sizes that the model takes
         raise _explained(error, module, contract, inputs) from error
 
 
-def _run(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+def _run(module: Runs, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     with torch.no_grad():
         outputs = tuple(pytree.tree_leaves(module(*inputs)))
     if any(x.is_cuda for x in inputs):
@@ -47,17 +54,16 @@ def _run(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.T
     return outputs
 
 
-def _explained(
-    error: Exception, module: GraphModule, contract: Contract, inputs: tuple[torch.Tensor, ...]
-) -> FuseconvError:
-    why = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), 'no message')}"
-    at = ", ".join(f"{name} = {size}" for name, size in _sizes(contract, inputs).items())
+def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> FuseconvError:
+    why = f"{type(error).__name__}: {first_line(error)}"
+    at = sizes_text(_sizes(contract, inputs))
     if isinstance(error, torch.AcceleratorError):  # after which nothing runs in this process any more
         return UnsupportedError(
             f"the model fails on the GPU{f' at {at}' if at else ''}: {why}",
             fix="narrow the ranges of --input; with --device cpu the error says which sizes the model takes",
         )
-    where = _failing_line(module, inputs)
+    graph = getattr(module, "module", module)  # an archive's original has one too
+    where = model_line(error) or (_failing_line(graph, inputs) if isinstance(graph, GraphModule) else "")
 
     def takes(tried: Mapping[str, int]) -> bool:
         try:
@@ -74,7 +80,7 @@ def _explained(
             fix="correct --input (sizes, dtypes, ranges) or --input-range",
         )
     for name, dim in contract.dims().items():
-        taken = _range(dim, known, takes)
+        taken = taken_range(dim, known, takes)
         if taken != (dim.min, dim.max):
             only = dim.narrowed(*taken, dim.step)
             return UnsupportedError(
@@ -87,34 +93,22 @@ def _explained(
     )
 
 
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error's message."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Returns sizes as messages say them: `batch = 1, seq = 2`."""
+    return ", ".join(f"{name} = {size}" for name, size in sizes.items())
+
+
 def _some(contract: Contract) -> Iterator[dict[str, int]]:
     """Yields sizes to begin with: small ones of which no two are alike, then all dims about as large as each other."""
     yield example_sizes(contract)
     dims = contract.dims()
     for exponent in range(1, LARGEST.bit_length() if dims else 0):
         yield {name: dim.allowed(2**exponent) for name, dim in dims.items()}
-
-
-def _range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str, int]], bool]) -> tuple[int, int]:
-    """Returns the smallest and the largest size of a dim that is taken, the others being as in `taken`.
-
-    Sizes above the largest that is ever tried count as taken.
-    """
-
-    def one(size: int) -> bool:
-        return takes({**taken, dim.name: size})
-
-    known, top = taken[dim.name], dim.allowed(LARGEST)
-    low = dim.min if one(dim.min) else _last(known, dim.min, -dim.step, one)
-    return low, dim.max if top <= known or one(top) else _last(known, top, dim.step, one)
-
-
-def _last(taken: int, refused: int, step: int, takes: Callable[[int], bool]) -> int:
-    """Returns the size farthest from `taken` towards `refused` that is taken, by bisection."""
-    while (gap := (refused - taken) // step) > 1:
-        middle = taken + gap // 2 * step
-        taken, refused = (middle, refused) if takes(middle) else (taken, middle)
-    return taken
 
 
 def _sizes(contract: Contract, inputs: Sequence[torch.Tensor]) -> dict[str, int]:

@@ -20,6 +20,7 @@ from fuseconv.errors import FuseconvError, UpstreamError, UsageError
 from fuseconv.inputs import draw, example_sizes, from_file
 from fuseconv.runtime import choose_target, load_target
 from fuseconv.sources import Options
+from fuseconv.sources.calling import arguments
 from fuseconv.timing import samples, synchronise
 
 PEERS = ("eager", "compile")
@@ -198,8 +199,7 @@ def _originals(
     against: Path, manifest: Manifest, peers: Sequence[str], inputs: tuple[torch.Tensor, ...], options: Options
 ) -> dict[str, Callable[[], object]]:
     subject = sources.read(against, options=verification.as_converted(manifest, against, options))
-    keywords = dict(zip(subject.call, inputs, strict=True)) if subject.call else {}
-    positional = () if subject.call else inputs
+    positional, keywords = arguments(subject.call, inputs)
     calls: dict[str, Callable[[], object]] = {}
     for peer in peers:
         module = subject.module if peer == "eager" else torch.compile(subject.module)

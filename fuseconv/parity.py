@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 
 from fuseconv import failing_sizes
+from fuseconv.agreement import difference, not_the_original
 from fuseconv.capture import Program
 from fuseconv.contract import Contract
 from fuseconv.errors import FileError, RefusedError
@@ -181,11 +182,11 @@ def _elements(shape: Sequence[int | torch.SymInt], values: Mapping[Any, int]) ->
 
 
 def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
-    """Runs the original program, in its own dtype and in float64.
+    """Runs the original in its own dtype, holds the captured program against it, and runs that in float64.
 
     Raises:
-        UnsupportedError: it fails at some of these sizes.
-        UsageError: it fails on what is drawn for the contract.
+        UnsupportedError: one fails at some of these sizes, or they differ.
+        UsageError: the original fails on what is drawn for the contract.
     """
     module = program.exported.module(check_guards=False)
     references = []
@@ -193,8 +194,13 @@ def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
         if case.untried:
             references.append(Reference(case, (), ()))
             continue
-        original = failing_sizes.run(module, program.contract, case.inputs)
-        references.append(Reference(case, original, run_in_float64(program, case.inputs)))
+        original = failing_sizes.run(program.original or module, program.contract, case.inputs)
+        truth = run_in_float64(program, case.inputs)
+        if program.original is not None:
+            captured = failing_sizes.run(module, program.contract, case.inputs)
+            if reason := difference(original, captured, program.contract.outputs, truth):
+                raise not_the_original(reason, program.original, f"in the case `{case.name}`")
+        references.append(Reference(case, original, truth))
     return references
 
 

@@ -30,4 +30,5 @@ def place(program: Program, device: str) -> Program:
     for name, other in tied.items():
         exported.state_dict[name] = exported.state_dict[other]  # the pass makes a copy for each name
     contract = replace(program.contract, device=torch.device(device).type)
-    return Program(exported, contract, tuple(example.to(device) for example in program.examples))
+    original = None if program.original is None else program.original.on(device, exported)
+    return Program(exported, contract, tuple(example.to(device) for example in program.examples), original)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node, map_arg
 from torch.utils import _pytree as pytree
 
-from fuseconv.capture import Program
 from fuseconv.matching.nodes import arguments
+
+if TYPE_CHECKING:
+    from fuseconv.capture import Program
 
 _WIDE = {
     torch.float16: torch.float64,

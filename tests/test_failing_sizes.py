@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
 import small_bundle
 import torch
 from torch import Tensor, nn
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from fuseconv import failing_sizes
 from fuseconv.capture import Program
+from fuseconv.contract import parse_inputs
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
 from fuseconv.inputs import draw
 from fuseconv.parity import cases, refer
@@ -40,6 +43,14 @@ class Cells(nn.Module):
         return (x + self.table(torch.full((1,), x.shape[0] * x.shape[1] - 1, dtype=torch.long)),)
 
 
+def widened(module: nn.Module, taken: str, dim: str) -> Program:
+    """Returns a program captured for the sizes that it takes, with a contract that promises more."""
+    captured = small_bundle.program(module, [f"x=f32[2,seq:{taken},4]"])
+    (wide,) = parse_inputs([f"x=f32[2,seq:{dim},4]"])
+    captured.exported.range_constraints.update(dict.fromkeys(captured.exported.range_constraints, ValueRanges(1, 9000)))
+    return dataclasses.replace(captured, contract=dataclasses.replace(captured.contract, inputs=(wide,)))
+
+
 def failure(captured: Program, sizes: dict[str, int]) -> FuseconvError:
     """Returns what running a program at these sizes raises."""
     with pytest.raises(FuseconvError) as told:
@@ -63,7 +74,7 @@ def failure(captured: Program, sizes: dict[str, int]) -> FuseconvError:
     ],
 )
 def test_it_says_which_sizes_are_taken(turned, dim, size, taken):
-    captured = small_bundle.program(Positions(turned), [f"x=f32[2,seq:{dim},4]"])
+    captured = widened(Positions(turned), taken, dim)
     error = failure(captured, {"seq": size})
     assert isinstance(error, UnsupportedError)
     within = taken.split(":")[0]
@@ -84,16 +95,20 @@ def test_sizes_that_fail_together_are_named():
 
 
 def test_what_fails_at_every_size_is_no_matter_of_sizes():
-    captured = small_bundle.program(Positions(turned=True), ["x=f32[2,seq:2..4,4]"])
-    error = failure(captured, {"seq": 4})
-    assert isinstance(error, UsageError)
-    assert error.what.startswith("the model fails on inputs that are drawn for it, at seq = 4: IndexError: ")
+    with pytest.raises(UsageError) as told:
+        small_bundle.program(Positions(turned=True), ["x=f32[2,seq:2..4,4]"])
+    assert told.value.what.startswith("the model fails on inputs that are drawn for it, at seq = 3: IndexError: ")
 
 
 def test_a_conversion_ends_with_it():
-    captured = small_bundle.program(Positions(), ["x=f32[2,seq:2..64,4]"])
+    captured = widened(Positions(), "2..16", "2..64")
     with pytest.raises(UnsupportedError, match="works only with seq within"):
         refer(captured, cases(captured))
+
+
+def test_a_capture_ends_with_it_where_the_source_names_the_size():
+    with pytest.raises(UnsupportedError, match=r"works only with seq within 2\.\.16"):
+        small_bundle.program(Positions(), ["x=f32[2,seq:2..64,4]"])
 
 
 def test_memory_that_runs_out_says_nothing_of_sizes(monkeypatch):
@@ -108,7 +123,7 @@ def test_memory_that_runs_out_says_nothing_of_sizes(monkeypatch):
 
 
 def test_nothing_is_tried_after_a_kernel_has_stopped(monkeypatch):
-    captured = small_bundle.program(Positions(), ["x=f32[2,seq:2..64,4]"])
+    captured = widened(Positions(), "2..16", "2..64")
     calls = []
 
     def stopped(*_):

@@ -67,7 +67,7 @@ def load(path: Path, options: Options) -> Loaded:
         exported.module_call_graph[0].signature.out_spec = pytree.tree_structure(dict.fromkeys(flat.outputs))
     module = exported.module()
     contract = narrowed(module, Contract(_specs(exported, names), ()))
-    return Loaded(module, contract.inputs, examples, (), names)
+    return Loaded(module, contract.inputs, examples, (), names, original=exported.module(check_guards=False))
 
 
 def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:

@@ -49,7 +49,7 @@ def flatten(
     Args:
         exported: a program whose inputs and outputs are tensors, in any containers.
         names: what to call the inputs, in the order wanted; by default what the program calls them.
-        call: the keyword by which the program takes each of `names`, or () for their positions.
+        call: the keyword by which the program takes each of `names`, "" for one by position, or () for all.
         examples: one tensor per input, kept in the program.
 
     Raises:
@@ -127,9 +127,10 @@ def is_plain(exported: ExportedProgram) -> bool:
 
 
 def _order(exported: ExportedProgram, users: list[InputSpec], call: Sequence[str]) -> list[str]:
-    """Returns the placeholders' names in the order of the keywords."""
-    _, keywords = pytree.tree_unflatten([spec.arg.name for spec in users], exported.call_spec.in_spec)
-    return [str(keywords[keyword]) for keyword in call]
+    """Returns the placeholders' names in the order of the call."""
+    args, kwargs = pytree.tree_unflatten([spec.arg.name for spec in users], exported.call_spec.in_spec)
+    left = iter(pytree.tree_leaves(args))
+    return [str(kwargs[name] if name else next(left)) for name in call]
 
 
 def _rename(graph: torch.fx.Graph, inputs: list[torch.fx.Node], names: tuple[str, ...]) -> None:

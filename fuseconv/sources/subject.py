@@ -15,6 +15,7 @@ import torch
 from fuseconv.contract import Contract, TensorSpec
 from fuseconv.errors import FileError, RefusedError, UsageError
 from fuseconv.inputs import apply_ranges, contract_of, draw, example_sizes, from_file, torch_dtype
+from fuseconv.sources.calling import call_of, parameters_named
 
 TRUST = ("pickle", "torchscript", "native", "code")
 DEVICES = ("cpu", "cuda")
@@ -83,9 +84,10 @@ class Subject:
         module: in eval mode, on the contract's device.
         examples: one tensor per contract input, positional.
         contract: the inputs; outputs are named by capture.
-        call: how `module` takes them: a keyword for each input, or () for positional.
+        call: how `module` takes them: a keyword for each input, "" for one by position; or () for all by position.
         source: the form: pt2, torchscript, pickle, state-dict, huggingface.
         sha256: of the source file, or of the folder's files in order.
+        original: what users call, where that is not `module` but what it was made of.
     """
 
     module: torch.nn.Module
@@ -94,6 +96,7 @@ class Subject:
     call: tuple[str, ...]
     source: str
     sha256: str
+    original: torch.nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,9 @@ class Loaded:
         inputs: the specs that the form itself knows, or ().
         examples: tensors for those specs, or ().
         call: the keywords of those inputs, or () for positional.
-        parameters: the names that `forward` takes; asked of its Python signature when empty.
+        parameters: the names that a program takes, by position alone; else its `forward` is asked for its signature.
         by_keyword: inputs must bear the names of parameters: `forward` has many, most of them optional.
+        original: what users call, where that is not `module` but what it was made of.
     """
 
     module: torch.nn.Module
@@ -115,6 +119,7 @@ class Loaded:
     call: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     by_keyword: bool = False
+    original: torch.nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,8 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
     settled = settle(loaded, path, options)
     contract = Contract(settled.inputs, (), options.device)
     contract.bind(settled.examples, {})
-    return Subject(module.to(options.device), settled.examples, contract, settled.call, source, digest(path))
+    module = module.to(options.device)
+    return Subject(module, settled.examples, contract, settled.call, source, digest(path), loaded.original)
 
 
 def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
@@ -170,9 +176,13 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
         raise UsageError(
             "nothing says what the model's inputs are",
             where=str(path),
-            fix=f"its forward takes ({', '.join(parameters(loaded))}): give each as "
+            fix=f"its forward takes ({', '.join(one.name for one in parameters(loaded))}): give each as "
             "--input 'NAME=DTYPE[DIM,...]', or a file of tensors with --inputs",
         )
+    if loaded.parameters and call:  # a program, which takes them by position alone
+        places = sorted(range(len(call)), key=lambda place: loaded.parameters.index(call[place]))
+        specs, call = tuple(specs[place] for place in places), ()
+        examples = tuple(examples[place] for place in places) if examples else ()
     if options.dtype is not None:
         specs = tuple(replace(spec, dtype=options.dtype) if spec.dtype in FLOATS else spec for spec in specs)
     specs = apply_ranges(specs, options.input_ranges)
@@ -186,39 +196,19 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
 
 
 def keywords(loaded: Loaded, specs: tuple[TensorSpec, ...], path: Path) -> tuple[str, ...]:
-    """Says how the module takes these inputs: by keyword when it has a parameter of each name, else by position.
+    """Says how the module takes these inputs, as `calling.call_of` does.
 
     Raises:
-        UsageError: the module takes more, or fewer, inputs.
+        UsageError: the module takes more, fewer or other inputs.
     """
-    names = [spec.name for spec in specs]
-    known = parameters(loaded)
-    named = set(names) <= set(known)
-    call = tuple(names) if named and (loaded.by_keyword or names != known[: len(names)]) else ()
-    left = [name for name in known if name not in names] if named else known[len(names) :]
-    lacking = [name for name in left if name in parameters(loaded, required=True)]
-    if lacking or (not named and (loaded.by_keyword or len(names) > len(known))):
-        raise UsageError(
-            f"the model's forward takes ({', '.join(known)}), the inputs are ({', '.join(names)})",
-            where=str(path),
-            fix=f"add --input for {', '.join(lacking)}" if lacking else "give one --input for each tensor it takes",
-        )
-    return call
+    return call_of([spec.name for spec in specs], parameters(loaded), str(path), by_keyword=loaded.by_keyword)
 
 
-def parameters(loaded: Loaded, *, required: bool = False) -> list[str]:
-    """Lists the names that `forward` takes; only those without a default when `required`."""
+def parameters(loaded: Loaded) -> tuple[inspect.Parameter, ...]:
+    """Returns the parameters of `forward`."""
     if loaded.parameters:
-        return list(loaded.parameters)
-    return [
-        parameter.name
-        for parameter in inspect.signature(loaded.module.forward).parameters.values()
-        if not required
-        or (
-            parameter.default is parameter.empty
-            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        )
-    ]
+        return parameters_named(loaded.parameters)
+    return tuple(inspect.signature(loaded.module.forward).parameters.values())
 
 
 def digest(path: Path) -> str:

@@ -33,8 +33,8 @@ def load(path: Path, options: Options) -> Loaded:
         ) from error
     if options.dtype is not None:
         script = script.to(torch_dtype(options.dtype))
-    arguments = script.forward.schema.arguments[1:]
-    settled = settle(Loaded(script, parameters=tuple(argument.name for argument in arguments)), path, options)
+    arguments = tuple(argument.name for argument in script.forward.schema.arguments[1:])
+    settled = settle(Loaded(script, parameters=arguments, by_keyword=True), path, options)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Manually populate", UserWarning)  # a buffer that only training uses
@@ -47,4 +47,4 @@ def load(path: Path, options: Options) -> Loaded:
         ) from error
     drop_detach(exported)
     names = tuple(spec.name for spec in settled.inputs)
-    return Loaded(exported.module(), settled.inputs, settled.examples, (), names)
+    return Loaded(exported.module(), settled.inputs, settled.examples, (), names, original=script)

@@ -1,0 +1,92 @@
+"""How a module takes its inputs: which by position, which by keyword, found by the names of forward's parameters."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from fuseconv.errors import UsageError
+
+T = TypeVar("T")
+
+_UNNAMED = re.compile(r"input_\d+$")
+"""What a tensor is called that a file holds without a name."""
+
+
+def arguments(call: Sequence[str], values: Sequence[T]) -> tuple[tuple[T, ...], dict[str, T]]:
+    """Returns the positional and the keyword arguments of a call.
+
+    Args:
+        call: the keyword of each value, "" for one by position; () for all by position.
+        values: one for each input.
+    """
+    if not call:
+        return tuple(values), {}
+    pairs = list(zip(call, values, strict=True))
+    return tuple(value for name, value in pairs if not name), {name: value for name, value in pairs if name}
+
+
+def bound_shapes(forward: Any, call: Sequence[str], shapes: Sequence[Any]) -> dict[str, Any]:
+    """Returns dynamic shapes as torch.export takes them: by parameter, those of `*args` and `**kwargs` in one."""
+    args, kwargs = arguments(call, shapes)
+    return dict(inspect.signature(forward).bind(*args, **kwargs).arguments)
+
+
+def parameters_named(names: Sequence[str]) -> tuple[inspect.Parameter, ...]:
+    """Returns required parameters of these names."""
+    return tuple(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names)
+
+
+def call_of(
+    names: Sequence[str], parameters: Sequence[inspect.Parameter], where: str, *, by_keyword: bool = False
+) -> tuple[str, ...]:
+    """Says how inputs of these names are passed to `forward`.
+
+    They go by keyword where they bear the names of parameters, or `forward` takes any keyword; else, where none does,
+    by position. What has only one of the two ways goes that way.
+
+    Args:
+        names: of the inputs.
+        parameters: of `forward`.
+        where: what the inputs are for.
+        by_keyword: inputs must bear the names of parameters.
+
+    Returns:
+        A keyword for each input, "" for one by position; () where all go by position.
+
+    Raises:
+        UsageError: `forward` takes more, fewer or others; or some are parameters and some are not.
+    """
+    known = {one.name: one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    positional = [name for name, one in known.items() if one.kind != one.KEYWORD_ONLY]
+    only_positional = [name for name, one in known.items() if one.kind == one.POSITIONAL_ONLY]
+    any_keyword = any(one.kind == one.VAR_KEYWORD for one in parameters)
+    any_number = any(one.kind == one.VAR_POSITIONAL for one in parameters)
+    required = [name for name, one in known.items() if one.default is one.empty]
+    takes = f"the model's forward takes ({', '.join(one.name for one in parameters)})"
+    found = [name for name in names if name in known]
+
+    named = len(found) == len(names) or (any_keyword and set(required) <= set(names))
+    unnamed = all(_UNNAMED.match(name) for name in names)
+    if named:
+        if lacking := [name for name in required if name not in names]:
+            raise _wrong(takes, names, where, f"add --input for {', '.join(lacking)}")
+        if list(names) == positional[: len(names)] and not by_keyword:
+            return ()
+        given = [name for name in names if name in only_positional]
+        if given != only_positional[: len(given)]:
+            raise _wrong(takes, names, where, f"give {', '.join(only_positional)} in this order")
+        return tuple("" if name in only_positional else name for name in names)
+    if found or (by_keyword and not unnamed):
+        raise _wrong(takes, names, where, "name each input as forward does")
+    lacking = [name for name in required if name not in positional[: len(names)]]
+    if lacking or (len(names) > len(positional) and not any_number):
+        fix = f"add --input for {', '.join(lacking)}" if lacking else "give one --input for each tensor it takes"
+        raise _wrong(takes, names, where, fix)
+    return ()
+
+
+def _wrong(takes: str, names: Sequence[str], where: str, fix: str) -> UsageError:
+    return UsageError(f"{takes}, the inputs are ({', '.join(names)})", where=where, fix=fix)
