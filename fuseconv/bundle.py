@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -28,6 +27,7 @@ from pydantic import (
 
 from fuseconv.contract import Contract
 from fuseconv.errors import RefusedError, UsageError
+from fuseconv.files import check_unshared, is_plain, open_plain, read_plain
 
 MANIFEST = "manifest.json"
 SUFFIX = ".fuseconv"
@@ -225,9 +225,7 @@ def open_bundle(folder: Path) -> Manifest:
     require_folder(folder)
     path = folder / MANIFEST
     try:
-        if path.is_symlink():
-            raise ValueError("it is a symbolic link")
-        manifest = Manifest.read(path.read_bytes())
+        manifest = Manifest.read(read_plain(path, links=False))
     except FileNotFoundError:
         raise RefusedError(f"{MANIFEST} is missing: this is not a bundle", where=str(path), fix=_AGAIN) from None
     except ValidationError as error:
@@ -236,7 +234,9 @@ def open_bundle(folder: Path) -> Manifest:
         raise RefusedError(
             f"{MANIFEST} is not one this version reads: {field}: {first['msg']}", where=str(path), fix=_AGAIN
         ) from error
-    except (ValueError, RecursionError, OSError) as error:
+    except OSError as error:
+        raise RefusedError(f"{MANIFEST} is damaged: {error.strerror}", where=str(path), fix=_AGAIN) from error
+    except (ValueError, RecursionError) as error:
         raise RefusedError(f"{MANIFEST} is damaged: {error}", where=str(path), fix=_AGAIN) from error
     _compare(folder, manifest.files, _measure(folder))
     for name in [*manifest.targets.values(), *manifest.libraries]:
@@ -247,17 +247,21 @@ def open_bundle(folder: Path) -> Manifest:
     return manifest
 
 
-def check_private(library: Path) -> None:
-    """Checks that not everybody may write a library of a bundle, from which code is loaded, or its folders.
+def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) -> None:
+    """Checks that nobody but the user may change what a target of a bundle runs, or the folders that it lies in.
+
+    Args:
+        folder: the bundle.
+        artifact: the target's artifact; what lies beside it belongs to it.
+        libraries: those that the target calls.
 
     Raises:
-        RefusedError: everybody may.
+        RefusedError: somebody else may.
     """
-    for part in (library, library.parent, library.parent.parent):
-        if part.stat().st_mode & stat.S_IWOTH and not part.stat().st_mode & stat.S_ISVTX:
-            raise RefusedError(
-                f"everybody may write {part.name}, from which code is loaded", where=str(part), fix=f"chmod o-w {part}"
-            )
+    beside = (folder / artifact).parent
+    files = [*sorted(path for path in beside.iterdir() if path.is_file()), *(folder / name for name in libraries)]
+    folders = dict.fromkeys([folder, *(path.parent for path in files)])
+    check_unshared([*folders, *files])
 
 
 def check_replaceable(path: Path) -> None:
@@ -270,7 +274,7 @@ def check_replaceable(path: Path) -> None:
         if not any(path.iterdir()):
             return
         manifest = path / MANIFEST
-        if manifest.is_file() and b'"fuseconv bundle"' in manifest.read_bytes():
+        if is_plain(manifest) and b'"fuseconv bundle"' in read_plain(manifest):
             return
     raise UsageError(
         "the output exists and is not a bundle", where=str(path), fix="remove it, or choose another name with -o"
@@ -305,7 +309,7 @@ def _measure(folder: Path) -> dict[str, File]:
 def _measure_file(path: Path) -> File:
     if path.is_dir():
         return File(sha256="", size=0)
-    with path.open("rb") as file:
+    with open_plain(path, links=False) as file:
         return File(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size=file.tell())
 
 

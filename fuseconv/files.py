@@ -15,8 +15,8 @@ import os
 import pwd
 import stat
 from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from fuseconv.errors import RefusedError
 
@@ -32,7 +32,7 @@ _KINDS = (
 )
 
 
-def open_plain(path: Path, *, links: bool = True) -> BinaryIO:
+def open_plain(path: Path, *, links: bool = True) -> BufferedReader:
     """Opens a plain file for reading, and never waits.
 
     Args:
@@ -49,7 +49,7 @@ def open_plain(path: Path, *, links: bool = True) -> BinaryIO:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(path, flags if links else flags | os.O_NOFOLLOW)
     except ValueError:  # a NUL, or a character that no file name can have
-        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from None
+        raise OSError(errno.EINVAL, "no file can have this name", repr(str(path))) from None
     try:
         _check_kind(os.fstat(descriptor), path)
         return os.fdopen(descriptor, "rb")
@@ -92,6 +92,17 @@ def is_plain(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):
         return False
+
+
+def leads_somewhere(path: Path) -> bool:
+    """Says whether there is a file, a folder or anything else; a link to itself leads nowhere."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        return error.errno not in (errno.ELOOP, errno.ENAMETOOLONG)
+    return True
 
 
 def check_unshared(paths: Iterable[Path]) -> None:

@@ -16,8 +16,11 @@ from typing import Literal
 import numpy as np
 import torch
 
+from fuseconv.containers import HEAD, container_of
 from fuseconv.contract import DTYPES, SHORT_DTYPES, Contract, Dim, TensorSpec
 from fuseconv.errors import FileError, RefusedError, UsageError
+from fuseconv.files import read_plain
+from fuseconv.plain_tensors import check_plain_tensors
 
 Kind = Literal["random", "zeros and large"]
 
@@ -103,6 +106,7 @@ def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.T
         ContractError: a tensor does not fit the contract.
     """
     tensors = _read(path, None if contract is None else [spec.name for spec in contract.inputs])
+    check_plain_tensors(tensors, str(path))
     if bad := [name for name, tensor in tensors.items() if str(tensor.dtype) not in SHORT_DTYPES]:
         raise UsageError(f"{bad[0]} has dtype {tensors[bad[0]].dtype}", where=str(path), fix=f"use {', '.join(DTYPES)}")
     if contract is None:
@@ -124,17 +128,16 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
     from safetensors.torch import load as load_safetensors
 
     try:
-        data = path.read_bytes()
+        data = read_plain(path, None)
     except OSError as error:
         what = f"the inputs cannot be read: {error.strerror}"
         raise FileError(what, where=str(path), fix="check the path and your right to read it") from error
     try:
-        if data.startswith(b"PK") and any(
-            name.endswith(".npy") for name in zipfile.ZipFile(io.BytesIO(data)).namelist()
-        ):
+        kind = container_of(data[:HEAD], len(data))
+        if kind == "zip" and any(name.endswith(".npy") for name in zipfile.ZipFile(io.BytesIO(data)).namelist()):
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
-        if data.startswith((b"PK", b"\x80")):
+        if kind in ("zip", "pickle"):
             return _named(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True), path, names)
         return dict(sorted(load_safetensors(data).items()))  # the reader gives them in no order
     except (SafetensorError, ValueError, TypeError, RuntimeError, EOFError, KeyError, zipfile.BadZipFile) as error:

@@ -179,7 +179,7 @@ def check_target(folder: Path, manifest: Manifest, target: str, device: str | No
             raise RefusedError(
                 "the op library for ONNX Runtime is missing", where=str(folder / library), fix="copy the bundle again"
             )
-        check_private(folder / library)
+    check_private(folder, manifest.targets[target], op_libraries(manifest, target))
 
 
 def check_device(device: str, folder: Path) -> None:

@@ -11,6 +11,7 @@ import click
 from fuseconv.bundle import require_folder
 from fuseconv.contract import parse_inputs
 from fuseconv.errors import FileError
+from fuseconv.files import leads_somewhere
 
 if TYPE_CHECKING:
     from fuseconv.sources import Options
@@ -65,7 +66,7 @@ def existing(_context: click.Context, _argument: click.Parameter, path: Path) ->
     Raises:
         FileError: it leads nowhere.
     """
-    if not path.exists():
+    if not leads_somewhere(path):
         raise FileError.absent(path)
     return path
 

@@ -19,6 +19,7 @@ from click.core import ParameterSource
 
 from fuseconv.commands.outcome import Outcome
 from fuseconv.errors import UsageError
+from fuseconv.files import is_plain, leads_somewhere, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,10 +60,10 @@ def read_settings(start: Path) -> Settings:
     """
     for folder in (start, *start.parents):
         path = folder / FILE
-        if not path.is_file():
+        if not is_plain(path):
             continue
         try:
-            found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+            found = tomllib.loads(read_plain(path).decode("utf-8")).get("tool", {})
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise UsageError(f"not TOML: {problem}", where=str(path), fix="correct it") from None
         if isinstance(found, dict) and "fuseconv" in found:
@@ -154,7 +155,7 @@ def _is_of(kind: str, value: Any) -> bool:
 def _value(settings: Settings, key: str, option: click.Parameter) -> Any:
     """Returns a value of the table as click takes it: paths are relative to the file."""
     value = settings.values[key]
-    if key == "rules" and not (settings.root / value).exists():
+    if key == "rules" and not leads_somewhere(settings.root / value):
         return value  # one of fuseconv's own, as rules/default.json
     is_path = getattr(option.type, "func", None) is Path
     is_file_of_model = key == "model" and value.partition(":")[0].endswith(".py")

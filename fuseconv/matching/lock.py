@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fuseconv.capture import Program
 from fuseconv.errors import FileError, FrozenError, RuleError
+from fuseconv.files import leads_somewhere
 from fuseconv.matching.steps import Plan, Step
 from fuseconv.rulebook.json_text import pointer_of, read_json
 
@@ -78,7 +79,7 @@ def read_lock(path: Path) -> Lock:
         FileError: there is none.
         RuleError: it is not one, with the place of what is wrong.
     """
-    if not path.exists():
+    if not leads_somewhere(path):
         raise FileError(f"there is no {path.name}", where=str(path), fix="write it with `fuseconv convert --lock`")
     document = read_json(path, RuleError)
     try:
@@ -97,7 +98,7 @@ def write_lock(path: Path, bundle: str, found: Sites) -> None:
         RuleError: the file is there and is not a lock.
         FileError: it cannot be written.
     """
-    lock = read_lock(path) if path.exists() else Lock()
+    lock = read_lock(path) if leads_somewhere(path) else Lock()
     bundles = dict(sorted({**lock.bundles, bundle: found}.items()))
     text = lock.model_copy(update={"bundles": bundles}).model_dump_json(by_alias=True, indent=1)
     path.write_text(text + "\n", encoding="utf-8")

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fuseconv.errors import FileError, RuleError
+from fuseconv.files import read_plain
 from fuseconv.rulebook.json_text import parse_json, pointer_of
 
 SCHEMA = 1
@@ -195,7 +196,7 @@ def read_plan(path: Path) -> Plan:
         RuleError: it is not a plan.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain(path).decode("utf-8")
     except OSError as problem:
         raise FileError(
             f"cannot read the plan: {problem.strerror}", where=str(path), fix="give an existing file"

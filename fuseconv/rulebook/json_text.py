@@ -6,6 +6,7 @@ hostile file costs a moment and an error, never memory or a stack overflow. Noth
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fuseconv.errors import FuseconvError
+from fuseconv.files import read_plain
 
 MAX_BYTES = 1 << 20
 """The largest file read, in bytes: a plan of 100,000 nodes is read by the plain reader, a rule file is far smaller."""
@@ -75,16 +77,11 @@ def read_json(path: Path, error: type[FuseconvError]) -> Document:
             larger than `MAX_BYTES`, is not UTF-8, or is not strict JSON.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_plain(path, MAX_BYTES)
     except OSError as problem:
-        raise error(
-            f"cannot read {path.name}: {problem.strerror}", where=str(path), fix="give an existing, readable file"
-        ) from problem
-    if len(data) > MAX_BYTES:
-        raise error(
-            f"the file is larger than {MAX_BYTES} bytes", where=str(path), fix="split it and `include` the parts"
-        )
+        large = problem.errno == errno.EFBIG
+        fix = "split it and `include` the parts" if large else "give an existing, readable file"
+        raise error(f"cannot read {path.name}: {problem.strerror}", where=str(path), fix=fix) from problem
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as problem:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from fuseconv.errors import RefusedError, RuleError, UnsupportedError
+from fuseconv.files import open_plain
 from fuseconv.rulebook.rule import Rule
 
 _RUN: dict[Path, tuple[Path, ...]] = {}
@@ -111,4 +112,5 @@ def load_library(path: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with open_plain(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

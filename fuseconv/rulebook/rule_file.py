@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fuseconv.errors import RuleError
+from fuseconv.files import is_plain, leads_somewhere
 from fuseconv.rulebook.json_text import Document, pointer_of, read_json
 from fuseconv.rulebook.rule import Examples, MissExample, Rule, RuleFile
 
@@ -57,11 +59,13 @@ def own_folder() -> Path:
 
 def _found(folder: Path, name: str) -> Path:
     path, own = folder / name, own_folder().parent / name
-    return own if not path.exists() and Path(name).parts[:1] == ("rules",) and own.exists() else path
+    return own if not leads_somewhere(path) and Path(name).parts[:1] == ("rules",) and own.exists() else path
 
 
 def _load(path: Path, open_files: tuple[Path, ...], done: set[Path], where: str) -> Iterator[Rule]:
-    real = path.resolve()
+    if not leads_somewhere(path):
+        raise RuleError(f"there is no {path.name}", where=where, fix=f"create {path}, or correct the name")
+    real = Path(os.path.realpath(path))  # a link to itself is one, for Path.resolve it is an error
     if real in open_files:
         ring = " includes ".join(file.name for file in (*open_files[open_files.index(real) :], real))
         raise RuleError(f"the includes go round: {ring}", where=where, fix="remove one of them")
@@ -78,8 +82,6 @@ def _load(path: Path, open_files: tuple[Path, ...], done: set[Path], where: str)
         for member in members:
             yield from _load(member, open_files, done, where)
         return
-    if not path.exists():
-        raise RuleError(f"there is no {path.name}", where=where, fix=f"create {path}, or correct the name")
     document = read_json(path, RuleError)
     file = _validated(document)
     if not (file.rules or file.include or file.ops):
@@ -102,7 +104,7 @@ def _family(file: Path, folder: Path) -> str:
 
 
 def _op_file(path: Path, where: str) -> Path:
-    if path.suffix != ".py" or not path.is_file():
+    if path.suffix != ".py" or not is_plain(path):
         raise RuleError(f"there is no Python file {path.name}", where=where, fix="name the file that registers the ops")
     return path
 

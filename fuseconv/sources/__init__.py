@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from fuseconv.errors import FileError, UpstreamError, UsageError
+from fuseconv.files import leads_somewhere
 from fuseconv.sources import archive, huggingface, pickled, state_dict, torchscript
 from fuseconv.sources.sniffing import sniff
 from fuseconv.sources.subject import Loaded, Options, Subject, prepare
@@ -47,7 +48,7 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
     """
     path = Path(path)
     options = options or Options()
-    if not path.exists():
+    if not leads_somewhere(path):
         raise FileError.absent(path)
     if os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
         logging.getLogger("fuseconv").warning(

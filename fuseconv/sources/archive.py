@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from fuseconv.contract import SHORT_DTYPES, Contract, Dim, TensorSpec
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError
+from fuseconv.files import open_plain
 from fuseconv.inputs import torch_dtype
 from fuseconv.sources.flat import drop_detach, flatten, is_plain
 from fuseconv.sources.guards import narrowed
@@ -106,7 +107,7 @@ def load_exported(path: Path) -> ExportedProgram:
         UpstreamError: torch cannot read it.
     """
     try:
-        with path.open("rb") as file, quiet_torch(), warnings.catch_warnings():
+        with open_plain(path) as file, quiet_torch(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given buffer is not writable")  # of torch's own, up to 2.12
             return torch.export.load(file)
     except FuseconvError:

@@ -17,6 +17,7 @@ import torch
 
 from fuseconv.contract import SHORT_DTYPES, Dim, TensorSpec
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError, UsageError
+from fuseconv.files import check_plain, is_plain, read_plain
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.subject import Loaded, Options
 
@@ -24,6 +25,7 @@ BATCH = Dim("batch", 1, 64)
 LARGEST_SEQUENCE = 2048
 """The longest sequence that a contract made here allows; a model with more positions needs `--input`."""
 
+_AGAIN = "take the folder from its maker again"
 logger = logging.getLogger("fuseconv")
 
 
@@ -43,6 +45,7 @@ def load(path: Path, options: Options) -> Loaded:
         raise UnsupportedError(
             "the weights are quantized", where=f"{path}/config.json", fix="convert the model before quantization"
         )
+    _screen_files(path)
     if not any(path.glob("*.safetensors")):
         raise RefusedError(
             "the folder has no .safetensors file", where=str(path), fix="save it with model.save_pretrained(folder)"
@@ -52,16 +55,50 @@ def load(path: Path, options: Options) -> Loaded:
     return Loaded(module, specs, call=tuple(spec.name for spec in specs), by_keyword=True)
 
 
+def _screen_files(path: Path) -> None:
+    """Checks the files that transformers will open: plain ones, and of weights those of this folder alone.
+
+    Links are followed: the cache of Hugging Face's own library is made of them.
+
+    Raises:
+        RefusedError: an index names a file elsewhere, or one that holds pickles; or a file is none.
+    """
+    for part in sorted(path.iterdir()):
+        if part.suffix not in (".json", ".safetensors"):
+            continue
+        try:
+            data = read_plain(part) if part.name.endswith(".index.json") else b""
+            check_plain(part)
+        except OSError as error:
+            raise RefusedError(f"{part.name} cannot be read: {error.strerror}", where=str(part), fix=_AGAIN) from error
+        for shard in _shards(data, part) if data else ():
+            if Path(shard).name != shard or not shard.endswith(".safetensors"):
+                what = f"the index names {shard!r}, which is not a .safetensors file of its folder"
+                raise RefusedError(what, where=str(part), fix=_AGAIN)
+            if not is_plain(path / shard):
+                raise RefusedError(f"{shard} is missing, which the index names", where=str(part), fix=_AGAIN)
+
+
+def _shards(data: bytes, index: Path) -> list[str]:
+    try:
+        shards = set(json.loads(data)["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RefusedError("it is no index of weights", where=str(index), fix=_AGAIN) from error
+    if not all(isinstance(shard, str) for shard in shards):
+        raise RefusedError("it is no index of weights", where=str(index), fix=_AGAIN)
+    return sorted(shards)
+
+
 def _config(path: Path) -> dict[str, Any]:
     where = str(path / "config.json")
     try:
-        config = json.loads((path / "config.json").read_bytes())
+        config = json.loads(read_plain(path / "config.json"))
+    except OSError as error:
+        raise RefusedError(f"it cannot be read: {error.strerror}", where=where, fix=_AGAIN) from error
     except (ValueError, RecursionError) as error:
-        raise RefusedError(
-            f"it is not JSON: {error}", where=where, fix="take the folder from its maker again"
-        ) from error
+        raise RefusedError(f"it is not JSON: {error}", where=where, fix=_AGAIN) from error
     if not isinstance(config, dict):
-        raise RefusedError("it is not a JSON object", where=where, fix="take the folder from its maker again")
+        raise RefusedError("it is not a JSON object", where=where, fix=_AGAIN)
     return config
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from fuseconv.errors import UpstreamError
+from fuseconv.files import open_plain
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.sniffing import pickle_names
 from fuseconv.sources.state_dict import fill
@@ -22,7 +23,8 @@ def load(path: Path, options: Options) -> Loaded:
     """
     options.require("pickle", "the pickle", str(path), listed(pickle_names(path)))
     try:
-        value = torch.load(path, map_location="cpu", weights_only=False)
+        with open_plain(path) as file:
+            value = torch.load(file, map_location="cpu", weights_only=False)
     except Exception as error:
         raise UpstreamError(
             f"the pickle cannot be read: {type(error).__name__}: {error}",

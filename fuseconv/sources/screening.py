@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fuseconv.errors import FileError, RefusedError
+from fuseconv.files import open_plain
 
 ZIP_MAGIC = b"PK\x03\x04"
 
@@ -92,7 +93,7 @@ def screen_zip(path: Path, limits: Limits | None = None, *, checksums: bool = Tr
     """
     limits = limits or Limits()
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             count, start, end, stop = _directory(file, path, limits)
             file.seek(start)
             members = tuple(_central(file.read(end - start), count, path))
@@ -116,7 +117,7 @@ def read_member(path: Path, member: Member, limit: int = 256 << 20) -> bytes:
     """
     if member.size > limit:
         raise RefusedError(f"it has {member.size} bytes; at most {limit} are read", where=f"{path}: {member.name}")
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         return b"".join(_unpacked(file, member, path))
 
 

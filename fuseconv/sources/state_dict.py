@@ -14,7 +14,10 @@ from typing import Any
 import torch
 
 from fuseconv.errors import FuseconvError, RefusedError, UsageError
+from fuseconv.files import is_plain, open_plain
+from fuseconv.plain_tensors import check_plain_tensors
 from fuseconv.sources.pickles import listed
+from fuseconv.sources.sniffing import container
 from fuseconv.sources.subject import Loaded, Options
 
 
@@ -36,6 +39,7 @@ def fill(value: Any, path: Path, options: Options) -> Loaded:
         UsageError: `--model` is missing or names nothing.
     """
     tensors = state_of(value, path)
+    check_plain_tensors(tensors, str(path))
     if options.model is None:
         raise UsageError(
             f"the file holds {len(tensors)} tensors and no module",
@@ -52,12 +56,11 @@ def _tensors(path: Path) -> Any:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    with path.open("rb") as file:
-        head = file.read(2)
     try:
-        if head in (b"PK", b"\x80\x02"):
-            return torch.load(path, map_location="cpu", weights_only=True)
-        return load_file(path)
+        if container(path)[0] == "safetensors":
+            return load_file(path)
+        with open_plain(path) as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
     except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise RefusedError(
             f"the tensors cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
@@ -124,7 +127,7 @@ def _import(origin: str) -> Any:
     if not origin.endswith(".py"):
         return importlib.import_module(origin)
     spec = importlib.util.spec_from_file_location(Path(origin).stem, origin)
-    if spec is None or spec.loader is None or not Path(origin).is_file():
+    if spec is None or spec.loader is None or not is_plain(Path(origin)):
         raise UsageError("there is no such file", where=f"--model {origin}", fix="check the path")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

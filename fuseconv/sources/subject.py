@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,7 +15,9 @@ import torch
 
 from fuseconv.contract import Contract, TensorSpec
 from fuseconv.errors import FileError, RefusedError, UsageError
+from fuseconv.files import open_plain
 from fuseconv.inputs import apply_ranges, contract_of, draw, example_sizes, from_file, torch_dtype
+from fuseconv.plain_tensors import check_plain_tensors
 from fuseconv.sources.calling import call_of, parameters_named
 
 TRUST = ("pickle", "torchscript", "native", "code")
@@ -148,6 +151,7 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
         if training:
             logger.info("%s: the model was in training mode; it is converted in eval mode", path)
     module = module.requires_grad_(requires_grad=False)
+    check_plain_tensors(dict(chain(module.named_parameters(), module.named_buffers())), str(path))
     if options.dtype is not None:
         module = module.to(torch_dtype(options.dtype))
     settled = settle(loaded, path, options)
@@ -220,10 +224,10 @@ def digest(path: Path) -> str:
     total = hashlib.sha256()
     try:
         if path.is_file():
-            with path.open("rb") as file:
+            with open_plain(path) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
         for part in sorted(part for part in path.rglob("*") if part.is_file()):
-            with part.open("rb") as file:
+            with open_plain(part) as file:
                 total.update(part.relative_to(path).as_posix().encode() + b"\0")
                 total.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuseconv.bundle import check_private
 from fuseconv.capture import Program
 from fuseconv.errors import FileError, RefusedError
+from fuseconv.files import check_unshared
 from fuseconv.ops.library import PLUGINS, plugin_path
 from fuseconv.targets import onnx
 from fuseconv.targets.artifact import Context, Runner
@@ -66,7 +66,7 @@ def load(path: Path, device: str) -> Runner:
     """Loads what `write` wrote into ONNX Runtime; tensors are handed over without a copy.
 
     Raises:
-        RefusedError: the library is missing or everybody may write it, or the weights lie outside the model's folder.
+        RefusedError: the library is missing or others may write it, or the weights lie outside the model's folder.
         UnsupportedError: ONNX Runtime is not installed, lacks CUDA, or has no kernel for an operator.
     """
     library = _library(path, device)
@@ -74,7 +74,7 @@ def load(path: Path, device: str) -> Runner:
         raise RefusedError(
             "the op library for ONNX Runtime is missing", where=str(library), fix="copy the bundle again"
         )
-    check_private(library)
+    check_unshared([library.parent.parent, library.parent, library])
     check_external_data(path)
     return runner(open_session(path, device, library), device)
 

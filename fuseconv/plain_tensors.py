@@ -1,0 +1,44 @@
+"""Tensors that are converted: numbers in memory, and nothing else that torch calls a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from fuseconv.errors import UnsupportedError
+
+
+def oddity(tensor: torch.Tensor) -> str:
+    """Returns what keeps a tensor from being plain numbers, in a few words; nothing when it is."""
+    if is_lazy(tensor):
+        return "is not initialised: its module was never called"
+    if tensor.is_nested:
+        return "is nested"
+    if tensor.is_quantized:
+        return "is quantized"
+    if tensor.layout is not torch.strided:
+        return f"is {str(tensor.layout).removeprefix('torch.').lstrip('_').replace('_', ' ')}, not strided"
+    if tensor.is_meta:
+        return "is on the device meta: it has a shape and no values"
+    return ""
+
+
+def check_plain_tensors(tensors: Mapping[str, torch.Tensor], where: str) -> None:
+    """Checks that tensors are plain numbers.
+
+    Args:
+        tensors: by name.
+        where: the file they came from.
+
+    Raises:
+        UnsupportedError: one is not; the error names it.
+    """
+    for name, tensor in tensors.items():
+        if found := oddity(tensor):
+            raise UnsupportedError(
+                f"{name} {found}",
+                where=where,
+                fix="save the model with dense, initialised weights in memory, as to_dense() and dequantize() give",
+            )
