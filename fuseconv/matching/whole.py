@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from fuseconv.matching.attention import attention
 from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_returned, map_nodes, nodes_in
 from fuseconv.matching.match import Fit, Site, check_apart, settle
+from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.search import Index
 from fuseconv.rulebook.predicates import Refused
 from fuseconv.rulebook.rule import Rule
@@ -150,5 +152,9 @@ def _bytes(tensor: Any) -> int:
     return int(tensor.numel()) * int(tensor.element_size())
 
 
-FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Site]]] = {"constants": constants, "duplicates": duplicates}
+FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Site | NearMiss]]] = {
+    "attention": attention,
+    "constants": constants,
+    "duplicates": duplicates,
+}
 """What `finds` may say, and how it is found."""

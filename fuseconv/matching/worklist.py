@@ -7,7 +7,7 @@ graph as a whole, are asked at first, and again when the others are at rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,7 +111,7 @@ class Worklist:
     def _ask(self, kept: _Kept) -> None:
         index, rule = self.index, kept.rule
         if rule.finds is not None:
-            kept.whole = list(FINDERS[rule.finds](index, rule))
+            _keep(kept, FINDERS[rule.finds](index, rule))
             return
         if kept.looks_far:
             kept.stale.update(kept.found)
@@ -126,9 +126,13 @@ class Worklist:
         kept.stale.clear()
         if rule.merge:
             fits = [kept.found[anchor].site for anchor in sorted(kept.found)]
-            together = list(merged(index, [one for one in fits if isinstance(one, Fit)]))
-            kept.whole = [one for one in together if isinstance(one, Site)]
-            kept.refused = [one for one in together if isinstance(one, NearMiss)]
+            _keep(kept, merged(index, [one for one in fits if isinstance(one, Fit)]))
+
+
+def _keep(kept: _Kept, found: Iterable[Site | NearMiss]) -> None:
+    outcomes = list(found)
+    kept.whole = [one for one in outcomes if isinstance(one, Site)]
+    kept.refused = [one for one in outcomes if isinstance(one, NearMiss)]
 
 
 def _sites(kept: _Kept) -> Iterator[Site]:

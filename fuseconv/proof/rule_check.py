@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from fuseconv.errors import RuleError
 from fuseconv.matching.graph import Workspace
 from fuseconv.matching.loops import check_loops
 from fuseconv.matching.match import match
+from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern, compile_rule
 from fuseconv.matching.search import Index
+from fuseconv.matching.whole import FINDERS
 from fuseconv.proof.algebra import Verdict, prove
 from fuseconv.proof.check_row import CheckRow
 from fuseconv.proof.example import parse_example
@@ -101,7 +104,8 @@ def _hit(
     written = [(pair, found) for pair, found in tried if pair.changed == "as written"]
     if not written:
         reasons = (
-            "; ".join(_reasons(patterns, _program(rule, lines, f"/examples/hit/{at}"))) or "its last op is not there"
+            "; ".join(_reasons(rule, patterns, _program(rule, lines, f"/examples/hit/{at}")))
+            or "its last op is not there"
         )
         yield CheckRow(rule.name, f"hit {at}", False, f"does not apply: {reasons}")
     verdicts += [prove(pair) for pair, _ in written]
@@ -114,7 +118,7 @@ def _hit(
 
 
 def _miss(rule: Rule, patterns: Sequence[Pattern], traced: Traced, reason: str, check: str) -> CheckRow:
-    reasons = _reasons(patterns, traced)
+    reasons = _reasons(rule, patterns, traced)
     if not reasons:
         return CheckRow(rule.name, check, False, "applies, or its last op is not there")
     if not any(reason in given for given in reasons):
@@ -122,7 +126,9 @@ def _miss(rule: Rule, patterns: Sequence[Pattern], traced: Traced, reason: str, 
     return CheckRow(rule.name, check, True, next(given for given in reasons if reason in given))
 
 
-def _reasons(patterns: Sequence[Pattern], traced: Traced) -> list[str]:
+def _reasons(rule: Rule, patterns: Sequence[Pattern], traced: Traced) -> list[str]:
     """Returns why the rule misses, for each place it might have been; nothing when it applies anywhere."""
-    sites, near = match(Index(Workspace(traced)), patterns)
-    return [] if sites else [miss.miss.reason for miss in near]
+    index = Index(Workspace(traced))
+    found = FINDERS[rule.finds](index, rule) if rule.finds else itertools.chain(*match(index, patterns))
+    misses = [one.miss.reason if isinstance(one, NearMiss) else None for one in found]
+    return [] if None in misses else [reason for reason in misses if reason is not None]

@@ -128,7 +128,7 @@ EVERY = (
 
 
 def takes(lines: Sequence[str], values: Values) -> bool:
-    """Whether a replacement is held to give what it replaces on such values.
+    """Whether a replacement, by its lines or its ops, is held to give what it replaces on such values.
 
     Attention kernels leave out what is hidden: there 0 times NaN is 0, and so is a softmax of nothing.
     """
@@ -138,7 +138,8 @@ def takes(lines: Sequence[str], values: Values) -> bool:
 def pairs(rule: Rule, patterns: Sequence[Pattern], text: Text, *, vary: bool) -> Iterator[tuple[Pair, Sequence[Draw]]]:
     """Yields an example, and its variants if asked to, where a rule applies, with how to draw their operands."""
     if (pair := applied(rule, patterns, text, "as written", 0)) is not None:
-        yield pair, [draw for draw in EVERY if takes(rule.replace, draw.values)]
+        called = [str(node.target) for node in pair.after.nodes]
+        yield pair, [draw for draw in EVERY if takes(called, draw.values)]
     for seed, (changed, variant) in enumerate(variants(text) if vary else (), 1):
         if (pair := applied(rule, patterns, variant, changed, seed)) is not None:
             yield pair, (Draw(5, "random", seed, " as " in changed and "sizes" not in changed),)

@@ -134,6 +134,30 @@ def letters_of(_: Constants, equation: Any) -> str:
     return "".join(names.get(letter, letter) for letter in equation if letter != " ")
 
 
+def einsum_left(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
+    """The permutation of the first operand for which an einsum is a product of matrices: `[..., rows, summed]`."""
+    return list(_as_product(equation, a, b).left)
+
+
+def einsum_right(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
+    """The permutation of the second operand for which an einsum is a product of matrices: `[..., summed, columns]`."""
+    return list(_as_product(equation, a, b).right)
+
+
+def einsum_result(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
+    """The permutation that makes of such a product of matrices what the einsum gives."""
+    return list(_as_product(equation, a, b).result)
+
+
+def _as_product(equation: Any, a: Any, b: Any) -> Any:
+    from fuseconv.rulebook.einsum import product_of_matrices
+
+    product = product_of_matrices(equation, (_fake(a).dim(), _fake(b).dim())) if isinstance(equation, str) else None
+    if product is None:
+        raise Refused("an einsum that is one product of matrices", text_of(equation))
+    return product
+
+
 def product_of(_: Constants, a: Any, b: Any) -> float:
     """The product of two numbers."""
     is_number(_, a, b)
@@ -290,46 +314,24 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
         variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
         least = 1 if variadic else len(parameters)
         kind: Literal["test", "value"] = "value" if function in values else "test"
-        tensors = function not in (
-            divides,
-            gelu_of,
-            has_sizes,
-            is_number,
-            letters_of,
-            product_of,
-            read_only_by,
-            same_kind,
-            share_of,
-            sum_of,
-        )
+        tensors = function not in _OF_MORE
         doc = inspect.getdoc(function) or ""
         operands = ", ".join([parameter.name for parameter in parameters if parameter.name != "operands"])
         usage = f"{function.__name__}({(operands or 'x') + ', ...' if variadic else operands})"
-        follows = function in (hides_no_row, hides_nothing, hides_the_future, is_never_true)
+        follows = function in _OF_MASKS
         most = None if variadic else least
         table[function.__name__] = Function(usage, kind, least, most, doc, tensors, follows, function)
     return table
 
 
-_VALUES = (dtype, dtype_of, gelu_of, letters_of, number_of, product_of, rank, share_of, size, sum_of)
-_TESTS = (
-    divides,
-    has_sizes,
-    hides_no_row,
-    hides_nothing,
-    hides_the_future,
-    is_never_true,
-    is_contiguous,
-    is_floating,
-    is_number,
-    is_parameter,
-    is_scalar,
-    is_tensor,
-    read_only_by,
-    same_kind,
-    same_shape,
-    same_value,
-)
+_OF_EINSUM = (einsum_left, einsum_result, einsum_right)
+_OF_MASKS = (hides_no_row, hides_nothing, hides_the_future, is_never_true)
+_OF_LITERALS = (divides, *_OF_EINSUM, gelu_of, has_sizes, is_number, letters_of, product_of, share_of, sum_of)
+_OF_MORE = (*_OF_LITERALS, read_only_by, same_kind)  # operands that need not be tensors
+
+_VALUES = (dtype, dtype_of, *_OF_EINSUM, gelu_of, letters_of, number_of, product_of, rank, share_of, size, sum_of)
+_OF_TENSORS = (is_contiguous, is_floating, is_parameter, is_scalar, is_tensor, same_kind, same_shape, same_value)
+_TESTS = (divides, has_sizes, *_OF_MASKS, is_number, read_only_by, *_OF_TENSORS)
 
 FUNCTIONS: Mapping[str, Function] = _register(_VALUES + _TESTS, _VALUES)
 """Every function a rule may call, by name."""

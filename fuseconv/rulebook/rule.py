@@ -55,8 +55,9 @@ class Rule(BaseModel):
         stage: canonical rules run first, to a fixpoint, then structure, then fuse.
         doc: what it finds and why that is worth it, in a sentence or two.
         match: SSA lines, or a list of alternatives. A name no line binds is a capture.
-        finds: in the place of `match` and `replace`, what is looked for in the graph as a whole: `constants`, values
-            that depend on no input, which are computed at conversion; `duplicates`, ops called twice on the same.
+        finds: in the place of `match` and `replace`, what is looked for in the graph as a whole: `attention`, whatever
+            is done to its scores; `constants`, values that depend on no input, which are computed at conversion;
+            `duplicates`, ops called twice on the same.
         merge: names of captures; all sites that agree on them are replaced together.
         where: conditions on the names, of the functions in predicates.py.
         replace: SSA lines; each name of `match` they bind is the value replaced. No line: the match is deleted.
@@ -75,7 +76,7 @@ class Rule(BaseModel):
     stage: Stage
     doc: str = Field(min_length=1)
     match: Annotated[list[str] | list[_Lines], Field(max_length=64)] = []
-    finds: Literal["constants", "duplicates"] | None = None
+    finds: Literal["attention", "constants", "duplicates"] | None = None
     merge: list[str] = []
     where: list[str] = []
     replace: list[str] = []

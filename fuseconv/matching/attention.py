@@ -1,0 +1,103 @@
+"""Attention in whatever spelling: softmax(scores) v, where scores are a product that is scaled, added to and masked.
+
+The steps between the product and the softmax may be any number, in any order: see scores.py for how they are read, and
+attention_call.py for the call that takes their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch.fx import Node
+
+from fuseconv.matching.attention_call import attention_call
+from fuseconv.matching.graph import arguments, is_call, op_name
+from fuseconv.matching.match import Fit, Site, check_apart, check_users, settle
+from fuseconv.matching.near_miss import NearMiss
+from fuseconv.matching.scores import VIEWS, Scores, Step, read_scores
+from fuseconv.matching.search import Index
+from fuseconv.rulebook.predicates import Refused, divides, is_floating, rank, same_kind, same_shape, text_of
+from fuseconv.rulebook.proved_sizes import same_sizes
+from fuseconv.rulebook.rule import Rule
+
+SAFE = "aten._safe_softmax.default"
+"""A softmax that is 0 where all scores of a row are -inf."""
+
+_SOFTMAX = ("aten.softmax.int", SAFE)
+_PRODUCTS = ("aten.matmul.default", "aten.bmm.default")
+
+
+def attention(index: Index, rule: Rule) -> Iterator[Site | NearMiss]:
+    """Yields each softmax of scores that values are multiplied by, or why it is left as it is."""
+    for op in [op for op in index.calls if str(op) in _SOFTMAX]:
+        for softmax in index.calls[op]:
+            yield from _at(index, rule, softmax)
+
+
+def _at(index: Index, rule: Rule, softmax: Node) -> Iterator[Site | NearMiss]:
+    last, found = _to_values(softmax), 2
+    dim, axes = arguments(softmax)["dim"], softmax.meta["val"].dim()
+    try:
+        scores = read_scores(softmax.all_input_nodes[0])
+        found += len(scores.nodes)
+        if dim % axes != axes - 1:
+            words = (f"dim of {op_name(softmax.target)} to be -1", str(dim))
+            yield NearMiss(rule, softmax, softmax, found, found + 1, lambda: words)
+            return
+        if last is None:
+            readers = ", ".join(op_name(user.target) for user in softmax.users)
+            raise Refused("weights that only a product with values reads", f"they are read by {readers}")
+        yield _site(index, rule, scores, softmax, last)
+    except Refused as problem:
+        if last is not None or found > 2:
+            yield NearMiss(rule, softmax, problem.at or softmax, found, found + 1, problem.words, refused=True)
+
+
+def _to_values(softmax: Node) -> tuple[Node, ...] | None:
+    """Returns the ops from the weights to their product with values: conversions and views, and that product."""
+    chain: list[Node] = [softmax]
+    while len(chain) < 4 and len(chain[-1].users) == 1:
+        (user,) = chain[-1].users
+        name = op_name(user.target) if is_call(user) else ""
+        if name in _PRODUCTS:
+            return (*chain[1:], user) if user.args[0] is chain[-1] and user.args[1] is not chain[-1] else None
+        if name != "aten.to.dtype" and name not in VIEWS:
+            return None
+        chain.append(user)
+    return None
+
+
+def _site(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[Node, ...]) -> Site:
+    """Returns the site of one attention.
+
+    Raises:
+        Refused: it is not what the kernels of attention compute.
+    """
+    matched = frozenset((*scores.nodes, softmax, *last))
+    *between, end = last
+    values = end.all_input_nodes[1]
+    check_users(matched, frozenset({end}))
+    # A softmax along the last axis and a view that keeps that axis may change places.
+    for node in between:
+        scores = scores.then(Step("view", node)) if op_name(node.target) in VIEWS else scores
+    _check_operands(index, scores, values, (softmax, *between)[-1])
+    captures, lines = attention_call(index.workspace, scores, values, safe=op_name(softmax.target) == SAFE)
+    found = Fit(rule, matched, captures, {"o": end})
+    check_apart(index, matched, captures, found.results)
+    return settle(index, found, lines)
+
+
+def _check_operands(index: Index, scores: Scores, v: Node, weights: Node) -> None:
+    """Checks dtypes, and the leading axes: products of matrices broadcast them, attention does not."""
+    constants, operands = index.workspace, (scores.queries, scores.keys, v)
+    is_floating(constants, *operands)
+    same_kind(constants, *operands)
+    if len({rank(constants, one) for one in operands}) > 1 or rank(constants, v) < 2:
+        raise Refused("queries, keys and values of one rank", ", ".join(map(text_of, operands)))
+    q, k, w = (one.meta["val"].shape[:-2] for one in operands)
+    if not same_sizes(k, w) or not same_sizes(q[:-1], k[:-1]):
+        raise Refused("queries, keys and values of one batch", ", ".join(map(text_of, operands)))
+    if len(q):
+        divides(constants, k[-1], q[-1])
+    if not scores.turned:
+        same_shape(constants, scores.product, weights)

@@ -1,0 +1,288 @@
+"""The call of attention that takes the place of scores, their softmax and the product with values.
+
+What the model does to the product of queries and keys is done to its mask instead, in the same order: attention adds
+what the steps make of 0. A score that is hidden by a fill must then be lost beside the number that hides it.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import count
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from fuseconv.matching.graph import Workspace, is_call, op_name
+from fuseconv.matching.ranges import Range, joined, multiplied, range_of, summed
+from fuseconv.matching.scores import Scores, Step
+from fuseconv.rulebook.predicates import Refused, text_of
+from fuseconv.rulebook.proved_sizes import same_sizes
+from fuseconv.rulebook.rule_text import Line, names_of, parse_line
+
+HIDES = -1e4
+"""A fill from here on hides a score: in every dtype exp of it is 0 beside a score that is not hidden."""
+
+LOST = -1e30
+"""Beside a number from here on a score is lost to rounding, in any dtype but f16. It is also the least that kernels on
+CUDA take: they multiply by log2(e), and what is lower, as the least f32, becomes -inf."""
+
+_SHIFT = 1e3
+"""A number that is added to all scores alike changes no weight."""
+
+
+def attention_call(
+    workspace: Workspace, scores: Scores, values: Node, *, safe: bool
+) -> tuple[dict[str, Any], list[Line]]:
+    """Returns the call that computes softmax(scores) v.
+
+    Args:
+        workspace: the graph.
+        scores: the scores.
+        values: [..., keys, width].
+        safe: whether weights are 0, not NaN, where all scores of a row are -inf.
+
+    Returns:
+        The operands by name, and the lines that bind `o`.
+
+    Raises:
+        Refused: a step is not what attention can do, or rows that are all hidden would differ.
+    """
+    call = _Call(workspace, scores)
+    call.write(values, safe=safe)
+    read, lines = {"o"}, []
+    for line in map(parse_line, reversed(call.lines)):
+        if line.targets[0] in read:  # zeros in the shape of scores may be of no use in the end
+            read |= set(names_of(line.value))
+            lines.append(line)
+    return {name: value for name, value in call.captures.items() if name in read}, lines[::-1]
+
+
+class _Mask(NamedTuple):
+    """A mask that is written: the name it has, and its rank."""
+
+    name: str
+    rank: int
+
+
+class _Call:
+    def __init__(self, workspace: Workspace, scores: Scores) -> None:
+        self.workspace = workspace
+        self.scores = scores
+        self.captures: dict[str, Any] = {}
+        self.lines: list[str] = []
+        self._names: dict[Node, str] = {}
+        self._count = count()
+        self.fake: torch.Tensor = scores.queries.meta["val"]
+
+    def read(self, value: Any) -> str:
+        """Returns the name of an operand: a node, or a list."""
+        if isinstance(value, Node) and value in self._names:
+            return self._names[value]
+        name = f"x{next(self._count)}"
+        self.captures[name] = value
+        if isinstance(value, Node):
+            self._names[value] = name
+        return name
+
+    def make(self, op: str, *args: Any) -> str:
+        """Writes a line; returns the name of what it makes."""
+        name = f"h{next(self._count)}"
+        self.lines.append(f"{name} = aten.{op}({', '.join(map(str, args))})")
+        return name
+
+    def write(self, values: Node, *, safe: bool) -> None:
+        """Writes all lines."""
+        q, scale = self.queries()
+        mask, hidden = self.mask()
+        k = self.read(self.scores.keys)
+        k = k if self.scores.turned else self.make("transpose.int", k, -2, -1)
+        given = [q, k, self.read(values), *([mask.name] if mask else []), f"scale={scale!r}"]
+        o = self.make("scaled_dot_product_attention.default", *given)
+        if hidden:
+            o = self.make("masked_fill.Scalar", o, hidden, 0.0 if safe else "nan")
+        self.lines[-1] = self.lines[-1].replace(o, "o", 1)
+
+    def queries(self) -> tuple[str, float]:
+        """Returns the queries, times what scales scores unlike, and the number that scales all alike."""
+        q, scale, viewed = self.read(self.scores.queries), 1.0, self.scores.turned
+        q = self.make("transpose.int", q, -2, -1) if self.scores.turned else q
+        for step in self.scores.steps:
+            viewed = viewed or step.kind == "view"
+            if step.kind == "scale":
+                scale *= step.value
+            elif step.kind in ("factor", "divisor"):
+                sizes = step.value.meta["val"].shape if isinstance(step.value, Node) else (0,)
+                if viewed or not same_sizes(sizes[-1:], (1,) * len(sizes[-1:])):
+                    raise Refused("a factor that all keys have in common", text_of(step.value), at=step.node)
+                q = self.make("mul.Tensor" if step.kind == "factor" else "div.Tensor", q, self.read(step.value))
+        return q, float(scale)
+
+    def mask(self) -> tuple[_Mask | None, str]:
+        """Returns the mask, if there is one, and the name of what says which rows are all hidden, if any may be."""
+        fills, terms = self.scores.of("fill"), [step for step in self.scores.of("term") if not _is_shift(step)]
+        for fill in fills:
+            if not fill.number <= HIDES:
+                raise Refused(f"a fill of {HIDES:g} or less", f"{fill.number:g}", at=fill.node)
+        if not fills and not terms:
+            return None, ""
+        if len(fills) == 1 and not terms and not self.scores.of("view") and not self.scores.turned:
+            return self.fill_alone(fills[0])
+        return self.sum_of_all(fills)
+
+    def fill_alone(self, fill: Step) -> tuple[_Mask, str]:
+        """The mask of one fill: a bool, unless the number that is filled counts in a row that is all hidden."""
+        hide = self.spread(_Mask(self.read(fill.value), fill.value.meta["val"].dim()))
+        if fill.number != -math.inf and not self.leaves_some(fill):
+            number = self.number(fill, _range(self.scores, self.workspace, fills=False))
+            zero = self.make("new_zeros.default", self.read(self.scores.queries), [])
+            return _Mask(self.make("masked_fill.Scalar", zero, hide.name, number), hide.rank), ""
+        hidden = "" if self.leaves_some(fill) else self.make("all.dim", hide.name, -1, True)
+        return _Mask(self.make("logical_not.default", hide.name), hide.rank), hidden
+
+    def sum_of_all(self, fills: list[Step]) -> tuple[_Mask, str]:
+        """The mask of all steps: what they make of 0."""
+        terms = _range(self.scores, self.workspace, fills=False)
+        shown = len(fills) == 1 and self.leaves_some(fills[0]) and _is_small(terms, fills[0])
+        bias, shape = _Mask("", 0), ""
+        for step in self.scores.steps:
+            if step.kind == "view":
+                bias, shape = self.view(bias, shape, step)
+            elif step.kind == "turn" and bias.name:
+                flat = self.spread(bias)
+                bias = flat._replace(name=self.make("transpose.int", flat.name, -2, -1))
+            elif step.kind == "term" and not _is_shift(step):
+                bias = self.add(bias, step)
+            elif step.kind == "fill":
+                number = -math.inf if shown else self.number(step, terms)
+                zero = bias.name or self.make("new_zeros.default", self.read(self.scores.queries), [])
+                rank = max(bias.rank, step.value.meta["val"].dim())
+                bias = _Mask(self.make("masked_fill.Scalar", zero, self.read(step.value), number), rank)
+            elif bias.name and step.kind in ("factor", "divisor"):
+                op = "mul.Tensor" if step.kind == "factor" else "div.Tensor"
+                bias = bias._replace(name=self.make(op, bias.name, self.read(step.value)))
+            elif bias.name and step.kind == "scale" and step.value != 1:
+                bias = bias._replace(name=self.make("mul.Tensor", bias.name, float(step.value)))
+        least = terms[0] if shown else _range(self.scores, self.workspace, fills=True)[0]
+        return self.bounded(self.spread(bias), least)
+
+    def bounded(self, mask: _Mask, least: float) -> tuple[_Mask, str]:
+        """The mask as kernels take it, and which rows are all -inf, if any may be."""
+        overflows = self.fake.device.type == "cuda" and self.fake.dtype != torch.float16 and least < LOST
+        if least > -math.inf and not overflows:
+            return mask, ""
+        hidden = self.make("eq.Scalar", mask.name, "-inf")
+        if overflows:
+            held = self.make("clamp.default", mask.name, LOST)
+            mask = mask._replace(name=self.make("masked_fill.Scalar", held, hidden, "-inf"))
+        return mask, self.make("all.dim", hidden, -1, True) if least == -math.inf else ""
+
+    def add(self, bias: _Mask, step: Step) -> _Mask:
+        """Adds one term to the mask, in the dtype of the queries."""
+        term = step.value
+        if not isinstance(term, Node):
+            raise Refused("a tensor that is added to scores", text_of(term), at=step.node)
+        name, fake = self.read(term), term.meta["val"]
+        if fake.dtype != self.fake.dtype:
+            if fake.dtype.itemsize >= self.fake.dtype.itemsize and not _is_exact(term):
+                raise Refused(f"a term in the dtype of {text_of(self.scores.queries)}", text_of(term), at=step.node)
+            name = self.make("to.dtype", name, f"dtype_of({self.read(self.scores.queries)})")
+        if step.number != 1:
+            minus = step.number == -1
+            name = self.make("neg.default", name) if minus else self.make("mul.Tensor", name, float(step.number))
+        name = self.make("add.Tensor", bias.name, name) if bias.name else name
+        return _Mask(name, max(bias.rank, fake.dim()))
+
+    def view(self, bias: _Mask, shape: str, step: Step) -> tuple[_Mask, str]:
+        """Views the mask as the model views its scores; `shape` is zeros of their shape, with one key."""
+        fake, source, given = step.node.meta["val"], step.node.all_input_nodes[0], list(step.node.args[1:])
+        if self.scores.of("turn") or not same_sizes(fake.shape[-1:], source.meta["val"].shape[-1:]):
+            raise Refused("a view that leaves the axis of keys", text_of(step.node), at=step.node)
+        op = op_name(step.node.target).removeprefix("aten.")
+        if not shape:
+            first = self.make("slice.Tensor", self.read(self.scores.queries), -1, 0, 1)
+            shape = self.make("zeros_like.default", first)
+        if bias.name:
+            whole = self.make("add.Tensor", shape, bias.name)
+            bias = _Mask(self.make(_copied(op), whole, *map(self.term, given)), fake.dim())
+        if isinstance(given[0], list | tuple):
+            given = [[*given[0][:-1], 1]]
+        return bias, self.make(_copied(op), shape, *map(self.term, given))
+
+    def term(self, value: Any) -> str:
+        """Returns an argument of a view as lines write it."""
+        return repr(value) if isinstance(value, int) else self.read(list(value) if isinstance(value, tuple) else value)
+
+    def spread(self, mask: _Mask) -> _Mask:
+        """Gives a mask the axes that kernels ask for: two at least, and four with queries of four."""
+        wanted = 4 if self.fake.dim() == 4 and mask.rank == 3 else 2
+        while mask.rank < wanted:
+            mask = _Mask(self.make("unsqueeze.default", mask.name, 0), mask.rank + 1)
+        return mask
+
+    def number(self, fill: Step, terms: Range) -> float:
+        """Returns what a fill puts into the mask, where a row may be all hidden.
+
+        Raises:
+            Refused: scores would count in such a row, or another mask would.
+        """
+        if fill.number == -math.inf:
+            return -math.inf
+        if self.fake.dtype == torch.float16:
+            raise Refused("a fill that leaves some key, or -inf", f"{fill.number:g} in f16", at=fill.node)
+        if fill.number <= LOST:
+            return fill.number
+        after = self.scores.steps[self.scores.steps.index(fill) + 1 :]
+        turned = any(step.kind in ("factor", "divisor") or (step.kind == "scale" and step.value <= 0) for step in after)
+        others = {step.number for step in self.scores.of("fill")} - {fill.number, -math.inf}
+        if turned or others or not _is_small(terms, fill):
+            raise Refused("one mask of finite numbers, or one that leaves some key", "several", at=fill.node)
+        return LOST
+
+    def leaves_some(self, fill: Step) -> bool:
+        """Whether every query is proved to see a key."""
+        try:
+            return self.workspace.leaves_some(fill.value)
+        except Refused:
+            return False
+
+
+def _is_shift(step: Step) -> bool:
+    return isinstance(step.value, int | float) and abs(step.value * step.number) <= _SHIFT
+
+
+def _is_small(terms: Range, fill: Step) -> bool:
+    """Whether what is added hides no key beside what the fill hides."""
+    return terms[0] > -math.inf and terms[0] >= fill.number / 10
+
+
+def _is_exact(node: Node) -> bool:
+    """Whether a tensor of a wider dtype is whole numbers, or one of a narrower dtype, converted."""
+    if not node.meta["val"].is_floating_point():
+        return True
+    if not is_call(node) or op_name(node.target) != "aten.to.dtype":
+        return False
+    narrow: int = node.all_input_nodes[0].meta["val"].dtype.itemsize
+    wide: int = node.meta["val"].dtype.itemsize
+    return narrow < wide
+
+
+def _copied(op: str) -> str:
+    return "reshape.default" if op == "view.default" else op
+
+
+def _range(scores: Scores, workspace: Workspace, *, fills: bool) -> Range:
+    """The range of a mask: of what the steps make of 0, with what is filled or without."""
+    found: Range = (0.0, 0.0)
+    for step in scores.steps:
+        if step.kind == "term":
+            found = summed(found, multiplied((step.number, step.number), range_of(step.value, workspace)))
+        elif step.kind == "fill" and fills:
+            found = joined(found, (step.number, step.number))
+        elif step.kind == "scale":
+            found = multiplied(found, (step.value, step.value))
+        elif step.kind == "factor":
+            found = multiplied(found, range_of(step.value, workspace))
+        elif step.kind == "divisor":
+            found = found if found == (0.0, 0.0) else (-math.inf, math.inf)
+    return found

@@ -1,0 +1,162 @@
+"""Between which numbers the elements of a tensor are: whether what is added to scores may hide a key, or a row of them.
+
+Numbers are followed from the constants and literals that a tensor is computed from. What a layer computes is taken to
+be of ordinary size; what comes from an input, or from an op that may give an infinity of its own, may be anything.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx import Node
+
+from fuseconv.matching.graph import Workspace, arguments, is_call
+
+Range: TypeAlias = tuple[float, float]
+"""The least and the greatest element."""
+
+ANY: Range = (-math.inf, math.inf)
+ORDINARY: Range = (-1e3, 1e3)
+WHOLE: Range = (-1e6, 1e6)
+"""Of integers: positions, ids and counts."""
+
+_MOST = sys.float_info.max
+
+MAX_NODES = 400
+"""The most nodes that are followed; what is computed from more may be anything."""
+
+
+def range_of(node: Any, workspace: Workspace) -> Range:
+    """Returns the range of a tensor or number, as long as no number overflows on the way."""
+    return _Reader(workspace).read(node)
+
+
+def joined(*ranges: Range) -> Range:
+    """Returns the range of what is in one of these."""
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def summed(one: Range, other: Range) -> Range:
+    """Returns the range of a sum."""
+    return _finite(one[0] + other[0], one[0], other[0]), _finite(one[1] + other[1], one[1], other[1])
+
+
+def multiplied(one: Range, other: Range) -> Range:
+    """Returns the range of a product; 0 times what has no bound is 0."""
+    ends = [0.0 if 0 in (a, b) else _finite(a * b, a, b) for a in one for b in other]
+    return min(ends), max(ends)
+
+
+def _finite(result: float, *operands: float) -> float:
+    """A result of finite numbers, held finite."""
+    if math.isinf(result) and not any(map(math.isinf, operands)):
+        return math.copysign(_MOST, result)
+    return result
+
+
+class _Reader:
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.known: dict[Node, Range] = {}
+
+    def read(self, operand: Any) -> Range:
+        if isinstance(operand, bool | int | float):
+            return float(operand), float(operand)
+        if not isinstance(operand, Node) or len(self.known) > MAX_NODES:
+            return ANY
+        if operand not in self.known:
+            self.known[operand] = self._of(operand)
+        return self.known[operand]
+
+    def _of(self, node: Node) -> Range:
+        fake = node.meta.get("val")
+        if not isinstance(fake, torch.Tensor):
+            return WHOLE  # a size
+        if fake.dtype == torch.bool:
+            return 0.0, 1.0
+        tensor = self.workspace.constant(node)
+        if tensor is not None:
+            return (float(tensor.min()), float(tensor.max())) if tensor.numel() else (0.0, 0.0)
+        if self.workspace.aliases.is_written(node):
+            return ANY
+        found = ANY
+        if is_call(node):
+            name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]  # is_call has checked it
+            given = arguments(node)
+            if name in _RULES:
+                found = _RULES[name](self.read, given)
+        if found == ANY and not fake.is_floating_point():
+            found = WHOLE
+        return (-math.inf, math.inf) if any(map(math.isnan, found)) else found
+
+
+_Rule: TypeAlias = Callable[[Callable[[Any], Range], Mapping[str, Any]], Range]
+
+
+def _same(read: Callable[[Any], Range], given: Mapping[str, Any]) -> Range:
+    return read(given["self"])
+
+
+def _times(number: float, one: Range) -> Range:
+    return multiplied((number, number), one)
+
+
+def _divided(read: Callable[[Any], Range], given: Mapping[str, Any]) -> Range:
+    other = given["other"]
+    return _times(1 / other, read(given["self"])) if isinstance(other, int | float) and other else ANY
+
+
+def _clamped(read: Callable[[Any], Range], given: Mapping[str, Any]) -> Range:
+    low, high = read(given["self"])
+    least, most = given.get("min"), given.get("max")
+    low = max(low, least) if isinstance(least, int | float) else low
+    return low, max(low, min(high, most)) if isinstance(most, int | float) else max(low, high)
+
+
+def _chosen(read: Callable[[Any], Range], given: Mapping[str, Any]) -> Range:
+    one = given["value"] if "mask" in given else given["other"]
+    return joined(read(given["self"]), read(one))
+
+
+def _magnitude(read: Callable[[Any], Range], given: Mapping[str, Any]) -> Range:
+    low, high = read(given["self"])
+    return (low if low > 0 else -high if high < 0 else 0.0), max(abs(low), abs(high))
+
+
+def _always(low: float, high: float) -> _Rule:
+    return lambda _, __: (low, high)
+
+
+_SAME = (
+    "to _to_copy clone contiguous alias detach lift_fresh_copy expand expand_as type_as view reshape unsqueeze squeeze "
+    "flatten unflatten _unsafe_view transpose t permute slice select narrow index index_select gather repeat "
+    "repeat_interleave flip roll chunk split"
+)
+_LAYERS = "linear addmm mm bmm matmul einsum tensordot layer_norm rms_norm group_norm gelu silu conv1d conv2d conv3d"
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(_SAME.split(), _same),
+    **dict.fromkeys(_LAYERS.split(), _always(*ORDINARY)),
+    **dict.fromkeys(("tril", "triu"), lambda read, given: joined(read(given["self"]), (0.0, 0.0))),
+    **dict.fromkeys(("cat", "stack"), lambda read, given: joined(*map(read, given["tensors"]))),
+    "embedding": lambda read, given: read(given["weight"]),
+    **dict.fromkeys(("full", "new_full", "full_like"), lambda read, given: read(given["fill_value"])),
+    **dict.fromkeys(("zeros", "new_zeros", "zeros_like"), _always(0.0, 0.0)),
+    **dict.fromkeys(("ones", "new_ones", "ones_like"), _always(1.0, 1.0)),
+    "scalar_tensor": lambda read, given: read(given["s"]),
+    "add": lambda read, given: summed(read(given["self"]), _times(given["alpha"], read(given["other"]))),
+    "sub": lambda read, given: summed(read(given["self"]), _times(-given["alpha"], read(given["other"]))),
+    "rsub": lambda read, given: summed(read(given["other"]), _times(-given["alpha"], read(given["self"]))),
+    "mul": lambda read, given: multiplied(read(given["self"]), read(given["other"])),
+    "div": _divided,
+    "neg": lambda read, given: _times(-1.0, read(given["self"])),
+    "abs": _magnitude,
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _clamped),
+    **dict.fromkeys(("where", "masked_fill"), _chosen),
+    **dict.fromkeys(("relu", "exp", "square"), _always(0.0, math.inf)),
+    **dict.fromkeys(("sigmoid", "softmax"), _always(0.0, 1.0)),
+    "tanh": _always(-1.0, 1.0),
+}

@@ -1,0 +1,185 @@
+"""The scores of attention, read back from the softmax to the product of queries and keys.
+
+Models scale, cap, bias and mask scores in any number of steps and in any order. What is found here is that order: the
+product, and each step that lies between it and the softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch.fx import Node
+
+from fuseconv.matching.graph import arguments, is_call, op_name
+from fuseconv.rulebook.predicates import Refused, text_of
+
+Kind = Literal["scale", "factor", "divisor", "term", "fill", "view", "turn", "cast"]
+
+DEPTH = 32
+"""The most steps between the product and the softmax."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One op between the product and the softmax.
+
+    Attributes:
+        kind: `scale` multiplies by a number, `factor` and `divisor` by a tensor, `term` adds one, `fill` hides some
+            scores, `view` changes the leading axes, `turn` exchanges queries and keys, `cast` changes the dtype.
+        node: the op, or the last of those that make this step.
+        value: the number of a scale; the tensor that is multiplied by, divided by or added; the mask of a fill.
+        number: of a term what it is multiplied by; of a fill what hidden scores become.
+    """
+
+    kind: Kind
+    node: Node
+    value: Any = None
+    number: float = 1.0
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How scores are computed.
+
+    Attributes:
+        product: the product of queries and keys.
+        left, right: its operands, [..., queries, width] and [..., width, keys], or the other way about where a turn
+            follows.
+        steps: what is done to the product, in order.
+        nodes: every op of them, the product first.
+    """
+
+    product: Node
+    left: Node
+    right: Node
+    steps: tuple[Step, ...] = ()
+    nodes: tuple[Node, ...] = ()
+
+    def then(self, step: Step) -> Scores:
+        """Returns these scores after one more step."""
+        nodes = self.nodes if step.node in self.nodes else (*self.nodes, step.node)
+        return Scores(self.product, self.left, self.right, (*self.steps, step), nodes)
+
+    @property
+    def turned(self) -> bool:
+        """Whether keys come before queries in the product."""
+        return len(self.of("turn")) % 2 == 1
+
+    @property
+    def queries(self) -> Node:
+        """What queries are computed from: [..., queries, width], transposed where scores are turned."""
+        return self.right if self.turned else self.left
+
+    @property
+    def keys(self) -> Node:
+        """What keys are computed from: [..., width, keys], transposed where scores are turned."""
+        return self.left if self.turned else self.right
+
+    def of(self, kind: Kind) -> list[Step]:
+        """Returns the steps of one kind."""
+        return [step for step in self.steps if step.kind == kind]
+
+
+def read_scores(node: Node) -> Scores:
+    """Reads what a softmax is taken of.
+
+    Raises:
+        Refused: it is not computed so from a product of two tensors; `at` is the op that is none of the steps.
+    """
+    return _Reader().read(node, DEPTH)
+
+
+@dataclass
+class _Reader:
+    failed: dict[Node, Refused] = field(default_factory=dict)
+
+    def read(self, node: Any, depth: int) -> Scores:
+        """Returns how a value is computed from a product; of two operands that both are, the first one is it."""
+        if not is_call(node) or not depth or not _is_floating(node):
+            raise Refused("scores", text_of(node), at=node if isinstance(node, Node) else None)
+        if node in self.failed:
+            raise self.failed[node]
+        given = arguments(node)
+        nearest: Refused | None = None
+        for operand, *steps in _ways(node, given):
+            try:
+                scores = self.read(operand, depth - 1)
+            except Refused as problem:
+                nearest = nearest or problem
+                continue
+            for step in steps:
+                scores = scores.then(step)
+            return scores
+        if nearest is None:
+            product = _product(node, given)
+            if product is not None:
+                return product
+            nearest = Refused("scores that are scaled, added to and masked", f"{op_name(node.target)}", at=node)
+        self.failed[node] = nearest
+        raise nearest
+
+
+def _product(node: Node, given: Mapping[str, Any]) -> Scores | None:
+    name = op_name(node.target)
+    if name in ("aten.matmul.default", "aten.bmm.default"):
+        queries, keys = (given[key] for key in ("self", "other" if "other" in given else "mat2"))
+        return Scores(node, queries, keys, nodes=(node,))
+    if name == "aten.baddbmm.default":
+        scores = Scores(node, given["batch1"], given["batch2"], nodes=(node,))
+        scores = scores.then(Step("scale", node, given["alpha"]))
+        beta = given["beta"]
+        return scores.then(Step("term", node, given["self"], beta)) if beta != 0 else scores
+    return None
+
+
+def _ways(node: Node, given: Mapping[str, Any]) -> Iterator[tuple[Any, *tuple[Step, ...]]]:
+    """Yields each operand of a step that may be the scores, and what the op does to it."""
+    name = op_name(node.target)
+    one, other = given.get("self"), given.get("other")
+    if name == "aten.mul.Tensor":
+        for scores, factor in ((one, other), (other, one)):
+            yield scores, Step("scale" if _is_number(factor) else "factor", node, factor)
+    elif name == "aten.div.Tensor":
+        yield one, Step("scale", node, 1 / other) if _is_number(other) and other else Step("divisor", node, other)
+    elif name == "aten.neg.default":
+        yield one, Step("scale", node, -1.0)
+    elif name in ("aten.add.Tensor", "aten.sub.Tensor"):
+        sign = -1 if name == "aten.sub.Tensor" else 1
+        alpha = given["alpha"] * sign
+        yield one, Step("term", node, other, alpha)
+        scaled = () if alpha == 1 else (Step("scale", node, alpha),)
+        yield other, *scaled, Step("term", node, one)
+    elif name == "aten.masked_fill.Scalar":
+        yield one, Step("fill", node, given["mask"], given["value"])
+    elif name == "aten.transpose.int" and _is_of_last(given["dim0"], given["dim1"], node.meta["val"].dim()):
+        yield one, Step("turn", node)
+    elif name in VIEWS:
+        yield one, Step("view", node)
+    elif name == "aten.to.dtype":
+        yield one, Step("cast", node)
+
+
+VIEWS = (
+    "aten.view.default",
+    "aten.reshape.default",
+    "aten.unflatten.int",
+    "aten.flatten.using_ints",
+    "aten.unsqueeze.default",
+    "aten.squeeze.dim",
+)
+
+
+def _is_of_last(one: int, other: int, rank: int) -> bool:
+    return {one % rank, other % rank} == {rank - 2, rank - 1}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_floating(node: Node) -> bool:
+    fake = node.meta.get("val")
+    return isinstance(fake, torch.Tensor) and fake.is_floating_point()

@@ -1,0 +1,49 @@
+"""Equations of einsum: the letters of two operands, and whether their sum of products is one product of matrices."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Product(NamedTuple):
+    """An einsum as a product of matrices: how its operands are permuted for it, and its result afterwards."""
+
+    left: list[int]
+    right: list[int]
+    result: list[int]
+
+
+def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None:
+    """Returns the permutations by which an einsum of two operands is one product of matrices; None where it is none.
+
+    Both operands must have the same axes but one each, that of rows and that of columns; one of those they have in
+    common is summed over, the others make the batch. `...` stands for as many axes as the operands' ranks leave it.
+    """
+    operands, arrow, result = equation.replace(" ", "").partition("->")
+    terms = operands.split(",")
+    if not arrow or len(terms) != 2:
+        return None
+    spans = [rank - len(term.replace("...", "")) for rank, term in zip(ranks, terms, strict=True) if "..." in term]
+    if len(spans) == 1 or len(set(spans)) > 1 or any(span < 0 for span in spans):
+        return None
+    dots = [f".{at}" for at in range(spans[0])] if spans else []
+    one, other, out = (_axes(term, dots) for term in (*terms, result))
+    if any(len(set(axes)) != len(axes) for axes in (one, other, out)) or set(out) - set(one) - set(other):
+        return None
+    batch = [axis for axis in out if axis in one and axis in other]
+    rows = [axis for axis in one if axis not in other]
+    columns = [axis for axis in other if axis not in one]
+    summed = [axis for axis in one if axis in other and axis not in out]
+    if not len(rows) == len(columns) == len(summed) == 1 or not {*rows, *columns} <= set(out):
+        return None
+    made = [*batch, *rows, *columns]
+    return Product(
+        [one.index(axis) for axis in (*batch, *rows, *summed)],
+        [other.index(axis) for axis in (*batch, *summed, *columns)],
+        [made.index(axis) for axis in out],
+    )
+
+
+def _axes(term: str, dots: list[str]) -> list[str]:
+    before, found, after = term.partition("...")
+    return [*before, *(dots if found else []), *after]
