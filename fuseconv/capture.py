@@ -19,6 +19,7 @@ from fuseconv.contract import Contract, Dim, TensorSpec
 from fuseconv.drawn import with_taken_ranges
 from fuseconv.errors import UnsupportedError
 from fuseconv.export_errors import explain, explain_narrowed, explain_suspect
+from fuseconv.indexed import indexed_sizes
 from fuseconv.inputs import draw, example_sizes
 from fuseconv.named_sizes import named_sizes
 from fuseconv.original import Kind, Original
@@ -29,6 +30,7 @@ from fuseconv.sources.calling import arguments, bound_shapes
 from fuseconv.sources.flat import flatten
 from fuseconv.sources.quiet import quiet_torch
 from fuseconv.telling_sizes import telling_sizes
+from fuseconv.values import has_range
 
 
 @dataclass(frozen=True)
@@ -105,34 +107,12 @@ def _dynamic(spec: TensorSpec) -> dict[int, Any]:
 
 
 def _with_range(spec: TensorSpec, exported: ExportedProgram) -> TensorSpec:
-    """Bounds an integer input by the rows of the embeddings that it indexes, unless a range was given."""
-    if spec.low is not None or spec.high is not None or spec.dtype not in ("i64", "i32"):
+    """Bounds an integer input by the rows of the tables that it indexes, unless a range was given."""
+    if has_range(spec) or spec.dtype not in ("i64", "i32"):
         return spec
     node = next(node for node in exported.graph.nodes if node.op == "placeholder" and node.name == spec.name)
-    rows = [user.all_input_nodes[0].meta["val"].shape[0] for user in _embeddings(node)]
+    rows = [size for size in indexed_sizes(node) if isinstance(size, int)]
     return replace(spec, low=0, high=int(min(rows)) - 1) if rows else spec
-
-
-_KEEPS_VALUES = frozenset(
-    {
-        *("aten::alias", "aten::clone", "aten::contiguous", "aten::expand", "aten::flatten", "aten::permute"),
-        *("aten::reshape", "aten::select", "aten::slice", "aten::squeeze", "aten::t", "aten::to", "aten::transpose"),
-        *("aten::unsqueeze", "aten::view"),
-    }
-)
-
-
-def _embeddings(index: torch.fx.Node) -> list[torch.fx.Node]:
-    """Lists the embeddings that take their rows from this node, or from a rearrangement of it."""
-    found = []
-    for user in index.users:
-        operator = getattr(user.target, "_schema", None)
-        name = operator.name if operator is not None else ""
-        if name == "aten::embedding" and user.args[1] is index:
-            found.append(user)
-        elif name in _KEEPS_VALUES:
-            found.extend(_embeddings(user))
-    return found
 
 
 def _redrawn(subject: Subject, contract: Contract) -> tuple[torch.Tensor, ...]:

@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,14 +20,10 @@ from fuseconv.contract import DTYPES, SHORT_DTYPES, Contract, Dim, TensorSpec
 from fuseconv.errors import FileError, RefusedError, UsageError
 from fuseconv.files import read_plain
 from fuseconv.plain_tensors import check_plain_tensors
-
-Kind = Literal["random", "zeros and large"]
+from fuseconv.values import Kind, values
 
 LARGEST = 1024
 """The largest size tried for a dim. Attention is quadratic: 12 heads of 1024 x 1024 in f64 take 100 MB."""
-
-LARGE = 16.0
-"""What "large" means for floats, in standard deviations: far in the tails of every activation, exact in all dtypes."""
 
 _EXAMPLE_SIZES = (3, 5, 7, 11, 13, 17, 19, 23)
 _RANGE = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<low>[^.].*?)\.\.(?P<high>.+)$")
@@ -174,53 +169,17 @@ def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind 
 
     Floats are standard normal, or within [low, high] when both are given. Integers are uniform within [low, high],
     0 or 1 when no range is given. A two-dimensional integer input named `*mask*` within 0..1 has its ones first, at
-    least one a row, as a tokenizer pads. `zeros and large` gives every second row zeros (an integer's low) and the
-    others large values (an integer's high), so that a batch mixes both.
+    least one a row, as a tokenizer pads. Other kinds than `random` are those of `values`.
 
     Args:
         contract: names, dtypes, shapes and ranges.
         sizes: the size of every symbolic dim.
         seed: of the generator; drawn on the CPU, so that every device gets the same numbers.
-        kind: `random` or `zeros and large`.
+        kind: of values.
     """
     generator = torch.Generator().manual_seed(seed)
-    return tuple(_draw(spec, spec.sizes(sizes), generator, kind).to(contract.device) for spec in contract.inputs)
-
-
-def _draw(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, kind: Kind) -> torch.Tensor:
-    dtype = torch_dtype(spec.dtype)
-    low, high = 0.0 if spec.low is None else spec.low, 1.0 if spec.high is None else spec.high
-    if dtype.is_floating_point or dtype.is_complex:
-        wide = torch.complex128 if dtype.is_complex else torch.float64
-        values = torch.randn(shape, generator=generator, dtype=wide)
-        if spec.low is not None and spec.high is not None:
-            values = low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
-        if kind == "zeros and large":
-            large = values * LARGE if spec.high is None else torch.full_like(values, high)
-            values = _alternate(torch.zeros_like(values).clamp(spec.low, spec.high) if spec.low else values * 0, large)
-        return values.to(dtype)
-    if _is_mask(spec) and len(shape) == 2 and shape[1] > 0:
-        lengths = torch.randint(1, shape[1] + 1, (shape[0], 1), generator=generator)
-        lengths = (
-            lengths if kind == "random" else _alternate(torch.ones_like(lengths), torch.full_like(lengths, shape[1]))
-        )
-        return (torch.arange(shape[1]) < lengths).to(dtype)
-    first, last = int(low), int(high)
-    if kind == "random":
-        return torch.randint(first, last + 1, shape, generator=generator).to(dtype)
-    return _alternate(torch.full(shape, first), torch.full(shape, last)).to(dtype)
-
-
-def _alternate(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
-    """Takes even rows from one tensor and odd rows from the other; a scalar from the second."""
-    if even.dim() == 0:
-        return odd
-    rows = torch.arange(even.shape[0]).reshape(-1, *[1] * (even.dim() - 1))
-    return torch.where(rows % 2 == 0, even, odd)
-
-
-def _is_mask(spec: TensorSpec) -> bool:
-    return "mask" in spec.name and (spec.low or 0) == 0 and spec.high in (None, 1)
+    drawn = (values(spec, torch_dtype(spec.dtype), spec.sizes(sizes), generator, kind) for spec in contract.inputs)
+    return tuple(tensor.to(contract.device) for tensor in drawn)
 
 
 def example_sizes(contract: Contract) -> dict[str, int]:

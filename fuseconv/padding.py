@@ -14,10 +14,11 @@ from fuseconv.buckets import Buckets
 from fuseconv.capture import Program
 from fuseconv.contract import Contract, TensorSpec
 from fuseconv.errors import UnsupportedError, UsageError
-from fuseconv.inputs import LARGE, draw, example_sizes
+from fuseconv.inputs import draw, example_sizes
 from fuseconv.targets.artifact import dim_symbols
 from fuseconv.tolerance import compare
 from fuseconv.truth import run_in_float64
+from fuseconv.values import LARGE
 
 ROWS = 3
 """Rows of the proof that are not padding, where a bucket leaves room for more."""

@@ -15,11 +15,14 @@ from fuseconv import failing_sizes
 from fuseconv.agreement import difference, not_the_original
 from fuseconv.capture import Program
 from fuseconv.contract import Contract
+from fuseconv.drawn import draw_special, draw_taken, open_integers
 from fuseconv.errors import FileError, RefusedError
 from fuseconv.inputs import draw, example_sizes, sizes_to_try
 from fuseconv.targets.artifact import dim_symbols
 from fuseconv.tolerance import Row
 from fuseconv.truth import run_in_float64
+from fuseconv.values import SPECIAL, kinds_for
+from fuseconv.values import Kind as Values
 
 REFERENCE = "reference.safetensors"
 
@@ -140,7 +143,7 @@ def _nan_is_largest(figure: float) -> float:
 
 
 def cases(program: Program, *, seed: int = 0) -> list[Case]:
-    """Chooses the calls to try: the given one, others at every kind of size, and a batch of zeros and large values.
+    """Chooses the calls to try: the given one, others at every kind of size, and others with every kind of values.
 
     Sizes are halved until what is drawn has at most `MAX_INPUT_ELEMENTS` and gives at most `MAX_OUTPUT_ELEMENTS`.
     """
@@ -148,10 +151,48 @@ def cases(program: Program, *, seed: int = 0) -> list[Case]:
     chosen = [Case("given", program.examples)]
     # Each with a seed of its own: two that come out at one size are still two.
     for own_seed, (name, sizes) in enumerate(sizes_to_try(contract, seed=seed).items(), seed):
-        chosen.append(Case(name, draw(contract, _affordable(program, sizes), seed=own_seed)))
+        chosen.append(Case(name, _drawn(program, _affordable(program, sizes), own_seed)))
     sizes = _affordable(program, example_sizes(contract))
-    chosen.append(Case("zeros and large", draw(contract, sizes, seed=seed, kind="zeros and large")))
-    return chosen
+    chosen.append(Case("zeros and large", _drawn(program, sizes, seed, "zeros and large")))
+    kinds = [kind for kind in kinds_for(contract.inputs) if kind not in SPECIAL]
+    return chosen + [_with_values(program, sizes, seed, kind) for kind in kinds]
+
+
+def _drawn(program: Program, sizes: Mapping[str, int], seed: int, kind: Values = "random") -> tuple[torch.Tensor, ...]:
+    """Draws a call; where nothing is known of its whole numbers, one that the original takes."""
+    contract = program.contract
+    if program.original is None or contract.device != "cpu" or not open_integers(contract):
+        return draw(contract, sizes, seed=seed, kind=kind)
+    return draw_taken(program.original, contract, sizes, seed=seed, kind=kind)[0]
+
+
+def _with_values(program: Program, sizes: Mapping[str, int], seed: int, kind: Values) -> Case:
+    """Draws a case of a kind of values, or says why the original has none."""
+    special = kind in SPECIAL
+    how: Kind = "special" if special else "ordinary"
+    if kind == "integers" and program.contract.device != "cpu":
+        return Case(kind, (), how, "an index beyond its table would end the process on a GPU")
+    if special and (node := _to_integer(program)) is not None:
+        return Case(kind, (), how, f"{node.name} makes integers of floats, which is undefined beyond their range")
+    original = program.original or program.exported.module(check_guards=False)
+    inputs, why = draw_special(original, program.contract, sizes, seed=seed, kind=kind)
+    return Case(kind, inputs, how, why)
+
+
+def _to_integer(program: Program) -> torch.fx.Node | None:
+    """Returns the first node that converts floats to integers."""
+    nodes: list[torch.fx.Node] = list(program.exported.graph.nodes)
+    for node in nodes:
+        made = node.meta.get("val")
+        converts = getattr(getattr(node.target, "_schema", None), "name", "") in _CONVERSIONS
+        if converts and isinstance(made, torch.Tensor) and not made.is_floating_point() and made.dtype != torch.bool:
+            read = node.all_input_nodes[0].meta.get("val")
+            if isinstance(read, torch.Tensor) and read.is_floating_point():
+                return node
+    return None
+
+
+_CONVERSIONS = frozenset({"aten::to", "aten::_to_copy", "aten::type_as", "aten::copy_", "prims::convert_element_type"})
 
 
 def _affordable(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:

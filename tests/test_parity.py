@@ -22,10 +22,14 @@ from fuseconv.parity import REFERENCE, Case, Reference, Report, cases, read_refe
 from fuseconv.targets import TARGETS, Context
 from fuseconv.verification import verify
 
+CASES = (
+    "given", "smallest", "largest batch", "largest seq", "random", "zeros and large", "all true", "all false",
+)  # fmt: skip
+
 
 def test_the_cases_are_the_given_one_every_kind_of_size_and_the_extremes(original: Program) -> None:
     chosen = {case.name: case.inputs for case in cases(original)}
-    assert list(chosen) == ["given", "smallest", "largest batch", "largest seq", "random", "zeros and large"]
+    assert list(chosen) == list(CASES)
     assert all(torch.equal(a, b) for a, b in zip(chosen["given"], original.examples, strict=True))
     assert chosen["smallest"][0].shape == (1, 1, 8)
     assert chosen["largest batch"][0].shape[0] == 16
@@ -60,9 +64,7 @@ def test_a_right_bundle_passes_without_the_original(bundle: Path) -> None:
     report = verify(bundle)
     assert report.ok
     assert {row.target for row in report.rows} == set(TARGETS)
-    assert {row.case for row in report.rows} == {
-        "given", "smallest", "largest batch", "largest seq", "random", "zeros and large",
-    }  # fmt: skip
+    assert {row.case for row in report.rows} == {*CASES}
     assert {row.output for row in report.rows} == {"output_0", "output_1", "output_2", "output_3"}
     value = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert value["ok"] is True

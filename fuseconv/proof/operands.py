@@ -9,7 +9,8 @@ from typing import Literal, get_args
 import torch
 
 from fuseconv.contract import TensorSpec
-from fuseconv.inputs import LARGE, torch_dtype
+from fuseconv.inputs import torch_dtype
+from fuseconv.values import LARGE
 
 Values = Literal["random", "large", "tiny", "zero", "NaN", "infinite", "non-contiguous"]
 VALUES: tuple[Values, ...] = get_args(Values)
