@@ -6,6 +6,7 @@ Every draw is a function of the contract, the sizes and the seed: the same call 
 from __future__ import annotations
 
 import io
+import pickle
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from fuseconv.containers import HEAD, container_of
 from fuseconv.contract import DTYPES, SHORT_DTYPES, Contract, Dim, TensorSpec
 from fuseconv.errors import FileError, RefusedError, UsageError
 from fuseconv.files import read_plain
+from fuseconv.plain_pickle import load_plain_pickle
 from fuseconv.plain_tensors import check_plain_tensors
 from fuseconv.values import Kind, values
 
@@ -133,14 +135,12 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
         if kind in ("zip", "pickle"):
-            return _named(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True), path, names)
+            return _named(load_plain_pickle(io.BytesIO(data)), path, names)
         return dict(sorted(load_safetensors(data).items()))  # the reader gives them in no order
     except (SafetensorError, ValueError, TypeError, RuntimeError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise _not_tensors(path, str(error)) from error
-    except Exception as error:
-        if type(error).__name__ != "UnpicklingError":
-            raise
-        raise _not_tensors(path, "it needs more than plain tensors") from error
+    except pickle.UnpicklingError as error:
+        raise _not_tensors(path, "it needs more than plain tensors, or is damaged") from error
 
 
 def _not_tensors(path: Path, reason: str) -> RefusedError:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fuseconv.errors import RefusedError
+from fuseconv.plain_pickle import load_plain_pickle
 from fuseconv.sources.pickles import TENSOR_GLOBALS, unsafe_globals
 
 
@@ -77,3 +78,30 @@ def test_unsafe_globals_by_hand(data, names):
 def test_damaged_pickles_are_refused(data):
     with pytest.raises(RefusedError, match="pickle is damaged"):
         unsafe_globals(data)
+
+
+STACKS = {
+    "an empty stack": b"\x80\x02.",
+    "a tuple of nothing": b"\x80\x02\x85.",
+    "a memo that is not there": b"\x80\x02j\xff\xff\xff\xff.",
+    "an item for no dict": b"\x80\x02K\x01K\x02K\x03s.",
+    "a mark that is not there": b"\x80\x02t.",
+    "an append to a number": b"\x80\x02K\x01K\x02a.",
+    "a string that is cut": b"\x80\x02X\xff\x00\x00\x00a.",
+    "a state for a number": b"\x80\x02K\x01K\x02b.",
+    "an unknown opcode": b"\x80\x02\xff.",
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_pickle_that_fails_on_its_own_stack_is_no_tensors(name):
+    """torch's unpickler raises whatever its machine fails with; here it is one error."""
+    buffer = io.BytesIO()
+    torch.save({"x": torch.ones(2)}, buffer)
+    saved = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(buffer.getvalue())) as archive, zipfile.ZipFile(saved, "w") as damaged:
+        for member in archive.namelist():
+            damaged.writestr(member, STACKS[name] if member.endswith("data.pkl") else archive.read(member))
+    saved.seek(0)
+    with pytest.raises(pickle.UnpicklingError):
+        load_plain_pickle(saved)

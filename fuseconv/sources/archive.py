@@ -27,6 +27,7 @@ from fuseconv.contract import SHORT_DTYPES, Contract, Dim, TensorSpec
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.files import open_plain
 from fuseconv.inputs import torch_dtype
+from fuseconv.plain_pickle import load_plain_pickle
 from fuseconv.sources.flat import drop_detach, flatten, is_plain
 from fuseconv.sources.guards import narrowed
 from fuseconv.sources.pickles import listed, unsafe_globals
@@ -190,8 +191,8 @@ def _screen_pickle(path: Path, member: Member) -> None:
     if names:
         raise _refused(path, member, f"is a pickle that names {listed(names)}")
     try:
-        torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+        load_plain_pickle(io.BytesIO(data))
+    except pickle.UnpicklingError as error:
         raise _refused(path, member, "is a pickle of something other than plain tensors") from error
 
 

@@ -15,6 +15,7 @@ import torch
 
 from fuseconv.errors import FuseconvError, RefusedError, UsageError
 from fuseconv.files import is_plain, open_plain
+from fuseconv.plain_pickle import load_plain_pickle
 from fuseconv.plain_tensors import check_plain_tensors
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.sniffing import container
@@ -60,7 +61,7 @@ def _tensors(path: Path) -> Any:
         if container(path)[0] == "safetensors":
             return load_file(path)
         with open_plain(path) as file:
-            return torch.load(file, map_location="cpu", weights_only=True)
+            return load_plain_pickle(file)
     except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise RefusedError(
             f"the tensors cannot be read: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
