@@ -5,13 +5,18 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet -c constraints.txt
 SOURCES := $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: demo test lint format build env clean
+.PHONY: demo test fuzz lint format build env clean
 
 demo: build
 	$(BIN)/fuseconv demo -o demo.fuseconv
 
 test: build
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# make fuzz SECONDS=600 SEED=1 FUZZ='--only models': docs/fuzzing.md. What is found is saved in build/fuzz.
+SECONDS ?= 600
+fuzz: build
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(FUZZ)
 
 lint: build
 	$(BIN)/ruff check .

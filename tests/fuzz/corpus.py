@@ -1,0 +1,205 @@
+"""Sound files of every form that fuseconv reads, and how each is read."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import saved_models
+import torch
+from safetensors.torch import save
+
+from fuseconv.bundle import MANIFEST, _spell
+from fuseconv.capture import capture
+from fuseconv.commands.settings import _check, read_settings
+from fuseconv.inputs import from_file
+from fuseconv.matching.lock import read_lock
+from fuseconv.matching.pattern import compile_rule
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import read_plan
+from fuseconv.rulebook.rule_file import load_rules, own_folder
+from fuseconv.runtime import load
+from fuseconv.sources import read
+
+Reader = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A sound source.
+
+    Attributes:
+        form: what it is.
+        files: relative name to content; one file is named `model`, or what its reader wants.
+        read: reads the folder they are in.
+    """
+
+    form: str
+    files: Mapping[str, bytes]
+    read: Reader
+
+
+def corpus(folder: Path, groups: Collection[str]) -> list[Seed]:
+    """Makes the seeds of some groups, with `folder` for what must be on disk meanwhile."""
+    return [seed for name in groups for seed in GROUPS[name](folder)]
+
+
+def _models(folder: Path) -> list[Seed]:
+    seeds = []
+    for model_class in (saved_models.Perceptron, saved_models.Convolution):
+        for form, save_as in saved_models.SAVERS.items():
+            path = folder / "model"
+            save_as(saved_models.made(model_class), path)
+            trusting = saved_models.options_for(model_class, form)
+            for options, how in ((trusting, "trusted"), (_without_trust(trusting), "not trusted")):
+                if how == "trusted" and form in ("pickle", "old pickle"):
+                    continue  # a pickle that is trusted may do as it likes
+                seeds.append(
+                    Seed(
+                        f"{form}, {how}",
+                        {"model": path.read_bytes()},
+                        lambda place, options=options: read(place / "model", options=options),
+                    )
+                )
+    return seeds
+
+
+def _without_trust(options: Any) -> Any:
+    from dataclasses import replace
+
+    keep = frozenset({"code"}) if options.model else frozenset()
+    return replace(options, trust=keep)
+
+
+def _inputs(_: Path) -> list[Seed]:
+    tensors = {"x": torch.arange(12.0).reshape(3, 4), "ids": torch.tensor([[1, 2]])}
+    npz, saved = io.BytesIO(), io.BytesIO()
+    np.savez(npz, **{name: tensor.numpy() for name, tensor in tensors.items()})
+    torch.save(tensors, saved)
+    made = {"inputs npz": npz.getvalue(), "inputs pt": saved.getvalue(), "inputs safetensors": save(tensors)}
+    return [
+        Seed(form, {"inputs.safetensors": data}, lambda place: from_file(place / "inputs.safetensors"))
+        for form, data in made.items()
+    ]
+
+
+def _rules(_: Path) -> list[Seed]:
+    def compiled(place: Path) -> object:
+        return [compile_rule(rule) for rule in load_rules(place / "rules.json")]
+
+    own = sorted(own_folder().rglob("*.json"))
+    files = {path.name: path.read_bytes() for path in own if path.name not in ("schema.json", "default.json")}
+    included = json.dumps({"include": ["norm.json", "pad.json"]}).encode()
+    seeds = [Seed("rules", {"rules.json": data}, compiled) for data in files.values() if len(data) < 60_000]
+    several = {name: files[name] for name in ("norm.json", "pad.json")}
+    return [*seeds, Seed("rules that include", {"rules.json": included, **several}, compiled)]
+
+
+def _plans(folder: Path) -> list[Seed]:
+    from fuseconv.matching.lock import sites, write_lock
+    from fuseconv.matching.plan import plan
+
+    path = folder / "model"
+    saved_models.SAVERS["pt2"](saved_models.made(saved_models.Perceptron), path)
+    program = capture(read(path))
+    found = plan(program, load_rules("rules/default.json"), device="cpu", targets=("export",))
+    write_lock(folder / "some.lock", "model.fuseconv", sites(found, program))
+    lock = (folder / "some.lock").read_bytes()
+    return [
+        Seed(
+            "plan",
+            {"plan.json": found.to_json().encode()},
+            lambda place: rewrite(program, read_plan(place / "plan.json")),
+        ),
+        Seed("lock", {"fuseconv.lock": lock}, lambda place: read_lock(place / "fuseconv.lock")),
+    ]
+
+
+_SETTINGS = b"""
+[project]
+name = "demo"
+
+[tool.fuseconv]
+rules = "rules/default.json"
+target = ["export", "onnx"]
+input = ["x=f32[n:1..4,8]"]
+allow-mismatch = false
+"""
+
+
+def _settings(_: Path) -> list[Seed]:
+    return [Seed("settings", {"pyproject.toml": _SETTINGS}, lambda place: _check(read_settings(place)))]
+
+
+def _folders(folder: Path) -> list[Seed]:
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    torch.manual_seed(0)
+    place = folder / "bert"
+    transformers.BertModel(config).save_pretrained(place)
+    files = {path.name: path.read_bytes() for path in place.iterdir()}
+    transformers.BertModel(config).save_pretrained(folder / "shards", max_shard_size="4KB")
+    shards = {path.name: path.read_bytes() for path in (folder / "shards").iterdir()}
+    return [
+        Seed("hugging face", files, read),
+        Seed("hugging face in shards", shards, read),
+    ]
+
+
+def _bundles(folder: Path) -> list[Seed]:
+    import small_bundle
+
+    original = small_bundle.program(small_bundle.Block(fused=False))
+    fused = small_bundle.program(small_bundle.Block(fused=True))
+    output, scratch = folder / "block.fuseconv", folder / "scratch"
+    scratch.mkdir()
+    small_bundle.write_bundle(original, fused, output, ["export", "torchscript", "onnx"], scratch=scratch)
+    files = {path.relative_to(output).as_posix(): path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    example = original.examples
+
+    def loaded(place: Path) -> object:
+        return [load(place, target)(*example) for target in ("export", "torchscript", "onnx")]
+
+    return [Seed("bundle", files, loaded), Seed("bundle, sealed again", files, loaded)]
+
+
+GROUPS: Mapping[str, Callable[[Path], list[Seed]]] = {
+    "models": _models,
+    "inputs": _inputs,
+    "rules": _rules,
+    "plans": _plans,
+    "settings": _settings,
+    "folders": _folders,
+    "bundles": _bundles,
+}
+"""What is read, by name, to what makes the seeds."""
+
+
+def reseal(place: Path) -> None:
+    """Hashes the files of a damaged bundle anew, as one would who means harm."""
+    import hashlib
+
+    manifest = place / MANIFEST
+    try:
+        value = json.loads(manifest.read_bytes())
+        value["files"] = {
+            path.relative_to(place).as_posix(): {
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+                "size": path.stat().st_size,
+            }
+            for path in sorted(place.rglob("*"))
+            if path.is_file() and not path.is_symlink() and path != manifest
+        }
+        value.pop("manifest_sha256", None)
+        value["manifest_sha256"] = hashlib.sha256(_spell(value)).hexdigest()
+        manifest.write_bytes(_spell(value))
+    except (ValueError, TypeError, OSError, AttributeError):
+        return  # it is no longer a manifest
