@@ -3,7 +3,7 @@
 Results go to stdout, progress and logs to stderr. With `--json` stdout is one object:
 `{"schema", "ok", "command", "result", "error"}`. Every command returns an `Outcome`; every error becomes three lines
 and an exit status: 0 ok, 1 parity, a rule check or the lock failed, 2 usage, 3 refused, 4 unsupported, 5 an upstream
-tool failed, 6 I/O, 7 a bug in fuseconv, 130 interrupted.
+tool failed, 6 I/O, 7 a bug in fuseconv, 130 interrupted, 141 done but nobody reads the output.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from fuseconv import __version__
+from fuseconv.commands import streams
 from fuseconv.commands.outcome import Outcome
 from fuseconv.errors import FileError, FuseconvError, UpstreamError, UsageError, bug, is_out_of_memory
 
@@ -36,7 +37,9 @@ Exit status:
   4  the model, or this machine, has what is not supported
   5  a tool underneath, or the device, failed
   6  a file could not be read or written
-  7  a bug in fuseconv"""
+  7  a bug in fuseconv
+  130  interrupted
+  141  done, but what reads the output is gone"""
 
 
 class LazyGroup(click.Group):
@@ -109,32 +112,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status; nothing escapes as a traceback without --debug."""
     given = sys.argv[1:] if argv is None else argv
     arguments = sorted(given, key=lambda word: word != "--debug")  # it is every command's: it may stand anywhere
-    end = _Ending(arguments)
+    streams.prepare()
+    return streams.settle(_run(arguments, _Ending(arguments)))
+
+
+def _run(arguments: Sequence[str], end: _Ending) -> int:
+    stdout = sys.stdout
     try:
-        returned = cli.main(args=arguments, prog_name="fuseconv", standalone_mode=False)
+        returned = cli.main(args=list(arguments), prog_name="fuseconv", standalone_mode=False)
         return end.finish(returned) if isinstance(returned, Outcome) else int(returned or 0)
     except FuseconvError as error:
         return end.fail(error, error.exit_status)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        streams.tell(error.format_message())
         return UsageError.exit_status
     except click.ClickException as error:
         return end.fail(_as_usage(error, end.command), UsageError.exit_status)
     except (click.Abort, KeyboardInterrupt):
         return end.fail(FuseconvError("interrupted", fix="run the command again"), INTERRUPTED)
-    except OSError as error:
-        where = str(error.filename or "")
-        return end.fail(FileError(error.strerror or str(error), where=where, fix="check path, rights and space"), 6)
+    except SystemExit as error:
+        if sys.stdout is not stdout:  # click's own way to say that nobody reads it
+            sys.stdout = stdout
+            return streams.UNREAD
+        ended = UpstreamError(f"the model's code ended the process with {error.code!r}", fix="take sys.exit out of it")
+        return end.fail(ended, ended.exit_status)
     except Exception as error:  # noqa: BLE001 - the one place where a bug becomes an exit status
         told = _unforeseen(error)
         return end.fail(told, told.exit_status)
 
 
 def _unforeseen(error: Exception) -> FuseconvError:
+    """Returns an error that no other place has named: the machine's, a tool's, or a bug."""
+    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     if is_out_of_memory(error):
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         fix = "free some, narrow the ranges of --input, or convert with --device cpu"
         return UpstreamError(f"memory ran out: {reason}", fix=fix)
+    if isinstance(error, OSError):
+        where = str(error.filename or "")
+        return FileError(error.strerror or reason, where=where, fix="check path, rights and space")
+    if isinstance(error, ImportError) and not str(error.name).startswith("fuseconv"):
+        return UpstreamError(f"{error.name or 'a package'} cannot be imported: {reason}", fix="install it again")
     return bug(error)
 
 
@@ -156,36 +173,53 @@ class _Ending:
         self.command = next((word for word in arguments if not word.startswith("-")), "")
 
     def finish(self, outcome: Outcome) -> int:
-        if self.as_json:
-            self._print_json(outcome.error is None, outcome.result, outcome.error)
-        else:
-            from rich.console import Console
-
-            seen = sys.stdout.isatty() or "COLUMNS" in os.environ
-            console = Console(soft_wrap=True, width=None if seen else WIDTH)
-            with console.capture() as printed:
-                outcome.render(console)
-            for line in printed.get().splitlines():
-                click.echo(line.rstrip())
-            if outcome.error is not None:
-                click.echo(f"error: {outcome.error}", err=True)
-        return outcome.error.exit_status if outcome.error is not None else 0
+        status = outcome.error.exit_status if outcome.error is not None else 0
+        text = self._record(outcome.error is None, outcome.result, outcome.error) if self.as_json else _text(outcome)
+        try:
+            streams.say(text)
+        except BrokenPipeError:
+            return status or streams.UNREAD
+        except OSError as error:
+            what = f"the output cannot be written: {error.strerror or error}"
+            lost = FileError(what, where="stdout", fix="free space, or let it lead elsewhere")
+            streams.tell(f"error: {lost}")
+            return status or lost.exit_status
+        if outcome.error is not None and not self.as_json:
+            streams.tell(f"error: {outcome.error}")
+        return status
 
     def fail(self, error: FuseconvError, exit_status: int) -> int:
         if self.debug:
-            traceback.print_exc()
-        if self.as_json:
-            self._print_json(False, {}, error)
-        else:
-            click.echo(f"error: {error}", err=True)
+            streams.tell(traceback.format_exc().rstrip())
+        if not self.as_json:
+            streams.tell(f"error: {error}")
+            return exit_status
+        try:
+            streams.say(self._record(False, {}, error))
+        except OSError:
+            streams.tell(f"error: {error}")
         return exit_status
 
-    def _print_json(self, ok: bool, result: Mapping[str, Any], error: FuseconvError | None) -> None:
+    def _record(self, ok: bool, result: Mapping[str, Any], error: FuseconvError | None) -> str:
         described = None
         if error is not None:
             described = {"code": error.code, "message": error.what, "where": error.where, "hint": error.fix}
         record = {"schema": SCHEMA, "ok": ok, "command": self.command, "result": result, "error": described}
-        click.echo(json.dumps(record, indent=2, allow_nan=False))
+        return json.dumps(record, indent=2, allow_nan=False)
+
+
+def _text(outcome: Outcome) -> str:
+    """Renders a result for people."""
+    from rich.console import Console
+
+    from fuseconv.commands.escaping import Escaping
+
+    seen = (sys.stdout is not None and sys.stdout.isatty()) or "COLUMNS" in os.environ
+    console = Console(soft_wrap=True, width=None if seen else WIDTH, markup=False)
+    console.push_render_hook(Escaping())
+    with console.capture() as printed:
+        outcome.render(console)
+    return "\n".join(line.rstrip() for line in printed.get().splitlines())
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+from fuseconv.printable import on_one_line
+
 
 class FuseconvError(Exception):
     """An error with a remedy.
@@ -30,7 +32,7 @@ class FuseconvError(Exception):
     def __str__(self) -> str:
         lines = [self.what]
         if self.where:
-            lines.append(f"  at: {self.where}")
+            lines.append(f"  at: {on_one_line(self.where)}")
         if self.fix:
             lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
@@ -110,7 +112,11 @@ def bug(error: BaseException) -> FuseconvError:
     return FuseconvError(f"a bug in fuseconv: {type(error).__name__}: {error}", fix=fix)
 
 
-_FULL = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+_FULL = re.compile(
+    r"out of memory|can('t|not) allocate memory|not enough memory|unable to allocate|bad_alloc|failed to map segment"
+    r"|can't start new thread",
+    re.IGNORECASE,
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -334,8 +334,14 @@ def _fuse(
 
 
 def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
-    """Returns the folder a bundle is written to: the one named, or one beside the model."""
+    """Returns the folder a bundle is written to: the one named, or one beside the model.
+
+    Raises:
+        UsageError: none is named, and the model is read from a stream, as /dev/stdin.
+    """
     if output is not None:
         return Path(output)
     model = Path(model).absolute()
+    if model.parts[1:2] in (("dev",), ("proc",)):
+        raise UsageError(f"beside {model} is no place for a bundle", where=str(model), fix="say where with -o FOLDER")
     return model.with_name((model.name if model.is_dir() else model.stem) + SUFFIX)

@@ -249,7 +249,7 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
 
 def print_rule(console: Console, rule: Rule) -> None:
     """Prints one rule as its file says it: alternatives, conditions, replacement."""
-    console.print(f"[bold]{rule.name}[/]  ({rule.stage})\n{rule.doc}\n", highlight=False)
+    console.print(Text(rule.name, style="bold").append(f"  ({rule.stage})\n{rule.doc}\n", style="not bold"))
     for number, lines in enumerate(rule.texts):
         console.print("match" if number == 0 else "or", style="bold")
         for line in lines:
@@ -284,7 +284,7 @@ def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embe
     print_fusions(console, conversion.plan)
     for target, reason in conversion.skipped.items():
         console.print(f"{target} was not written: {reason}", highlight=False, markup=False)
-    console.print(f"\nThe bundle is in [bold]{conversion.bundle}[/]. Load it anywhere that has torch and fuseconv:\n")
+    console.print(f"\nThe bundle is in {conversion.bundle}. Load it anywhere that has torch and fuseconv:\n")
     console.print(f"    import fuseconv\n    model = fuseconv.load({str(conversion.bundle)!r})", highlight=False)
     console.print("    hidden, pooled = model(input_ids, attention_mask, token_type_ids)", highlight=False)
 

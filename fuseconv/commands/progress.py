@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from fuseconv.commands.streams import tell_styled
+
 
 @contextmanager
 def shown(step: str) -> Iterator[None]:
@@ -16,4 +18,6 @@ def shown(step: str) -> Iterator[None]:
     start = time.monotonic()
     with console.status(f"{step} ..."):
         yield
-    console.print(f"[dim]{step:<18}{time.monotonic() - start:6.1f} s[/]", highlight=False)
+    with console.capture() as line:
+        console.print(f"[dim]{step:<18}{time.monotonic() - start:6.1f} s[/]", highlight=False, end="")
+    tell_styled(line.get())

@@ -18,7 +18,7 @@ import click
 from click.core import ParameterSource
 
 from fuseconv.commands.outcome import Outcome
-from fuseconv.errors import UsageError
+from fuseconv.errors import FileError, UsageError
 from fuseconv.files import is_plain, leads_somewhere, read_plain
 
 if TYPE_CHECKING:
@@ -73,6 +73,14 @@ def read_settings(start: Path) -> Settings:
     return Settings()
 
 
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        what = "the working directory is not there any more"
+        raise FileError(what, where="the working directory", fix="cd to one that is") from None
+
+
 class Configured(click.Command):
     """A command whose options may be set in pyproject.toml, and whose result says where each came from."""
 
@@ -80,7 +88,7 @@ class Configured(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Reads the file before the options are parsed."""
-        settings = read_settings(Path.cwd())
+        settings = read_settings(_working_directory())
         _check(settings)
         values = {
             option.name: _value(settings, key, option)

@@ -1,0 +1,25 @@
+"""A hook of rich: whatever is printed, in a table or not, has the control characters of its text spelled out."""
+
+from __future__ import annotations
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.segment import Segment
+
+from fuseconv.printable import printable
+
+
+class Escaping(RenderHook):
+    """The hook, for `Console.push_render_hook`."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Returns what is to be printed in place of these."""
+        return [_Escaped(one) for one in renderables]
+
+
+class _Escaped:
+    def __init__(self, inner: ConsoleRenderable) -> None:
+        self.inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for text, style, control in console.render(self.inner, options):
+            yield Segment(text if control else printable(text), style, control)
