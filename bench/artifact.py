@@ -16,7 +16,7 @@ from clock import Call, captured
 from peers import Problem, session
 from zoo import ENTRIES
 
-from fuseconv import parity, pipeline
+from fuseconv import filling, parity, pipeline
 from fuseconv.bundle import open_bundle
 from fuseconv.commands.progress import shown
 from fuseconv.ops.library import PLUGINS
@@ -62,7 +62,7 @@ def _convert(at: str, dtype: str, layers: int | None, targets: Sequence[str], de
             source, target=targets, output=scratch / "model.fuseconv", options=Options(device=device), progress=shown
         )
     written = tuple(one.target for one in done.written)
-    return Made(done.bundle, written, dict(done.skipped), len(done.plan.steps))
+    return Made(done.bundle, written, {one.target: one.reason for one in done.left_out}, len(done.plan.steps))
 
 
 def builder(bundle: Path, target: str) -> Callable[[Problem, bool], Call]:
@@ -88,5 +88,5 @@ def example(bundle: Path) -> parity.Reference:
 def identity(bundle: Path) -> str:
     """Returns 12 digits that change with the plan and with the op libraries."""
     manifest = open_bundle(bundle)
-    parts = [(bundle / name).read_bytes() for name in (pipeline.PLAN, *manifest.libraries)]
+    parts = [(bundle / name).read_bytes() for name in (filling.PLAN, *manifest.libraries)]
     return hashlib.sha256(b"".join(parts)).hexdigest()[:12]

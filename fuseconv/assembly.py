@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from fuseconv import targets
 from fuseconv.bundle import Manifest, RuleUse, Source
 from fuseconv.capture import Program
 from fuseconv.contract import SHORT_DTYPES
-from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.errors import FuseconvError, UnsupportedError, UpstreamError, UsageError
 from fuseconv.matching.steps import Plan
 from fuseconv.ops import library
 from fuseconv.rulebook.rule import Rule
@@ -37,12 +38,14 @@ class Written:
         path: relative to the bundle.
         seconds: what writing it took.
         size: of everything the target wrote, in bytes.
+        files: what it wrote, relative to the bundle, folders too.
     """
 
     target: str
     path: str
     seconds: float
     size: int
+    files: tuple[str, ...] = ()
 
 
 def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
@@ -82,37 +85,62 @@ def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> t
     return tuple(copies)
 
 
-def write_targets(
-    fused: Program, staging: Path, names: Sequence[str], progress: Progress, op_files: tuple[Path, ...] = ()
-) -> tuple[tuple[Written, ...], dict[str, str]]:
-    """Writes each target's artifact; a target that cannot express the program is left out, with its reason.
+def write_target(name: str, fused: Program, staging: Path, op_files: tuple[Path, ...] = ()) -> Written:
+    """Writes a target's artifact; one that fails leaves no file behind.
 
     Raises:
-        UnsupportedError: no target can.
-        UpstreamError: an exporter or a compiler failed.
+        UnsupportedError: it cannot express the program.
+        UpstreamError: its exporter or compiler failed, in whatever way.
         FileError: the disk failed.
     """
-    written, skipped = [], {}
-    for name in names:
-        target = targets.TARGETS[name]
-        with progress(f"write {name}"), tempfile.TemporaryDirectory() as scratch:
-            start, before = time.monotonic(), set(staging.rglob("*"))
-            try:
-                if reason := target.unsupported(fused):
-                    raise UnsupportedError(reason)
-                artifact = target.write(fused, staging, targets.Context(Path(scratch), op_files))
-            except UnsupportedError as error:
-                skipped[name] = error.what
-                for path in sorted(set(staging.rglob("*")) - before, reverse=True):  # what it wrote before it found out
-                    path.rmdir() if path.is_dir() else path.unlink()
-                continue
-            seconds = time.monotonic() - start
-        size = sum(path.stat().st_size for path in (staging / artifact).parent.rglob("*") if path.is_file())
-        written.append(Written(name, artifact.as_posix(), round(seconds, 3), size))
-    if not written:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise UnsupportedError(f"no target can express the model: {reasons}", where="--target")
-    return tuple(written), skipped
+    target = targets.TARGETS[name]
+    start, before = time.monotonic(), set(staging.rglob("*"))
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            if reason := target.unsupported(fused):
+                raise UnsupportedError(reason, where=f"the target {name}", fix=f"leave the target {name} out")
+            artifact = target.write(fused, staging, targets.Context(Path(scratch), op_files))
+    except Exception as error:
+        _remove(set(staging.rglob("*")) - before)
+        if isinstance(error, FuseconvError | OSError):
+            raise
+        raise _unforeseen(name, error) from error
+    seconds, made = time.monotonic() - start, set(staging.rglob("*")) - before
+    size = sum(path.stat().st_size for path in (staging / artifact).parent.rglob("*") if path.is_file())
+    files = tuple(sorted(path.relative_to(staging).as_posix() for path in made))
+    return Written(name, artifact.as_posix(), round(seconds, 3), size, files)
+
+
+def remove_target(staging: Path, written: Written) -> None:
+    """Removes what a target has written."""
+    _remove({staging / name for name in written.files})
+
+
+def _remove(paths: set[Path]) -> None:
+    for path in sorted(paths, reverse=True):
+        if not path.is_dir():
+            path.unlink()
+        elif not any(path.iterdir()):
+            path.rmdir()
+
+
+_OP = re.compile(r"\b(?:torch\.ops\.)?(?:aten|fuseconv|prims)(?:\.|::)\w+(?:\.\w+)?")
+
+
+def _unforeseen(name: str, error: Exception) -> UpstreamError:
+    """Returns the error of an exporter that raised what it does not document: the op, where it tells it, and a line."""
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    said = next((line.strip() for one in reversed(chain) for line in str(one).splitlines() if line.strip()), "")
+    ops = (found[0] for one in reversed(chain) if (found := _OP.search(str(one))))
+    kind, op = type(chain[-1]).__name__, next(ops, "")
+    at = f" at {op}" if op and op not in said else ""
+    return UpstreamError(
+        f"the exporter of the target {name} failed{at}: {kind}: {said}",
+        where=f"the target {name}",
+        fix=f"leave the target {name} out",
+    )
 
 
 def describe(

@@ -16,7 +16,7 @@ from fuseconv.agreement import difference, not_the_original
 from fuseconv.capture import Program
 from fuseconv.contract import Contract
 from fuseconv.drawn import draw_special, draw_taken, open_integers
-from fuseconv.errors import FileError, RefusedError
+from fuseconv.errors import FileError, ParityError, RefusedError
 from fuseconv.inputs import draw, example_sizes, sizes_to_try
 from fuseconv.targets.artifact import dim_symbols
 from fuseconv.tolerance import Row
@@ -107,6 +107,20 @@ class Report:
     def ok(self) -> bool:
         """Whether every row passes; of no rows nothing is proved."""
         return bool(self.rows) and all(row.ok for row in self.rows)
+
+    def error(self, where: str) -> ParityError | None:
+        """Returns the error for the rows that fail: the first one, and how many there are."""
+        if self.ok:
+            return None
+        failing = [row for row in self.rows if not row.ok]
+        said = "nothing was run"
+        if failing:
+            first = failing[0]
+            said = (
+                f"{len(failing)} of {len(self.rows)} rows fail; first: target {first.target}, case {first.case}, "
+                f"output {first.output}: {first.row.reason}"
+            )
+        return ParityError(said, where=where, fix="convert the model again on this machine, or leave the target out")
 
     def counts(self) -> dict[str, int]:
         """Returns how much was run: targets, cases, and outputs compared."""

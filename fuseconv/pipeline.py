@@ -5,26 +5,32 @@ Nothing happens here but the sequence; every step is one function of its own fil
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 import torch
 
-from fuseconv import cpp_runtime, padding, parity, parity_matrix, shortcomings, sources, verification
-from fuseconv.assembly import Progress, Written, copy_libraries, describe, target_names, write_targets
+from fuseconv import cpp_runtime, padding, parity, parity_matrix, sources, verification
+from fuseconv.assembly import Progress, describe, target_names
 from fuseconv.buckets import Buckets
-from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle, seal
+from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle
 from fuseconv.capture import Program, capture
+from fuseconv.conversion import Conversion
 from fuseconv.errors import UsageError
+from fuseconv.filling import Filling
+from fuseconv.gate import Gate
 from fuseconv.matching import explanation
 from fuseconv.matching import lock as locking
 from fuseconv.matching.explanation import Explanation
+from fuseconv.matching.plan import SiteKey
 from fuseconv.matching.plan import plan as make_plan
 from fuseconv.matching.rewrite import rewrite
-from fuseconv.matching.steps import Plan, read_plan
+from fuseconv.matching.steps import Miss, Plan, read_plan
 from fuseconv.parity import Report
 from fuseconv.parity_matrix import Matrix
 from fuseconv.placement import place
@@ -34,60 +40,7 @@ from fuseconv.rulebook.packs import load_ops, op_files
 from fuseconv.rulebook.rule import Rule
 from fuseconv.sources import Options, Subject
 from fuseconv.staging import staged
-
-PLAN = "plan.json"
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """What a conversion made.
-
-    Attributes:
-        bundle: the folder.
-        plan: what was rewritten and what was not.
-        written: one artifact a target.
-        skipped: targets that cannot express the model, with the reason.
-        report: parity of every target, case and output.
-    """
-
-    bundle: Path
-    plan: Plan
-    written: tuple[Written, ...]
-    skipped: Mapping[str, str]
-    report: Report
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
-        judged = self.report.to_json()["targets"]
-        done = {
-            one.target: {"path": one.path, "seconds": one.seconds, "size": one.size, "parity": judged[one.target]}
-            for one in self.written
-        }
-        return {
-            "bundle": str(self.bundle),
-            **plan_to_json(self.plan),
-            "targets": {**done, **{name: {"path": None, "reason": reason} for name, reason in self.skipped.items()}},
-        }
-
-
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Returns the fusions applied and the near misses as plain JSON values."""
-    return {
-        "fusions": [
-            {
-                "rule": step.rule,
-                "op": ", ".join(line.partition("=")[2].partition("(")[0].strip() for line in step.replace),
-                "nodes": list(step.nodes),
-                "status": "applied",
-                "reason": "",
-            }
-            for step in plan.applied
-        ],
-        "near_misses": [
-            {"rule": miss.rule, "node": miss.node, "reason": miss.reason, "rejected": miss.rejected}
-            for miss in plan.misses
-        ],
-    }
+from fuseconv.verify_process import PROCESS
 
 
 def _silent(step: str) -> AbstractContextManager[None]:  # noqa: ARG001 - Progress's signature
@@ -133,7 +86,10 @@ def match(
     _check_allowed(allow, known)
     load_ops(op_files(known), options.trust if options else ())
     _, program = read_program(model, options, progress)
-    chosen, _ = _fuse(program, known, names, plan, allow, progress)
+    with progress("match"):
+        chosen = read_plan(Path(plan)) if plan else _plan(program, known, names, allow)
+    with progress("rewrite"):
+        rewrite(program, chosen)
     if frozen is not None:
         _check_lock(frozen, bundle_folder(model, output), chosen, program, known)
     return chosen
@@ -189,7 +145,7 @@ def verify(
     options: Options | None = None,
     progress: Progress = _silent,
 ) -> Report:
-    """Proves a bundle's parity on this machine.
+    """Proves a bundle's parity on this machine, in a process that has the bundle alone.
 
     Args:
         bundle: the folder.
@@ -201,9 +157,21 @@ def verify(
         UsageError: `against` is another model, or inputs came without it.
         FuseconvError: reading the original failed, or the bundle is damaged or cannot run here.
     """
+    PROCESS.start()
+    folder = Path(bundle)
     program, inputs = _original(bundle, against, options or Options(), progress)
-    with progress("verify"):
-        return verification.verify(bundle, against=program, inputs=inputs)
+    with progress("verify"), tempfile.TemporaryDirectory() as scratch:
+        manifest = open_bundle(folder)
+        references = verification.references_of(folder, manifest, program, inputs)
+        reference = None
+        if program is not None:
+            reference = Path(scratch, parity.REFERENCE)
+            parity.write_reference(reference, references, manifest.contract)
+        found = PROCESS.verify(folder, sorted(manifest.targets), reference=reference)
+        for one in found.values():
+            if one.error is not None:
+                raise one.error
+        return Report(tuple(row for one in found.values() for row in one.rows), parity.untried_of(references))
 
 
 def verify_runtimes(
@@ -258,6 +226,7 @@ def convert(
     plan: str | Path | None = None,
     allow: Collection[str] = (),
     allow_mismatch: bool = False,
+    strict: bool = False,
     buckets: Buckets | None = None,
     lock: str | Path | None = None,
     frozen: str | Path | None = None,
@@ -275,6 +244,7 @@ def convert(
         plan: a plan.json to execute instead of matching rules.
         allow: names of rules that change numbers and are wanted all the same.
         allow_mismatch: keep, and mark, a bundle that fails parity.
+        strict: whether a site or a target that has to be left out is an error; then nothing is written.
         buckets: the sizes that a dim may be rounded up to where the bundle runs from CUDA graphs.
         lock: the fuseconv.lock to write the bundle's sites to, once it is in its place.
         frozen: the fuseconv.lock whose sites the bundle must have, all and no other.
@@ -282,55 +252,60 @@ def convert(
 
     Raises:
         FrozenError: sites are lost or gained; nothing is written.
-        ParityError: an artifact does not compute what the original computes; nothing is left behind.
+        ParityError: no artifact computes what the original computes, or a step of `plan` is wrong; or a site or target
+            was left out, and `strict` asks for all. Nothing is left behind.
         FuseconvError: reading, capturing, matching, writing or the disk failed.
     """
     names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
     _check_allowed(allow, known)
     others = load_ops(op_files(known), options.trust if options else ())
     folder = bundle_folder(model, output)
+    PROCESS.start()  # it imports torch while the model is read
     with staged(folder, check_replaceable) as staging:
         subject, program = read_program(model, options, progress)
         if buckets is not None:
             with progress("buckets"):
                 program = padding.prove(program, buckets)
-        chosen, fused = _fuse(program, known, names, plan, allow, progress)
+        with progress("match"):
+            chosen = read_plan(Path(plan)) if plan else _plan(program, known, names, allow)
         if frozen is not None:
             _check_lock(frozen, folder, chosen, program, known)
         with progress("reference"):
             references = parity.refer(program, parity.cases(program))
             parity.write_reference(staging / parity.REFERENCE, references, program.contract)
-        (staging / PLAN).write_text(chosen.to_json(), encoding="utf-8")
-        libraries = copy_libraries(staging, program.contract.device, others)
-        written, skipped = write_targets(fused, staging, names, progress, op_files(known))
-        manifest = describe(subject, program, chosen, known, written, libraries, options.dtype if options else None)
-        seal(staging, manifest)
-        with progress("verify"):
-            report = verification.verify(staging)
-        if not report.ok and not allow_mismatch:
-            raise shortcomings.mismatch(report, str(folder))
-        rows = report.to_json()["rows"]
-        seal(staging, manifest.model_copy(update={"parity": rows, "mismatch": not report.ok}))
+        dtype = options.dtype if options else None
+        gate = Gate(
+            program,
+            references,
+            staging / parity.REFERENCE,
+            others,
+            op_files(known),
+            lambda chosen, written, libraries: describe(subject, program, chosen, known, written, libraries, dtype),
+        )
+        replan = None if plan else partial(_plan, program, known, names, allow)
+        consented = frozenset(rule.name for rule in known if rule.allow is not None)
+        filling = Filling(staging, names, gate, replan, consented, allow_mismatch, progress, chosen)
+        manifest, report = filling.fill()
+        if frozen is not None and filling.plan is not chosen:
+            _check_lock(frozen, folder, filling.plan, program, known)
+        written, left = tuple(filling.written.values()), (tuple(manifest.left_out), tuple(manifest.limits))
+        done = Conversion(folder, filling.plan, written, *left, report, by_name=bool(target))
+        if strict and (error := done.error(strict=True)) is not None:
+            raise error
     if lock is not None:
-        locking.write_lock(Path(lock), folder.name, locking.sites(chosen, program))
-    return Conversion(folder, chosen, written, skipped, report)
+        locking.write_lock(Path(lock), folder.name, locking.sites(done.plan, program))
+    return done
 
 
-def _fuse(
+def _plan(
     program: Program,
     known: Sequence[Rule],
     names: Sequence[str],
-    plan: str | Path | None,
     allow: Collection[str],
-    progress: Progress,
-) -> tuple[Plan, Program]:
-    with progress("match"):
-        device = program.contract.device
-        chosen = (
-            read_plan(Path(plan)) if plan else checked_plan(program, known, device=device, targets=names, allow=allow)
-        )
-    with progress("rewrite"):
-        return chosen, rewrite(program, chosen)
+    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
+) -> Plan:
+    device = program.contract.device
+    return checked_plan(program, known, device=device, targets=names, allow=allow, rejected=rejected)
 
 
 def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:

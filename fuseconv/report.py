@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from fuseconv.abilities import Ability
+    from fuseconv.bundle import Limit
+    from fuseconv.conversion import Conversion
     from fuseconv.demo import Embedded
     from fuseconv.errors import FuseconvError
     from fuseconv.latency import Latencies
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from fuseconv.matching.steps import Miss, Plan
     from fuseconv.parity import Report
     from fuseconv.parity_matrix import Cell, Matrix
-    from fuseconv.pipeline import Conversion
     from fuseconv.proof.check_row import CheckRow
     from fuseconv.rulebook.rule import Rule
 
@@ -139,15 +140,31 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
         table.add(
             written.target, written.path, size_text(written.size), f"{written.seconds:.1f}", mark(ok), f"{max_abs:.1e}"
         )
-    for target, reason in conversion.skipped.items():
-        table.add(target, "not written", "", "", "", "")
-        console.print(f"{target}: {reason}", highlight=False, markup=False)
+    for left in conversion.left_out:
+        table.add(left.target, "left out", "", "", "", "")
     console.print(table)
+    _print_shortfall(console, conversion)
     if conversion.plan.rejected:
         console.print(f"\n{len(conversion.plan.rejected)} sites rejected, left as they were", style="bold")
         for miss in conversion.plan.rejected:
             _print_miss(console, miss.rule, miss)
     console.print(f"\nbundle: {conversion.bundle}", highlight=False)
+
+
+def _print_shortfall(console: Console, conversion: Conversion) -> None:
+    """Prints which targets were left out and why, what their runtimes do their own way, and the cases not run."""
+    lines = [f"{left.target} was left out ({left.cause}): {left.reason}" for left in conversion.left_out]
+    limits: dict[tuple[str, str], list[Limit]] = {}
+    for limit in conversion.limits:
+        limits.setdefault((limit.target, limit.case), []).append(limit)
+    for (target, case), of in limits.items():
+        names = ", ".join(limit.output for limit in of)
+        lines.append(f"limit of the runtime of {target}: case {case}, output {names}: {of[0].reason}")
+    lines += [f"case {case} was not run: {why}" for case, why in conversion.report.untried.items()]
+    if lines:
+        console.print()
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
 
 
 def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
@@ -282,8 +299,7 @@ def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embe
     console.print(table)
     console.print("\nspeed and cosine: against the original model in eager PyTorch, one batch of five sentences\n")
     print_fusions(console, conversion.plan)
-    for target, reason in conversion.skipped.items():
-        console.print(f"{target} was not written: {reason}", highlight=False, markup=False)
+    _print_shortfall(console, conversion)
     console.print(f"\nThe bundle is in {conversion.bundle}. Load it anywhere that has torch and fuseconv:\n")
     console.print(f"    import fuseconv\n    model = fuseconv.load({str(conversion.bundle)!r})", highlight=False)
     console.print("    hidden, pooled = model(input_ids, attention_mask, token_type_ids)", highlight=False)

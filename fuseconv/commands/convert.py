@@ -38,6 +38,7 @@ from fuseconv.errors import UsageError
 @click.option("--frozen", is_flag=True, help="Fail if a site in fuseconv.lock is lost, or another is gained.")
 @click.option("--dry-run", is_flag=True, help="Match, print the fusions, write nothing.")
 @click.option("--allow-mismatch", is_flag=True, help="Keep a bundle that fails parity, marked as such.")
+@click.option("--strict", is_flag=True, help="Fail if a site or a target has to be left out.")
 @json_option
 @click.pass_obj
 def convert(
@@ -55,6 +56,7 @@ def convert(
     frozen: bool,
     dry_run: bool,
     allow_mismatch: bool,
+    strict: bool,
     **source: Any,
 ) -> Outcome:
     """Fuse MODEL, write it for every target, prove parity.
@@ -69,7 +71,7 @@ def convert(
         )
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
 
-    from fuseconv import pipeline, report, shortcomings
+    from fuseconv import conversion, pipeline, report
     from fuseconv.matching.lock import NAME
 
     locked = settings.root / NAME
@@ -86,7 +88,8 @@ def convert(
             frozen=locked if frozen else None,
             progress=shown,
         )
-        return Outcome(pipeline.plan_to_json(found), lambda console: report.print_fusions(console, found))
+        error = conversion.rejection(found, str(model)) if strict else None
+        return Outcome(conversion.plan_to_json(found), lambda console: report.print_fusions(console, found), error)
     done = pipeline.convert(
         model,
         rules=rules,
@@ -97,11 +100,10 @@ def convert(
         plan=plan,
         allow=allow,
         allow_mismatch=allow_mismatch,
+        strict=strict,
         buckets=buckets,
         lock=locked if lock else None,
         frozen=locked if frozen else None,
         progress=shown,
     )
-    return Outcome(
-        done.to_json(), lambda console: report.print_conversion(console, done), shortcomings.incomplete(done)
-    )
+    return Outcome(done.to_json(), lambda console: report.print_conversion(console, done), done.error())

@@ -26,8 +26,8 @@ def explain(
     """Say per rule where it applies in MODEL, where it is rejected and why, and what came nearest."""
     options = reading(**source)
 
-    from fuseconv import pipeline, report
+    from fuseconv import conversion, pipeline, report
 
     plan, told = pipeline.explain(model, rules=rules, without=without, options=options, tried=tried, progress=shown)
-    result = {"fusions": pipeline.plan_to_json(plan)["fusions"], **told.to_json()}
+    result = {"fusions": conversion.plan_to_json(plan)["fusions"], **told.to_json()}
     return Outcome(result, lambda console: report.print_explanation(console, told, everything=everything))

@@ -23,9 +23,9 @@ def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Pat
     """Write the plan of converting MODEL, to read or to edit; `fuseconv convert --plan` executes it."""
     options = reading(**source)
 
-    from fuseconv import pipeline, report
+    from fuseconv import conversion, pipeline, report
 
     found = pipeline.match(model, rules=rules, without=without, options=options, progress=shown)
     output.write_text(found.to_json(), encoding="utf-8")
-    result = {"plan": str(output), **pipeline.plan_to_json(found)}
+    result = {"plan": str(output), **conversion.plan_to_json(found)}
     return Outcome(result, lambda console: report.print_plan(console, found, output))

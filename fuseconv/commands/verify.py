@@ -32,7 +32,7 @@ def verify(bundle: Path, against: Path | None, all_runtimes: bool, build_runtime
     if build_runtime and not all_runtimes:
         raise UsageError("only --all-runtimes runs C++", where="--build-runtime", fix="add --all-runtimes")
 
-    from fuseconv import pipeline, report, shortcomings
+    from fuseconv import pipeline, report
 
     if all_runtimes:
         matrix = pipeline.verify_runtimes(
@@ -42,5 +42,4 @@ def verify(bundle: Path, against: Path | None, all_runtimes: bool, build_runtime
             matrix.to_json(), lambda console: report.print_matrix(console, matrix), matrix.error(str(bundle))
         )
     found = pipeline.verify(bundle, against=against, options=options, progress=shown)
-    error = None if found.ok else shortcomings.mismatch(found, str(bundle))
-    return Outcome(found.to_json(), lambda console: report.print_parity(console, found), error)
+    return Outcome(found.to_json(), lambda console: report.print_parity(console, found), found.error(str(bundle)))

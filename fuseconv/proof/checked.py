@@ -6,7 +6,9 @@ here it is tried, site by site, and a site whose error against float64 is larger
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,7 +32,13 @@ ROUNDS = 20
 
 
 def checked_plan(
-    program: Program, rules: Sequence[Rule], *, device: str, targets: Collection[str], allow: Collection[str] = ()
+    program: Program,
+    rules: Sequence[Rule],
+    *,
+    device: str,
+    targets: Collection[str],
+    allow: Collection[str] = (),
+    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
 ) -> Plan:
     """Finds what to rewrite, and leaves alone every site at which a rule is found to be wrong.
 
@@ -42,6 +50,7 @@ def checked_plan(
         device: as `plan` takes it.
         targets: as `plan` takes them.
         allow: as `plan` takes it.
+        rejected: sites to leave alone from the start, and why.
 
     Returns:
         A plan; sites that were rejected are among its misses, with the numbers.
@@ -50,18 +59,20 @@ def checked_plan(
         RuleError: as `plan` does, or new sites are wrong whatever is left out.
         UnsupportedError: the program cannot run on its example inputs.
     """
-    rejected: dict[SiteKey, Miss] = {}
+    left = dict(rejected)
     trial = _Trial(program, {rule.name for rule in rules if rule.allow is not None})
     for _ in range(ROUNDS):
-        found = plan(program, rules, device=device, targets=targets, allow=allow, rejected=rejected)
+        found = plan(program, rules, device=device, targets=targets, allow=allow, rejected=left)
         wrong = trial.wrong(found)
         if not wrong:
-            return found
-        rejected |= wrong
-    names = ", ".join(sorted({miss.rule for miss in rejected.values()}))
+            told = {(miss.rule, miss.node) for miss in found.misses}
+            more = tuple(miss for miss in left.values() if (miss.rule, miss.node) not in told)
+            return replace(found, misses=found.misses + more)
+        left |= wrong
+    names = ", ".join(sorted({miss.rule for miss in left.values()}))
     raise RuleError(
         f"rules are wrong at ever new sites: {names}",
-        where=next(reversed(rejected.values())).node,
+        where=next(reversed(left.values())).node,
         fix="check them with `fuseconv rules check`, or leave them out with --no-rule",
     )
 

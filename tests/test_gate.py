@@ -1,0 +1,313 @@
+"""The gate of a conversion: the step or the target that is to blame is left out, by name, and the rest is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fuseconv import parity, pipeline
+from fuseconv.bundle import open_bundle, seal
+from fuseconv.errors import ParityError, UnsupportedError, UpstreamError
+from fuseconv.parity import Case
+from fuseconv.proof import checked
+from fuseconv.runtime import load
+from fuseconv.sources import Options
+from fuseconv.targets import onnx
+from fuseconv.verify_process import PROCESS
+
+TORCH = ("export", "torchscript")
+
+
+def saved(module: nn.Module, path: Path, *inputs: torch.Tensor) -> Path:
+    dims = tuple({0: torch.export.Dim("batch", min=1, max=16)} for _ in inputs)
+    torch.export.save(torch.export.export(module.eval(), inputs, dynamic_shapes=(dims,)), path)
+    return path
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> object:
+        return self.function(self, *inputs)
+
+
+def rule_file(path: Path, *rules: dict[str, object], ops: tuple[str, ...] = ()) -> Path:
+    made = [{"stage": "fuse", "doc": "For tests.", **rule} for rule in rules]
+    path.write_text(json.dumps({"ops": list(ops), "rules": made}))
+    return path
+
+
+RIGHT = {
+    "name": "right",
+    "match": ["e = aten.exp.default(x)", "y = aten.log1p.default(e)"],
+    "replace": ["y = aten.softplus.default(x)"],
+}
+
+WRONG = {
+    "name": "wrong",
+    "match": ["y = aten.sigmoid.default(x)"],
+    "replace": ["y = aten.tanh.default(x)"],
+}
+
+
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets wrong steps pass the trial of every site, as a fault of the trial would."""
+    monkeypatch.setattr(checked._Trial, "wrong", lambda *_: {})
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize("sites", [1, 4])
+def test_a_wrong_step_is_found_left_out_and_named(sites: int, tmp_path: Path) -> None:
+    def function(module: Function, x: torch.Tensor) -> torch.Tensor:
+        x = torch.exp(module.first(x)).log1p()
+        for _ in range(sites):
+            x = module.second(torch.sigmoid(x))
+        return torch.exp(x).log1p()
+
+    model = saved(Function(function), tmp_path / "model.pt2", torch.randn(3, 8))
+    rules = rule_file(tmp_path / "rules.json", RIGHT, WRONG)
+    done = pipeline.convert(model, rules=rules, target=TORCH)
+    assert done.plan.counts() == {"right": 2}
+    assert len(done.plan.rejected) == sites
+    assert {miss.rule for miss in done.plan.rejected} == {"wrong"}
+    assert "rmse against float64" in done.plan.rejected[0].reason
+    assert "model.pt2" not in done.plan.rejected[0].where
+    assert done.report.ok
+    assert {one.target for one in done.written} == set(TORCH)
+    assert done.error() is None
+    assert open_bundle(done.bundle).mismatch is False
+
+
+@pytest.mark.usefixtures("untried")
+def test_strict_makes_an_error_of_what_is_left_out_and_writes_nothing(tmp_path: Path) -> None:
+    model = saved(Function(lambda m, x: torch.sigmoid(m.first(x))), tmp_path / "model.pt2", torch.randn(3, 8))
+    rules = rule_file(tmp_path / "rules.json", WRONG)
+    with pytest.raises(ParityError, match=r"1 sites were left as they were, of wrong"):
+        pipeline.convert(model, rules=rules, target=TORCH, strict=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt2", "rules.json"]
+
+
+@pytest.mark.usefixtures("untried")
+def test_a_mismatch_that_is_allowed_keeps_the_step(tmp_path: Path) -> None:
+    model = saved(Function(lambda m, x: torch.sigmoid(m.first(x))), tmp_path / "model.pt2", torch.randn(3, 8))
+    done = pipeline.convert(model, rules=rule_file(tmp_path / "r.json", WRONG), target=["export"], allow_mismatch=True)
+    assert done.plan.counts() == {"wrong": 1}
+    assert open_bundle(done.bundle).mismatch
+
+
+def test_a_rule_that_the_user_consented_to_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    model = saved(Function(lambda m, x: torch.sigmoid(m.first(x))), tmp_path / "model.pt2", torch.randn(3, 8))
+    rules = rule_file(tmp_path / "r.json", {**WRONG, "allow": "tanh"})
+    with pytest.raises(ParityError, match="rule wrong at sigmoid") as caught:
+        pipeline.convert(model, rules=rules, allow=["tanh"], target=["export"])
+    assert "--allow-mismatch" in caught.value.fix
+
+
+def test_a_step_that_one_exporter_gets_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two fused ops one has a wrong function body in ONNX; in torch, and unfused, all is right."""
+    from fuseconv.targets import onnx_functions
+
+    bodies = onnx_functions.bodies
+
+    def with_a_fault(calls, export):
+        made = bodies(calls, export)
+        for function in made:
+            if function.name == "MulAdd":
+                for node in function:
+                    node.op_type = {"Add": "Sub"}.get(node.op_type, node.op_type)
+        return made
+
+    monkeypatch.setattr(onnx_functions, "bodies", with_a_fault)
+
+    def function(module: Function, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.relu(module.first(x)) * a + b
+
+    model = saved(Function(function), tmp_path / "model.pt2", *(torch.randn(3, 8) for _ in range(3)))
+    done = pipeline.convert(model, target=["export", "onnx"])
+    assert {one.target for one in done.written} == {"export", "onnx"}
+    assert done.plan.counts() == {"linear-act": 1}
+    (miss,) = done.plan.rejected
+    assert miss.rule == "mul-add"
+    assert "with it the target onnx computes something else: case given" in miss.reason
+    assert done.error() is None
+
+
+def no_onnx(module: Function, x: torch.Tensor) -> torch.Tensor:
+    return torch.special.bessel_j0(module.first(x))
+
+
+def test_a_target_that_cannot_express_the_model_is_left_out_by_name(tmp_path: Path) -> None:
+    model = saved(Function(no_onnx), tmp_path / "model.pt2", torch.randn(3, 8))
+    done = pipeline.convert(model, target=["export", "onnx"])
+    assert [one.target for one in done.written] == ["export"]
+    (left,) = done.left_out
+    assert (left.target, left.cause) == ("onnx", "unsupported")
+    assert "bessel_j0" in left.reason
+    assert open_bundle(done.bundle).left_out == [left]
+    assert not (done.bundle / "onnx").exists()
+    assert isinstance(done.error(), UnsupportedError)
+    assert load(done.bundle)(torch.ones(2, 8)).shape == (2, 8)
+    value = done.to_json()["targets"]["onnx"]
+    assert value == {"path": None, "cause": "unsupported", "reason": left.reason}
+    with pytest.raises(UnsupportedError, match="bessel_j0"):
+        pipeline.convert(model, target=["onnx"], output=tmp_path / "none.fuseconv")
+    with pytest.raises(UnsupportedError, match="targets were left out: onnx"):
+        pipeline.convert(model, target=["export", "onnx"], strict=True, output=tmp_path / "none.fuseconv")
+    assert not (tmp_path / "none.fuseconv").exists()
+
+
+def test_what_was_asked_for_by_default_and_is_not_here_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    model = saved(Function(no_onnx), tmp_path / "model.pt2", torch.randn(3, 8))
+    done = pipeline.convert(model)
+    assert {one.target for one in done.written} == set(TORCH)
+    assert {left.target for left in done.left_out} >= {"aoti", "onnx"}
+    assert done.error() is None
+    assert isinstance(done.error(strict=True), UnsupportedError)
+
+
+def test_a_target_whose_exporter_is_wrong_is_left_out_with_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = onnx.save
+
+    def wrong(program, folder):
+        import onnx as protobuf
+
+        save(program, folder)
+        model = protobuf.load(folder / onnx.ARTIFACT, load_external_data=False)
+        for node in model.graph.node:
+            node.op_type = {"Tanh": "Sigmoid"}.get(node.op_type, node.op_type)
+        (folder / onnx.ARTIFACT).write_bytes(model.SerializeToString())
+
+    monkeypatch.setattr(onnx, "save", wrong)
+    model = saved(Function(lambda m, x: torch.tanh(x + 1)), tmp_path / "model.pt2", torch.randn(3, 8))
+    done = pipeline.convert(model, target=["export", "onnx"])
+    (left,) = done.left_out
+    assert (left.target, left.cause) == ("onnx", "parity")
+    assert "case given" in left.reason
+    assert "rmse against float64" in left.reason
+    assert not (done.bundle / "onnx").exists()
+    assert isinstance(done.error(strict=True), ParityError)
+    with pytest.raises(ParityError, match="outputs differ"):
+        pipeline.convert(model, target=["onnx"], output=tmp_path / "none.fuseconv")
+    kept = pipeline.convert(model, target=["onnx"], output=tmp_path / "kept.fuseconv", allow_mismatch=True)
+    assert open_bundle(kept.bundle).mismatch
+
+
+@pytest.fixture
+def with_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adds a special case: the given inputs with a NaN."""
+    chosen = parity.cases
+
+    def cases(program, **more):
+        given = chosen(program, **more)
+        hard = [tensor.clone() for tensor in given[0].inputs]
+        hard[0].view(-1)[3] = float("nan")
+        return [*given, Case("NaN", tuple(hard), kind="special")]
+
+    monkeypatch.setattr(parity, "cases", cases)
+
+
+@pytest.mark.usefixtures("with_nan")
+def test_what_a_runtime_does_with_nan_is_a_limit_with_a_name(tmp_path: Path) -> None:
+    model = saved(Function(lambda m, x: (m.first(x), torch.sign(x))), tmp_path / "model.pt2", torch.randn(3, 8))
+    done = pipeline.convert(model, target=["export", "onnx"])
+    assert {one.target for one in done.written} == {"export", "onnx"}
+    (limit,) = done.limits
+    assert (limit.target, limit.case, limit.output) == ("onnx", "NaN", "output_1")
+    assert "NaN" in limit.reason
+    assert done.error(strict=True) is None
+    assert open_bundle(done.bundle).limits == [limit]
+    again = pipeline.verify(done.bundle)
+    assert again.ok
+    assert [row.output for row in again.rows if row.limit] == ["output_1"]
+    against = pipeline.verify(done.bundle, against=model)
+    assert against.ok
+
+
+@pytest.mark.usefixtures("with_nan", "untried")
+def test_what_a_fusion_does_with_nan_is_the_fusions_fault(tmp_path: Path) -> None:
+    swallows = {"name": "swallows", "match": ["y = aten.relu.default(x)"], "replace": []}
+    swallows["replace"] = ["r = aten.clamp_min.default(x, 0)", "y = aten.nan_to_num.default(r, 0.0, inf, -inf)"]
+    model = saved(Function(lambda m, x: torch.relu(x)), tmp_path / "model.pt2", torch.randn(3, 8))
+    done = pipeline.convert(model, rules=rule_file(tmp_path / "r.json", swallows), target=["export", "onnx"])
+    assert done.plan.counts() == {}
+    assert "case NaN" in done.plan.rejected[0].reason
+
+
+PYTHON_ONLY = """
+import torch
+
+@torch.library.custom_op("gate_test::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+"""
+
+
+def test_an_op_that_lives_in_this_process_alone_is_left_out(tmp_path: Path) -> None:
+    """The artifacts are run where there is the bundle and nothing else: no other process has the op."""
+    (tmp_path / "ops.py").write_text(PYTHON_ONLY)
+    twice = {"name": "twice", "match": ["y = aten.mul.Tensor(x, 2.0)"], "replace": ["y = gate_test.twice.default(x)"]}
+    rules = rule_file(tmp_path / "rules.json", twice, ops=("ops.py",))
+    model = saved(Function(lambda m, x: m.first(x) * 2.0), tmp_path / "model.pt2", torch.randn(3, 8))
+    options = Options(trust=frozenset({"code"}))
+    done = pipeline.convert(model, rules=rules, target=TORCH, options=options)
+    (miss,) = done.plan.rejected
+    assert miss.rule == "twice"
+    assert "gate_test" in miss.reason
+    assert {one.target for one in done.written} == set(TORCH)
+    torch.testing.assert_close(load(done.bundle, "torchscript")(torch.ones(2, 8)).shape, torch.Size([2, 8]))
+    with pytest.raises(ParityError, match="twice"):
+        pipeline.convert(model, rules=rules, target=TORCH, options=options, strict=True, output=tmp_path / "none")
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """A bundle without aoti, which takes long to compile."""
+    model = saved(Function(lambda m, x: torch.relu(m.first(x))), tmp_path / "plain.pt2", torch.randn(3, 8))
+    return pipeline.convert(model, target=[*TORCH, "onnx"]).bundle
+
+
+def test_a_target_that_crashes_is_an_error_of_its_own(plain: Path) -> None:
+    """The op library of the torch targets crashes as it is loaded; the process that verifies lives on."""
+    code = "__attribute__((constructor)) static void f(void) { *(volatile int *)0 = 1; }\n"
+    manifest = open_bundle(plain)
+    library = plain / "lib" / "libfuseconv_cpu.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=code, text=True, check=True)
+    seal(plain, manifest)
+    found = PROCESS.verify(plain, ["export", "onnx", "torchscript"])
+    for target in TORCH:
+        error = found[target].error
+        assert isinstance(error, UpstreamError)
+        assert f"the target {target} was killed by SIGSEGV" in error.what
+    assert found["onnx"].error is None
+    assert found["onnx"].rows
+    with pytest.raises(UpstreamError, match="SIGSEGV"):
+        pipeline.verify(plain)
+
+
+def test_the_process_that_verifies_is_started_again_where_it_ended(plain: Path) -> None:
+    PROCESS.start()
+    assert PROCESS._process is not None
+    os.kill(PROCESS._process.pid, 9)
+    PROCESS._process.wait()
+    assert PROCESS.verify(plain, ["torchscript"])["torchscript"].rows
