@@ -50,15 +50,6 @@ def device_of(*tensors: torch.Tensor) -> torch.device:
     return next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), torch.device("cpu"))
 
 
-def root_mean_square(values: torch.Tensor) -> float:
-    """Returns the root mean square of the finite elements of a real tensor, taken in float64; 0 of none."""
-    squares, count = 0.0, 0
-    for slab in torch.split(values.detach().reshape(-1), SLAB):
-        finite = slab[slab.isfinite()].to(torch.float64)
-        squares, count = squares + float(finite.square().sum()), count + finite.numel()
-    return math.sqrt(squares / max(count, 1))
-
-
 def deviation(
     actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, *, atol: float, rtol: float
 ) -> Deviation:

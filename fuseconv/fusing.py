@@ -19,7 +19,7 @@ from fuseconv.fused import Fused
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
 from fuseconv.proof.checked import checked_plan
-from fuseconv.proof.trial import check_against
+from fuseconv.proof.trial import check_against, check_sizes
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.sources.quiet import quiet_torch
 
@@ -58,6 +58,7 @@ def fuse(
     args, kwargs = _call(example_inputs)
     known = load_rules(rules)
     program = _capture(model, args, kwargs, dynamic_shapes)
+    check_sizes(model, program, Fused(model, program, Plan(())), args, kwargs)
     chosen = checked_plan(program, known, device=program.contract.device, targets=["export"])
     for miss in chosen.rejected:
         warnings.warn(f"rule {miss.rule} at {miss.node} is left out: {miss.reason}", stacklevel=2)

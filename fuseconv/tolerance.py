@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fuseconv.contract import SHORT_DTYPES
-from fuseconv.deviation import deviation, device_of, root_mean_square
+from fuseconv.deviation import Deviation, deviation, device_of
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,9 @@ def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
 def _compare_floats(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -> Row:
     tolerance, info = TOLERANCES[original.dtype], torch.finfo(original.dtype)
     eps, least = info.eps, info.eps * info.tiny  # the least number that the dtype has
-    atol = tolerance.atol * _scale(truth)
-    found = deviation(actual, original, truth, atol=atol, rtol=tolerance.rtol)
+    found = deviation(actual, original, truth, atol=tolerance.atol, rtol=tolerance.rtol)
+    if (scale := _scale(found)) < 1:
+        found = deviation(actual, original, truth, atol=tolerance.atol * scale, rtol=tolerance.rtol)
     figures = (found.max_abs, found.max_rel, found.rmse, found.rmse_original)
 
     if found.special:
@@ -152,12 +153,14 @@ def _compare_floats(actual: torch.Tensor, original: torch.Tensor, truth: torch.T
     return Row(True, *figures)
 
 
-def _scale(truth: torch.Tensor) -> float:
+def _scale(found: Deviation) -> float:
     """Returns what the absolute tolerance is taken of: outputs of 1e-7 are judged as outputs of 1 are.
 
-    A truth that is zero throughout has no scale of its own; it is judged as outputs of 1.
+    Where the original has no digit of the truth right, as in the gradient of what cancels, or the truth is zero
+    throughout, the output is rounding alone and has no scale of its own; it is judged as outputs of 1.
     """
-    return min(root_mean_square(truth) or 1.0, 1.0)
+    has_digits = found.rmse_original < found.rms_truth / 2
+    return min(found.rms_truth, 1.0) if has_digits else 1.0
 
 
 def _special_values_differ(actual: torch.Tensor, original: torch.Tensor) -> str:

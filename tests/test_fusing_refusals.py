@@ -141,3 +141,22 @@ def test_sizes_at_which_the_model_takes_another_branch_are_refused(is_first, dim
     torch.testing.assert_close(fused(x), model(x))
     with pytest.raises(ContractError, match=r"not for these sizes|must be"):
         fused(torch.randn(refused))
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize(
+    ("is_first", "sizes"),
+    [
+        (lambda x: x.shape[0] > 1, r"\[1, \d, 8\]"),
+        (lambda x: x.shape[1] == 1, r"\[\d, 1, 8\]"),
+        (lambda x: x.shape[0] * x.shape[1] < 2, r"\[1, 1, 8\]"),
+        (lambda x: x.transpose(0, 1).is_contiguous(), r"\[\d, 1, 8\]|\[1, \d, 8\]"),
+    ],
+    ids=["several rows", "one column", "one of both", "contiguous"],
+)
+def test_a_branch_on_a_size_of_one_is_refused(is_first, sizes, training):
+    model = Branches(is_first).train(training)
+    one, two = (torch.export.Dim(name, min=1, max=64) for name in ("rows", "columns"))
+    with pytest.raises(UnsupportedError, match=f"called with ({sizes}): .* of output 0 differ"):
+        fuseconv.fuse(model, torch.randn(4, 7, 8), dynamic_shapes={"x": {0: one, 1: two}})
+    fuseconv.fuse(model, torch.randn(4, 7, 8), dynamic_shapes={"x": {0: dim("rows"), 1: dim("columns")}})

@@ -65,6 +65,12 @@ def test_a_reference_of_zeros_has_no_scale_and_is_judged_as_one_of_ordinary_size
     assert not compare(torch.full((64,), 1e-4), zeros.float(), zeros).ok
 
 
+def test_what_is_rounding_alone_has_no_scale_of_its_own() -> None:
+    truth = 1e-17 * draw(64)  # the gradient of a bias that softmax cancels
+    assert compare((3e-7 * draw(64, seed=1)).float(), (4e-8 * draw(64, seed=2)).float(), truth).ok
+    assert not compare((1e-3 * draw(64, seed=1)).float(), (4e-8 * draw(64, seed=2)).float(), truth).ok
+
+
 def test_the_least_numbers_of_a_dtype_may_be_rounded_either_way() -> None:
     truth = torch.full((4096,), 6e-8, dtype=torch.float64)  # float16 has 0, 6e-8 and 1.2e-7
     original = truth.half()

@@ -14,10 +14,12 @@ from torch.export.graph_signature import InputKind
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
+from fuseconv.agreement import difference
 from fuseconv.capture import Program
-from fuseconv.errors import ParityError
+from fuseconv.errors import ContractError, ParityError, UnsupportedError, is_out_of_memory
 from fuseconv.fused import Fused
 from fuseconv.proof.difference import cotangents, same_draws
+from fuseconv.proof.resized import resized
 from fuseconv.tolerance import Row, compare, incomparable
 from fuseconv.truth import interpret_in_float64
 
@@ -64,6 +66,53 @@ def check_against(
             where=f"the rules applied: {rules}",
             fix="give `rules` without the one that is wrong",
         )
+
+
+def check_sizes(
+    model: nn.Module, program: Program, captured: Fused, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Proves that what was captured is the model at other sizes too: where torch.export takes them for granted.
+
+    Sizes that the graph or the model itself refuses when it is called are left out.
+
+    Args:
+        model: the original.
+        program: what was captured of it.
+        captured: the same as a module, with nothing fused.
+        args: the example inputs by position.
+        kwargs: those by keyword.
+
+    Raises:
+        UnsupportedError: at some sizes it is not.
+    """
+    inputs, spec = pytree.tree_flatten((args, dict(kwargs)))
+
+    def call(module: nn.Module, leaves: list[Any]) -> list[Tensor]:
+        buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        given, keywords = pytree.tree_unflatten([_written(leaf) for leaf in leaves], spec)
+        with same_draws(), torch.no_grad():
+            outputs = pytree.tree_leaves(functional_call(module, buffers, given, keywords))
+        return [*(value for value in outputs if isinstance(value, Tensor)), *buffers.values()]
+
+    for sizes, leaves in resized(model, program.exported, inputs):
+        try:
+            found = call(captured, leaves)
+        except ContractError:
+            continue
+        try:
+            original = call(model, leaves)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            continue
+        names = [f"output {at}" for at in range(len(original))]
+        truth = [value.to(torch.float64) if value.is_floating_point() else value for value in found]
+        if reason := difference(original, found, names, truth):
+            raise UnsupportedError(
+                f"the model changes with its sizes, and one of its ways was captured: called with {sizes}: {reason}",
+                where=type(model).__name__,
+                fix="leave these sizes out: torch.export.Dim(name, min=2) in `dynamic_shapes`, or a fixed size",
+            )
 
 
 def _judge(name: str, actual: Outcome, original: Outcome, truth: Outcome) -> Row:
