@@ -14,7 +14,7 @@ from fuseconv.matching.attention_call import attention_call
 from fuseconv.matching.graph import arguments, is_call, op_name
 from fuseconv.matching.match import Fit, Site, check_apart, check_users, settle
 from fuseconv.matching.near_miss import NearMiss
-from fuseconv.matching.scores import VIEWS, Scores, Step, read_scores
+from fuseconv.matching.scores import PRODUCTS, VIEWS, Scores, Step, read_scores
 from fuseconv.matching.search import Index
 from fuseconv.rulebook.predicates import Refused, divides, is_floating, rank, same_kind, same_shape, text_of
 from fuseconv.rulebook.proved_sizes import same_sizes
@@ -24,7 +24,6 @@ SAFE = "aten._safe_softmax.default"
 """A softmax that is 0 where all scores of a row are -inf."""
 
 _SOFTMAX = ("aten.softmax.int", SAFE)
-_PRODUCTS = ("aten.matmul.default", "aten.bmm.default")
 
 
 def attention(index: Index, rule: Rule) -> Iterator[Site | NearMiss]:
@@ -59,7 +58,7 @@ def _to_values(softmax: Node) -> tuple[Node, ...] | None:
     while len(chain) < 4 and len(chain[-1].users) == 1:
         (user,) = chain[-1].users
         name = op_name(user.target) if is_call(user) else ""
-        if name in _PRODUCTS:
+        if name in PRODUCTS:
             return (*chain[1:], user) if user.args[0] is chain[-1] and user.args[1] is not chain[-1] else None
         if name != "aten.to.dtype" and name not in VIEWS:
             return None
@@ -89,12 +88,13 @@ def _site(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[N
 
 def _check_operands(index: Index, scores: Scores, v: Node, weights: Node) -> None:
     """Checks dtypes, and the leading axes: products of matrices broadcast them, attention does not."""
-    constants, operands = index.workspace, (scores.queries, scores.keys, v)
+    constants, operands = index.workspace, (scores.left, scores.right, v)
     is_floating(constants, *operands)
     same_kind(constants, *operands)
     if len({rank(constants, one) for one in operands}) > 1 or rank(constants, v) < 2:
         raise Refused("queries, keys and values of one rank", ", ".join(map(text_of, operands)))
     q, k, w = (one.meta["val"].shape[:-2] for one in operands)
+    q, k = (k, q) if scores.turned else (q, k)
     if not same_sizes(k, w) or not same_sizes(q[:-1], k[:-1]):
         raise Refused("queries, keys and values of one batch", ", ".join(map(text_of, operands)))
     if len(q):

@@ -59,10 +59,22 @@ def attention_call(
 
 
 class _Mask(NamedTuple):
-    """A mask that is written: the name it has, and its rank."""
+    """A mask that is written.
+
+    Attributes:
+        name: the name it has.
+        rank: its rank.
+        keys: whether it tells keys apart.
+    """
 
     name: str
     rank: int
+    keys: bool = True
+
+    def with_(self, name: str, operand: Node) -> _Mask:
+        """Returns the mask of that name, which this one and an operand make."""
+        sizes = operand.meta["val"].shape
+        return _Mask(name, max(self.rank, len(sizes)), self.keys or not same_sizes(sizes[-1:], (1,) * len(sizes[-1:])))
 
 
 class _Call:
@@ -73,7 +85,7 @@ class _Call:
         self.lines: list[str] = []
         self._names: dict[Node, str] = {}
         self._count = count()
-        self.fake: torch.Tensor = scores.queries.meta["val"]
+        self.fake: torch.Tensor = scores.left.meta["val"]
 
     def read(self, value: Any) -> str:
         """Returns the name of an operand: a node, or a list."""
@@ -93,20 +105,20 @@ class _Call:
 
     def write(self, values: Node, *, safe: bool) -> None:
         """Writes all lines."""
-        q, scale = self.queries()
+        q, k = self.read(self.scores.left), self.read(self.scores.right)
+        k = k if self.scores.is_linear else self.make("transpose.int", k, -2, -1)
+        q, k = (k, q) if self.scores.turned else (q, k)
+        q, scale = self.scaled(q)
         mask, hidden = self.mask()
-        k = self.read(self.scores.keys)
-        k = k if self.scores.turned else self.make("transpose.int", k, -2, -1)
         given = [q, k, self.read(values), *([mask.name] if mask else []), f"scale={scale!r}"]
         o = self.make("scaled_dot_product_attention.default", *given)
         if hidden:
             o = self.make("masked_fill.Scalar", o, hidden, 0.0 if safe else "nan")
         self.lines[-1] = self.lines[-1].replace(o, "o", 1)
 
-    def queries(self) -> tuple[str, float]:
+    def scaled(self, q: str) -> tuple[str, float]:
         """Returns the queries, times what scales scores unlike, and the number that scales all alike."""
-        q, scale, viewed = self.read(self.scores.queries), 1.0, self.scores.turned
-        q = self.make("transpose.int", q, -2, -1) if self.scores.turned else q
+        scale, viewed = 1.0, self.scores.turned
         for step in self.scores.steps:
             viewed = viewed or step.kind == "view"
             if step.kind == "scale":
@@ -135,7 +147,7 @@ class _Call:
         hide = self.spread(_Mask(self.read(fill.value), fill.value.meta["val"].dim()))
         if fill.number != -math.inf and not self.leaves_some(fill):
             number = self.number(fill, _range(self.scores, self.workspace, fills=False))
-            zero = self.make("new_zeros.default", self.read(self.scores.queries), [])
+            zero = self.make("new_zeros.default", self.read(self.scores.left), [])
             return _Mask(self.make("masked_fill.Scalar", zero, hide.name, number), hide.rank), ""
         hidden = "" if self.leaves_some(fill) else self.make("all.dim", hide.name, -1, True)
         return _Mask(self.make("logical_not.default", hide.name), hide.rank), hidden
@@ -144,7 +156,7 @@ class _Call:
         """The mask of all steps: what they make of 0."""
         terms = _range(self.scores, self.workspace, fills=False)
         shown = len(fills) == 1 and self.leaves_some(fills[0]) and _is_small(terms, fills[0])
-        bias, shape = _Mask("", 0), ""
+        bias, shape = _Mask("", 0, keys=False), ""
         for step in self.scores.steps:
             if step.kind == "view":
                 bias, shape = self.view(bias, shape, step)
@@ -155,9 +167,8 @@ class _Call:
                 bias = self.add(bias, step)
             elif step.kind == "fill":
                 number = -math.inf if shown else self.number(step, terms)
-                zero = bias.name or self.make("new_zeros.default", self.read(self.scores.queries), [])
-                rank = max(bias.rank, step.value.meta["val"].dim())
-                bias = _Mask(self.make("masked_fill.Scalar", zero, self.read(step.value), number), rank)
+                zero = bias.name or self.make("new_zeros.default", self.read(self.scores.left), [])
+                bias = bias.with_(self.make("masked_fill.Scalar", zero, self.read(step.value), number), step.value)
             elif bias.name and step.kind in ("factor", "divisor"):
                 op = "mul.Tensor" if step.kind == "factor" else "div.Tensor"
                 bias = bias._replace(name=self.make(op, bias.name, self.read(step.value)))
@@ -185,13 +196,13 @@ class _Call:
         name, fake = self.read(term), term.meta["val"]
         if fake.dtype != self.fake.dtype:
             if fake.dtype.itemsize >= self.fake.dtype.itemsize and not _is_exact(term):
-                raise Refused(f"a term in the dtype of {text_of(self.scores.queries)}", text_of(term), at=step.node)
-            name = self.make("to.dtype", name, f"dtype_of({self.read(self.scores.queries)})")
+                raise Refused(f"a term in the dtype of {text_of(self.scores.left)}", text_of(term), at=step.node)
+            name = self.make("to.dtype", name, f"dtype_of({self.read(self.scores.left)})")
         if step.number != 1:
             minus = step.number == -1
             name = self.make("neg.default", name) if minus else self.make("mul.Tensor", name, float(step.number))
         name = self.make("add.Tensor", bias.name, name) if bias.name else name
-        return _Mask(name, max(bias.rank, fake.dim()))
+        return bias.with_(name, term)
 
     def view(self, bias: _Mask, shape: str, step: Step) -> tuple[_Mask, str]:
         """Views the mask as the model views its scores; `shape` is zeros of their shape, with one key."""
@@ -199,25 +210,25 @@ class _Call:
         if self.scores.of("turn") or not same_sizes(fake.shape[-1:], source.meta["val"].shape[-1:]):
             raise Refused("a view that leaves the axis of keys", text_of(step.node), at=step.node)
         op = op_name(step.node.target).removeprefix("aten.")
+        narrow = [[*given[0][:-1], 1]] if isinstance(given[0], list | tuple) else given
         if not shape:
-            first = self.make("slice.Tensor", self.read(self.scores.queries), -1, 0, 1)
+            first = self.make("slice.Tensor", self.read(self.scores.left), -1, 0, 1)
             shape = self.make("zeros_like.default", first)
         if bias.name:
             whole = self.make("add.Tensor", shape, bias.name)
-            bias = _Mask(self.make(_copied(op), whole, *map(self.term, given)), fake.dim())
-        if isinstance(given[0], list | tuple):
-            given = [[*given[0][:-1], 1]]
-        return bias, self.make(_copied(op), shape, *map(self.term, given))
+            bias = _Mask(self.reshape(op, whole, given if bias.keys else narrow), fake.dim(), bias.keys)
+        return bias, self.reshape(op, shape, narrow)
 
-    def term(self, value: Any) -> str:
-        """Returns an argument of a view as lines write it."""
-        return repr(value) if isinstance(value, int) else self.read(list(value) if isinstance(value, tuple) else value)
+    def reshape(self, op: str, name: str, given: list[Any]) -> str:
+        """Writes a view, which may have to copy."""
+        terms = [repr(value) if isinstance(value, int) else self.read(value) for value in given]
+        return self.make("reshape.default" if op == "view.default" else op, name, *terms)
 
     def spread(self, mask: _Mask) -> _Mask:
         """Gives a mask the axes that kernels ask for: two at least, and four with queries of four."""
         wanted = 4 if self.fake.dim() == 4 and mask.rank == 3 else 2
         while mask.rank < wanted:
-            mask = _Mask(self.make("unsqueeze.default", mask.name, 0), mask.rank + 1)
+            mask = mask._replace(name=self.make("unsqueeze.default", mask.name, 0), rank=mask.rank + 1)
         return mask
 
     def number(self, fill: Step, terms: Range) -> float:
@@ -265,10 +276,6 @@ def _is_exact(node: Node) -> bool:
     narrow: int = node.all_input_nodes[0].meta["val"].dtype.itemsize
     wide: int = node.meta["val"].dtype.itemsize
     return narrow < wide
-
-
-def _copied(op: str) -> str:
-    return "reshape.default" if op == "view.default" else op
 
 
 def _range(scores: Scores, workspace: Workspace, *, fills: bool) -> Range:

@@ -46,8 +46,8 @@ class Scores:
 
     Attributes:
         product: the product of queries and keys.
-        left, right: its operands, [..., queries, width] and [..., width, keys], or the other way about where a turn
-            follows.
+        left: [..., queries, width], or keys where a turn follows.
+        right: the other ones, [..., width, keys]; as left where the product is a linear.
         steps: what is done to the product, in order.
         nodes: every op of them, the product first.
     """
@@ -69,14 +69,9 @@ class Scores:
         return len(self.of("turn")) % 2 == 1
 
     @property
-    def queries(self) -> Node:
-        """What queries are computed from: [..., queries, width], transposed where scores are turned."""
-        return self.right if self.turned else self.left
-
-    @property
-    def keys(self) -> Node:
-        """What keys are computed from: [..., width, keys], transposed where scores are turned."""
-        return self.left if self.turned else self.right
+    def is_linear(self) -> bool:
+        """Whether the product is that with `right` transposed."""
+        return op_name(self.product.target) == "aten.linear.default"
 
     def of(self, kind: Kind) -> list[Step]:
         """Returns the steps of one kind."""
@@ -124,9 +119,9 @@ class _Reader:
 
 def _product(node: Node, given: Mapping[str, Any]) -> Scores | None:
     name = op_name(node.target)
-    if name in ("aten.matmul.default", "aten.bmm.default"):
-        queries, keys = (given[key] for key in ("self", "other" if "other" in given else "mat2"))
-        return Scores(node, queries, keys, nodes=(node,))
+    if name in PRODUCTS or (name == "aten.linear.default" and given["bias"] is None):
+        left, right = (node.all_input_nodes * 2)[:2]
+        return Scores(node, left, right, nodes=(node,))
     if name == "aten.baddbmm.default":
         scores = Scores(node, given["batch1"], given["batch2"], nodes=(node,))
         scores = scores.then(Step("scale", node, given["alpha"]))
@@ -162,6 +157,7 @@ def _ways(node: Node, given: Mapping[str, Any]) -> Iterator[tuple[Any, *tuple[St
         yield one, Step("cast", node)
 
 
+PRODUCTS = ("aten.matmul.default", "aten.bmm.default", "aten.mm.default")
 VIEWS = (
     "aten.view.default",
     "aten.reshape.default",
