@@ -15,6 +15,8 @@ from fuseconv.matching.pattern import compile_rule
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.search import Index
+from fuseconv.matching.synonyms import functional as functional_of
+from fuseconv.matching.synonyms import synonym
 from fuseconv.proof.example import example_program
 from fuseconv.rulebook.rule import Rule
 
@@ -294,12 +296,12 @@ def write_only_to_its_own(self, x):
     [
         (write_to_a_view, {}),
         (write_to_an_input, {}),
-        (write_after, {"add-in-place": 1}),
+        (write_after, {"in-place": 1}),
         (write_between, {}),
         (write_to_a_buffer, {"linear-act": 1}),
         (write_through_dropout, {}),
-        (write_in_a_chain, {"add-in-place": 1, "linear-residual": 1, "relu-in-place": 1}),
-        (write_only_to_its_own, {"bias-act": 1, "relu-in-place": 1}),
+        (write_in_a_chain, {"in-place": 2, "linear-residual": 1}),
+        (write_only_to_its_own, {"bias-act": 1, "in-place": 1}),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -311,3 +313,36 @@ def test_writes_in_place(default_rules, forward, counts):
     found = plan(program, default_rules, device="cpu", targets=())
     assert found.counts() == counts
     torch.testing.assert_close(run(rewrite(program, found)), run(program))
+
+
+SYNONYMS = {
+    "multiply": (lambda x: torch.multiply(x, 2), "aten.mul.Tensor"),
+    "subtract": (lambda x: torch.subtract(x, 2), "aten.sub.Tensor"),
+    "true_divide": (lambda x: torch.true_divide(x, x), "aten.div.Tensor"),
+    "clip": (lambda x: torch.clip(x, 1, 6), "aten.clamp.default"),
+    "expit": (torch.special.expit, "aten.sigmoid.default"),
+    "max": (lambda x: torch.max(x, -x), "aten.maximum.default"),
+    "greater": (lambda x: torch.greater(x, 0.5), "aten.gt.Scalar"),
+    "concat": (lambda x: torch.concat([x, x]), "aten.cat.default"),
+    "swapaxes": (lambda x: torch.swapaxes(x, 0, 1), "aten.t.default"),
+    "multiply in place": (lambda x: x.clone().multiply_(3), "aten.mul.Tensor"),
+    "clip in place": (lambda x: x.clone().clip_(1, 6), "aten.clamp.default"),
+    "threshold in place": (lambda x: functional.threshold(x.clone(), 1.0, 2.0, True), "aten.threshold.default"),
+    "elu in place": (lambda x: functional.elu(x.clone(), inplace=True), "aten.elu.default"),
+    "hardswish in place": (lambda x: functional.hardswish(x.clone(), inplace=True), "aten.hardswish.default"),
+}
+
+
+@pytest.mark.parametrize("name", SYNONYMS)
+def test_an_op_by_another_name_is_the_op(default_rules, name):
+    function, op = SYNONYMS[name]
+    program = capture(Function(lambda _, x: function(x)), torch.randn(3, 8))
+    result = rewrite(program, plan(program, default_rules, device="cpu", targets=()))
+    assert op in [str(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
+    torch.testing.assert_close(run(result), run(program), rtol=0, atol=0)
+
+
+def test_what_draws_or_reshapes_in_place_has_no_other_name():
+    ops = [torch.ops.aten.normal_.default, torch.ops.aten.dropout_.default, torch.ops.aten.transpose_.default]
+    ops += [torch.ops.aten.copy_.default, torch.ops.aten.relu.default, torch.ops.aten.max.dim]
+    assert [functional_of(op) or synonym(op) for op in ops] == [None] * len(ops)

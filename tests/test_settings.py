@@ -68,12 +68,12 @@ def test_every_command_with_the_option_takes_it(project, capsys):
 def test_the_command_line_wins(project, capsys):
     root = project('rules = "own.json"\nno-rule = ["own-relu"]')
     status, found = run(
-        capsys, "explain", str(root / "m.pt2"), "--rules", "rules/default.json", "--no-rule", "relu-in-place"
+        capsys, "explain", str(root / "m.pt2"), "--rules", "rules/default.json", "--no-rule", "in-place"
     )
     assert (status, found["result"]["fusions"]) == (0, [])
     settings = found["result"]["settings"]
     assert settings["rules"] == {"value": "rules/default.json", "from": "command line"}
-    assert settings["no-rule"] == {"value": ["relu-in-place"], "from": "command line"}
+    assert settings["no-rule"] == {"value": ["in-place"], "from": "command line"}
     assert settings["device"] == {"value": "cpu", "from": "default"}
 
 

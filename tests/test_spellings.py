@@ -96,6 +96,11 @@ LINEAR = {
     "transpose": lambda m, x: torch.matmul(x, m.w.transpose(0, 1)).add(m.b),
     "separate bias": lambda m, x: F.linear(x, m.w) + m.b,
     "two biases": lambda m, x: F.linear(x, m.w, m.b) + m.b,
+    "einsum": lambda m, x: torch.einsum("bd,ed->be", x, m.w) + m.b,
+    "einsum of [in, out]": lambda m, x: torch.einsum("...d,de->...e", x, m.v) + m.b,
+    "tensordot": lambda m, x: torch.tensordot(x, m.v, 1) + m.b,
+    "tensordot of [out, in]": lambda m, x: m.b + torch.tensordot(x, m.w, ([1], [-1])),
+    "inner": lambda m, x: torch.inner(x, m.w) + m.b,
     "Conv1D": lambda m, x: torch.addmm(m.b, x.view(-1, x.size(-1)), m.v).view(*x.size()[:-1], 6),
 }
 LAYER_NORM = {
@@ -158,6 +163,43 @@ CASTS = {
     "twice": lambda m, x: m.g * (x.float() * torch.rsqrt(mean(x.float().square()) + 1e-6)).to(x.dtype),
     "of the mean": lambda m, x: m.g * (x * torch.rsqrt(mean(x.float() ** 2) + 1e-6)).to(x.dtype),
     "of the factor": lambda m, x: m.g * (x * torch.rsqrt(mean(x.float() ** 2) + 1e-6).to(x.dtype)),
+}
+
+
+def deviation(x):
+    return x - x.mean(1, keepdim=True)
+
+
+CHANNEL_NORMS = {
+    "pow": (lambda m, x: deviation(x) / torch.sqrt(deviation(x).pow(2).mean(1, True) + 1e-6), "layer_norm"),
+    "square": (lambda m, x: deviation(x) * torch.rsqrt(deviation(x).square().mean(1, True) + 1e-6), "layer_norm"),
+    "var": (lambda m, x: deviation(x) / torch.sqrt(x.var(1, unbiased=False, keepdim=True) + 1e-6), "layer_norm"),
+    "correction": (lambda m, x: deviation(x) / (x.var(1, correction=0, keepdim=True) + 1e-6) ** 0.5, "layer_norm"),
+    "rms": (lambda m, x: x * torch.rsqrt(x.square().mean(1, True) + 1e-6), "rms_norm"),
+}
+"""Of images [batch, channels, height, width], over the channels."""
+
+CHANNELS = {
+    "none": lambda m, y: y,
+    "parameters": lambda m, y: y * m.scales,
+    "None": lambda m, y: m.g[:, None, None] * y + m.e[:, None, None],
+    "view": lambda m, y: y * m.g.view(1, -1, 1, 1) + m.e.reshape(1, 8, 1, 1),
+}
+
+
+def response(m, x, axes, channels):
+    norm = x.norm(p=2, dim=axes, keepdim=True)
+    return x * (norm / (norm.mean(channels, keepdim=True) + 1e-6))
+
+
+RESPONSE_NORM = {
+    "ConvNeXt": lambda m, x: m.thirds * response(m, x, (1, 2), -1) + m.others + x,
+    "addcmul": lambda m, x: x + torch.addcmul(m.shifts[None], m.scales, response(m, x, (2, 3), 1)),
+    "channels first": lambda m, x: m.scales * response(m, x, (2, 3), 1) + m.shifts + x,
+}
+TOGETHER = {
+    "q, k": lambda m, x: torch.cat([F.linear(x, m.w), F.linear(x, m.w2)], -1),
+    "q, k, v": lambda m, x: torch.cat([F.linear(x, m.w, m.b), F.linear(x, m.w2, m.b2), F.linear(x, m.w3, m.b3)], 1),
 }
 
 
@@ -287,7 +329,8 @@ class Constants(torch.nn.Module):
         super().__init__()
         self.function = function
         weights = {"w": (6, 8), "v": (8, 6), "b": (6,), "g": (8,), "e": (8,), "added": (5, 5)}
-        weights |= {"scales": (1, 8, 1, 1), "shifts": (8, 1, 1)}
+        weights |= {"scales": (1, 8, 1, 1), "shifts": (8, 1, 1), "w2": (4, 8), "w3": (2, 8), "b2": (4,), "b3": (2,)}
+        weights |= {"thirds": (3,), "others": (1, 1, 1, 3)}
         for seed, (name, shape) in enumerate(weights.items()):
             self.register_parameter(name, torch.nn.Parameter(draw(shape, dtype, seed), requires_grad=False))
         self.norm = torch.nn.GroupNorm(2, 8, dtype=dtype).requires_grad_(False)
@@ -324,6 +367,37 @@ def test_a_spelling_ends_as_one_op(function, inputs, ops, dtype, canonical_rules
     torch.testing.assert_close(actual, expected)
     if dtype == torch.float64:
         torch.testing.assert_close(actual, run_in_float64(program, program.examples))
+
+
+@pytest.mark.parametrize("weight", CHANNELS)
+@pytest.mark.parametrize("name", CHANNEL_NORMS)
+def test_a_norm_of_the_channels_of_images_is_one_of_rows(name, weight, canonical_rules):
+    (norm, op), affine = CHANNEL_NORMS[name], CHANNELS[weight]
+    function = lambda m, x: affine(m, norm(m, x))  # noqa: E731
+    program, result = fused(function, images(torch.float64), torch.float64, canonical_rules)
+    called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
+    bias = ["aten.add.Tensor"] if op == "rms_norm" and weight in ("None", "view") else []
+    permute = "aten.permute.default"
+    assert called == [permute, f"aten.{op}.default", *bias, permute, "aten.contiguous.default"]
+    torch.testing.assert_close(programs.run(result), programs.run(program))
+
+
+@pytest.mark.parametrize("name", RESPONSE_NORM)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_response_norm_reads_its_input_twice(name, dtype, default_rules):
+    program, result = fused(RESPONSE_NORM[name], images(dtype), dtype, default_rules)
+    (name,) = result.exported.graph_signature.user_inputs
+    (x,) = (node for node in result.exported.graph.nodes if node.name == name)
+    assert [op_name(node.target) for node in x.users] == ["aten.linalg_vector_norm.default", "fuseconv.mul_add.default"]
+    torch.testing.assert_close(programs.run(result), programs.run(program))
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_linears_that_are_concatenated_are_one(name, canonical_rules):
+    program, result = fused(TOGETHER[name], vectors(torch.float64), torch.float64, canonical_rules)
+    called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
+    assert called == ["aten.linear.default"]
+    torch.testing.assert_close(programs.run(result), programs.run(program))
 
 
 @pytest.mark.parametrize("name", SUM_SQUARED)

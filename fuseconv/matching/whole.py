@@ -1,4 +1,4 @@
-"""What no pattern can say, because it is about the graph as a whole: constants in disguise, and ops called twice."""
+"""What no pattern can say: constants in disguise, ops called twice, and families of ops that have another name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_return
 from fuseconv.matching.match import Fit, Site, check_apart, settle
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.search import Index
+from fuseconv.matching.synonyms import functional, synonym
 from fuseconv.rulebook.predicates import Refused
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
@@ -62,10 +63,37 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Site]:
                 yield site
 
 
-def _restated(
-    index: Index, rule: Rule, matched: Sequence[Node], results: Mapping[Node, Node], *, constant: bool
+def synonyms(index: Index, rule: Rule) -> Iterator[Site]:
+    """Yields the calls of ops that are other ops by another name."""
+    return _renamed(index, rule, synonym)
+
+
+def in_place(index: Index, rule: Rule) -> Iterator[Site]:
+    """Yields the elementwise ops that write memory which nothing else sees."""
+    return _renamed(index, rule, functional)
+
+
+def _renamed(
+    index: Index, rule: Rule, name: Callable[[torch._ops.OpOverload], torch._ops.OpOverload | None]
 ) -> Iterator[Site]:
-    """The matched ops written out as lines, each once; `results` says which value stands for which."""
+    for node in index.workspace.graph.nodes:
+        if is_call(node) and (op := name(node.target)) is not None:
+            yield from _restated(index, rule, [node], {node: node}, constant=False, op=op)
+
+
+def _restated(
+    index: Index,
+    rule: Rule,
+    matched: Sequence[Node],
+    results: Mapping[Node, Node],
+    *,
+    constant: bool,
+    op: torch._ops.OpOverload | None = None,
+) -> Iterator[Site]:
+    """The matched ops written out as lines, each once; `results` says which value stands for which.
+
+    `op` is what to call in their place.
+    """
     captures: dict[str, Any] = {}
     lines: list[Line] = []
     inner = set(matched)
@@ -85,7 +113,7 @@ def _restated(
     for node in matched:
         if results.get(node, node) is node:
             kwargs = tuple((name, term(value)) for name, value in node.kwargs.items())
-            call = Call(str(node.target), tuple(term(value) for value in node.args), kwargs)
+            call = Call(str(op or node.target), tuple(term(value) for value in node.args), kwargs)
             lines.append(Line((node.name,), False, call, constant))
         else:
             lines.append(Line((node.name,), False, Name(results[node].name)))
@@ -156,5 +184,7 @@ FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Site | NearMiss]]] = {
     "attention": attention,
     "constants": constants,
     "duplicates": duplicates,
+    "in-place": in_place,
+    "synonyms": synonyms,
 }
 """What `finds` may say, and how it is found."""

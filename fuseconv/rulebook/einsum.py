@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 
@@ -42,6 +43,24 @@ def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None
         [other.index(axis) for axis in (*batch, *summed, *columns)],
         [made.index(axis) for axis in out],
     )
+
+
+def collapsed(equation: str) -> str | None:
+    """Returns an equation with what leads its first operand and its result as `...`, None where these differ in it.
+
+    The other letters are renamed in the order they come: `bnd,ed->bne` is `...a,ba->...b`.
+    """
+    found = re.fullmatch(r"(\.\.\.)?(\w+),(\w+)->(\.\.\.)?(\w*)", equation)
+    if found is None or found[1] != found[4]:
+        return None
+    first, second, result = found[2], found[3], found[5]
+    lead = 0
+    while first[lead : lead + 1] == result[lead : lead + 1] != "" and first[lead] not in second:
+        lead += 1
+    terms = (first[lead:], second, result[lead:])
+    letters = dict.fromkeys("".join(terms))
+    names = {letter: chr(ord("a") + at) for at, letter in enumerate(letters)}
+    return "...{},{}->...{}".format(*("".join(names[one] for one in term) for term in terms))
 
 
 def _axes(term: str, dots: list[str]) -> list[str]:

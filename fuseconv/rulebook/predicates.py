@@ -10,6 +10,7 @@ imported inside the functions: a rule file is read without it.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -158,6 +159,15 @@ def _as_product(equation: Any, a: Any, b: Any) -> Any:
     return product
 
 
+def rows_of(_: Constants, equation: Any) -> str:
+    """An einsum's equation, what leads its first operand and its result as `...`: `'...a,ba->...b'` is a linear."""
+    from fuseconv.rulebook.einsum import collapsed
+
+    if (found := collapsed(letters_of(_, equation))) is None:
+        raise Refused("an equation of two operands", text_of(equation))
+    return found
+
+
 def product_of(_: Constants, a: Any, b: Any) -> float:
     """The product of two numbers."""
     is_number(_, a, b)
@@ -172,13 +182,9 @@ def sum_of(_: Constants, a: Any, b: Any) -> Any:
 
 def share_of(_: Constants, x: Any, axes: Any) -> float:
     """What a sum along axes is multiplied by to be a mean: 1 / how many elements they hold."""
-    if not isinstance(axes, list | tuple) or not axes:
-        raise Refused("a list of axes", text_of(axes))
-    count: Any = 1
-    for axis in axes:
-        count = count * size(_, x, axis)
+    count: Any = math.prod(size(_, x, axis) for axis in axes) if isinstance(axes, list | tuple) and axes else 0
     if not isinstance(count, int) or count == 0:
-        raise Refused("a size that is a number", text_of(x))
+        raise Refused("axes of sizes that are numbers", text_of(x))
     return 1 / count
 
 
@@ -276,6 +282,13 @@ def is_parameter(constants: Constants, *operands: Any) -> None:
             raise Refused("a parameter of the model", text_of(operand))
 
 
+def is_vector(_: Constants, *operands: Any) -> None:
+    """Each is a tensor of which one axis at most is longer than 1."""
+    for operand in operands:
+        if sum(not isinstance(length, int) or length != 1 for length in _fake(operand).shape) > 1:
+            raise Refused("a tensor of one axis longer than 1", text_of(operand))
+
+
 def is_scalar(constants: Constants, c: Any) -> None:
     """A constant tensor of no dims: a Python number in disguise."""
     tensor = constants.constant(c)
@@ -326,12 +339,13 @@ def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable
 
 _OF_EINSUM = (einsum_left, einsum_result, einsum_right)
 _OF_MASKS = (hides_no_row, hides_nothing, hides_the_future, is_never_true)
-_OF_LITERALS = (divides, *_OF_EINSUM, gelu_of, has_sizes, is_number, letters_of, product_of, share_of, sum_of)
+_OF_LITERALS = (divides, *_OF_EINSUM, gelu_of, has_sizes, is_number, letters_of, product_of, rows_of, share_of, sum_of)
 _OF_MORE = (*_OF_LITERALS, read_only_by, same_kind)  # operands that need not be tensors
 
-_VALUES = (dtype, dtype_of, *_OF_EINSUM, gelu_of, letters_of, number_of, product_of, rank, share_of, size, sum_of)
-_OF_TENSORS = (is_contiguous, is_floating, is_parameter, is_scalar, is_tensor, same_kind, same_shape, same_value)
-_TESTS = (divides, has_sizes, *_OF_MASKS, is_number, read_only_by, *_OF_TENSORS)
+_OF_NUMBERS = (number_of, product_of, rows_of, share_of, sum_of)
+_VALUES = (dtype, dtype_of, *_OF_EINSUM, gelu_of, letters_of, *_OF_NUMBERS, rank, size)
+_OF_KINDS = (is_contiguous, is_floating, is_parameter, is_scalar, is_tensor, is_vector)
+_TESTS = (divides, has_sizes, *_OF_MASKS, is_number, read_only_by, *_OF_KINDS, same_kind, same_shape, same_value)
 
 FUNCTIONS: Mapping[str, Function] = _register(_VALUES + _TESTS, _VALUES)
 """Every function a rule may call, by name."""
