@@ -117,3 +117,25 @@ def test_what_a_step_leaves_without_readers_hinders_no_later_step(function, defa
     pairs = zip(pytree.tree_leaves(programs.run(rewritten)), pytree.tree_leaves(programs.run(program)), strict=True)
     for actual, expected in pairs:
         torch.testing.assert_close(actual, expected)
+
+
+WRITES = {
+    "a result that nothing reads": lambda x: (torch.relu_(x + 1), x * 2)[1],
+    "a view written, and its base read": lambda x: _written(x, lambda base: base.transpose(0, 1).mul_(2.0)),
+    "the base written, and read": lambda x: _written(x, lambda base: base.sigmoid_()),
+    "an item written": lambda x: _written(x, lambda base: base[:, :1].add_(1.0)),
+}
+
+
+def _written(x, write):
+    base = x + 1
+    write(base)
+    return base * 3
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_whose_result_nothing_reads_is_tried_as_any_other(name, default_rules):
+    program = programs.capture(programs.Function(lambda _, x: WRITES[name](x)), torch.randn(5, 4))
+    found = checked_plan(program, default_rules, device="cpu", targets=())
+    assert [miss.reason for miss in found.rejected] == []
+    torch.testing.assert_close(programs.run(rewrite(program, found)), programs.run(program))

@@ -14,6 +14,7 @@ from saved_models import (
     Convolution,
     Perceptron,
     Tied,
+    edit_zip,
     made,
     options_for,
     run,
@@ -286,3 +287,18 @@ def test_unknown_trust_dtype_and_device():
         Options(dtype="f8")
     with pytest.raises(UsageError, match="--device"):
         Options(device="tpu")
+
+
+def test_torchscript_whose_source_is_no_text_is_an_error_in_words(saved, tmp_path):
+    """torch quotes the bytes in its own message, which Python then cannot decode."""
+
+    def edit(members):
+        for name in members:
+            if name.endswith(".py"):
+                members[name] = members[name].replace(b"def forward", b"def \x80\xff")
+
+    path = tmp_path / "model.pt"
+    shutil.copy(saved[Perceptron, "scripted"], path)
+    edit_zip(path, edit)
+    with pytest.raises(UpstreamError, match="cannot read the archive"):
+        read(path, options=options_for(Perceptron, "scripted"))

@@ -73,12 +73,14 @@ def _place(plan: Plan, number: int, inside: str = "") -> str:
     return f"step {number} of the plan, rule {plan.steps[number].rule} (/steps/{number}{inside})"
 
 
-def apply(workspace: Workspace, step: Step) -> None:
+def apply(workspace: Workspace, step: Step, *, clean: bool = True) -> None:
     """Executes one step.
 
     Args:
         workspace: the graph.
         step: the step.
+        clean: whether what nothing reads afterwards goes at once. A later step may rely on it: who leaves it for a
+            look cleans the graph before the next step.
 
     Raises:
         Refused: the step does not fit the graph; then nothing is changed.
@@ -126,7 +128,8 @@ def apply(workspace: Workspace, step: Step) -> None:
         workspace.erase(node)
     for node, fake in downstream.items():
         workspace.relay(node, fake)
-    workspace.clean()  # what nothing reads any more: a later step may rely on it, whoever executes the plan
+    if clean:
+        workspace.clean()
 
 
 def _matched(workspace: Workspace, name: str, op: str) -> Node:

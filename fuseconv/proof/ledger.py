@@ -100,7 +100,7 @@ class Ledger:
         old: dict[Node, Node] = {}
         for node in matched:
             old[node] = self._add(node.target, node, lambda used: old.get(used) or self._copies[used], point)
-        apply(workspace, step)
+        apply(workspace, step, clean=False)  # what nothing reads is still to be seen here
         made: set[Node] = set()
         new = [self._adopt(workspace.current(node), point, made) for node in results]
         inner, outputs = (set(old.values()), made), ([old[node] for node in results], new)
@@ -114,6 +114,7 @@ class Ledger:
         )
         point = max([point, *(node.next for node in read)])  # of a duplicate's operand there may be others, made later
         writes = any(node.target._schema.is_mutable for node in matched if is_call(node))  # type: ignore[union-attr]
+        workspace.clean()
         return Excerpt(step, before, after, tuple(read), min(self._copies[node] for node in matched), point, writes)
 
     def _needed(self, ends: Sequence[Node], inner: set[Node]) -> set[Node]:

@@ -27,7 +27,7 @@ def load(path: Path, options: Options) -> Loaded:
     options.require("torchscript", "a TorchScript archive", str(path))
     try:
         script = torch.jit.load(path, map_location=options.device).eval()  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # a UnicodeDecodeError where it cannot put its own error into words
         raise UpstreamError(
             f"torch cannot read the archive: {error}", where=str(path), fix="save it again with torch.jit.save"
         ) from error
