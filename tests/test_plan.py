@@ -12,6 +12,7 @@ from fuseconv.errors import FileError, RuleError
 from fuseconv.matching.plan import Plan, plan, read_plan
 from fuseconv.proof.example import example_program
 from fuseconv.rulebook.rule import Rule
+from fuseconv.targets import TARGETS
 
 
 def rule(name, match, replace, stage="fuse", **changes):
@@ -69,6 +70,8 @@ def test_rules_that_feed_each_other_through_other_ops_are_stopped():
     assert time.perf_counter() - start < 20
 
 
+EXP = (["y = aten.exp.default(x)"], ["y = aten.special_exp2.default(x)"])
+
 LIMITED = rule("limited", ["y = aten.neg.default(x)"], ["y = aten.mul.Tensor(x, -1)"])
 
 
@@ -87,7 +90,24 @@ LIMITED = rule("limited", ["y = aten.neg.default(x)"], ["y = aten.mul.Tensor(x, 
 def test_a_rule_limits_itself(limits, kwargs, applies):
     limited = LIMITED.model_copy(update=limits)
     program = example_program(["x: f64[n]", "y = aten.neg.default(x)", "return y"])
-    assert bool(plan(program, [limited], **kwargs).steps) == applies
+    found = plan(program, [limited], **kwargs)
+    assert bool(found.steps) == applies
+    silent = applies or not kwargs["targets"]
+    assert [miss.reason for miss in found.misses] == (
+        [] if silent else ["rule limited is for onnx; this conversion also writes aoti"]
+    )
+
+
+def test_a_rule_may_name_every_target_and_gives_way_where_it_is_not_for_all(tmp_path):
+    every = rule("every", *EXP, targets=list(TARGETS))
+    some = rule("some", *EXP, targets=["export", "onnx-plugin"])
+    program = example_program(["x: f64[n]", "y = aten.exp.default(x)", "return y"])
+    found = plan(program, [some, every], device="cpu", targets=list(TARGETS))
+    assert found.counts() == {"every": 1}
+    assert (
+        "some is for export, onnx-plugin; this conversion also writes aoti, onnx, torchscript" in found.misses[0].reason
+    )
+    assert plan(program, [some, every], device="cpu", targets=["onnx-plugin"]).counts() == {"some": 1}
 
 
 def test_misses_that_say_nothing_are_left_out(default_rules):

@@ -28,6 +28,7 @@ class NearMiss:
         ops: how many it has.
         words: what was expected, and found.
         refused: whether the pattern fits, and may not be replaced.
+        rejected: whether it is left alone for what a trial, or an error that nothing foresaw, has shown.
     """
 
     rule: Rule
@@ -37,6 +38,7 @@ class NearMiss:
     ops: int
     words: Words
     refused: bool = False
+    rejected: bool = False
 
     @property
     def miss(self) -> Miss:
@@ -53,4 +55,5 @@ class NearMiss:
             matched=self.found,
             ops=self.ops,
             refused=self.refused,
+            rejected=self.rejected,
         )

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from torch.fx import Node
 
 from fuseconv.capture import Program
-from fuseconv.errors import RuleError
+from fuseconv.errors import FuseconvError, RuleError, is_out_of_memory
 from fuseconv.matching.bindings import to_binding
 from fuseconv.matching.graph import Workspace, map_nodes, op_name, source_line
 from fuseconv.matching.loops import check_loops
@@ -23,6 +23,7 @@ from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern, compile_rule
 from fuseconv.matching.rewrite import apply
 from fuseconv.matching.steps import Miss, Plan, Step, read_plan
+from fuseconv.matching.unforeseen import StepError
 from fuseconv.matching.worklist import Worklist
 from fuseconv.rulebook.predicates import Refused
 from fuseconv.rulebook.rule import STAGES, Rule
@@ -39,6 +40,9 @@ RECENT = 50
 APPLICATIONS_PER_NODE = 20
 """The most applications of rules in one stage, for each node of the program."""
 
+
+UNFORESEEN = 20
+"""The most sites that are left alone because a step ended in an error that nothing foresaw."""
 
 SiteKey: TypeAlias = tuple[str, tuple[str, ...]]
 """What a site is called in every plan of one program: the rule, the matched nodes."""
@@ -59,7 +63,8 @@ def plan(
         program: the captured program; it is not changed.
         rules: the rules, in the order that breaks ties.
         device: `cpu` or `cuda`; rules for other devices are left out.
-        targets: the targets the result is written to; a rule limited to some must allow all of them.
+        targets: the targets the result is written to; a rule limited to some must allow all of them, else its sites are
+            misses.
         allow: names of rules that change numbers and are wanted all the same.
         rejected: sites to leave alone, and why.
 
@@ -69,15 +74,33 @@ def plan(
     Raises:
         RuleError: a rule does not fit the ops of this process, or rules feed each other.
     """
-    used = [rule for rule in rules if _is_for(rule, device, targets, allow)]
+    left = dict(rejected)
+    for _ in range(UNFORESEEN):
+        try:
+            return _plan(program, rules, device, targets, allow, left)
+        except StepError as broken:  # on a graph of its own, which is thrown away
+            left[broken.key] = broken.miss
+    return _plan(program, rules, device, targets, allow, left)
+
+
+def _plan(
+    program: Program,
+    rules: Sequence[Rule],
+    device: str,
+    targets: Collection[str],
+    allow: Collection[str],
+    rejected: Mapping[SiteKey, Miss],
+) -> Plan:
+    used = [rule for rule in rules if _is_for(rule, device, allow)]
+    others = {rule.name: reason for rule in used if (reason := _others(rule, targets))}
     patterns = {rule.name: compile_rule(rule) for rule in used}
-    check_loops(patterns.values())
+    check_loops(compiled for name, compiled in patterns.items() if name not in others)
     workspace = Workspace(program.exported, trainable=program.trainable)
     steps: list[Step] = []
     misses: dict[tuple[str, str], Miss] = {}
     for stage in STAGES:
         of_stage = [(rule, patterns[rule.name]) for rule in used if rule.stage == stage]
-        for step, miss in run_stage(workspace, stage, of_stage, rejected):
+        for step, miss in run_stage(workspace, stage, of_stage, rejected, others):
             if step is not None:
                 steps.append(step)
             if miss is not None:
@@ -86,12 +109,15 @@ def plan(
     return Plan(tuple(steps), tuple(sorted(misses.values(), key=lambda miss: order[miss.rule])))
 
 
-def _is_for(rule: Rule, device: str, targets: Collection[str], allow: Collection[str]) -> bool:
-    return (
-        (rule.devices is None or device in rule.devices)
-        and (rule.targets is None or set(targets) <= set(rule.targets))
-        and (rule.allow is None or rule.allow in allow)
-    )
+def _is_for(rule: Rule, device: str, allow: Collection[str]) -> bool:
+    return (rule.devices is None or device in rule.devices) and (rule.allow is None or rule.allow in allow)
+
+
+def _others(rule: Rule, targets: Collection[str]) -> str:
+    """Says which targets are written that a rule is not for; empty where it is for all of them."""
+    others = [] if rule.targets is None else sorted(set(targets) - set(rule.targets))
+    named = ", ".join(rule.targets or ())
+    return f"rule {rule.name} is for {named}; this conversion also writes {', '.join(others)}" if others else ""
 
 
 def run_stage(
@@ -99,6 +125,7 @@ def run_stage(
     stage: str,
     rules: Sequence[tuple[Rule, tuple[Pattern, ...]]],
     rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
+    others: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Step | None, Miss | None]]:
     """Runs the rules of one stage on a graph to their fixpoint.
 
@@ -107,6 +134,7 @@ def run_stage(
         stage: the stage.
         rules: its rules, and their patterns.
         rejected: sites to leave alone, and why.
+        others: rules of which every site is left alone, and why.
 
     Yields:
         The steps as they are executed, and the misses that remain.
@@ -126,7 +154,12 @@ def run_stage(
     while True:
         keys = [(site.rule.name, tuple(workspace.name(node) for node in site.nodes)) for _, site in sites]
         yield from ((None, rejected[key]) for key in keys if key in rejected)
-        chosen, losers = _without_overlaps(site for site, key in zip(sites, keys, strict=True) if key not in rejected)
+        yield from ((None, _left_alone(site, others[site.rule.name])) for _, site in sites if site.rule.name in others)
+        chosen, losers = _without_overlaps(
+            site
+            for site, key in zip(sites, keys, strict=True)
+            if key not in rejected and site[1].rule.name not in others
+        )
         done = 0
         for step in _execute(workspace, stage, chosen):
             done += 1
@@ -162,6 +195,13 @@ def _without_overlaps(sites: Iterable[tuple[int, Site]]) -> tuple[list[Site], li
     return sorted(chosen, key=lambda site: site.nodes[-1]), losers
 
 
+def _left_alone(site: Site, reason: str) -> Miss:
+    last, count = site.nodes[-1], len(site.nodes)
+    expected, _, found = reason.partition("; ")
+    where = source_line(last)
+    return Miss(site.rule.name, last.name, reason, expected, found, where, matched=count, ops=count, refused=True)
+
+
 def _overlap(site: Site, winner: Site) -> Miss:
     shared = next(node.name for node in site.nodes if node in winner.nodes)
     other = f"a site of rule {winner.rule.name} at {winner.nodes[-1].name}"
@@ -185,11 +225,18 @@ def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterato
     """Executes sites of one round; a site that an earlier one has moved out of place waits for the next round."""
     for site in sites:
         captures = {name: map_nodes(value, workspace.current) for name, value in site.captures.items()}
+        nodes, where = tuple(workspace.name(node) for node in site.nodes), source_line(site.nodes[-1])
         try:
             step = _step(workspace, stage, site, captures)
             apply(workspace, step)
         except Refused:
             continue
+        except FuseconvError:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            raise StepError(site.rule.name, nodes, where, error) from error
         yield step
 
 

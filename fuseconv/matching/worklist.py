@@ -13,12 +13,14 @@ from typing import Any
 
 from torch.fx import Node
 
+from fuseconv.errors import FuseconvError, is_out_of_memory
 from fuseconv.matching.graph import Workspace
 from fuseconv.matching.match import Fit, Found, Site, judge, match, merged
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern
 from fuseconv.matching.product import PRODUCT
 from fuseconv.matching.search import Index
+from fuseconv.matching.unforeseen import described
 from fuseconv.matching.whole import FINDERS
 from fuseconv.rulebook.predicates import FUNCTIONS
 from fuseconv.rulebook.rule import Rule
@@ -119,7 +121,7 @@ class Worklist:
             kept.found.pop(anchor, None)
             if anchor._erased or not any(index.is_call_of(anchor, pattern.lines[-1].op) for pattern in kept.live):
                 continue
-            found = kept.found[anchor] = judge(index, kept.live, anchor)
+            found = kept.found[anchor] = _judged(index, kept, anchor)
             if not kept.looks_far:
                 for node in found.read:
                     self._readers.setdefault(node, set()).add((kept.order, anchor))
@@ -133,6 +135,22 @@ def _keep(kept: _Kept, found: Iterable[Site | NearMiss]) -> None:
     outcomes = list(found)
     kept.whole = [one for one in outcomes if isinstance(one, Site)]
     kept.refused = [one for one in outcomes if isinstance(one, NearMiss)]
+
+
+def _judged(index: Index, kept: _Kept, anchor: Node) -> Found:
+    """Asks one rule at one node. It only reads the graph, so an error that nothing foresaw costs this site alone."""
+    try:
+        return judge(index, kept.live, anchor)
+    except FuseconvError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        found = f"{described(error)}; it is left alone"
+        count = max(2, len(kept.patterns[0].lines))
+        words = lambda: ("a search that ends", found)  # noqa: E731
+        near = NearMiss(kept.rule, anchor, anchor, count, count, words, refused=True, rejected=True)
+        return Found(None, near, frozenset((anchor,)))
 
 
 def _sites(kept: _Kept) -> Iterator[Site]:

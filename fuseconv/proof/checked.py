@@ -15,10 +15,11 @@ import torch
 
 from fuseconv.capture import Program
 from fuseconv.contract import SHORT_DTYPES, TensorSpec
-from fuseconv.errors import RuleError
+from fuseconv.errors import FuseconvError, RuleError, is_out_of_memory
+from fuseconv.matching import unforeseen
 from fuseconv.matching.graph import source_line
 from fuseconv.matching.plan import SiteKey, plan
-from fuseconv.matching.steps import Miss, Plan
+from fuseconv.matching.steps import Miss, Plan, Step
 from fuseconv.proof.adversarial import Hard, draw, hard, kind
 from fuseconv.proof.ledger import Excerpt, Ledger
 from fuseconv.proof.operands import described
@@ -89,11 +90,21 @@ class _Trial:
     def wrong(self, found: Plan) -> dict[SiteKey, Miss]:
         """Returns the sites of a plan that compute something else, and how."""
         ledger = Ledger(self._program)
-        excerpts = [ledger.execute(step) for step in found.steps]
+        excerpts = []
+        for step in found.steps:
+            try:
+                excerpts.append(ledger.execute(step))
+            except Exception as error:  # noqa: BLE001 - the ledger may be half rewritten: all is made, and tried, anew
+                return {(step.rule, step.nodes): _unforeseen(step, error)}
         new = [one for one in excerpts if repr(one.step) not in self._passed and one.step.rule not in self._exempt]
         wrong = {}
         for excerpt, values in replay(self._program, ledger, new):
-            if difference := self._difference(ledger, excerpt, values):
+            try:
+                difference = self._difference(ledger, excerpt, values)
+            except Exception as error:  # noqa: BLE001 - a trial that cannot be made proves nothing: the site is left alone
+                wrong[excerpt.step.rule, excerpt.step.nodes] = _unforeseen(excerpt.step, error)
+                continue
+            if difference:
                 wrong[excerpt.step.rule, excerpt.step.nodes] = _miss(excerpt, difference)
             else:
                 self._passed.add(repr(excerpt.step))
@@ -115,6 +126,12 @@ class _Trial:
         judge = JUDGES[excerpt.step.draws]
         found = judge(excerpt.before, excerpt.after, operands, narrow=how.narrow) if operands else ""
         return f"{found}; {how}, {_given(excerpt, operands or ())}" if found else ""
+
+
+def _unforeseen(step: Step, error: Exception) -> Miss:
+    if isinstance(error, FuseconvError) or is_out_of_memory(error):
+        raise error
+    return unforeseen.miss(step.rule, step.nodes, "", error)
 
 
 def _given(excerpt: Excerpt, operands: Sequence[Any]) -> str:

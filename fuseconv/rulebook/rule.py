@@ -66,7 +66,7 @@ class Rule(BaseModel):
         strides: whether what is replaced may have `any` strides afterwards, if all its readers take them.
         draws: whether what is replaced is dropped at random and may draw `any` numbers of that distribution afterwards;
             else it draws the `same`.
-        targets: the only targets it is for; absent, all.
+        targets: the only targets it is for; absent, all. Where others are written too, its sites are left as they are.
         devices: the only devices it is for; absent, all.
         allow: it changes the numbers, and runs only with `--allow` of this name.
     """
@@ -84,7 +84,9 @@ class Rule(BaseModel):
     strides: Literal["same", "any"] = "same"
     draws: Literal["same", "any"] = "same"
     examples: Examples = Examples()
-    targets: Annotated[list[Literal["torchscript", "export", "aoti", "onnx"]], Field(min_length=1)] | None = None
+    targets: (
+        Annotated[list[Literal["torchscript", "export", "aoti", "onnx", "onnx-plugin"]], Field(min_length=1)] | None
+    ) = None
     devices: Annotated[list[Literal["cpu", "cuda"]], Field(min_length=1)] | None = None
     allow: str | None = Field(default=None, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
 
