@@ -171,6 +171,19 @@ def test_a_file_that_is_no_safetensors_is_refused(programs, bundle, tmp_path):
         assert "bug" not in done.stderr
 
 
+def test_the_program_says_how_it_is_used(programs):
+    for word in ("--help", "-h"):
+        done = subprocess.run([programs / "fuseconv-run", word], capture_output=True, text=True)
+        assert done.returncode == 0
+        assert done.stdout.startswith("Usage: fuseconv-run BUNDLE ")
+
+
+@pytest.mark.parametrize("words", [[], ["bundle"], ["bundle", "torchscript"], ["a", "b", "c", "d"]])
+def test_the_sample_says_how_it_is_used(words, programs):
+    done = subprocess.run([programs / "embed", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "usage: embed BUNDLE TARGET INPUTS.safetensors\n")
+
+
 def test_the_sample_prints_what_its_page_says(programs, bundle):
     reference = load_file(bundle / "reference.safetensors")
     inputs = bundle.parent / "inputs.safetensors"

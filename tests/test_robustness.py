@@ -5,6 +5,7 @@ The rows are a table of faults; each is made once and met by `fuseconv run` and 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -185,6 +186,28 @@ def open_its_folder(library: Path) -> str:
 def open_the_bundle(library: Path) -> str:
     library.parent.parent.chmod(0o777)
     return "everybody may write copy.fuseconv, from which code is loaded"
+
+
+@pytest.mark.parametrize("target", CPP_TARGETS)
+def test_an_artifact_that_everybody_may_write_is_refused(
+    target: str, meet: Meet, bundle_copy: Path, loaded: Callable[[], bool]
+) -> None:
+    """It is code as a library is; and of ONNX the weights beside it are part of it."""
+    artifact = bundle_copy / open_bundle(bundle_copy).targets[target]
+    beside = max(artifact.parent.iterdir())
+    beside.chmod(0o646)
+    status, said = meet(bundle_copy, target)
+    assert status == 3
+    assert f"everybody may write {beside.name}, from which code is loaded" in said
+    assert not loaded()
+
+
+def test_a_pipe_in_the_place_of_the_manifest_is_refused(meet: Meet, bundle_copy: Path) -> None:
+    (bundle_copy / "manifest.json").unlink()
+    os.mkfifo(bundle_copy / "manifest.json")
+    status, said = meet(bundle_copy, "torchscript")
+    assert status == 3
+    assert "manifest.json is damaged: it is a pipe, not a file" in said
 
 
 @pytest.mark.parametrize("target", CALLED)

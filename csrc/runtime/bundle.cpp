@@ -5,6 +5,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "files.h"
 #include "fuseconv/error.h"
 #include "sha256.h"
 
@@ -132,11 +133,12 @@ Manifest open_bundle(const fs::path& folder) {
                 folder.string(), "name the folder that convert wrote");
   }
   const fs::path path = folder / kManifest;
-  if (!fs::exists(fs::symlink_status(path))) {
+  const fs::file_status status = fs::symlink_status(path);
+  if (!fs::exists(status)) {
     throw refused(std::string(kManifest) + " is missing: this is not a bundle", path);
   }
-  if (fs::is_symlink(path)) {
-    throw refused(std::string(kManifest) + " is damaged: it is a symbolic link", path);
+  if (const std::string odd = oddity(status); !odd.empty()) {
+    throw refused(std::string(kManifest) + " is damaged: " + odd, path);
   }
   const std::string text = read(path);
   Manifest manifest;
@@ -168,14 +170,23 @@ Manifest open_bundle(const fs::path& folder) {
   return manifest;
 }
 
-void check_private(const fs::path& library) {
-  for (const fs::path& part : {library, library.parent_path(), library.parent_path().parent_path()}) {
-    const fs::perms mode = fs::status(part).permissions();
-    if ((mode & fs::perms::others_write) != fs::perms::none && (mode & fs::perms::sticky_bit) == fs::perms::none) {
-      throw Error(Kind::refused, "everybody may write " + part.filename().string() + ", from which code is loaded",
-                  part.string(), "chmod o-w " + part.string());
+void check_private(const fs::path& folder, const std::string& artifact, const std::vector<fs::path>& libraries) {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator((folder / artifact).parent_path())) {
+    if (entry.is_regular_file()) {
+      files.push_back(entry.path());
     }
   }
+  std::sort(files.begin(), files.end());
+  files.insert(files.end(), libraries.begin(), libraries.end());
+  std::vector<fs::path> all = {folder};
+  for (const fs::path& file : files) {
+    if (std::find(all.begin(), all.end(), file.parent_path()) == all.end()) {
+      all.push_back(file.parent_path());
+    }
+  }
+  all.insert(all.end(), files.begin(), files.end());
+  check_unshared(all);
 }
 
 }  // namespace fuseconv::runtime

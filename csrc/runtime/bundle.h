@@ -28,7 +28,9 @@ struct Manifest {
 // or extra.
 Manifest open_bundle(const std::filesystem::path& folder);
 
-// Checks that not everybody may write a library of a bundle, or its folders; throws Error of kind refused.
-void check_private(const std::filesystem::path& library);
+// Checks that nobody but the user may change what a target runs: its artifact with what lies beside it, the libraries
+// that it calls, and the folders that they lie in; throws Error of kind refused.
+void check_private(const std::filesystem::path& folder, const std::string& artifact,
+                   const std::vector<std::filesystem::path>& libraries);
 
 }  // namespace fuseconv::runtime

@@ -4,24 +4,31 @@
 #                      differs from release to release, so a library built elsewhere would fit one of them
 #   fuseconv-run       a program, built when asked for
 #
-# Without COMPONENTS it has both. `torch` runs TorchScript and AOTInductor, in CUDA graphs where LibTorch has CUDA, and
+# Without COMPONENTS it has `torch`, and `onnx` where that header is found. `torch` runs TorchScript and AOTInductor, in CUDA graphs where LibTorch has CUDA, and
 # needs LibTorch. `onnx` runs ONNX and needs the header onnxruntime_c_api.h, looked for in FUSECONV_ONNXRUNTIME and in the
 # system; its library is loaded when the program runs. Both need nlohmann/json.hpp, looked for in FUSECONV_JSON and in the
 # system.
 set(components ${fuseconv_FIND_COMPONENTS})
 if(NOT components)
-  set(components torch onnx)
+  set(components torch)
+  find_path(FUSECONV_ONNXRUNTIME onnxruntime_c_api.h PATH_SUFFIXES onnxruntime)
+  if(FUSECONV_ONNXRUNTIME)
+    list(APPEND components onnx)
+  else()
+    message(STATUS "fuseconv: without ONNX, whose onnxruntime_c_api.h was not found: set FUSECONV_ONNXRUNTIME")
+  endif()
 endif()
 
-find_path(FUSECONV_JSON nlohmann/json.hpp)
+# The Python package nlohmann-json lies beside fuseconv's, which has this file in share/cmake/fuseconv.
+find_path(FUSECONV_JSON nlohmann/json.hpp PATHS ${CMAKE_CURRENT_LIST_DIR}/../../../../nlohmann_json/include)
 if(NOT FUSECONV_JSON)
-  set(fuseconv_NOT_FOUND_MESSAGE "nlohmann/json.hpp was not found: install nlohmann-json3-dev, or set FUSECONV_JSON")
+  set(fuseconv_NOT_FOUND_MESSAGE "nlohmann/json.hpp was not found: install nlohmann-json3-dev, pip install nlohmann-json, or set FUSECONV_JSON")
   set(fuseconv_FOUND FALSE)
   return()
 endif()
 
 set(runtime ${CMAKE_CURRENT_LIST_DIR})
-add_library(fuseconv_runtime STATIC ${runtime}/bundle.cpp ${runtime}/contract.cpp ${runtime}/model.cpp
+add_library(fuseconv_runtime STATIC ${runtime}/bundle.cpp ${runtime}/contract.cpp ${runtime}/files.cpp ${runtime}/model.cpp
                                     ${runtime}/safetensors.cpp ${runtime}/sha256.cpp)
 add_library(fuseconv::runtime ALIAS fuseconv_runtime)
 target_compile_features(fuseconv_runtime PUBLIC cxx_std_20)

@@ -125,7 +125,7 @@ std::string ungraphed_reason(Capture capture, const std::string& device, const s
   return reason;
 }
 
-// The libraries that a target calls, in the order in which to load them. Nobody but their owner may write them.
+// The libraries that a target calls, in the order in which to load them.
 std::vector<fs::path> op_libraries(const Manifest& manifest, const std::string& target, const fs::path& folder) {
   std::vector<fs::path> libraries;
   if (target == "onnx-plugin") {
@@ -139,7 +139,6 @@ std::vector<fs::path> op_libraries(const Manifest& manifest, const std::string& 
       libraries.push_back(folder / library);
     }
   }
-  std::for_each(libraries.begin(), libraries.end(), check_private);
   return libraries;
 }
 
@@ -147,6 +146,7 @@ std::unique_ptr<Runner> load_target(const Manifest& manifest, const std::string&
                                     Capture capture) {
   const fs::path artifact = folder / manifest.targets.at(target);
   const std::vector<fs::path> libraries = op_libraries(manifest, target, folder);
+  check_private(folder, manifest.targets.at(target), libraries);
   if (is_onnx(target)) {
     return onnx(artifact, libraries.empty() ? fs::path() : libraries.front(), manifest.contract);
   }

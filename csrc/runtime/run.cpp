@@ -18,6 +18,24 @@ constexpr const char* kUsage =
     "fuseconv-run BUNDLE [--target NAME] [--cuda-graphs auto|off|on] (--inputs FILE.safetensors -o "
     "FILE.safetensors)...";
 
+constexpr const char* kHelp =
+    R"(Usage: fuseconv-run BUNDLE [OPTIONS] (--inputs FILE -o FILE)...
+
+  Run BUNDLE on the tensors in a file, and write its outputs to another. The bundle
+  is loaded once and called for every --inputs, whose outputs go to the -o beside it.
+
+Options:
+  --inputs FILE                 .safetensors, one tensor for each input.
+  -o FILE                       Where to write the outputs: .safetensors.
+  --target NAME                 aoti, torchscript, onnx-plugin, onnx. [default: the best there is]
+  --cuda-graphs auto|off|on     Whether calls are replayed from CUDA graphs. [default: off]
+  --versions                    Print the versions of LibTorch and ONNX Runtime.
+  -h, --help                    Print this.
+
+Exit status: 0 done, 2 an option or a call is wrong, 3 refused, 4 not supported here,
+  5 a tool underneath failed, 6 a file could not be read or written, 7 a bug.
+)";
+
 // For one call a capture is lost, so there is none unless it is asked for.
 Capture capture(const std::string& word) {
   if (word != "auto" && word != "on" && word != "off" && !word.empty()) {
@@ -42,6 +60,10 @@ int print_versions() {
 int run(int count, char** words) {
   if (count == 2 && std::string_view(words[1]) == "--versions") {
     return print_versions();
+  }
+  if (count == 2 && (std::string_view(words[1]) == "--help" || std::string_view(words[1]) == "-h")) {
+    std::cout << kHelp;
+    return 0;
   }
   std::string bundle, target, graphs;
   std::vector<std::string> inputs, outputs;

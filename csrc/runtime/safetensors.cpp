@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "files.h"
 #include "fuseconv/error.h"
 
 namespace fuseconv::runtime {
@@ -50,6 +51,10 @@ Tensor tensor_of(const nlohmann::json& entry, const std::vector<char>& data, con
 }  // namespace
 
 NamedTensors load_tensors(const std::filesystem::path& path) {
+  const std::filesystem::file_status status = std::filesystem::status(path);
+  if (const std::string odd = oddity(status); std::filesystem::exists(status) && !odd.empty()) {
+    throw Error(Kind::file, "the file cannot be read: " + odd, path.string(), "check path and rights");
+  }
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) {
     throw Error(Kind::file, "the file cannot be read", path.string(), "check path and rights");

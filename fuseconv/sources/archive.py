@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._export.serde.schema import SCHEMA_VERSION
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
@@ -161,7 +162,30 @@ def screen_archive(path: Path, *, checksums: bool = True) -> None:
         )
     program = read_member(path, programs[0])
     screen_program(program, f"{path}: {programs[0].name}")
+    _check_version(program, path)
     _import_tree_types(tree_types(program), path)
+
+
+def _check_version(program: bytes, path: Path) -> None:
+    """Checks that this torch reads the schema of a program: torch itself says of another that it ran into an error.
+
+    Raises:
+        RefusedError: it says none.
+        UnsupportedError: it is another.
+    """
+    version = json.loads(program)
+    version = version.get("schema_version") if isinstance(version, dict) else None
+    major = version.get("major") if isinstance(version, dict) else None
+    if not isinstance(major, int):
+        raise RefusedError(
+            "the archive's program has no schema_version", where=str(path), fix="save it again with torch.export.save"
+        )
+    if major != SCHEMA_VERSION[0]:
+        raise UnsupportedError(
+            f"the archive has version {major} of the schema, torch {torch.__version__} reads {SCHEMA_VERSION[0]}",
+            where=str(path),
+            fix="export the model with this version of torch, or convert it with the one that exported it",
+        )
 
 
 def _import_tree_types(names: frozenset[str], path: Path) -> None:

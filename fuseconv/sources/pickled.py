@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.errors import UpstreamError
+from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.files import open_plain
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.sniffing import pickle_names
@@ -19,16 +19,23 @@ def load(path: Path, options: Options) -> Loaded:
 
     Raises:
         RefusedError: pickles are not trusted; the unsafe globals are listed.
+        UnsupportedError: a class that it names cannot be imported here.
         UpstreamError: the pickle cannot be read here.
     """
     options.require("pickle", "the pickle", str(path), listed(pickle_names(path)))
     try:
         with open_plain(path) as file:
             value = torch.load(file, map_location="cpu", weights_only=False)
+    except (AttributeError, ImportError) as error:
+        raise UnsupportedError(
+            f"the pickle is of classes that are not here: {error}",
+            where=str(path),
+            fix="read it where the module's own code can be imported, or save its state dict and give --model",
+        ) from error
     except Exception as error:
         raise UpstreamError(
             f"the pickle cannot be read: {type(error).__name__}: {error}",
             where=str(path),
-            fix="read it where the module's own code can be imported, or save its state dict and give --model",
+            fix="save the module again, or save its state dict and give --model",
         ) from error
     return Loaded(value) if isinstance(value, torch.nn.Module) else fill(value, path, options)

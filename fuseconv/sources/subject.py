@@ -141,6 +141,7 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
         UsageError: there are no inputs, or they do not fit the module.
     """
     module = loaded.module
+    check_plain_tensors(dict(chain(module.named_parameters(), module.named_buffers())), str(path))
     training = any(part.training for part in module.modules())
     try:
         module.eval()
@@ -151,7 +152,6 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
         if training:
             logger.info("%s: the model was in training mode; it is converted in eval mode", path)
     module = module.requires_grad_(requires_grad=False)
-    check_plain_tensors(dict(chain(module.named_parameters(), module.named_buffers())), str(path))
     if options.dtype is not None:
         module = module.to(torch_dtype(options.dtype))
     settled = settle(loaded, path, options)

@@ -5,7 +5,11 @@
 
 using namespace fuseconv::runtime;
 
-int main(int, char** words) {
+int main(int count, char** words) {
+  if (count != 4) {
+    std::cerr << "usage: embed BUNDLE TARGET INPUTS.safetensors\n";
+    return 2;
+  }
   try {
     const Model model = Model::load(words[1], words[2]);
     for (const auto& [name, tensor] : model(load_tensors(words[3]))) {
