@@ -168,8 +168,7 @@ def cases(program: Program, *, seed: int = 0) -> list[Case]:
         chosen.append(Case(name, _drawn(program, _affordable(program, sizes), own_seed)))
     sizes = _affordable(program, example_sizes(contract))
     chosen.append(Case("zeros and large", _drawn(program, sizes, seed, "zeros and large")))
-    kinds = [kind for kind in kinds_for(contract.inputs) if kind not in SPECIAL]
-    return chosen + [_with_values(program, sizes, seed, kind) for kind in kinds]
+    return chosen + [_with_values(program, sizes, seed, kind) for kind in kinds_for(contract.inputs)]
 
 
 def _drawn(program: Program, sizes: Mapping[str, int], seed: int, kind: Values = "random") -> tuple[torch.Tensor, ...]:

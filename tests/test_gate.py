@@ -218,7 +218,7 @@ def with_nan(monkeypatch: pytest.MonkeyPatch) -> None:
         given = chosen(program, **more)
         hard = [tensor.clone() for tensor in given[0].inputs]
         hard[0].view(-1)[3] = float("nan")
-        return [*given, Case("NaN", tuple(hard), kind="special")]
+        return [*(case for case in given if case.kind == "ordinary"), Case("NaN", tuple(hard), kind="special")]
 
     monkeypatch.setattr(parity, "cases", cases)
 

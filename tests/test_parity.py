@@ -20,10 +20,12 @@ from fuseconv.contract import Contract, parse_inputs
 from fuseconv.errors import RefusedError, UsageError
 from fuseconv.parity import REFERENCE, Case, Reference, Report, cases, read_reference, refer, write_reference
 from fuseconv.targets import TARGETS, Context
+from fuseconv.values import SPECIAL
 from fuseconv.verification import verify
 
 CASES = (
     "given", "smallest", "largest batch", "largest seq", "random", "zeros and large", "all true", "all false",
+    *SPECIAL,
 )  # fmt: skip
 
 
@@ -57,7 +59,7 @@ def test_large_sizes_are_halved_until_they_are_affordable(
 
 def test_a_static_contract_has_cases_too() -> None:
     program = small_bundle.program(torch.nn.Linear(8, 4), ("x=f32[3,8]",))
-    assert [case.name for case in cases(program)] == ["given", "static", "zeros and large"]
+    assert [case.name for case in cases(program)] == ["given", "static", "zeros and large", *SPECIAL]
 
 
 def test_a_right_bundle_passes_without_the_original(bundle: Path) -> None:

@@ -136,6 +136,30 @@ def test_special_values_appear_exactly_where_the_original_has_them(
     assert bool(row.reason) is not ok
 
 
+@pytest.mark.parametrize(
+    ("actual", "original", "truth", "ok"),
+    [
+        (NAN, 0.0, 2.6, True),  # the original squared the largest number, and divided by infinity
+        (2.6, INF, 2.6, True),
+        (2.6, NAN, 2.6, True),
+        (NAN, 2.6, 2.6, False),
+        (INF, 2.6, 2.6, False),
+        (2.6, NAN, NAN, False),
+        (1.0, INF, INF, False),
+        (1.0, INF, 1e39, False),  # the dtype does not hold it
+        (NAN, 0.0, 1e-46, False),
+    ],
+)
+def test_where_the_original_itself_overflows_at_the_ends_of_the_range_nothing_is_judged(
+    actual: float, original: float, truth: float, ok: bool
+) -> None:
+    tensors = [torch.tensor([1.0, one], dtype=dtype) for one, dtype in (
+        (actual, torch.float32), (original, torch.float32), (truth, torch.float64),
+    )]  # fmt: skip
+    assert compare(*tensors, may_overflow=True).ok is ok
+    assert not compare(*tensors).ok
+
+
 def test_the_original_s_own_overflow_is_no_error_of_the_artifact() -> None:
     original = torch.tensor([INF, 1.0], dtype=torch.float16)
     assert compare(original, original, torch.tensor([70000.0, 1.0], dtype=torch.float64)).ok

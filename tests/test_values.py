@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fuseconv.capture import Program, capture
 from fuseconv.contract import Contract, TensorSpec
 from fuseconv.inputs import draw
-from fuseconv.parity import Case, cases, refer
+from fuseconv.parity import Case, cases, refer, untried_of
 from fuseconv.values import kinds_for
 
 FLOATS = ("f64", "f32", "f16", "bf16", "c64", "c128")
@@ -146,3 +146,27 @@ def test_ranges_come_from_every_kind_of_table() -> None:
     program = small_bundle.program(Indexes(), ["i=i64[n:1..9]", "j=i32[n]", "k=i64[n]"])
     assert [(spec.low, spec.high) for spec in program.contract.inputs] == [(0, 39), (0, 39), (0, 29)]
     assert found(program)["indices"].inputs[0].max() == 39
+
+
+class Refuses(nn.Module):
+    def forward(self, x: Tensor, i: Tensor) -> Tensor:
+        torch._assert_async(x.isfinite().all())
+        return x * i
+
+
+def test_a_case_that_the_original_does_not_take_is_named_with_the_reason() -> None:
+    program = small_bundle.program(Refuses(), ["x=f32[n:1..9]", "i=i64[n]"])
+    chosen = {case.name: case for case in cases(program)}
+    assert "does not take them" in chosen["NaN"].untried
+    assert not chosen["integers"].untried
+    assert {*untried_of(refer(program, cases(program)))} == {"NaN", "infinities"}
+
+
+class Truncates(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.long() + x.to(torch.int32)
+
+
+def test_what_c_leaves_undefined_is_not_tried() -> None:
+    chosen = {case.name: case for case in cases(small_bundle.program(Truncates(), ["x=f32[n:1..9]"]))}
+    assert all("undefined" in chosen[kind].untried for kind in ("NaN", "infinities", "extremes"))
