@@ -159,7 +159,12 @@ def describe(
     hashes = {rule.name: rule.sha256 for rule in known}
     return Manifest(
         fuseconv=fuseconv.__version__,
-        source=Source(form=subject.source, sha256=subject.sha256, dtype=dtype),
+        source=Source(
+            form=subject.source,
+            sha256=subject.sha256,
+            dtype=dtype,
+            original=None if program.original is None else program.original.kind,
+        ),
         contract=program.contract,
         dtype=_dtype(program),
         targets={one.target: one.path for one in written},

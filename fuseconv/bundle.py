@@ -56,15 +56,20 @@ class File(_Model):
 
 
 class Source(_Model):
-    """What was converted: the form it was read in, its hash, and the dtype that `--dtype` gave it, if any."""
+    """What was converted: the form it was read in, its hash, the dtype that `--dtype` gave it, if any.
+
+    `original` says what the bundle was proved against: the module itself, or an archive's program where there is
+    nothing else.
+    """
 
     form: str
     sha256: str
     dtype: str | None = None
+    original: Literal["module", "archive"] | None = None
 
     @model_serializer(mode="wrap")
     def _spelled(self, handler: SerializerFunctionWrapHandler) -> dict[str, str]:
-        """Leaves out a dtype that was not given: a bundle from before there was the field has one spelling still."""
+        """Leaves out what was not given: a bundle from before there was the field has one spelling still."""
         return {name: value for name, value in handler(self).items() if value is not None}
 
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from test_capture import subject_of
 from torch import Tensor, nn
 
+from fuseconv.assembly import describe
+from fuseconv.bundle import Manifest, Source
 from fuseconv.capture import capture
+from fuseconv.contract import parse_inputs
 from fuseconv.errors import UnsupportedError
+from fuseconv.matching.steps import Plan
 from fuseconv.named_sizes import named_sizes
 from fuseconv.original import Original
+from fuseconv.sources import Options, read
 
 WAYS: dict[str, tuple[Callable[[Tensor], bool], str]] = {
     "more than one row": (lambda x: x.shape[0] > 1, "a = 1"),
@@ -176,11 +182,27 @@ def test_a_transformer_encoder_is_its_slow_path() -> None:
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+def test_what_the_original_is_is_said(tmp_path: Path) -> None:
+    model = nn.Linear(8, 4).eval()
+    program = capture(subject_of(model, "x=f32[3,8]"))
+    assert program.original is not None
+    assert program.original.kind == "module"
+    torch.save(model, tmp_path / "model.pt")
+    torch.export.save(torch.export.export(model, (torch.ones(3, 8),)), tmp_path / "model.pt2")
+    options = Options(inputs=parse_inputs(["x=f32[3,8]"]), trust=frozenset({"pickle"}))
+    for name, read_as, original in (("model.pt", options, "module"), ("model.pt2", Options(), "archive")):
+        subject = read(tmp_path / name, options=read_as)
+        described = describe(subject, capture(subject), Plan(()), [], [], [], None)
+        assert described.source.original == original
+        assert Manifest.read(described.render()).source.original == original
+    assert "original" not in Source(form="pt2", sha256="").model_dump()
+
+
 def helper(x: Tensor) -> bool:
     return x.shape[0] in (23, 29)
 
 
-class Source(nn.Module):
+class Named(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x[:, :77] if self.asks(x) or helper(x) else x
         return x * 3 if x.shape[1] >= 41 else x
@@ -190,6 +212,6 @@ class Source(nn.Module):
 
 
 def test_the_numbers_of_a_model_s_source_are_found_those_of_comparisons_first() -> None:
-    found = named_sizes(nn.Sequential(nn.Linear(2, 2), Source()))
+    found = named_sizes(nn.Sequential(nn.Linear(2, 2), Named()))
     assert {*found} >= {19, 23, 29, 41, 77, 3}
     assert max(found.index(one) for one in (19, 23, 29, 41)) < min(found.index(one) for one in (77, 3))

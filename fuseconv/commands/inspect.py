@@ -38,6 +38,7 @@ def _bundle(manifest: Manifest) -> Outcome:
         "size": report.size_text(sum(file.size for file in manifest.files.values())),
         "made with": f"fuseconv {manifest.fuseconv}, torch {manifest.environment.torch}",
         "source": f"{manifest.source.form}, sha256 {manifest.source.sha256}",
+        "original": manifest.source.original or "",
     }
     return Outcome(manifest.model_dump(mode="json"), lambda console: report.print_pairs(console, pairs))
 
