@@ -105,6 +105,7 @@ class _Call:
 
     def write(self, values: Node, *, safe: bool) -> None:
         """Writes all lines."""
+        self.check_views()
         q, k = self.read(self.scores.left), self.read(self.scores.right)
         k = k if self.scores.is_linear else self.make("transpose.int", k, -2, -1)
         q, k = (k, q) if self.scores.turned else (q, k)
@@ -115,6 +116,13 @@ class _Call:
         if hidden:
             o = self.make("masked_fill.Scalar", o, hidden, 0.0 if safe else "nan")
         self.lines[-1] = self.lines[-1].replace(o, "o", 1)
+
+    def check_views(self) -> None:
+        """Checks that views leave rows of scores as they are: the softmax is taken along them."""
+        for step in self.scores.of("view"):
+            before, after = step.node.all_input_nodes[0].meta["val"].shape, step.node.meta["val"].shape
+            if self.scores.of("turn") or not same_sizes(before[-1:], after[-1:]):
+                raise Refused("a view that leaves the axis of keys", text_of(step.node), at=step.node)
 
     def scaled(self, q: str) -> tuple[str, float]:
         """Returns the queries, times what scales scores unlike, and the number that scales all alike."""
@@ -146,7 +154,7 @@ class _Call:
         """The mask of one fill: a bool, unless the number that is filled counts in a row that is all hidden."""
         hide = self.spread(_Mask(self.read(fill.value), fill.value.meta["val"].dim()))
         if fill.number != -math.inf and not self.leaves_some(fill):
-            number = self.number(fill, _range(self.scores, self.workspace, fills=False))
+            number = max(self.number(fill, _range(self.scores, self.workspace, fills=False)), LOST)
             zero = self.make("new_zeros.default", self.read(self.scores.left), [])
             return _Mask(self.make("masked_fill.Scalar", zero, hide.name, number), hide.rank), ""
         hidden = "" if self.leaves_some(fill) else self.make("all.dim", hide.name, -1, True)
@@ -206,9 +214,7 @@ class _Call:
 
     def view(self, bias: _Mask, shape: str, step: Step) -> tuple[_Mask, str]:
         """Views the mask as the model views its scores; `shape` is zeros of their shape, with one key."""
-        fake, source, given = step.node.meta["val"], step.node.all_input_nodes[0], list(step.node.args[1:])
-        if self.scores.of("turn") or not same_sizes(fake.shape[-1:], source.meta["val"].shape[-1:]):
-            raise Refused("a view that leaves the axis of keys", text_of(step.node), at=step.node)
+        fake, given = step.node.meta["val"], list(step.node.args[1:])
         op = op_name(step.node.target).removeprefix("aten.")
         narrow = [[*given[0][:-1], 1]] if isinstance(given[0], list | tuple) else given
         if not shape:

@@ -100,6 +100,8 @@ class _Reader:
         given = arguments(node)
         nearest: Refused | None = None
         for operand, *steps in _ways(node, given):
+            if not _is_tensor(operand) or not all(_is_operand(step.value) for step in steps):
+                continue
             try:
                 scores = self.read(operand, depth - 1)
             except Refused as problem:
@@ -170,6 +172,15 @@ VIEWS = (
 
 def _is_of_last(one: int, other: int, rank: int) -> bool:
     return {one % rank, other % rank} == {rank - 2, rank - 1}
+
+
+def _is_operand(value: object) -> bool:
+    """Whether a step may read a value: a tensor, a number, or nothing; a size of the program is none of these."""
+    return value is None or _is_number(value) or _is_tensor(value)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
 
 
 def _is_number(value: object) -> bool:
