@@ -19,11 +19,14 @@ from fuseconv.contract import Contract, Dim, TensorSpec
 from fuseconv.drawn import with_taken_ranges
 from fuseconv.errors import UnsupportedError
 from fuseconv.export_errors import explain, explain_narrowed, explain_suspect
+from fuseconv.foreign_ops import spell_out
 from fuseconv.indexed import indexed_sizes
 from fuseconv.inputs import draw, example_sizes
 from fuseconv.named_sizes import named_sizes
+from fuseconv.op_aliases import name_ops_once
 from fuseconv.original import Kind, Original
 from fuseconv.purity import purify
+from fuseconv.regions import inline_regions
 from fuseconv.size_guards import suspects
 from fuseconv.sources import Subject
 from fuseconv.sources.calling import arguments, bound_shapes
@@ -63,7 +66,7 @@ def capture(subject: Subject) -> Program:
     contract = subject.contract
     tensors = draw(contract, example_sizes(contract), seed=0)
     try:
-        exported = export(subject, tensors)
+        exported = spell_out(export(subject, tensors))
     except Exception as error:
         raise explain(error, subject, tensors, export) from error
     flat = flatten(exported, [spec.name for spec in contract.inputs], subject.call, subject.examples)
@@ -73,6 +76,8 @@ def capture(subject: Subject) -> Program:
         raise explain_narrowed(error, subject, tensors, export) from error
     if not flat.outputs:
         raise UnsupportedError("the model returns no tensor", where=type(subject.module).__name__, fix="return tensors")
+    inline_regions(flat.exported, contract.device)
+    name_ops_once(flat.exported)
     purify(flat.exported)
     specs = tuple(_with_range(spec, flat.exported) for spec in contract.inputs)
     contract = Contract(specs, flat.outputs, contract.device)

@@ -18,6 +18,7 @@ from fuseconv.export_errors import explain_call
 from fuseconv.fused import Fused
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
+from fuseconv.op_aliases import name_ops_once
 from fuseconv.proof.checked import checked_plan
 from fuseconv.proof.trial import check_against, check_sizes
 from fuseconv.rulebook.own_rules import load_rules
@@ -84,6 +85,7 @@ def _capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dy
             exported = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
         raise explain_call(error, model, args, kwargs) from error
+    name_ops_once(exported)
     tensors = [*model.parameters(), *torch.utils._pytree.tree_leaves((args, kwargs))]
     device = next((tensor.device.type for tensor in tensors if isinstance(tensor, Tensor)), "cpu")
     return Program(exported, Contract((), (), device), args, trainable=True)

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from fuseconv import ops
 from fuseconv.targets import TARGETS, Context
 from fuseconv.tolerance import compare
+from fuseconv.truth import run_in_float64
 
 
 class Norms(nn.Module):
@@ -45,3 +46,42 @@ def test_computes_in_its_inputs_precision(form, dtype, tmp_path):
             module.to(dtype)
         for result, original, true in zip(runner(x), expected, truth, strict=True):
             assert compare(result, original, true).ok
+
+
+class Blocks(nn.Module):
+    """As in U-Nets: convolution, norm, activation, convolution. Of a row of zeros all of a group are nearly equal."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.before, self.norm = nn.Conv2d(4, 16, 3, padding=1), norm
+        self.after = nn.Conv2d(16, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.after(F.silu(self.norm(self.before(x))))
+
+
+NORMS = {
+    "group norm": lambda: nn.GroupNorm(8, 16),
+    "group norm of channels": lambda: nn.GroupNorm(16, 16),
+    "instance norm": lambda: nn.InstanceNorm2d(16, affine=True),
+    "instance norm without weights": lambda: nn.InstanceNorm2d(16),
+    "instance norm of running moments": lambda: nn.InstanceNorm2d(16, affine=True, track_running_stats=True),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_groups_of_nearly_equal_values_are_exact(name, tmp_path):
+    torch.manual_seed(0)
+    module = Blocks(NORMS[name]()).eval()
+    program = small_bundle.program(module, ("x=f32[batch:1..8,4,12,10]",))
+    runner = TARGETS["onnx"].load(tmp_path / TARGETS["onnx"].write(program, tmp_path, Context(tmp_path)), "cpu")
+    x = torch.randn(6, 4, 12, 10)
+    x[::2] = 0
+    x[1] *= 16
+    x[3] = x[3] * 1e-4 + 5
+    with torch.no_grad():
+        expected, truth = module(x), run_in_float64(program, (x,))[0]
+    (result,) = runner(x)
+    for row in range(len(x)):
+        judged = compare(result[row], expected[row], truth[row])
+        assert judged.ok, (row, judged)

@@ -98,13 +98,16 @@ def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, ou
     import onnxscript.optimizer
 
     from fuseconv.targets.onnx_attention import scaled_dot_product_attention
+    from fuseconv.targets.onnx_clamp import clamp, clamp_max, clamp_min
     from fuseconv.targets.onnx_functions import translations
-    from fuseconv.targets.onnx_group_norm import group_norm
+    from fuseconv.targets.onnx_group_norm import group_norm, instance_norm
+    from fuseconv.targets.onnx_pools import conv3d, keep_pads
+    from fuseconv.targets.onnx_spellings import respelled
 
     try:
         with _quiet():
             program = torch.onnx.export(
-                exported,
+                respelled(exported),
                 (),
                 dynamo=True,
                 opset_version=OPSET,
@@ -112,7 +115,12 @@ def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, ou
                 output_names=outputs,
                 custom_translation_table={
                     **translations(),
+                    torch.ops.aten.clamp.default: clamp,
+                    torch.ops.aten.clamp_max.default: clamp_max,
+                    torch.ops.aten.clamp_min.default: clamp_min,
+                    torch.ops.aten.conv3d.default: conv3d,
                     torch.ops.aten.group_norm.default: group_norm,
+                    torch.ops.aten.instance_norm.default: instance_norm,
                     torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
                 },
                 verbose=False,
@@ -124,6 +132,7 @@ def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, ou
             onnxscript.optimizer.inline(program.model)
             onnxscript.optimizer.fold_constants(program.model)
             onnxscript.optimizer.remove_unused_nodes(program.model)
+            keep_pads(program.model)
     except torch.onnx.errors.OnnxExporterError as error:
         causes = list(_causes(error))
         reason = str(causes[-1]).strip()

@@ -1,7 +1,14 @@
-"""Group norm in ONNX, in the precision of its input: the exporter's own translation computes float64 in float32."""
+"""Group and instance norm in ONNX: exact where all of a group are nearly equal, in the precision of its input.
+
+GroupNormalization of ONNX takes the variance as the mean of squares less the square of the mean; InstanceNormalization
+of ONNX Runtime takes x scaled less the mean scaled. Both lose all digits of a group whose variance is small beside its
+mean; 1/sqrt(eps), 316, magnifies what is left. So the moments are computed in plain operators: the values are centred
+before they are squared, and centred twice, which takes away the rounding of the first mean.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -22,11 +29,65 @@ def group_norm(
         cudnn_enabled: changes nothing.
     """
     del cudnn_enabled
-    channels = op.Shape(x, start=1, end=2)
-    weight, bias = (
-        op.ConstantOfShape(channels, value=ir.tensor([absent], dtype=x.dtype)) if given is None else given
-        for given, absent in ((weight, 1), (bias, 0))
-    )
-    # What the operator's moments are computed in; it takes bfloat16 and float16 to float32.
-    stash = ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
-    return op.GroupNormalization(x, weight, bias, epsilon=eps, num_groups=num_groups, stash_type=stash.value)
+    wide = _wide(x.dtype)
+    values = x if wide == x.dtype else op.Cast(x, to=wide)
+    groups = op.Reshape(values, op.Constant(value_ints=[0, num_groups, -1]))
+    last = op.Constant(value_ints=[-1])
+    for _ in range(2):
+        groups = op.Sub(groups, op.ReduceMean(groups, last))
+    variance = op.ReduceMean(op.Mul(groups, groups), last)
+    normed = op.Div(groups, op.Sqrt(op.Add(variance, op.Constant(value=ir.tensor(eps, dtype=wide)))))
+    result = _affine(op.Reshape(normed, op.Shape(x)), weight, bias, len(x.shape), wide)
+    return result if wide == x.dtype else op.CastLike(result, x)
+
+
+def instance_norm(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Any:
+    """Translates `aten.instance_norm`: a group norm of one channel per group, or the normalisation by given moments.
+
+    Args:
+        x: [N, C, ...]; C is static.
+        weight: [C], or None for 1.
+        bias: [C], or None for 0.
+        running_mean: [C], used where `use_input_stats` is false; so is the next.
+        running_var: [C].
+        use_input_stats: whether the moments are those of x.
+        momentum: changes nothing but the running moments.
+        eps: is added to the variance.
+        cudnn_enabled: changes nothing.
+    """
+    del momentum
+    if use_input_stats:
+        return group_norm(x, x.shape[1], weight, bias, eps, cudnn_enabled)
+    rank, wide = len(x.shape), _wide(x.dtype)
+    mean, variance = (_by_channel(moment, rank, wide) for moment in (running_mean, running_var))
+    values = x if wide == x.dtype else op.Cast(x, to=wide)
+    scale = op.Sqrt(op.Add(variance, op.Constant(value=ir.tensor(eps, dtype=wide))))
+    result = _affine(op.Div(op.Sub(values, mean), scale), weight, bias, rank, wide)
+    return result if wide == x.dtype else op.CastLike(result, x)
+
+
+def _wide(dtype: ir.DataType) -> ir.DataType:
+    """What moments are computed in: float32 at least, as PyTorch does."""
+    return ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+
+
+def _affine(normed: Any, weight: Any, bias: Any, rank: int, wide: ir.DataType) -> Any:
+    scaled = normed if weight is None else op.Mul(normed, _by_channel(weight, rank, wide))
+    return scaled if bias is None else op.Add(scaled, _by_channel(bias, rank, wide))
+
+
+def _by_channel(value: Any, rank: int, wide: ir.DataType) -> Any:
+    """[C] as [C, 1, ...], so that it broadcasts to [N, C, ...]."""
+    axes: Sequence[int] = range(1, rank - 1)
+    value = value if value.dtype == wide else op.Cast(value, to=wide)
+    return op.Unsqueeze(value, op.Constant(value_ints=list(axes))) if axes else value

@@ -18,6 +18,9 @@ gives DLPack in Python; the op library itself needs 1.17. Found by trying the re
 _UNSERVED = re.compile(r"Provider type for (\w+) node with name '([^']*)' is not set")
 """What it says, as of a fault of its own, where neither CUDA nor the CPU has a kernel."""
 
+_MISSING = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'")
+"""What it says where the CPU has none."""
+
 OTHER_DTYPE = "leave the target onnx out, or convert with --dtype f32"
 
 
@@ -124,9 +127,11 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
     try:
         return onnxruntime.InferenceSession(path, options, providers=providers)
     except errors.NotImplemented as error:
+        missing = _MISSING.search(str(error))
         raise UnsupportedError(
-            f"ONNX Runtime {onnxruntime.__version__} on {device} has no kernel: {error}",
-            where=str(path),
+            f"ONNX Runtime {onnxruntime.__version__} on {device} has no kernel"
+            + (f" for {missing[1]} in this dtype" if missing else f": {error}"),
+            where=f"{path}: {missing[2]}" if missing else str(path),
             fix=OTHER_DTYPE,
         ) from error
     except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf, errors.RuntimeException) as error:

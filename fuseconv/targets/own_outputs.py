@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, OutputSpec, TensorArgument
 from torch.fx import Graph, Node
 
 from fuseconv.capture import Program
 from fuseconv.matching.aliases import viewed
+from fuseconv.targets.graph_copy import copied, with_graph
 
 
 def own_outputs(program: Program) -> Program:
@@ -53,37 +53,15 @@ def _roots(node: Node) -> frozenset[Node]:
 
 
 def _copied(exported: ExportedProgram) -> ExportedProgram:
-    graph, output = Graph(), exported.graph.output_node()
-    copies: dict[Node, Node] = {}
-    graph.graph_copy(exported.graph, copies)
-    for node, copy in copies.items():
-        copy.name = node.name
-    returned = _returned(exported.graph)
+    graph = copied(exported.graph)
+    output, returned = graph.output_node(), _returned(graph)
     results = []
     for node, is_shared in zip(returned, _shared(returned), strict=True):
-        result = copies[node]
+        result = node
         if is_shared:
-            result = graph.call_function(torch.ops.aten.clone.default, (result,))
+            with graph.inserting_before(output):
+                result = graph.call_function(torch.ops.aten.clone.default, (node,))
             result.meta = {key: node.meta[key] for key in ("val", "stack_trace") if key in node.meta}
         results.append(result)
-    graph.output(tuple(results)).meta = dict(output.meta)
-    signature = exported.graph_signature
-    made = ExportedProgram(
-        root=exported.graph_module,
-        graph=graph,
-        graph_signature=ExportGraphSignature(
-            signature.input_specs,
-            [
-                OutputSpec(spec.kind, TensorArgument(result.name), spec.target)
-                for spec, result in zip(signature.output_specs, results, strict=True)
-            ],
-        ),
-        state_dict=exported.state_dict,
-        range_constraints=exported.range_constraints,
-        module_call_graph=exported.module_call_graph,
-        example_inputs=exported.example_inputs,
-        constants=exported.constants,
-        verifiers=exported.verifiers,
-    )
-    made._guards_code = exported._guards_code
-    return made
+    output.args = (tuple(results),)
+    return with_graph(exported, graph)

@@ -75,6 +75,12 @@ _SIZES: Mapping[Any, str] = {
     torch.ops.aten.sym_storage_offset.default: "storage_offset",
 }
 
+_ONE_AXIS: Mapping[Any, Any] = {
+    torch.ops.aten.upsample_nearest1d.vec: torch.ops.aten.upsample_nearest1d.default,
+    torch.ops.aten._upsample_nearest_exact1d.vec: torch.ops.aten._upsample_nearest_exact1d.default,
+}
+"""Interpolations to a size, to the overload that takes no list of factors."""
+
 _CHECKED_BY_THE_CONTRACT = (
     torch.ops.aten._assert_tensor_metadata.default,
     torch.ops.aten.sym_constrain_range.default,
@@ -84,20 +90,25 @@ _CHECKED_BY_THE_CONTRACT = (
 _RESERVED = {"self", "torch", "math", "float", "int", "max", "min", "round", "Tensor", "List", "Tuple", "Optional"}
 
 
-def print_script(program: Program) -> Script:
+def print_script(program: Program, spelled: frozenset[str] = frozenset()) -> Script:
     """Prints the program's graph.
+
+    Args:
+        program: the program.
+        spelled: the variables whose op is called with every argument by its name, defaults included.
 
     Raises:
         UnsupportedError: a node has no TorchScript form; the node and its line in the model are named.
     """
-    return _Printer(own_outputs(program)).script()
+    return _Printer(own_outputs(program), spelled).script()
 
 
 class _Printer:
     """Prints one program; holds the names given so far."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, spelled: frozenset[str]) -> None:
         self.program = program
+        self.spelled = spelled
         self.names: dict[Node, str] = {}
         self.taken = set(_RESERVED)
         self.lines: list[str] = []
@@ -212,13 +223,16 @@ class _Printer:
 
     def overload(self, node: Node, target: torch._ops.OpOverload) -> None:
         """Prints a call of an op, each argument for the type its schema says."""
+        if target in _ONE_AXIS and node.args[2] is None:
+            target = _ONE_AXIS[target]  # the compiler reads it so
         schema = target._schema
+        is_spelled = not self.spelled.isdisjoint((node.name, f"{node.name}_0"))
         positional = zip(schema.arguments, node.args, strict=False)
         # What is left to its default is not told, but a word: convolutions are told apart by the word of their padding.
         words = {
             argument.name: argument.default_value
             for argument in schema.arguments[len(node.args) :]
-            if argument.type.kind() == "StringType" and argument.has_default_value()
+            if argument.has_default_value() and (argument.type.kind() == "StringType" or is_spelled)
         }
         keyword = (
             (argument, (words | node.kwargs)[argument.name])

@@ -33,7 +33,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         UnsupportedError: a node has no TorchScript form.
         FileError: the file cannot be written.
     """
-    module = compile_script(print_script(program))
+    module = compile_program(program)
     artifact = Path(NAME, "model.pt")
     with saved(folder / artifact) as file, _quiet():
         torch.jit.save(module, file)
@@ -47,12 +47,36 @@ def load(path: Path, device: str) -> Runner:
         return module
 
 
+def compile_program(program: Program) -> torch.jit.ScriptModule:
+    """Prints a program and compiles it; an op that is taken for another is printed with every argument by its name.
+
+    Raises:
+        UnsupportedError: a node has no TorchScript form.
+    """
+    script = print_script(program)
+    module = _compiled(script)
+    if taken := _taken_for_others(module, script):
+        return compile_script(print_script(program, frozenset(taken)))
+    return module.eval()
+
+
 def compile_script(script: Script) -> torch.jit.ScriptModule:
     """Compiles printed source over its weights, and proves that the compiler chose the ops that were meant.
 
     Raises:
         UnsupportedError: the compiler refuses the source, or takes another overload of an op.
     """
+    module = _compiled(script)
+    for name, found in _taken_for_others(module, script).items():
+        raise UnsupportedError(
+            f"TorchScript reads {script.overloads[name]} as {found}",
+            where=f"node {name}",
+            fix="leave the target torchscript out",
+        )
+    return module.eval()
+
+
+def _compiled(script: Script) -> torch.jit.ScriptModule:
     # A class of its own for every model: the compiler keys its types by class, and a type has one forward.
     owner = type("Model", (torch.nn.Module,), {})()
     for name, tensor in script.tensors.items():
@@ -65,24 +89,21 @@ def compile_script(script: Script) -> torch.jit.ScriptModule:
             raise UnsupportedError(
                 f"TorchScript does not compile the printed graph: {str(error).strip()}", where="the target torchscript"
             ) from error
-    _check_overloads(module, script)
-    return module.eval()
+    return module
 
 
-def _check_overloads(module: torch.jit.ScriptModule, script: Script) -> None:
-    """Source names an op; the compiler picks the overload from the types of the arguments."""
+def _taken_for_others(module: torch.jit.ScriptModule, script: Script) -> dict[str, str]:
+    """Returns the variables computed by another overload than meant, and by which.
+
+    Source names an op; the compiler picks the overload from the types of the arguments.
+    """
     # The compiler numbers the values of a variable: x.1, x.2.
     chosen = {
         output.debugName().split(".")[0]: node.schema() for node in module.graph.nodes() for output in node.outputs()
     }
-    for name, overload in script.overloads.items():
-        expected = str(overload._schema)
-        if (found := chosen.get(name, expected)) != expected:  # what nothing uses is not compiled
-            raise UnsupportedError(
-                f"TorchScript reads {overload} as {found}",
-                where=f"node {name}",
-                fix="leave the target torchscript out",
-            )
+    expected = {name: str(overload._schema) for name, overload in script.overloads.items()}
+    # What nothing uses is not compiled.
+    return {name: chosen[name] for name in expected if chosen.get(name, expected[name]) != expected[name]}
 
 
 @contextmanager

@@ -1,0 +1,73 @@
+"""Regions that change nothing in a converted model, taken apart: their ops stand in the graph like any others.
+
+torch.export keeps `with torch.no_grad()` and `with torch.autocast(..., enabled=False)` as ops of their own, with a
+graph inside. A converted model computes no gradients anywhere, and autocast is off around it. Inside a region no rule
+matches, writes in place are not looked at, and TorchScript has no form for autocast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+_GRAD = torch.ops.higher_order.wrap_with_set_grad_enabled
+_AUTOCAST = torch.ops.higher_order.wrap_with_autocast
+
+
+def inline_regions(exported: ExportedProgram, device: str) -> None:
+    """Takes the regions of a program apart, in place; one in which autocast is on for `device` stays."""
+    for old, new in _inline(exported.graph_module, device).items():
+        exported.graph_signature.replace_all_uses(old, new)
+    exported.graph_module.recompile()
+
+
+def _inline(module: GraphModule, device: str) -> dict[str, str]:
+    """Returns the names of the values that regions gave, and of those that they are now."""
+    renamed: dict[str, str] = {}
+    for node in list(module.graph.nodes):
+        body = _body(node, device)
+        if body is None:
+            continue
+        inner: Any = getattr(module, str(body.target))
+        _inline(inner, device)
+        operands = node.args[node.args.index(body) + 1 :]
+        results = _copied(module, inner, node, operands)
+        for user in list(node.users):  # each takes one result
+            result = results[user.args[1]]
+            user.replace_all_uses_with(result)
+            renamed[user.name] = result.name
+            module.graph.erase_node(user)
+        module.graph.erase_node(node)
+        if not body.users:
+            module.graph.erase_node(body)
+            delattr(module, str(body.target))
+    return renamed
+
+
+def _body(node: Node, device: str) -> Node | None:
+    """Returns the node of a region's graph; None for what is no region, or changes something."""
+    arguments: Any = node.args
+    if node.target is _GRAD:
+        return arguments[1]  # type: ignore[no-any-return]
+    if node.target is _AUTOCAST and (arguments[0] != device or not arguments[2]):
+        return arguments[4]  # type: ignore[no-any-return]
+    return None
+
+
+def _copied(module: GraphModule, inner: GraphModule, before: Node, operands: Any) -> Any:
+    """Copies a region's nodes in front of it, and returns the values of its results."""
+    values: dict[Node, Any] = dict(zip(inner.graph.find_nodes(op="placeholder"), operands, strict=True))
+    with module.graph.inserting_before(before):
+        for node in inner.graph.nodes:
+            if node.op == "get_attr":
+                name = f"{before.name}_{node.target}"
+                setattr(module, name, getattr(inner, node.target))
+                values[node] = module.graph.get_attr(name)
+            elif node.op == "output":
+                return torch.fx.map_arg(node.args[0], values.__getitem__)
+            elif node.op != "placeholder":
+                values[node] = module.graph.node_copy(node, values.__getitem__)
+    raise AssertionError("a graph ends with its output")

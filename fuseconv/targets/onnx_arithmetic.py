@@ -1,0 +1,207 @@
+"""Elementwise ops in plain PyTorch, where the ONNX exporter's translation is wrong, imprecise or missing.
+
+Each function has the op's signature, and says the op by others that the exporter translates as PyTorch computes them.
+One that returns NotImplemented leaves the op as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+
+def log_sigmoid(x: Tensor) -> Tensor:
+    """The logarithm of a sigmoid that is 0 in its dtype is -inf; log_sigmoid is not."""
+    return torch.minimum(x, torch.zeros_like(x)) - torch.log1p(torch.exp(-x.abs()))
+
+
+def logaddexp(a: Tensor, b: Tensor) -> Tensor:
+    """Computes log(exp(a) + exp(b)) without the exponential of the larger."""
+    return _log_add(a, b, torch.exp, 1.0)
+
+
+def logaddexp2(a: Tensor, b: Tensor) -> Tensor:
+    """Computes log2(2**a + 2**b) without the power of the larger."""
+    return _log_add(a, b, torch.exp2, 1 / math.log(2))
+
+
+def _log_add(a: Tensor, b: Tensor, power: Callable[[Tensor], Tensor], scale: float) -> Tensor:
+    larger = torch.maximum(a, b)
+    rest = torch.where(a == b, torch.zeros_like(larger), -(a - b).abs())  # inf - inf is NaN
+    added = larger + torch.log1p(power(rest)) * scale
+    return torch.where(torch.isinf(larger), larger, added)
+
+
+def atan2(y: Tensor, x: Tensor) -> Tensor:
+    """The angle of (x, y) in all quadrants, signed zeros and infinities included."""
+    shape = (y + x).shape
+    y, x = y.expand(shape), x.expand(shape)
+    both = torch.isinf(y) & torch.isinf(x)
+    ratio = torch.where(both, torch.sign(y) * torch.sign(x), y / x)
+    half_turn = torch.where(_is_negative(y), torch.full_like(y, -math.pi), torch.full_like(y, math.pi))
+    left = _is_negative(x)
+    on_axis = torch.where(left, half_turn, torch.where(y == 0, y, half_turn / 2))
+    angle = torch.where(x == 0, torch.where(y == 0, on_axis, half_turn / 2), torch.atan(ratio))
+    return torch.where((x != 0) & left, angle + half_turn, angle)
+
+
+def hypot(a: Tensor, b: Tensor) -> Tensor:
+    """The length of (a, b), without a square that overflows."""
+    a, b = a.abs(), b.abs()
+    larger, smaller = torch.maximum(a, b), torch.minimum(a, b)
+    ratio = torch.where((larger == 0) | torch.isinf(larger), torch.zeros_like(larger), smaller / larger)
+    return larger * torch.sqrt(1 + ratio * ratio)
+
+
+def _is_negative(x: Tensor) -> Tensor:
+    """Whether a number has a minus sign, -0.0 included."""
+    return torch.where(x == 0, torch.reciprocal(x) < 0, x < 0)
+
+
+def signbit(x: Tensor) -> Tensor:
+    """Whether the sign is minus; the sign of a NaN is not looked at."""
+    return _is_negative(x) if x.dtype.is_floating_point else x < 0
+
+
+def copysign(a: Tensor, b: Any) -> Tensor:
+    """The magnitude of the first with the sign of the second."""
+    b = b if isinstance(b, Tensor) else torch.full((), b, dtype=a.dtype)
+    return torch.where(signbit(b), -a.abs(), a.abs())
+
+
+def fmax(a: Tensor, b: Tensor) -> Tensor:
+    """The larger; of a number and a NaN the number."""
+    return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, torch.maximum(a, b)))
+
+
+def fmin(a: Tensor, b: Tensor) -> Tensor:
+    """The smaller; of a number and a NaN the number."""
+    return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, torch.minimum(a, b)))
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """Of floats: the exact remainder with the sign of the divisor. a - b * floor(a / b) rounds three times."""
+    if not _is_floating(a, b):
+        return NotImplemented
+    a, b = _tensors(a, b)
+    rest = torch.fmod(a, b)
+    return torch.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
+
+
+def floor_divide(a: Any, b: Any) -> Any:
+    """Of floats: from the exact remainder, as PyTorch; floor(a / b) is one too large where the quotient rounds up."""
+    if not _is_floating(a, b):
+        return NotImplemented if isinstance(b, Tensor) else aten.floor_divide.default(*_tensors(a, b))
+    a, b = _tensors(a, b)
+    rest = torch.fmod(a, b)
+    quotient = (a - rest) / b
+    quotient = torch.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1, quotient)
+    floor = torch.floor(quotient)
+    floor = torch.where(quotient - floor > 0.5, floor + 1, floor)
+    return torch.where(b == 0, a / b, torch.where(quotient == 0, torch.zeros_like(floor), floor))
+
+
+def div_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+    """`floor` is floor_divide."""
+    return floor_divide(a, b) if rounding_mode == "floor" and _is_floating(a, b) else NotImplemented
+
+
+def shift_left(a: Tensor, b: Any) -> Any:
+    """ONNX shifts unsigned integers only."""
+    return a * _power_of_two(a, b)
+
+
+def shift_right(a: Tensor, b: Any) -> Any:
+    """An arithmetic shift rounds down."""
+    return torch.div(a, _power_of_two(a, b), rounding_mode="floor")
+
+
+def _power_of_two(a: Tensor, b: Any) -> Any:
+    if isinstance(b, Tensor):
+        return torch.pow(torch.full_like(b, 2), b)
+    return torch.full((), 2 ** int(b), dtype=a.dtype)
+
+
+def relu(x: Tensor) -> Any:
+    """ONNX Runtime has no Relu of 64-bit integers."""
+    return NotImplemented if x.dtype.is_floating_point else x.clamp(min=0)
+
+
+def add(a: Any, b: Any, alpha: Any = 1) -> Any:
+    """ONNX adds no booleans."""
+    if torch.result_type(a, b) != torch.bool:
+        return NotImplemented
+    a, b = _tensors(a, b)
+    return a | b if alpha else a & (b | ~b)
+
+
+def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Any:
+    """A float less an integer tensor: the exporter knows no subtraction from a number that changes the dtype."""
+    if torch.result_type(x, other) == x.dtype:
+        return NotImplemented
+    first, second = _tensors(other, x)
+    return first - second * alpha
+
+
+def where(condition: Tensor, a: Any, b: Any) -> Any:
+    """ONNX Runtime selects among no booleans."""
+    if torch.result_type(a, b) != torch.bool:
+        return NotImplemented
+    a, b = _tensors(a, b)
+    return (condition & a) | (~condition & b)
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
+    """ONNX Runtime selects among no booleans."""
+    return NotImplemented if x.dtype != torch.bool else (mask & bool(value)) | (~mask & x)
+
+
+def _is_floating(*operands: Any) -> bool:
+    return any(one.dtype.is_floating_point if isinstance(one, Tensor) else isinstance(one, float) for one in operands)
+
+
+def _tensors(a: Any, b: Any) -> tuple[Tensor, Tensor]:
+    """Makes tensors of the numbers, in the dtype that the op computes in."""
+    dtype = torch.result_type(a, b)
+    a, b = (one.to(dtype) if isinstance(one, Tensor) else torch.full((), one, dtype=dtype) for one in (a, b))
+    return a, b
+
+
+SPELLINGS: Mapping[Any, Callable[..., Any]] = {
+    aten.log_sigmoid.default: log_sigmoid,
+    aten.logaddexp.default: logaddexp,
+    aten.logaddexp2.default: logaddexp2,
+    aten.atan2.default: atan2,
+    aten.hypot.default: hypot,
+    aten.signbit.default: signbit,
+    aten.copysign.Tensor: copysign,
+    aten.copysign.Scalar: copysign,
+    aten.fmax.default: fmax,
+    aten.fmin.default: fmin,
+    aten.remainder.Tensor: remainder,
+    aten.remainder.Scalar: remainder,
+    aten.remainder.Scalar_Tensor: remainder,
+    aten.floor_divide.default: floor_divide,
+    aten.floor_divide.Scalar: floor_divide,
+    aten.div.Tensor_mode: div_mode,
+    aten.div.Scalar_mode: div_mode,
+    aten.__lshift__.Scalar: shift_left,
+    aten.__lshift__.Tensor: shift_left,
+    aten.bitwise_left_shift.Tensor: shift_left,
+    aten.bitwise_left_shift.Tensor_Scalar: shift_left,
+    aten.__rshift__.Scalar: shift_right,
+    aten.__rshift__.Tensor: shift_right,
+    aten.bitwise_right_shift.Tensor: shift_right,
+    aten.bitwise_right_shift.Tensor_Scalar: shift_right,
+    aten.relu.default: relu,
+    aten.add.Tensor: add,
+    aten.rsub.Scalar: rsub,
+    aten.where.self: where,
+    aten.masked_fill.Scalar: masked_fill,
+}

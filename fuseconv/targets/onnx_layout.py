@@ -1,0 +1,73 @@
+"""Pools and axes in plain PyTorch, where the ONNX exporter's translation is wrong or missing.
+
+Each function has the op's signature; one that returns NotImplemented leaves the op as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+
+def squeeze(x: Tensor) -> Tensor:
+    """Axes of size 1 by name: ONNX's own choice is made anew in each call, of a batch of 1 for one."""
+    return _without(x, range(x.dim()))
+
+
+def squeeze_dim(x: Tensor, dim: int) -> Tensor:
+    """An axis of another size stays; ONNX refuses it."""
+    return _without(x, [dim] if x.dim() else [])
+
+
+def squeeze_dims(x: Tensor, dim: Sequence[int]) -> Tensor:
+    """Axes of another size stay; ONNX refuses them."""
+    return _without(x, dim if x.dim() else [])
+
+
+def _without(x: Tensor, axes: Sequence[int]) -> Tensor:
+    gone = {axis % x.dim() for axis in axes if isinstance(x.shape[axis], int) and x.shape[axis] == 1}
+    return x.reshape([size for axis, size in enumerate(x.shape) if axis not in gone]) if gone else x.clone()
+
+
+def avg_pool2d(
+    x: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """A divisor in the place of the window's size: ONNX has none, and the exporter leaves it out."""
+    if divisor_override is None or ceil_mode:
+        return NotImplemented
+    window = kernel_size[0] * kernel_size[-1]
+    return aten.avg_pool2d.default(x, kernel_size, stride, padding) * (window / divisor_override)
+
+
+def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[Any]) -> Any:
+    """Windows of uneven sizes; the mean of a box is that of means along its axes."""
+    for axis, count in zip(range(x.dim() - len(output_size), x.dim()), output_size, strict=True):
+        size = x.shape[axis]
+        if count == 1:
+            x = x.mean(axis, keepdim=True)
+        elif isinstance(size, int) and isinstance(count, int):
+            windows = [(at * size // count, -(-(at + 1) * size // count)) for at in range(count)]
+            x = torch.cat([x.narrow(axis, low, high - low).mean(axis, keepdim=True) for low, high in windows], axis)
+        else:
+            x = aten._adaptive_avg_pool3d.default(x, [*x.shape[-3:axis], *output_size[axis - x.dim() :]])
+    return x
+
+
+SPELLINGS: Mapping[Any, Callable[..., Any]] = {
+    aten.squeeze.default: squeeze,
+    aten.squeeze.dim: squeeze_dim,
+    aten.squeeze.dims: squeeze_dims,
+    aten.avg_pool2d.default: avg_pool2d,
+    aten.adaptive_avg_pool3d.default: adaptive_avg_pool3d,
+}

@@ -1,0 +1,110 @@
+"""A program as the ONNX exporter is given it: ops that it translates wrongly, or not at all, are spelled by others.
+
+The spellings are plain PyTorch, so that they are held to the op itself by a table of tests, and upstream's mistakes are
+mended in one place for a bundle that must be right in any ONNX Runtime, with any options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule, Node, map_arg
+
+from fuseconv.matching.nodes import arguments
+from fuseconv.matching.sizes import all_sizes
+from fuseconv.targets import onnx_arithmetic, onnx_layout, onnx_reductions
+from fuseconv.targets.graph_copy import copied, with_graph
+
+SPELLINGS: Mapping[Any, Callable[..., Any]] = {
+    **onnx_arithmetic.SPELLINGS,
+    **onnx_layout.SPELLINGS,
+    **onnx_reductions.SPELLINGS,
+}
+
+
+def respelled(exported: ExportedProgram) -> ExportedProgram:
+    """Returns the program in ops that the exporter translates rightly; the given one where there is nothing to do.
+
+    Where an op is called with a number for a tensor, the program has a constant tensor.
+    """
+    if numbers := [(node, name) for node in exported.graph.nodes for name in _numbers(node)]:
+        graph = copied(exported.graph)
+        nodes = {node.name: node for node in graph.nodes}
+        for node, name in numbers:
+            _write_as_tensor(graph, nodes[node.name], name)
+        exported = with_graph(exported, graph)
+    graphs = [module.graph for module in exported.graph_module.modules() if isinstance(module, GraphModule)]
+    if not any(_is_spelled(node) for graph in graphs for node in graph.nodes):
+        return exported
+    spelled: ExportedProgram = exported.run_decompositions(dict(SPELLINGS))
+    spelled._guards_code = exported._guards_code  # not anew: a flat program's name no containers
+    return spelled
+
+
+_SELECTIONS = (torch.ops.aten.where.Scalar, torch.ops.aten.where.ScalarSelf, torch.ops.aten.where.ScalarOther)
+
+
+def _numbers(node: Node) -> list[str]:
+    """Returns the names of the arguments that are numbers in the place of tensors; of a selection of booleans all."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    given = arguments(node)
+    selects = node.target in _SELECTIONS and node.meta["val"].dtype == torch.bool
+    return [
+        argument.name
+        for argument in node.target._schema.arguments
+        if (argument.type.kind() == "TensorType" or selects) and isinstance(given[argument.name], bool | int | float)
+    ]
+
+
+def _write_as_tensor(graph: Graph, node: Node, name: str) -> None:
+    """The exporter promotes dtypes by overloads that take tensors."""
+    number = arguments(node)[name]
+    if node.target in _SELECTIONS:
+        node.target = torch.ops.aten.where.self
+    others = [given for given in map(_value, node.all_input_nodes) if isinstance(given, torch.Tensor)]
+    dtype = torch.result_type(others[0], number) if others else None
+    with graph.inserting_before(node):
+        constant = graph.call_function(torch.ops.aten.full.default, ([], number), {"dtype": dtype})
+    mode = others[0].fake_mode if others and isinstance(others[0], FakeTensor) else FakeTensorMode()
+    with mode:
+        constant.meta = {"val": torch.full([], number, dtype=dtype)}
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    if name in node.kwargs:
+        node.update_kwarg(name, constant)
+    else:
+        node.update_arg(names.index(name), constant)
+
+
+def _value(node: Node) -> Any:
+    return node.meta.get("val")
+
+
+def _is_spelled(node: Node) -> bool:
+    """Whether an op is one to be spelled, called as it is: run on fake tensors, its spelling says so."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    spelling = SPELLINGS.get(_functional(node.target))
+    if spelling is None:
+        return False
+    args, kwargs = map_arg((node.args, dict(node.kwargs)), _value)
+    mode = next((value.fake_mode for value in map(_value, node.all_input_nodes) if isinstance(value, FakeTensor)), None)
+    if mode is None:
+        return True
+    try:
+        with mode, all_sizes(mode):
+            return spelling(*args, **kwargs) is not NotImplemented
+    except RuntimeError:  # a condition on sizes: it computes something
+        return True
+
+
+def _functional(op: torch._ops.OpOverload) -> Any:
+    """Returns the op that makes a new tensor of what `op` writes in place; the exporter calls that one."""
+    name = op._schema.name.removeprefix("aten::")
+    if not op._schema.is_mutable or not name.endswith("_"):
+        return op
+    return getattr(getattr(torch.ops.aten, name[:-1], None), op._overloadname, op)

@@ -1,0 +1,82 @@
+"""Ops with odd arguments in ONNX and TorchScript, held to PyTorch: table by table, several functions in one program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import small_bundle
+import torch
+from lowerings import NOT_IN_ONNX, TABLES, Table
+from torch import Tensor
+
+from fuseconv.contract import Dim
+from fuseconv.errors import UnsupportedError
+from fuseconv.targets import TARGETS, Context
+
+AT_ONCE = 14
+"""Functions in one program: to export one takes most of a second, whatever is in it."""
+
+
+class Functions(torch.nn.Module):
+    """Several functions of the same inputs; every output of each."""
+
+    def __init__(self, functions: list[Callable[..., object]]) -> None:
+        super().__init__()
+        self.functions = functions
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        results = [function(*inputs) for function in self.functions]
+        return tuple(leaf for leaf in torch.utils._pytree.tree_leaves(results) if isinstance(leaf, Tensor))
+
+
+def programs() -> list[tuple[str, int]]:
+    return [(name, first) for name, table in TABLES.items() for first in range(0, len(table.functions), AT_ONCE)]
+
+
+def inputs_of(table: Table, rows: int, *, ties: bool) -> list[Tensor]:
+    """Random tensors, or multiples of a half, of which many are equal, zero or halves; integers of both signs."""
+    generator = torch.Generator().manual_seed(rows)
+    tensors = []
+    for spec in small_bundle.parse_inputs(list(table.inputs)):
+        shape = [rows if isinstance(size, Dim) else size for size in spec.shape]
+        if spec.dtype == "i64":
+            tensors.append(torch.randint(-9, 10, shape, generator=generator))
+        else:
+            values = torch.randn(shape, generator=generator)
+            tensors.append((values * 2).round() / 2 if ties else values)
+    return tensors
+
+
+@pytest.mark.parametrize("target", ["onnx", "torchscript"])
+@pytest.mark.parametrize(("table", "first"), programs())
+def test_ops_compute_what_they_compute_in_pytorch(table: str, first: int, target: str, tmp_path: Path) -> None:
+    rows = TABLES[table]
+    names = [name for name in list(rows.functions)[first : first + AT_ONCE] if name not in NOT_IN_ONNX]
+    modules = [Functions([rows.functions[name]]) for name in names]
+    program = small_bundle.program(Functions([rows.functions[name] for name in names]), rows.inputs)
+    run = TARGETS[target].load(tmp_path / TARGETS[target].write(program, tmp_path, Context(tmp_path)), "cpu")
+    for ties in (False, True):
+        for size in (1, 3):
+            tensors = inputs_of(rows, size, ties=ties)
+            results = iter(run(*tensors))
+            for name, module in zip(names, modules, strict=True):
+                with torch.no_grad():
+                    expected = module(*(tensor.clone() for tensor in tensors))
+                for at, value in enumerate(expected):
+                    found = next(results)
+                    said = f"{name}, output {at}, {size} rows{', ties' if ties else ''}"
+                    assert found.dtype == value.dtype, said
+                    torch.testing.assert_close(
+                        found, value, rtol=1e-3 if value.dtype == torch.half else 2e-5, atol=2e-5, equal_nan=True,
+                        msg=lambda text, said=said: f"{said}: {text}",
+                    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_IN_ONNX)
+def test_what_onnx_has_no_form_for_is_named(name: str, tmp_path: Path) -> None:
+    table = next(table for table in TABLES.values() if name in table.functions)
+    program = small_bundle.program(Functions([table.functions[name]]), table.inputs)
+    with pytest.raises(UnsupportedError, match=NOT_IN_ONNX[name]):
+        TARGETS["onnx"].write(program, tmp_path, Context(tmp_path))
