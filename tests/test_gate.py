@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fuseconv import parity, pipeline
+from fuseconv import cli, parity, pipeline
 from fuseconv.bundle import open_bundle, seal
 from fuseconv.errors import ParityError, UnsupportedError, UpstreamError
 from fuseconv.parity import Case
@@ -87,7 +87,8 @@ def test_a_wrong_step_is_found_left_out_and_named(sites: int, tmp_path: Path) ->
     assert done.report.ok
     assert {one.target for one in done.written} == set(TORCH)
     assert done.error() is None
-    assert open_bundle(done.bundle).mismatch is False
+    manifest = open_bundle(done.bundle)
+    assert (manifest.mismatch, manifest.source.original) == (False, "archive")
 
 
 @pytest.mark.usefixtures("untried")
@@ -148,7 +149,9 @@ def no_onnx(module: Function, x: torch.Tensor) -> torch.Tensor:
     return torch.special.bessel_j0(module.first(x))
 
 
-def test_a_target_that_cannot_express_the_model_is_left_out_by_name(tmp_path: Path) -> None:
+def test_a_target_that_cannot_express_the_model_is_left_out_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = saved(Function(no_onnx), tmp_path / "model.pt2", torch.randn(3, 8))
     done = pipeline.convert(model, target=["export", "onnx"])
     assert [one.target for one in done.written] == ["export"]
@@ -157,6 +160,8 @@ def test_a_target_that_cannot_express_the_model_is_left_out_by_name(tmp_path: Pa
     assert "bessel_j0" in left.reason
     assert open_bundle(done.bundle).left_out == [left]
     assert not (done.bundle / "onnx").exists()
+    assert cli.main(["inspect", str(done.bundle)]) == 0
+    assert "left out: onnx" in capsys.readouterr().out
     assert isinstance(done.error(), UnsupportedError)
     assert load(done.bundle)(torch.ones(2, 8)).shape == (2, 8)
     value = done.to_json()["targets"]["onnx"]

@@ -39,6 +39,8 @@ def _bundle(manifest: Manifest) -> Outcome:
         "made with": f"fuseconv {manifest.fuseconv}, torch {manifest.environment.torch}",
         "source": f"{manifest.source.form}, sha256 {manifest.source.sha256}",
         "original": manifest.source.original or "",
+        **{f"left out: {left.target}": f"{left.cause}: {left.reason}" for left in manifest.left_out},
+        **{f"limit: {one.target}": f"case {one.case}, output {one.output}: {one.reason}" for one in manifest.limits},
     }
     return Outcome(manifest.model_dump(mode="json"), lambda console: report.print_pairs(console, pairs))
 
