@@ -194,7 +194,7 @@ def _convert(model: Path, specs: Any, targets: Sequence[str], output: Path) -> R
         row["error"] = f"{type(error).__name__}: {_first(error)}"
         return row
     row["converted"] = {one.target: True for one in done.written}
-    row["skipped"] = {name: str(reason) for name, reason in done.skipped.items()}
+    row["skipped"] = {one.target: one.reason for one in done.left_out}
     row["rules"] = done.plan.counts()
     row["rejected"] = dict(Counter(miss.rule for miss in done.plan.rejected))
     if (path := output / "export" / "model.pt2").is_file():

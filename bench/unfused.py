@@ -36,11 +36,11 @@ def name_of(node: Node) -> str:
     return name if space == "aten" else ""
 
 
-def _only_reader(node: Node) -> Node | None:
-    """The one node that reads a value, past those that move it."""
+def _only_reader(node: Node, past: frozenset[str] = frozenset()) -> Node | None:
+    """The one node that reads a value, past those that move it, and others."""
     while len(node.users) == 1:
         node = next(iter(node.users))
-        if name_of(node) not in _PASSING:
+        if name_of(node) not in _PASSING | past:
             return node
     return None
 
@@ -53,9 +53,9 @@ def _sources(node: Node, through: frozenset[str], depth: int = 12) -> Iterator[N
             yield from _sources(operand, through, depth - 1)
 
 
-def _then_activation(names: frozenset[str]) -> Callable[[Node], bool]:
+def _then_activation(names: frozenset[str], past: frozenset[str] = frozenset()) -> Callable[[Node], bool]:
     def is_there(node: Node) -> bool:
-        reader = _only_reader(node) if name_of(node) in names else None
+        reader = _only_reader(node, past) if name_of(node) in names else None
         return reader is not None and name_of(reader) in ACTIVATIONS
 
     return is_there
@@ -118,7 +118,7 @@ FAMILIES: Mapping[str, Callable[[Node], bool]] = {
     "attention spelled out": _attention,
     "add then layer norm": _after("layer_norm", frozenset({"add", "add_"})),
     "group norm then activation": _then_activation(frozenset({"group_norm"})),
-    "convolution then activation": _then_activation(_CONVOLUTIONS),
+    "convolution then activation": _then_activation(_CONVOLUTIONS, frozenset({"batch_norm"})),
     "convolution then batch norm": _after("batch_norm", _CONVOLUTIONS),
 }
 """Family to whether a node is where one stands."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import programs
 import pytest
 import torch
 from saved_models import INPUTS, Convolution, Perceptron, Tied, made
@@ -353,3 +354,25 @@ def test_options_reach_the_program(tmp_path):
     program = capture(read(tmp_path / "model.pt", options=options))
     assert all(tensor.dtype == torch.bfloat16 for tensor in program.exported.state_dict.values())
     assert [spec.dtype for spec in program.contract.inputs] == ["bf16"]
+
+
+class Result(dict):
+    """What a library returns: a container that was registered without its keys."""
+
+
+class Named(tuple):
+    """Another, which is no mapping."""
+
+    __slots__ = ()
+
+
+def test_outputs_in_a_container_that_tells_no_keys_have_names():
+    from torch.utils import _pytree as pytree
+
+    pytree.register_pytree_node(
+        Result, pytree._dict_flatten, lambda values, keys: Result(zip(keys, values, strict=True))
+    )
+    pytree.register_pytree_node(Named, lambda pair: (list(pair), None), lambda values, _: Named(values))
+    module = programs.Function(lambda _, x: Result(sample=x + 1, more=Named((x, x * 2))))
+    captured = capture(subject_of(module, "x=f32[n:1..4,3]"))
+    assert captured.contract.outputs == ("sample", "more_0", "more_1")

@@ -8,7 +8,7 @@ only its frame changes: inputs that are constants and outputs that are None go, 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,7 +160,7 @@ def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
         )
     positions = pytree.tree_unflatten(list(range(len(specs))), exported.call_spec.out_spec)
     found = []
-    for path, index in pytree.tree_flatten_with_path(positions)[0]:
+    for path, index in _leaves(positions):
         argument = specs[index].arg
         if isinstance(argument, TensorArgument):
             found.append((index, _name(path, index)))
@@ -171,6 +171,26 @@ def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
                 fix="return only tensors from forward",
             )
     return found
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yields what is in nested containers, with the keys that lead there, in the order of `tree_leaves`.
+
+    A library may register a container without saying its keys: then they are those of the mapping, or numbers.
+    """
+    node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(value))
+    if node is None:
+        yield path, value
+        return
+    children, _ = node.flatten_fn(value)
+    if node.flatten_with_keys_fn is not None:
+        keys = [key for key, _ in node.flatten_with_keys_fn(value)[0]]
+    elif isinstance(value, Mapping) and len(value) == len(children):
+        keys = [pytree.MappingKey(key) for key in value]
+    else:
+        keys = [pytree.SequenceKey(at) for at in range(len(children))]
+    for key, child in zip(keys, children, strict=True):
+        yield from _leaves(child, (*path, key))
 
 
 def _name(path: tuple[Any, ...], index: int) -> str:
