@@ -75,7 +75,8 @@ def confine() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     if _STATM.exists():
         size = int(_STATM.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
+        allowed = _within(size + MEMORY, resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
     if sys.platform == "linux" and platform.machine() in _ARCHITECTURES:
         _filter_calls(*_ARCHITECTURES[platform.machine()])
 
@@ -83,8 +84,14 @@ def confine() -> None:
 def allow_seconds(seconds: int) -> None:
     """Lets this process have so much more processor time; after that SIGXCPU ends it."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    soft = int(used.ru_utime + used.ru_stime) + 1 + seconds
+    soft = _within(int(used.ru_utime + used.ru_stime) + 1 + seconds, resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def _within(wanted: int, which: int) -> int:
+    """Returns a limit, or the one that the process has been given already where that is lower."""
+    hard = resource.getrlimit(which)[1]
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
 
 class _Program(ctypes.Structure):

@@ -94,6 +94,16 @@ def test_a_confined_process_changes_nothing_and_reaches_nobody(attempts: dict[st
         assert {name: attempts[name] for name in others} == dict.fromkeys(others, "PermissionError")
 
 
+def test_limits_that_are_lower_already_stay() -> None:
+    code = (
+        "import resource; from fuseconv import confinement; confinement.confine(); confinement.allow_seconds(300);"
+        "print(resource.getrlimit(resource.RLIMIT_AS)[1] >> 10, resource.getrlimit(resource.RLIMIT_CPU))"
+    )
+    script = f"ulimit -v 2000000 -t 100; {sys.executable} -c '{code}'"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    assert done.stdout == "2000000 (100, 100)\n", done.stderr
+
+
 def test_the_filter_is_the_same_on_both_processors() -> None:
     """Each call that x86-64 and ARM64 have is refused on both; ARM64 lacks the old ones."""
     calls = [call.split(":") for call in confinement._FORBIDDEN.split()]

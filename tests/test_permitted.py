@@ -2,6 +2,7 @@
 
 import json
 
+import programs
 import pytest
 import torch
 
@@ -10,6 +11,9 @@ from fuseconv.matching import permitted
 from fuseconv.matching.nodes import find_op, why_no_op
 from fuseconv.matching.pattern import check_rule_ops
 from fuseconv.matching.permitted import lookup, refusal
+from fuseconv.matching.plan import plan
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Plan
 from fuseconv.proof.rule_check import check_rules
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.rule import Rule
@@ -147,6 +151,19 @@ def test_a_replacement_stays_in_proportion(name):
     (row, *_) = check_rules([rule(replace=lines)])
     assert not row.ok
     assert "to give" in row.detail
+
+
+def test_a_plan_is_held_to_the_same_list():
+    x = torch.ones(8, 8)
+    program = programs.capture(programs.Function(lambda _, x: (torch.clamp(x, 0, 6),)), x)
+    found = plan(program, [rule()], device="cpu", targets=())
+    edited = json.loads(found.to_json())
+    edited["steps"][0]["replace"] = [
+        "f = aten.from_file.default('/nowhere/f', True, 64)",
+        "y = aten.add.Tensor(x, f)",
+    ]
+    with pytest.raises(RuleError, match=r"aten\.from_file\.default may not be named"):
+        rewrite(program, Plan.from_json(json.dumps(edited)))
 
 
 def archive(target):
