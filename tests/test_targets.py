@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from fuseconv import ops
 from fuseconv.capture import Program
+from fuseconv.contract import SHORT_DTYPES
 from fuseconv.errors import FileError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.inputs import draw
 from fuseconv.placement import place
@@ -173,6 +174,24 @@ def test_torchscript_computes_what_the_graph_computes(name: str, tmp_path: Path)
         tensors = draw(program.contract, sizes, seed=seed)
         with torch.no_grad():
             equal(loaded(*(t.clone() for t in tensors)), tuple(module(*(t.clone() for t in tensors))))
+
+
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_torchscript_gives_the_same_from_the_second_call_on(device: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Where its fuser would have compiled kernels of its own."""
+
+    class Pointwise(torch.nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.nn.functional.hardswish(x + x), (x + x.mean()).to(torch.bfloat16)
+
+    module, x = Pointwise().eval(), torch.randn(3, 8, device=device).to(dtype)
+    program = small_bundle.program(module, (f"x={SHORT_DTYPES[str(dtype)]}[batch:1..8,8]",), device)
+    path = torchscript.write(program, tmp_path, Context(tmp_path))
+    loaded = torchscript.load(tmp_path / path, device)
+    for _ in range(4):
+        with torch.no_grad():
+            equal(loaded(x), module(x))
 
 
 def test_torchscript_saves_tied_weights_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 #include <ATen/Version.h>
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/csrc/jit/passes/tensorexpr_fuser.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/version.h>
 
@@ -87,6 +88,11 @@ void load_torch_library(const std::filesystem::path& path) {
 }
 
 std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract, Capture capture) {
+  if (at::Device(contract.device).is_cuda()) {
+    // The fuser of pointwise ops makes kernels that do not compile (bfloat16, CUDA 13) or round constants of doubles to
+    // float. torch has one switch for the whole process.
+    torch::jit::setTensorExprFuserEnabled(false);
+  }
   const auto module =
       std::make_shared<torch::jit::Module>(torch::jit::load(artifact.string(), at::Device(contract.device)));
   const Call call = [module](const std::vector<at::Tensor>& inputs) {

@@ -41,7 +41,14 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads what `write` wrote; the op libraries it calls must be loaded before."""
+    """Loads what `write` wrote; the op libraries it calls must be loaded before.
+
+    On CUDA this turns off the fuser of pointwise ops, for the whole process, as torch has no smaller switch. The fuser
+    compiles kernels from the second call on, and with CUDA 13 those do not compile where they read bfloat16; others
+    compute constants of float64 programs in float32.
+    """
+    if torch.device(device).type == "cuda":
+        torch._C._jit_set_texpr_fuser_enabled(False)
     with _quiet():
         module: Runner = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
         return module
