@@ -279,11 +279,22 @@ def print_rule(console: Console, rule: Rule) -> None:
 
 
 def print_checks(console: Console, checks: Sequence[CheckRow]) -> None:
-    """Prints one line an example: what the rule was to do with it, and what it did."""
+    """Prints one line per check: what it came to, and what happened; then how many rules are proved."""
+    from fuseconv.proof.check_row import summary
+
     table = _Table("", "rule", "example", "result")
+    styles = {"wrong": "bold red", "not run": "yellow"}
     for check in checks:
-        table.add(mark(check.ok), check.rule, check.check, check.detail)
+        said = "FAIL" if check.verdict == "wrong" else check.verdict
+        table.add(Text(said, style=styles.get(check.verdict, "green")), check.rule, check.check, check.detail)
     console.print(table)
+    found = summary(checks)
+    console.print(
+        f"\n{found.rules} rules: {found.proved} proved by algebra on every example, {found.partly} on some, "
+        f"{found.tried} tried on numbers alone, {found.unchecked} not checked, {found.wrong} wrong; "
+        f"{found.draws} draws",
+        highlight=False,
+    )
 
 
 def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embedded]) -> None:

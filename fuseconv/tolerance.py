@@ -94,7 +94,14 @@ class Row:
         }
 
 
-def compare(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, *, may_overflow: bool = False) -> Row:
+def compare(
+    actual: torch.Tensor,
+    original: torch.Tensor,
+    truth: torch.Tensor,
+    *,
+    may_overflow: bool = False,
+    by_truth: bool = False,
+) -> Row:
     """Judges `actual` by the original's output and by the truth.
 
     Args:
@@ -103,6 +110,7 @@ def compare(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, *
         truth: what it gives in float64 (complex128); of any dtype where `original` is of no floating dtype.
         may_overflow: whether the inputs are at the ends of their dtype: elements of which the original has not
             half of the digits right, because a value inside left the dtype's range, are not judged.
+        by_truth: whether to be close to the original is not enough: the error against the truth decides.
     """
     if actual.dtype != original.dtype:
         return incomparable(f"dtype {actual.dtype}, the original has {original.dtype}")
@@ -114,7 +122,7 @@ def compare(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, *
         actual, original, truth = (torch.view_as_real(t.detach().resolve_conj()) for t in (actual, original, truth))
     if may_overflow:
         actual = _where_judged(actual, original, truth)
-    return _compare_floats(actual, original, truth)
+    return _compare_floats(actual, original, truth, by_truth)
 
 
 def _where_judged(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
@@ -142,7 +150,7 @@ def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
     return Row(False, largest, relative, _rms(distance), 0.0, reason)
 
 
-def _compare_floats(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -> Row:
+def _compare_floats(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, by_truth: bool) -> Row:
     tolerance, info = TOLERANCES[original.dtype], torch.finfo(original.dtype)
     eps, least = info.eps, info.eps * info.tiny  # the least number that the dtype has
     found = deviation(actual, original, truth, atol=tolerance.atol, rtol=tolerance.rtol)
@@ -152,7 +160,7 @@ def _compare_floats(actual: torch.Tensor, original: torch.Tensor, truth: torch.T
 
     if found.special:
         return Row(False, *figures, _special_values_differ(actual, original))
-    if found.excess <= 0:
+    if found.excess <= 0 and not by_truth:
         return Row(True, *figures)
     factor = max(tolerance.factor, SMALL_FACTOR if original.numel() < SMALL else 0.0)
     if found.rmse > factor * found.rmse_original + FLOOR * (eps * found.rms_truth + least):

@@ -42,19 +42,27 @@ def run_in_float64(program: Program, inputs: tuple[torch.Tensor, ...]) -> tuple[
         return tuple(interpret_in_float64(module, inputs))
 
 
-def interpret_in_float64(module: torch.nn.Module, operands: Sequence[Any], graph: Graph | None = None) -> list[Any]:
+def interpret_in_float64(
+    module: torch.nn.Module,
+    operands: Sequence[Any],
+    graph: Graph | None = None,
+    shaken: torch.Generator | None = None,
+) -> list[Any]:
     """Runs a graph of ATen ops with everything widened to float64; gradients flow where they are enabled.
 
     Args:
         module: holds what the graph reads as attributes.
         operands: what its placeholders stand for, in their order.
         graph: the graph; by default the module's own.
+        shaken: where given, every operand and every result on the way is moved by one rounding of the dtype that it
+            has in the program, up or down as this generator draws: how far the output moves says how well it is told.
 
     Returns:
         The leaves of its output, floating tensors in float64.
     """
+    interpreter = _Float64(module, graph=graph) if shaken is None else _Shaken(module, graph, shaken)
     with _default_dtype(torch.float64):
-        return [_widen(output) for output in pytree.tree_leaves(_Float64(module, graph=graph).run(*operands))]
+        return [_widen(output) for output in pytree.tree_leaves(interpreter.run(*operands))]
 
 
 class _Float64(Interpreter):
@@ -72,6 +80,28 @@ class _Float64(Interpreter):
             return None  # it asserts the very dtypes that are changed here
         args, kwargs = pytree.tree_map(_widen, (args, kwargs))
         return super().call_function(_NARROW_ONLY.get(target, target), args, kwargs)
+
+
+class _Shaken(_Float64):
+    """Moves every floating result by one rounding of the dtype that it has in the program."""
+
+    def __init__(self, module: torch.nn.Module, graph: Graph | None, generator: torch.Generator) -> None:
+        super().__init__(module, graph=graph)
+        self._generator = generator
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+            return result
+        dtype = _dtype_of(n) or result.dtype
+        signs = torch.randint(0, 2, result.shape, generator=self._generator).to(result.device) * 2 - 1
+        return result.double() * (1 + signs * torch.finfo(dtype).eps)
+
+
+def _dtype_of(node: Node) -> torch.dtype | None:
+    """The floating dtype that a node's value has in the program, where that is known."""
+    captured = node.meta.get("val")
+    return captured.dtype if isinstance(captured, torch.Tensor) and captured.is_floating_point() else None
 
 
 def _draws(node: Node) -> bool:

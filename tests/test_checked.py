@@ -262,4 +262,4 @@ def test_operands_that_nothing_runs_on_show_nothing(default_rules):
     text = parse_example(["w: f64[4, 8]", "i: i64[3]", "y = aten.embedding.default(w, i)", "return y"])
     graph = trace(text, {}).graph
     out_of_range = [torch.randn(4, 8, dtype=torch.float64), torch.tensor([1, 2, 9])]
-    assert judge(graph, graph, out_of_range, narrow=True) == ""
+    assert judge(graph, graph, out_of_range, ordinary=True) == ""

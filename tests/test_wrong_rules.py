@@ -1,5 +1,7 @@
 """Rules that are wrong in one thing each: the check must find every one out, with a counter-example."""
 
+import re
+
 import pytest
 
 from fuseconv.proof.rule_check import check_rules
@@ -144,6 +146,173 @@ WRONG = {
     ),
     "true_of_finite_numbers_only": ([X], ["z = aten.sub.Tensor(x, x)"], [], ["z = aten.zeros_like.default(x)"]),
 }
+D, E, F = "x: i64[n, 8]", "y: i64[n, 8]", "x: i32[n, 8]"
+K, L = "x: bool[n, 8]", "y: bool[n, 8]"
+ATTENTION = ["q: f64[n, 2, 5, 8]", "k: f64[n, 2, 7, 8]", "v: f64[n, 2, 7, 8]"]
+
+WRONG_BY_VALUE = {
+    # name: (inputs of the example, match, replace, all of whose ops are aten's)
+    # What overflows where the original does not.
+    "softplus": ([X], "z = softplus.default(x)", "e = exp.default(x); z = log1p.default(e)"),
+    "logsumexp": (
+        [X],
+        "z = logsumexp.default(x, [-1])",
+        "e = exp.default(x); s = sum.dim_IntList(e, [-1]); z = log.default(s)",
+    ),
+    "log_softmax": ([X], "z = log_softmax.int(x, -1)", "s = softmax.int(x, -1); z = log.default(s)"),
+    "log_sigmoid": ([X], "z = log_sigmoid.default(x)", "s = sigmoid.default(x); z = log.default(s)"),
+    "tanh": (
+        [X],
+        "z = tanh.default(x)",
+        (
+            "e = exp.default(x); n = neg.default(x); f = exp.default(n); a = sub.Tensor(e, f); b = add.Tensor(e, f); "
+            "z = div.Tensor(a, b)"
+        ),
+    ),
+    "hypot": (
+        [X, Y],
+        "z = hypot.default(x, y)",
+        "a = mul.Tensor(x, x); b = mul.Tensor(y, y); s = add.Tensor(a, b); z = sqrt.default(s)",
+    ),
+    "mean_of_two": (
+        ["x: f32[n, 8]", "y: f32[n, 8]"],
+        "a = mul.Tensor(x, 0.5); b = mul.Tensor(y, 0.5); z = add.Tensor(a, b)",
+        "s = add.Tensor(x, y); z = mul.Tensor(s, 0.5)",
+    ),
+    "variance_by_squares": (
+        [X],
+        "z = var.correction(x, [-1], correction=0)",
+        (
+            "q = mul.Tensor(x, x); a = mean.dim(q, [-1]); m = mean.dim(x, [-1]); b = mul.Tensor(m, m); "
+            "z = sub.Tensor(a, b)"
+        ),
+    ),
+    # Halves, zeros, bounds.
+    "round": ([X], "z = round.default(x)", "h = add.Tensor(x, 0.5); z = floor.default(h)"),
+    "floor": ([X], "z = floor.default(x)", "z = trunc.default(x)"),
+    "sign": ([X], "z = sign.default(x)", "a = abs.default(x); z = div.Tensor(x, a)"),
+    "division_by_itself": ([X], "z = div.Tensor(x, x)", "z = ones_like.default(x)"),
+    "inverse_of_zero": ([X], "z = pow.Tensor_Scalar(x, -1)", "p = add.Tensor(x, 0.0); z = reciprocal.default(p)"),
+    "bound": ([X], "z = clamp.default(x, 0, 6)", "z = clamp.default(x, 0, 5.99)"),
+    "bound_far_away": ([X], "z = clamp.default(x, -50000.0, 50000.0)", "z = clone.default(x)"),
+    "bound_left_out": ([X], "z = hardtanh.default(x, 0, 6)", "z = relu.default(x)"),
+    "strictly": ([X], "z = ge.Scalar(x, 2.5)", "z = gt.Scalar(x, 2.5)"),
+    "threshold": ([X], "z = threshold.default(x, 20, 0)", "z = relu.default(x)"),
+    "scores_clamped": (
+        ATTENTION,
+        (
+            "t = transpose.int(k, -2, -1); m = matmul.default(q, t); l = clamp.default(m, -50000.0, 50000.0); "
+            "p = softmax.int(l, -1); z = matmul.default(p, v)"
+        ),
+        "z = scaled_dot_product_attention.default(q, k, v, None, 0.0, False, scale=1.0)",
+    ),
+    "exp_of_log": ([X], "l = log.default(x); z = exp.default(l)", "z = clone.default(x)"),
+    "root_of_square": ([X], "q = mul.Tensor(x, x); z = sqrt.default(q)", "z = clone.default(x)"),
+    "negative_of_absolute": ([X], "a = abs.default(x); z = neg.default(a)", "z = neg.default(x)"),
+    # NaN and infinity.
+    "maximum_of_nan": ([X, Y], "z = maximum.default(x, y)", "z = fmax.default(x, y)"),
+    "minimum_of_nan": ([X, Y], "z = minimum.default(x, y)", "g = lt.Tensor(x, y); z = where.self(g, x, y)"),
+    "relu_of_nan": (
+        [X],
+        "z = relu.default(x)",
+        "g = gt.Scalar(x, 0); o = zeros_like.default(x); z = where.self(g, x, o)",
+    ),
+    "not_greater": ([X, Y], "g = gt.Tensor(x, y); z = logical_not.default(g)", "z = le.Tensor(x, y)"),
+    "times_zero": ([X], "z = mul.Tensor(x, 0)", "z = zeros_like.default(x)"),
+    "equal_to_itself": ([X], "z = eq.Tensor(x, x)", "z = ones_like.default(x, dtype=bool)"),
+    "power_of_a_half": ([X], "z = pow.Tensor_Scalar(x, 0.5)", "z = sqrt.default(x)"),
+    "swapped_where": ([K, Y], "z = where.ScalarOther(x, y, 0.5)", "z = masked_fill.Scalar(y, x, 0.5)"),
+    # Integers: sign, order, division, the ends of a dtype.
+    "absolute_integer": ([D], "z = abs.default(x)", "z = clone.default(x)"),
+    "clamped_integer": ([D], "z = clamp.default(x, None, 511)", "z = clone.default(x)"),
+    "clamped_integer_by_one_less": ([D], "z = clamp.default(x, None, 511)", "z = clamp.default(x, None, 510)"),
+    "greater_by_one": ([D], "z = gt.Scalar(x, 1000)", "z = ge.Scalar(x, 1000)"),
+    "floor_division": (
+        [D, E],
+        "z = div.Tensor_mode(x, y, rounding_mode='floor')",
+        "z = div.Tensor_mode(x, y, rounding_mode='trunc')",
+    ),
+    "remainder": ([D, E], "z = remainder.Tensor(x, y)", "z = fmod.Tensor(x, y)"),
+    "halved_again": (
+        [F],
+        "d = mul.Tensor(x, 2); z = div.Tensor_mode(d, 2, rounding_mode='floor')",
+        "z = clone.default(x)",
+    ),
+    "greater_than_before": (
+        [D],
+        "p = add.Tensor(x, 1); z = gt.Tensor(p, x)",
+        "z = ones_like.default(x, dtype=bool)",
+    ),
+    "narrowed_on_the_way": (
+        [D],
+        "n = to.dtype(x, i32); z = to.dtype(n, i64)",
+        "z = clone.default(x)",
+    ),
+    "through_floats": ([D], "f = to.dtype(x, f32); z = to.dtype(f, i64)", "z = clone.default(x)"),
+    "difference_of_bytes": (
+        ["x: u8[n, 8]", "y: u8[n, 8]"],
+        "z = rsub.Tensor(y, x)",
+        "a = maximum.default(x, y); b = minimum.default(x, y); z = sub.Tensor(a, b)",
+    ),
+    "negative_index": (
+        ["w: parameter f64[16, 8]", "i: i64[n]"],
+        "z = index.Tensor(w, [i])",
+        "z = embedding.default(w, i)",
+    ),
+    "sum_of_bools": ([K, L], "z = add.Tensor(x, y)", "z = logical_xor.default(x, y)"),
+    "none_of_bools": ([K], "z = any.dim(x, -1)", "z = all.dim(x, -1)"),
+}
+RIGHT = {
+    # name: as above: near a wrong one, and right; what overflows in the original may be given right
+    "softplus": ([X], "e = exp.default(x); z = log1p.default(e)", "z = softplus.default(x)"),
+    "logsumexp": (
+        [X],
+        "e = exp.default(x); s = sum.dim_IntList(e, [-1]); z = log.default(s)",
+        "z = logsumexp.default(x, [-1])",
+    ),
+    "log_softmax": ([X], "s = softmax.int(x, -1); z = log.default(s)", "z = log_softmax.int(x, -1)"),
+    "sigmoid": (
+        [X],
+        "n = neg.default(x); e = exp.default(n); p = add.Tensor(e, 1); z = reciprocal.default(p)",
+        "z = sigmoid.default(x)",
+    ),
+    "hypot": (
+        [X, Y],
+        "a = mul.Tensor(x, x); b = mul.Tensor(y, y); s = add.Tensor(a, b); z = sqrt.default(s)",
+        "z = hypot.default(x, y)",
+    ),
+    "root_of_square": ([X], "q = mul.Tensor(x, x); z = sqrt.default(q)", "z = abs.default(x)"),
+    "root_of_inverse": ([X], "s = sqrt.default(x); z = reciprocal.default(s)", "z = rsqrt.default(x)"),
+    "log_of_exp": ([X], "e = exp.default(x); z = log.default(e)", "z = clone.default(x)"),
+    "round_twice": ([X], "r = round.default(x); z = floor.default(r)", "z = round.default(x)"),
+    "bound": ([X], "z = hardtanh.default(x, 0, 6)", "z = clamp.default(x, 0, 6)"),
+    "relu": ([X], "z = clamp.default(x, 0)", "z = relu.default(x)"),
+    "order": ([X, Y], "z = gt.Tensor(x, y)", "z = lt.Tensor(y, x)"),
+    "swapped_where": (
+        [K, Y],
+        "z = where.ScalarOther(x, y, 0.5)",
+        "h = logical_not.default(x); z = masked_fill.Scalar(y, h, 0.5)",
+    ),
+    "absolute_twice": ([D], "a = abs.default(x); z = abs.default(a)", "z = abs.default(x)"),
+    "clamped_integer": (
+        [D],
+        "a = clamp.default(x, 3); z = clamp.default(a, None, 511)",
+        "z = clamp.default(x, 3, 511)",
+    ),
+    "greater": ([D], "z = gt.Scalar(x, 1000)", "z = ge.Scalar(x, 1001)"),
+    "doubled": ([F], "z = mul.Tensor(x, 2)", "z = add.Tensor(x, x)"),
+    "remainder_twice": (
+        [D],
+        "r = remainder.Scalar(x, 7); z = remainder.Scalar(r, 7)",
+        "z = remainder.Scalar(x, 7)",
+    ),
+    "bools": (
+        [K, L],
+        "a = logical_and.default(x, y); z = logical_not.default(a)",
+        "a = logical_not.default(x); b = logical_not.default(y); z = logical_or.default(a, b)",
+    ),
+    "rows": (["w: parameter f64[16, 8]", "i: i64[n]"], "z = embedding.default(w, i)", "z = index.Tensor(w, [i])"),
+}
 SEED = ["e = aten.new_empty.default(x, [1], dtype=i64)", "s = aten.randint_like.default(e, 9223372036854775807)"]
 DROPPED = [*SEED, "d = fuseconv.gelu_dropout.default(x, s, 0.1)"]
 
@@ -210,6 +379,21 @@ LITERALS = {"eps": "1e-05", "c": "0.25", "dims": "[-1]", "_": "True"}
 
 def rule(name):
     inputs, match, where, replace = WRONG[name]
+    return made(name, inputs, match, where, replace)
+
+
+def rule_by_value(name, inputs, match, replace):
+    """A rule whose ops are aten's, its lines in one."""
+    lines = [[re.sub(" = ", " = aten.", line, count=1) for line in text.split("; ")] for text in (match, replace)]
+    floating = [] if any(kind in inputs[0] for kind in (": i", ": u", ": b", "parameter")) else ["is_floating(x)"]
+    where = floating if any(one.startswith("x: ") for one in inputs) else []
+    if where == [] and inputs[0].startswith("x: "):
+        dtype = inputs[0].split()[1].partition("[")[0]
+        where = [f"dtype(x) == {dtype}"]
+    return made(name, inputs, lines[0], where, lines[1])
+
+
+def made(name, inputs, match, where, replace):
     program = [_written(line) for line in match]
     returned = match[-1].split(" = ")[0]
     return Rule.model_validate(
@@ -246,6 +430,20 @@ def test_a_wrong_rule_is_found_out_by_a_counter_example(name):
     assert "differs at" in words or "cannot run" in words, words
     assert "values" in words or "modulo" in words, words
     assert "f64[" in words or "bool[" in words or "i64[" in words, words
+
+
+@pytest.mark.parametrize("name", WRONG_BY_VALUE)
+def test_a_rule_that_is_wrong_for_some_values_is_refused(name):
+    failing = [row for row in check_rules([rule_by_value(name, *WRONG_BY_VALUE[name])]) if not row.ok]
+    assert failing, "the wrong rule passes"
+    assert {row.verdict for row in failing} == {"wrong"}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_rule_near_a_wrong_one_passes(name):
+    rows = check_rules([rule_by_value(name, *RIGHT[name])])
+    assert [row for row in rows if not row.ok] == []
+    assert {row.verdict for row in rows} <= {"proved", "tried", "not run"}
 
 
 ONLY_BY_ALGEBRA = ("bias_scaled_by_almost_one", "almost_a_sum", "almost_the_weight", "almost_the_norm")

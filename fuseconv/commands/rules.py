@@ -52,6 +52,7 @@ def show(name: str, rules: Path | None) -> Outcome:
 def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
     """Check a rule FILE without a model: its form, ops, loops; its examples and variants, on numbers and by algebra."""
     from fuseconv import report
+    from fuseconv.proof.check_row import summary
     from fuseconv.proof.confined import check_rules
 
     rows = check_rules(rules, trust)
@@ -60,4 +61,5 @@ def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
     if failing:
         what = f"{len(failing)} of {len(rows)} checks fail; first: rule {failing[0].rule}, {failing[0].check}"
         error = ParityError(what, where=str(rules or "the default rules"), fix="see the table above")
-    return Outcome({"checks": [asdict(row) for row in rows]}, lambda console: report.print_checks(console, rows), error)
+    result = {"checks": [{**asdict(row), "ok": row.ok} for row in rows], "summary": asdict(summary(rows))}
+    return Outcome(result, lambda console: report.print_checks(console, rows), error)

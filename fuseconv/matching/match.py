@@ -39,6 +39,7 @@ class Site:
         results: pattern name to the node it replaces.
         saved: passes over memory it saves: ops matched less ops put in their place that make more than one element.
         replace: the lines put in their place.
+        literals: floats that are taken for the rule's, each with the rule's, and differ by more than rounding.
     """
 
     rule: Rule
@@ -47,6 +48,7 @@ class Site:
     results: Mapping[str, Node]
     saved: int
     replace: tuple[str, ...]
+    literals: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Fit:
     nodes: frozenset[Node]
     captures: Mapping[str, Any]
     results: Mapping[str, Node]
+    literals: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ def fit(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Fit:
     for name, term in pattern.literals.items():
         known[name] = resolve(term, known, constants)
     _check_where(rule, {**values, **known}, index)
-    return Fit(rule, matched, known, results)
+    return Fit(rule, matched, known, results, state.rounded)
 
 
 def check_apart(
@@ -194,7 +197,7 @@ def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
     made = sum(not (one.constant or _has_one_element(one.fake)) for one in replacement.instructions)
     saved = sum(not is_getitem(node) for node in matched) - made
     text = tuple(written(line) for line in lines)
-    return Site(found.rule, tuple(sorted(matched)), found.captures, results, saved, text)
+    return Site(found.rule, tuple(sorted(matched)), found.captures, results, saved, text, found.literals)
 
 
 def _has_one_element(fake: Any) -> bool:
@@ -214,6 +217,7 @@ def merged(index: Index, fits: Sequence[Fit]) -> Iterator[Site | NearMiss]:
                 frozenset(node for member in members for node in member.nodes),
                 _numbered([member.captures for member in members], members[0].rule.merge),
                 _numbered([member.results for member in members], ()),
+                tuple(pair for member in members for pair in member.literals),
             )
             try:
                 check_apart(index, together.nodes, together.captures, together.results)

@@ -258,6 +258,7 @@ def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, A
         replace=site.replace,
         strides=site.rule.strides,
         draws=site.rule.draws,
+        literals=site.literals,
     )
 
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from fuseconv.contract import DTYPES
 from fuseconv.matching.graph import Workspace, arguments, is_call, is_getitem, nodes_in, op_name
+from fuseconv.matching.literals import differs, same, same_literal
 from fuseconv.matching.near_miss import NearMiss, Words
 from fuseconv.matching.pattern import Default, Expected, Pattern
 from fuseconv.matching.product import PRODUCT, cuts, multiplies
@@ -26,10 +26,6 @@ from fuseconv.rulebook.rule_text import Items, Literal, Name
 
 BUDGET = 20_000
 """The most comparisons one anchor may take; a pattern that needs more would hang on a large graph."""
-
-TOLERANCE = 1e-3
-"""How far a float of a graph may be from a float of a rule, relative: 0.7071 is 1/sqrt(2). A rule's float that is a
-multiple of 1/64, as 0.5, and every integer, is meant exactly."""
 
 
 class Index:
@@ -104,11 +100,13 @@ class State(NamedTuple):
         nodes: line of the pattern to the node of its value.
         captures: capture to node, literal or list of them.
         products: line that is a product to the nodes that multiply; none where the number is 1.
+        rounded: floats that are taken for the rule's, each with the rule's, and differ by more than rounding.
     """
 
     nodes: Mapping[int, Node]
     captures: Mapping[str, Any]
     products: Mapping[int, tuple[Node, ...]] = MappingProxyType({})
+    rounded: tuple[tuple[float, float], ...] = ()
 
     def matched(self) -> list[Node]:
         """The nodes that the lines found so far call."""
@@ -117,12 +115,13 @@ class State(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """An argument to compare: what it must be, what it is, its name, and the rank its axes are counted in."""
+    """An argument to compare: what it must be, what it is, its name, the rank of its axes, the dtype of its op."""
 
     term: Expected
     actual: Any
     label: str
     rank: int | None
+    dtype: torch.dtype | None
 
 
 class Search:
@@ -147,7 +146,7 @@ class Search:
         if not goals:
             yield from self.open_line(state)
             return
-        (term, actual, label, rank), rest = goals[0], goals[1:]
+        (term, actual, label, rank, dtype), rest = goals[0], goals[1:]
         if isinstance(term, Name) and term.id in self.pattern.places:
             number, position = self.pattern.places[term.id]
             node = _source(actual, position) if self.pattern.lines[number].unpacks else actual
@@ -164,19 +163,21 @@ class Search:
             if term.id == "_" or term.id not in state.captures:
                 captures = state.captures if term.id == "_" else {**state.captures, term.id: actual}
                 yield from self.solve(rest, state._replace(captures=captures))
-            elif _same(state.captures[term.id], actual):
+            elif same(state.captures[term.id], actual):
                 yield from self.solve(rest, state)
             else:
-                same = state.captures[term.id]
-                self.fail(state, lambda: (f"{label} to be {term.id}, {text_of(same)}", text_of(actual)), actual)
+                one = state.captures[term.id]
+                self.fail(state, lambda: (f"{label} to be {term.id}, {text_of(one)}", text_of(actual)), actual)
         elif isinstance(term, Items):
             if isinstance(actual, list | tuple) and len(actual) == len(term.items):
-                inner = [Goal(item, value, label, rank) for item, value in zip(term.items, actual, strict=True)]
+                inner = [Goal(item, value, label, rank, dtype) for item, value in zip(term.items, actual, strict=True)]
                 yield from self.solve((*inner, *rest), state)
             else:
                 count = len(term.items)
                 self.fail(state, lambda: (f"{label} to be a list of {count}", text_of(actual)), actual)
-        elif self.literal(term, actual, rank):
+        elif (literal := self.literal(term, actual, rank)) is not None:
+            if isinstance(literal, Literal) and differs(literal, actual, dtype):
+                state = state._replace(rounded=(*state.rounded, (actual, float(literal.value or 0))))
             yield from self.solve(rest, state)
         else:
             self.fail(state, lambda: (f"{label} to be {_shown(term)}", text_of(actual)), actual)
@@ -202,11 +203,11 @@ class Search:
             self.fail(state, lambda: (f"another {line.op}", text_of(node)), node)
             return
         state = state._replace(nodes={**state.nodes, number: node})
-        actuals = self.index.arguments(node)
+        actuals, dtype = self.index.arguments(node), _dtype(node)
         orders = self.pattern.orders[number]
-        for slots in orders if _same(actuals.get("alpha", 1), 1) else orders[:1]:
+        for slots in orders if same(actuals.get("alpha", 1), 1) else orders[:1]:
             new = [
-                Goal(slot.term, actuals[slot.name], slot.label, _rank(actuals) if slot.is_axis else None)
+                Goal(slot.term, actuals[slot.name], slot.label, _rank(actuals) if slot.is_axis else None, dtype)
                 for slot in slots
             ]
             yield from self.solve((*new, *goals), state)
@@ -225,7 +226,7 @@ class Search:
             if any(inner is other for inner in cut.nodes for other in taken):
                 continue
             here = state._replace(nodes={**state.nodes, number: node}, products={**state.products, number: cut.nodes})
-            number_of = Goal(times, cut.number, "the number of the product", None)
+            number_of = Goal(times, cut.number, "the number of the product", None, _dtype(node))
             tried = set()
             for factors in permutations(cut.factors):
                 self.spend()
@@ -234,7 +235,7 @@ class Search:
                 tried.add(factors)
                 # A factor that is an op is compared before one that is a capture, and the number before both, or last.
                 new = [
-                    Goal(term, one, "a factor of the product", None)
+                    Goal(term, one, "a factor of the product", None, None)
                     for term, one in sorted(zip(terms.values(), factors, strict=True), key=self._is_capture)
                 ]
                 first, last = ((), (number_of,)) if isinstance(times, Name) else ((number_of,), ())
@@ -267,14 +268,14 @@ class Search:
         captured = state.captures.get(term.id)
         return captured if isinstance(captured, Node) else None
 
-    def literal(self, term: Expected, actual: Any, rank: int | None) -> bool:
-        """Whether an argument is the literal a line writes, names or leaves out."""
+    def literal(self, term: Expected, actual: Any, rank: int | None) -> Expected | None:
+        """Returns the literal that a line writes, names or leaves out, if an argument is that one; else None."""
         if isinstance(term, Name):
             named = self.pattern.literals[term.id]
-            return isinstance(named, Literal | Items) and self.literal(named, actual, rank)
+            return self.literal(named, actual, rank) if isinstance(named, Literal | Items) else None
         if isinstance(term, Default):
-            return _same(term.value, actual)
-        return isinstance(term, Literal) and _same_literal(term, actual, rank)
+            return term if same(term.value, actual) else None
+        return term if isinstance(term, Literal) and same_literal(term, actual, rank) else None
 
     def _is_capture(self, factor: tuple[Expected, Node]) -> bool:
         return isinstance(factor[0], Name) and factor[0].id not in self.pattern.places
@@ -328,6 +329,11 @@ def _rank(actuals: Mapping[str, Any]) -> int | None:
     return None
 
 
+def _dtype(node: Node) -> torch.dtype | None:
+    fake = node.meta.get("val")
+    return fake.dtype if isinstance(fake, torch.Tensor) else None
+
+
 def _source(actual: Any, position: int) -> Node | None:
     """The op of which `actual` is the result at `position`."""
     if not is_getitem(actual) or actual.args[1] != position:
@@ -339,30 +345,6 @@ def _source(actual: Any, position: int) -> Node | None:
 def result_of(node: Node, position: int) -> Node | None:
     """Returns the node that picks one result of an op that has several, if there is one."""
     return next((user for user in node.users if is_getitem(user) and user.args[1] == position), None)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two arguments are the same node, or equal literals of one kind; 2 is 2.0 and is not True."""
-    if isinstance(one, Node) or isinstance(other, Node):
-        return one is other
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
-
-
-def _same_literal(literal: Literal, actual: Any, rank: int | None) -> bool:
-    expected = literal.value
-    if literal.is_dtype:
-        return isinstance(actual, torch.dtype) and str(actual) == DTYPES[str(expected)]
-    if expected is None or isinstance(expected, bool | str) or isinstance(actual, bool):
-        return type(actual) is type(expected) and bool(actual == expected)
-    if not isinstance(actual, int | float):
-        return False
-    if rank and isinstance(expected, int) and isinstance(actual, int):
-        return expected % rank == actual % rank
-    if isinstance(expected, int) or (expected * 64).is_integer() or expected in (float("inf"), float("-inf")):
-        return actual == expected
-    return abs(actual - expected) <= TOLERANCE * abs(expected)
 
 
 def _shown(term: Expected) -> str:

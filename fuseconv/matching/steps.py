@@ -40,6 +40,8 @@ class Step:
         replace: the rule's SSA lines.
         strides: `any` where the values replaced may have other strides afterwards.
         draws: `any` where the values replaced are dropped at random, and other ones afterwards.
+        literals: floats of the program that are taken for the rule's, each with the rule's, where the two differ by
+            more than the dtype rounds; left out of plan.json where there are none.
         apply: whether it is executed; set to false by hand, the plan says what was left out.
     """
 
@@ -55,6 +57,7 @@ class Step:
     strides: Literal["same", "any"] = "same"
     draws: Literal["same", "any"] = "same"
     apply: bool = True
+    literals: tuple[tuple[float, float], ...] = ()
 
     def reads(self) -> set[str]:
         """Returns the names of the values it needs: those it matches, and their operands."""
@@ -138,6 +141,9 @@ class Plan:
     def to_json(self) -> str:
         """Returns plan.json's text; `from_json` reads it back."""
         value = asdict(self)
+        for step in value["steps"]:
+            if not step["literals"]:
+                del step["literals"]
         return json.dumps({"schema": value.pop("schema"), **value}, indent=1, allow_nan=False) + "\n"
 
     @staticmethod

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import sympy
@@ -16,8 +17,10 @@ from torch.fx import Graph, Node
 from fuseconv.contract import SHORT_DTYPES, TensorSpec
 from fuseconv.matching.graph import map_nodes, op_name
 from fuseconv.matching.sizes import key_of
+from fuseconv.proof.edges import Edges
 from fuseconv.proof.ledger import Excerpt, Ledger
-from fuseconv.proof.operands import Values, draw_operands
+from fuseconv.proof.operands import Values, differing, draw_operands, takes
+from fuseconv.rulebook.rule import Rule
 
 Sizes = Literal["unlike", "equal", "one"]
 
@@ -33,12 +36,10 @@ class Hard:
         values: their magnitude, what is special among them, or their layout.
         sizes: of the symbolic sizes: small and unlike each other; all alike, and like a size that is a number, so that
             no axis is told from another by its size; the least they may be, which broadcasts.
-        narrow: whether the numbers are ordinary ones, judged in the program's dtypes.
     """
 
     values: Values
     sizes: Sizes
-    narrow: bool
 
     def __str__(self) -> str:
         words = {"unlike": "sizes unlike", "equal": "sizes made equal", "one": "smallest sizes"}
@@ -46,25 +47,40 @@ class Hard:
 
 
 HARD = (
-    Hard("random", "one", True),
-    Hard("random", "equal", True),
-    Hard("non-contiguous", "unlike", True),
-    Hard("large", "unlike", False),
-    Hard("tiny", "unlike", False),
-    Hard("NaN", "unlike", False),
-    Hard("infinite", "unlike", False),
+    Hard("random", "one"),
+    Hard("random", "equal"),
+    Hard("non-contiguous", "unlike"),
+    Hard("large", "unlike"),
+    Hard("tiny", "unlike"),
+    Hard("edge", "unlike"),
+    Hard("far edge", "unlike"),
+    Hard("huge", "unlike"),
+    Hard("greatest", "unlike"),
+    Hard("NaN", "unlike"),
+    Hard("infinite", "unlike"),
 )
 
 
-def hard(ledger: Ledger, excerpt: Excerpt) -> Collection[Hard]:
-    """Returns those of `HARD` that differ at an excerpt: where no size is symbolic, their sizes are all the same."""
+def hard(ledger: Ledger, excerpt: Excerpt, rule: Rule, edges: Edges) -> Collection[Hard]:
+    """Returns those of `HARD` that a rule takes, and that differ at an excerpt.
+
+    Args:
+        ledger: the ledger.
+        excerpt: one of its excerpts; where no size of it is symbolic, all sizes are the same.
+        rule: the rule.
+        edges: what the excerpt tells of the values to try it on.
+    """
     fakes = [fake for fake in _varying(ledger, excerpt).values() if isinstance(fake, torch.Tensor)]
+    apart = differing({SHORT_DTYPES.get(str(fake.dtype), "") for fake in fakes}, edges)
+    taken = [how for how in HARD if how.values in apart and takes(rule, excerpt.after, how.values)]
     if any(_expression(size).free_symbols for fake in fakes for size in (*fake.shape, *fake.stride())):
-        return HARD
-    return [how for at, how in enumerate(HARD) if how.values not in {earlier.values for earlier in HARD[:at]}]
+        return taken
+    return [how for at, how in enumerate(taken) if how.values not in {earlier.values for earlier in taken[:at]}]
 
 
-def draw(ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard) -> list[Any] | None:
+def draw(
+    ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard, edges: Edges, largest: float | None = None
+) -> list[Any] | None:
     """Draws the operands of an excerpt; None where one of those to be drawn is no tensor.
 
     Args:
@@ -72,13 +88,16 @@ def draw(ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard) -
         excerpt: one of its excerpts.
         captured: the operands' values on the example inputs, which those keep that depend on no input.
         how: how to draw.
+        edges: what the excerpt tells of the values to try it on.
+        largest: the largest magnitude of a float; None for any.
     """
     fakes = _varying(ledger, excerpt)
     if not all(isinstance(fake, torch.Tensor) and not _unbacked(fake) for fake in fakes.values()):
         return None
     sizes = _sizes(fakes.values(), captured, ledger.workspace.ranges, how.sizes)
+    drawn = partial(_drawn, sizes=sizes, values=how.values, edges=edges, largest=largest)
     return [
-        _drawn(node, fakes[node], sizes, how.values, seed, value.device) if node in fakes else value
+        drawn(node, fakes[node], seed=seed, device=value.device) if node in fakes else value
         for seed, (node, value) in enumerate(zip(excerpt.operands, captured, strict=True))
     ]
 
@@ -92,13 +111,21 @@ def _unbacked(fake: torch.Tensor) -> bool:
 
 
 def _drawn(
-    node: Node, fake: torch.Tensor, sizes: Mapping[Any, int], values: Values, seed: int, device: torch.device
+    node: Node,
+    fake: torch.Tensor,
+    *,
+    sizes: Mapping[Any, int],
+    values: Values,
+    edges: Edges,
+    largest: float | None,
+    seed: int,
+    device: torch.device,
 ) -> torch.Tensor:
     """Draws a tensor whose axes lie in memory in the order in which they do in the program."""
     shape = [_number(size, sizes) for size in fake.shape]
     order = sorted(range(fake.dim()), key=lambda axis: -_number(fake.stride()[axis], sizes))
     spec = TensorSpec(node.name, SHORT_DTYPES[str(fake.dtype)], tuple(shape[axis] for axis in order))
-    (tensor,) = draw_operands([spec], 0, values, seed, device).tensors
+    (tensor,) = draw_operands([spec], 0, values, seed, device, edges, largest).tensors
     return tensor.permute([order.index(axis) for axis in range(fake.dim())])
 
 

@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, Interpreter
+from torch.fx import Graph, Interpreter, Node
+from torch.utils import _pytree as pytree
 
+from fuseconv.matching.nodes import is_call
 from fuseconv.ops import OPS
 from fuseconv.proof.field import PRIME, Field, NotApplicableError
 from fuseconv.proof.operands import described, draw_operands
-from fuseconv.proof.residues import Residues, of
+from fuseconv.proof.residues import Residues, by_element, moves_elements, of
 from fuseconv.proof.soundness import Pair
 from fuseconv.truth import interpret_in_float64
 
@@ -32,7 +34,7 @@ _REFERENCES: Mapping[Any, Any] = {op.overload: op.reference for op in OPS}
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Proof:
     """What algebra says: equal or not, or why it says nothing."""
 
     ok: bool
@@ -41,7 +43,39 @@ class Verdict:
 
 
 class _Evaluation(Interpreter):
-    """Runs a graph of residues; a fused op by its reference, attention by its formula."""
+    """Runs a graph of residues; a fused op by its reference, attention by its formula.
+
+    Integers and bools are no residues: they are drawn as they are. Moved, or as indices and masks of residues, they
+    show all that there is to show. What is computed of bools element by element is tried on every combination of them.
+    What is computed of integers is known at the drawn ones alone: algebra does not know order, sign or division.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(torch.nn.Module(), graph=graph)
+        self._bools: set[Node] = set()
+        self._integers: set[Node] = set()
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if n.op == "placeholder":
+            if not isinstance(result, Residues):
+                (self._bools if result.dtype == torch.bool else self._integers).add(n)
+        elif n.op == "call_function" and not any(isinstance(one, Residues) for one in pytree.tree_leaves(result)):
+            self._classify(n)
+        return result
+
+    def _classify(self, node: Node) -> None:
+        """Notes what a value that holds no residues is computed of.
+
+        Raises:
+            NotApplicableError: of integers, otherwise than by moving them.
+        """
+        of_integers = any(used in self._integers for used in node.all_input_nodes)
+        if of_integers or any(used in self._bools for used in node.all_input_nodes):
+            moves = not is_call(node) or moves_elements(node.target)
+            if not moves and (of_integers or not by_element(node.target)):
+                raise NotApplicableError(f"{node.target} of {'integers' if of_integers else 'bools'}")
+            (self._integers if of_integers else self._bools).add(node)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is torch.ops.aten.scaled_dot_product_attention.default:
@@ -51,10 +85,10 @@ class _Evaluation(Interpreter):
         return super().call_function(_REFERENCES.get(target, target), args, kwargs)
 
 
-def prove(pair: Pair) -> Verdict:
+def prove(pair: Pair) -> Proof:
     """Evaluates a program before and after a rule at random points of the field."""
-    if pair.draws == "any":
-        return Verdict(True, "not applicable: other numbers are drawn", applicable=False)
+    if pair.rule.draws == "any":
+        return Proof(True, "not applicable: other numbers are drawn", applicable=False)
     for seed in range(DRAWS):
         field = Field(seed)
         specs = (*pair.text.parameters.values(), *pair.traced.inputs)
@@ -66,13 +100,13 @@ def prove(pair: Pair) -> Verdict:
         try:
             before, after = (_evaluated(graph, operands) for graph in (pair.before, pair.after))
         except NotApplicableError as problem:
-            return Verdict(True, f"not applicable: {str(problem).splitlines()[0]}", applicable=False)
+            return Proof(True, f"not applicable: {str(problem).splitlines()[0]}", applicable=False)
         if found := _first_difference(before, after):
             if field.assumed and _agree(pair, (*pair.parameters, *drawn[len(pair.parameters) :])):
                 words = ", ".join(sorted(field.assumed))
-                return Verdict(True, f"not applicable: equal, if so, by what is known of {words}", applicable=False)
-            return Verdict(False, f"{found}; {pair.changed}, {', '.join(described(specs, drawn))}")
-    return Verdict(True, f"equal modulo {PRIME} in {DRAWS} draws")
+                return Proof(True, f"not applicable: equal, if so, by what is known of {words}", applicable=False)
+            return Proof(False, f"{found}; {pair.changed}, {', '.join(described(specs, drawn))}")
+    return Proof(True, f"equal modulo {PRIME} in {DRAWS} draws")
 
 
 def _operand(drawn: Tensor, own: Tensor | None, field: Field, generator: torch.Generator) -> Tensor:
@@ -86,7 +120,7 @@ def _operand(drawn: Tensor, own: Tensor | None, field: Field, generator: torch.G
 def _evaluated(graph: Graph, operands: Sequence[Tensor]) -> list[Tensor]:
     try:
         with torch.no_grad():
-            results = _Evaluation(torch.nn.Module(), graph=graph).run(*operands)
+            results = _Evaluation(graph).run(*operands)
     except (RuntimeError, TypeError, ValueError) as problem:
         raise NotApplicableError(str(problem).strip().splitlines()[0]) from None
     return [one.residues if isinstance(one, Residues) else one for one in results]

@@ -2,11 +2,12 @@
 
 Matching proves what types and shapes can prove. Whether a replacement computes what it replaces is the rule's word;
 here it is tried, site by site, and a site whose error against float64 is larger than the original's is left alone.
+Where the program has another number than the rule, as 0.0447 for 0.044715, that is why, and no fault of the rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -20,12 +21,12 @@ from fuseconv.matching import unforeseen
 from fuseconv.matching.graph import source_line
 from fuseconv.matching.plan import SiteKey, plan
 from fuseconv.matching.steps import Miss, Plan, Step
-from fuseconv.proof.adversarial import Hard, draw, hard, kind
+from fuseconv.proof.adversarial import draw, hard, kind
+from fuseconv.proof.edges import edges_of
 from fuseconv.proof.ledger import Excerpt, Ledger
-from fuseconv.proof.operands import described
+from fuseconv.proof.operands import ORDINARY, OVERFLOWING, described
 from fuseconv.proof.redrawn import JUDGES
 from fuseconv.proof.replay import replay
-from fuseconv.proof.soundness import takes
 from fuseconv.rulebook.rule import Rule
 
 ROUNDS = 20
@@ -61,7 +62,7 @@ def checked_plan(
         UnsupportedError: the program cannot run on its example inputs.
     """
     left = dict(rejected)
-    trial = _Trial(program, {rule.name for rule in rules if rule.allow is not None})
+    trial = _Trial(program, rules)
     for _ in range(ROUNDS):
         found = plan(program, rules, device=device, targets=targets, allow=allow, rejected=left)
         wrong = trial.wrong(found)
@@ -81,9 +82,9 @@ def checked_plan(
 class _Trial:
     """Tries the steps of plans of one program, each once; of sites alike in all but values, one on drawn values."""
 
-    def __init__(self, program: Program, exempt: Collection[str]) -> None:
+    def __init__(self, program: Program, rules: Sequence[Rule]) -> None:
         self._program = program
-        self._exempt = exempt
+        self._rules = {rule.name: rule for rule in rules}
         self._passed: set[str] = set()
         self._kinds: dict[str, str] = {}
 
@@ -96,7 +97,8 @@ class _Trial:
                 excerpts.append(ledger.execute(step))
             except Exception as error:  # noqa: BLE001 - the ledger may be half rewritten: all is made, and tried, anew
                 return {(step.rule, step.nodes): _unforeseen(step, error)}
-        new = [one for one in excerpts if repr(one.step) not in self._passed and one.step.rule not in self._exempt]
+        exempt = {name for name, rule in self._rules.items() if rule.allow is not None}
+        new = [one for one in excerpts if repr(one.step) not in self._passed and one.step.rule not in exempt]
         wrong = {}
         for excerpt, values in replay(self._program, ledger, new):
             try:
@@ -112,20 +114,29 @@ class _Trial:
 
     def _difference(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> str:
         judge = JUDGES[excerpt.step.draws]
-        if found := judge(excerpt.before, excerpt.after, captured, narrow=True):
+        if found := judge(excerpt.before, excerpt.after, captured, ordinary=True, by_truth=bool(excerpt.step.literals)):
             return f"{found}; captured values, {_given(excerpt, captured)}"
         alike = kind(ledger, excerpt, captured)
         if alike not in self._kinds:
-            self._kinds[alike] = next(
-                filter(None, (self._on_drawn(ledger, excerpt, captured, how) for how in hard(ledger, excerpt))), ""
-            )
+            self._kinds[alike] = next(filter(None, self._on_drawn(ledger, excerpt, captured)), "")
         return self._kinds[alike]
 
-    def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard) -> str:
-        operands = draw(ledger, excerpt, captured, how) if takes(excerpt.step.replace, how.values) else None
-        judge = JUDGES[excerpt.step.draws]
-        found = judge(excerpt.before, excerpt.after, operands, narrow=how.narrow) if operands else ""
-        return f"{found}; {how}, {_given(excerpt, operands or ())}" if found else ""
+    def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> Iterator[str]:
+        """Yields, for each way to draw operands, how the replacement differs on them; nothing where it does not."""
+        rule, judge = self._rules[excerpt.step.rule], JUDGES[excerpt.step.draws]
+        edges = edges_of((excerpt.before, excerpt.after), captured)
+        for how in hard(ledger, excerpt, rule, edges):
+            if operands := draw(ledger, excerpt, captured, how, edges, rule.largest):
+                ordinary, overflowing = how.values in ORDINARY, how.values in OVERFLOWING
+                found = judge(
+                    excerpt.before,
+                    excerpt.after,
+                    operands,
+                    ordinary=ordinary,
+                    overflowing=overflowing,
+                    by_truth=bool(excerpt.step.literals),
+                )
+                yield f"{found}; {how}, {_given(excerpt, operands)}" if found else ""
 
 
 def _unforeseen(step: Step, error: Exception) -> Miss:
@@ -148,14 +159,20 @@ def _given(excerpt: Excerpt, operands: Sequence[Any]) -> str:
 
 
 def _miss(excerpt: Excerpt, difference: str) -> Miss:
-    step = excerpt.step
+    """The miss of a site that was tried: the rule is wrong there, unless it takes another number for its own."""
+    step, where = excerpt.step, source_line(excerpt.first)
+    if step.literals:
+        pairs = [(f"the literal {expected!r}", repr(actual)) for actual, expected in dict.fromkeys(step.literals)]
+        expected, found = (" and ".join(words) for words in zip(*pairs, strict=True))
+        reason = f"expected {expected}, found {found}, which shows in the result: {difference}"
+        return Miss(step.rule, step.nodes[-1], reason, expected, found, where, refused=True)
     return Miss(
         step.rule,
         step.nodes[-1],
         f"tried, it computes something else: {difference}",
         "what the matched ops give, about as near to float64",
         difference.partition("; ")[0].partition(": ")[2] or difference,
-        source_line(excerpt.first),
+        where,
         refused=True,
         rejected=True,
     )

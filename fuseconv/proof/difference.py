@@ -25,19 +25,29 @@ ROOT = torch.nn.Module()
 """What the graphs read attributes of: they have none."""
 
 
-def judge(before: Graph, after: Graph, operands: Sequence[Any], *, narrow: bool) -> str:
+def judge(
+    before: Graph,
+    after: Graph,
+    operands: Sequence[Any],
+    *,
+    ordinary: bool,
+    overflowing: bool = False,
+    by_truth: bool = False,
+) -> str:
     """Says how what `after` gives differs from what `before` gives; nothing when it does not.
 
-    The truth is `before` in float64, and the tolerances are those of tolerance.py. Operands that `before` cannot run
-    on, as an index out of range, show nothing. Numbers that are not ordinary may overflow in a narrow dtype in one form
-    and not in the other: then both forms must agree in float64.
+    Both run in the dtypes of the program. The truth is `before` in float64, and the tolerances are those of
+    tolerance.py. Operands that `before` cannot run on, as an index out of range, show nothing. What the original
+    itself overflows at may be given right by the replacement, and an error may be made that roundings on the way of
+    the original make as well; see `_settled` and `_conditioned`.
 
     Args:
         before: what is replaced; its output is a tuple of tensors.
         after: what is put in its place.
         operands: what the placeholders of both stand for, in order; they are not written.
-        narrow: whether the operands are ordinary numbers, to be judged in the dtypes of the program. Even of those, one
-            that overflows in the original and not in truth is judged in float64.
+        ordinary: whether the operands are ordinary numbers, which make no error large.
+        overflowing: whether they are so large that float64 may overflow as well.
+        by_truth: whether to be close to the original is not enough; see tolerance.py.
     """
     try:
         original = run(before, operands)
@@ -45,12 +55,83 @@ def judge(before: Graph, after: Graph, operands: Sequence[Any], *, narrow: bool)
     except CANNOT_RUN:
         return ""
     try:
-        found = difference(run(after, operands), original, truth)
-        if found and (not narrow or overflows(original, truth)):
-            found = difference(run_in_float64(after, operands), truth, truth)
+        actual = run(after, operands)
     except CANNOT_RUN as problem:
         return f"the replacement cannot run: {str(problem).strip().splitlines()[0]}"
-    return found
+    found = difference(actual, original, truth, by_truth)
+    if not found or not _are_alike(actual, original):
+        return found
+    expected = [_settled(*three, overflowing) for three in zip(actual, original, truth, strict=True)]
+    if not ordinary:
+        spread = _spread(before, operands, truth)
+        expected = [_conditioned(*four) for four in zip(actual, expected, truth, spread, strict=True)]
+    return difference(actual, [one for one, _ in expected], [true for _, true in expected], by_truth)
+
+
+def agree_in_float64(before: Graph, after: Graph, operands: Sequence[Any]) -> bool:
+    """Whether both give the same where neither rounds to the dtypes of the program."""
+    truth = run_in_float64(before, operands)
+    try:
+        return not difference(run_in_float64(after, operands), truth, truth)
+    except CANNOT_RUN:
+        return False
+
+
+def _are_alike(actual: Sequence[torch.Tensor], original: Sequence[torch.Tensor]) -> bool:
+    return all(
+        one.shape == other.shape and one.dtype == other.dtype for one, other in zip(actual, original, strict=True)
+    )
+
+
+def _settled(
+    actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, overflowing: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns what is expected and true of a replacement where the original overflows, or float64 does.
+
+    Where the original overflows and float64 does not, the replacement may overflow too, or give what float64 gives;
+    beyond what the dtype holds it must overflow. Where float64 overflows as well, nothing is known, and nothing asked;
+    nor where a number inside has overflowed, as the square of 1e30, and left one that is far from float64's.
+    """
+    if not original.is_floating_point():
+        return original, truth
+    overflown, known = ~original.isfinite(), truth.isfinite()
+    free = overflown & known & ~actual.isfinite()
+    if overflowing:
+        free |= overflown & ~known
+        free |= ~overflown & known & ((original - truth).abs() > truth.abs() / 2)
+    expected = torch.where(overflown & known, truth.to(original.dtype), original)
+    return torch.where(free, actual, expected), torch.where(free, actual.double(), truth)
+
+
+_ROUNDINGS = 4
+"""How many times a program is run with every number on its way rounded, to find what roundings do to its results."""
+
+_SLACK = 8
+"""How many times as far as roundings have moved a result it may be off: the farthest of a few runs is not the farthest
+of all."""
+
+
+def _spread(before: Graph, operands: Sequence[Any], truth: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns how far, element by element, results move where every number on the way is rounded once."""
+    generator = torch.Generator().manual_seed(SEED)
+    spread = [torch.zeros_like(true) for true in truth]
+    for _ in range(_ROUNDINGS):
+        moved = run_in_float64(before, operands, shaken=generator)
+        for at, (one, true) in enumerate(zip(moved, truth, strict=True)):
+            if true.is_floating_point() and one.shape == true.shape:
+                spread[at] = torch.maximum(spread[at], (one - true).abs())
+    return spread
+
+
+def _conditioned(
+    actual: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor], truth: torch.Tensor, spread: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns what is expected and true of a replacement where roundings of the original make the same error."""
+    if not actual.is_floating_point():
+        return expected
+    explained = (actual.double() - truth).abs() <= _SLACK * spread
+    right, true = expected
+    return torch.where(explained, actual, right), torch.where(explained, actual.double(), true)
 
 
 def overflows(original: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> bool:
@@ -64,11 +145,13 @@ def run(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> Any:
         return Interpreter(ROOT, graph=graph).run(*map(clone, operands))
 
 
-def run_in_float64(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> list[Any]:
-    """Runs a graph on copies of operands, everything widened to float64."""
+def run_in_float64(
+    graph: Graph, operands: Sequence[Any], seed: int = SEED, shaken: torch.Generator | None = None
+) -> list[Any]:
+    """Runs a graph on copies of operands, everything widened to float64; `shaken` as interpret_in_float64 takes it."""
     device = next((operand.device.type for operand in operands if isinstance(operand, torch.Tensor)), "cpu")
     with torch.no_grad(), same_draws(seed), torch.autocast(device, enabled=False):
-        return interpret_in_float64(ROOT, [clone(operand) for operand in operands], graph)
+        return interpret_in_float64(ROOT, [clone(operand) for operand in operands], graph, shaken)
 
 
 def clone(value: Any) -> Any:
@@ -108,16 +191,22 @@ def cotangents(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [one.to(torch.bfloat16).to(result) for one, result in zip(drawn, results, strict=True)]
 
 
-def difference(actual: Sequence[torch.Tensor], original: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> str:
+def difference(
+    actual: Sequence[torch.Tensor],
+    original: Sequence[torch.Tensor],
+    truth: Sequence[torch.Tensor],
+    by_truth: bool = False,
+) -> str:
     """Says how what a replacement gives differs from what it replaces; nothing when it does not.
 
     Args:
         actual: what the replacement gives.
         original: what the matched ops give.
         truth: what the matched ops give in float64; see tolerance.py.
+        by_truth: as `compare` takes it.
     """
     for position, (one, other, true) in enumerate(zip(actual, original, truth, strict=True)):
-        row = compare(one, other, true)
+        row = compare(one, other, true, by_truth=by_truth)
         if not row.ok:
             name = "the result" if len(actual) == 1 else f"result {position}"
             return f"{name} differs{_first(one, other)}: {row.reason}"

@@ -36,7 +36,15 @@ from fuseconv.truth import interpret_in_float64
 _DROPOUTS = frozenset({"aten.dropout.default", "aten.dropout_.default", "aten.native_dropout.default"})
 
 
-def judge_redrawn(before: Graph, after: Graph, operands: Sequence[Any], *, narrow: bool) -> str:
+def judge_redrawn(
+    before: Graph,
+    after: Graph,
+    operands: Sequence[Any],
+    *,
+    ordinary: bool,
+    overflowing: bool = False,
+    by_truth: bool = False,
+) -> str:
     """Says how what `after` gives is not distributed as what `before` gives; nothing when it is.
 
     Args:
@@ -44,8 +52,11 @@ def judge_redrawn(before: Graph, after: Graph, operands: Sequence[Any], *, narro
             computed from those at the same place.
         after: what is put in its place.
         operands: as `judge` takes them.
-        narrow: as `judge` takes it. Gradients are judged of ordinary numbers alone.
+        ordinary: as `judge` takes it. Others are judged in float64 too; gradients are judged of ordinary numbers alone.
+        overflowing: as `judge` takes it; of such numbers both may be NaN.
+        by_truth: as `judge` takes it; to be one of two values, an element must be close to it.
     """
+    del overflowing, by_truth
     dropouts, results = [node for node in before.nodes if _drops(node)], list(_results(before))
     if len(dropouts) != 1 or len(results) != 1:
         found = f"{len(dropouts)} in a match with {len(results)} results"
@@ -61,9 +72,9 @@ def judge_redrawn(before: Graph, after: Graph, operands: Sequence[Any], *, narro
         return f"`draws` is of a floating result, not of {original.kept.dtype}"
     try:
         found = _judged(lambda seed: run(after, operands, seed)[0], original, truth, p)
-        if found and (not narrow or overflows([original.kept], [truth.kept])):
+        if found and (not ordinary or overflows([original.kept], [truth.kept])):
             found = _judged(lambda seed: run_in_float64(after, operands, seed)[0], truth, truth, p)
-        return found or (_gradients(graphs, after, operands, original, truth) if narrow else "")
+        return found or (_gradients(graphs, after, operands, original, truth) if ordinary else "")
     except CANNOT_RUN as problem:
         return f"the replacement cannot run: {str(problem).strip().splitlines()[0]}"
 

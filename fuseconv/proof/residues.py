@@ -318,3 +318,13 @@ _OPS: Mapping[str, Callable[..., Any]] = {
         for name in _names("exp expm1 log log1p log2 relu leaky_relu elu softplus log_sigmoid_forward acos")
     },
 }
+
+
+def moves_elements(op: Any) -> bool:
+    """Whether an op only moves elements, copies them or leaves them out."""
+    return op._schema.name.removeprefix("aten::").removesuffix("_copy") in _MOVES
+
+
+def by_element(op: Any) -> bool:
+    """Whether each element that an op gives depends on the elements at its own place alone."""
+    return torch.Tag.pointwise in op.tags or op._schema.name in ("aten::to", "aten::_to_copy")

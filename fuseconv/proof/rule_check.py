@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from fuseconv.errors import RuleError
 from fuseconv.matching.graph import Workspace
@@ -13,12 +13,12 @@ from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern, compile_rule
 from fuseconv.matching.search import Index
 from fuseconv.matching.whole import FINDERS
-from fuseconv.proof.algebra import Verdict, prove
+from fuseconv.proof.algebra import Proof, prove
 from fuseconv.proof.check_row import CheckRow
 from fuseconv.proof.example import parse_example
 from fuseconv.proof.field import PRIME
 from fuseconv.proof.operands import draw_operands
-from fuseconv.proof.soundness import NO_PROGRAM, counter_example, pairs
+from fuseconv.proof.soundness import NO_PROGRAM, Pair, counter_example, draws_of, pairs
 from fuseconv.proof.traced import Traced, trace
 from fuseconv.rulebook.rule import Rule, refuse
 from fuseconv.rulebook.rule_text import RuleTextError
@@ -54,11 +54,17 @@ def check_examples(rule: Rule) -> list[CheckRow]:
     """Checks one rule; see `check_rules`."""
     patterns = compile_rule(rule)
     rows: list[CheckRow] = []
-    verdicts: list[Verdict] = []
+    tried: list[tuple[Pair, list[str]]] = []
+    proofs: list[Proof] = []
     for at, lines in enumerate(rule.examples.hit):
-        rows += _hit(rule, patterns, lines, at, verdicts)
-    if verdicts:
-        rows.append(_algebra(rule, verdicts))
+        found = _tried(rule, patterns, lines, at)
+        rows.append(_hit(rule, patterns, lines, at, found))
+        proofs += [prove(pair) for pair, _ in found if pair.changed == "as written"]
+        tried += found
+    if others := [found for pair, found in tried if pair.changed != "as written"]:
+        rows.append(_row(rule, "variants", f"applies to {len(others)}", others))
+    if proofs:
+        rows.append(_algebra(rule, proofs))
     for at, example in enumerate(rule.examples.miss):
         traced = _program(rule, example.program, f"/examples/miss/{at}/program")
         rows.append(_miss(rule, patterns, traced, example.reason, f"miss {at}"))
@@ -77,53 +83,58 @@ def _program(rule: Rule, lines: Sequence[str], pointer: str) -> Traced:
         raise RuleError(what, where=rule.locate(pointer), fix="correct its shapes, dtypes or arguments") from None
 
 
-def _algebra(rule: Rule, verdicts: Sequence[Verdict]) -> CheckRow:
+def _algebra(rule: Rule, proofs: Sequence[Proof]) -> CheckRow:
     """The row of what algebra says of all examples: the first that is wrong, and else how many are proved."""
-    if wrong := next((verdict for verdict in verdicts if not verdict.ok), None):
-        return CheckRow(rule.name, "algebra", False, wrong.detail)
-    proved = sum(verdict.applicable for verdict in verdicts)
-    silent = next((verdict.detail for verdict in verdicts if not verdict.applicable), "")
+    if wrong := next((proof for proof in proofs if not proof.ok), None):
+        return CheckRow(rule.name, "algebra", "wrong", wrong.detail)
+    proved = sum(proof.applicable for proof in proofs)
+    silent = next((proof.detail for proof in proofs if not proof.applicable), "")
     if not proved:
-        return CheckRow(rule.name, "algebra", True, silent)
-    some = f"{proved} of {len(verdicts)} equal modulo {PRIME}"
-    return CheckRow(rule.name, "algebra", True, f"{some}; {silent}" if silent else some)
+        return CheckRow(rule.name, "algebra", "not run", silent)
+    some = f"{proved} of {len(proofs)} equal modulo {PRIME}"
+    return CheckRow(rule.name, "algebra", "tried" if silent else "proved", f"{some}; {silent}" if silent else some)
 
 
-def _hit(
-    rule: Rule, patterns: Sequence[Pattern], lines: Sequence[str], at: int, verdicts: list[Verdict]
-) -> Iterator[CheckRow]:
-    """The rows of an example to hit: the example itself, and, for the first one, its variants."""
+def _tried(rule: Rule, patterns: Sequence[Pattern], lines: Sequence[str], at: int) -> list[tuple[Pair, list[str]]]:
+    """An example to hit and variants of it, each with what was found on every draw: nothing, or a counter-example."""
     try:
         text = parse_example(lines)
     except RuleTextError as problem:
         raise refuse(rule, f"/examples/hit/{at}", problem.what, problem.fix) from None
-    tried = [
-        (pair, [counter_example(pair, draw) for draw in draws])
-        for pair, draws in pairs(rule, patterns, text, vary=at == 0)
-    ]
+    found = pairs(rule, patterns, text, vary=at == 0)
+    return [(pair, [counter_example(pair, draw) for draw in draws_of(pair)]) for pair in found]
+
+
+def _hit(
+    rule: Rule,
+    patterns: Sequence[Pattern],
+    lines: Sequence[str],
+    at: int,
+    tried: Sequence[tuple[Pair, Sequence[str]]],
+) -> CheckRow:
+    """The row of an example to hit, as it is written."""
     written = [(pair, found) for pair, found in tried if pair.changed == "as written"]
     if not written:
-        reasons = (
-            "; ".join(_reasons(rule, patterns, _program(rule, lines, f"/examples/hit/{at}")))
-            or "its last op is not there"
-        )
-        yield CheckRow(rule.name, f"hit {at}", False, f"does not apply: {reasons}")
-    verdicts += [prove(pair) for pair, _ in written]
-    for pair, found in written:
-        detail = next(filter(None, found), f"applied {pair.applied} times, {_SAME[rule.draws]}")
-        yield CheckRow(rule.name, f"hit {at}", not any(found), detail)
-    if others := [found for pair, found in tried if pair.changed != "as written"]:
-        wrong = next(filter(None, (reason for found in others for reason in found)), "")
-        yield CheckRow(rule.name, "variants", not wrong, wrong or f"applies to {len(others)}, {_SAME[rule.draws]}")
+        reasons = _reasons(rule, patterns, _program(rule, lines, f"/examples/hit/{at}")) or ["its last op is not there"]
+        return CheckRow(rule.name, f"hit {at}", "wrong", f"does not apply: {'; '.join(reasons)}")
+    return _row(rule, f"hit {at}", f"applied {written[0][0].applied} times", [found for _, found in written])
+
+
+def _row(rule: Rule, check: str, done: str, found: Sequence[Sequence[str]]) -> CheckRow:
+    """The row of programs that were tried, each on some draws."""
+    wrong = next((reason for reasons in found for reason in reasons if reason), "")
+    draws = sum(map(len, found))
+    detail = wrong or f"{done}, {_SAME[rule.draws]} on {draws} draws"
+    return CheckRow(rule.name, check, "wrong" if wrong else "tried", detail, draws)
 
 
 def _miss(rule: Rule, patterns: Sequence[Pattern], traced: Traced, reason: str, check: str) -> CheckRow:
     reasons = _reasons(rule, patterns, traced)
     if not reasons:
-        return CheckRow(rule.name, check, False, "applies, or its last op is not there")
+        return CheckRow(rule.name, check, "wrong", "applies, or its last op is not there")
     if not any(reason in given for given in reasons):
-        return CheckRow(rule.name, check, False, f"left alone, but because {'; '.join(reasons)}")
-    return CheckRow(rule.name, check, True, next(given for given in reasons if reason in given))
+        return CheckRow(rule.name, check, "wrong", f"left alone, but because {'; '.join(reasons)}")
+    return CheckRow(rule.name, check, "left alone", next(given for given in reasons if reason in given))
 
 
 def _reasons(rule: Rule, patterns: Sequence[Pattern], traced: Traced) -> list[str]:

@@ -17,7 +17,7 @@ from fuseconv.proof.example import Text
 from fuseconv.rulebook.rule_text import Call, Items, Literal, Name, Term
 
 _FLOATING = ("f64", "f32", "f16", "bf16")
-_OTHER_KINDS = {"bool": ("i64", "f64"), "i64": ("f64", "bool"), "i32": ("i64",)}
+_OTHER_KINDS = {"bool": ("i64", "f64"), "i64": ("f64", "bool", "i32", "u8"), "i32": ("i64",)}
 _WORDS = ("MemoryFormat", "ScalarType", "Layout", "Device", "Generator")
 """Kinds of arguments that a schema holds as integers, and crashes on others."""
 
@@ -30,8 +30,7 @@ def variants(text: Text) -> Iterator[tuple[str, Text]]:
 
     A variant's symbolic sizes are numbers: more conditions hold of those than of all sizes, so more is tried.
     """
-    sizes = _Sizes()
-    numbers = _with(text, lambda spec: replace(spec, shape=spec.sizes(sizes)))
+    numbers = _numbered(text)
     yield from chain(
         _dtypes(numbers),
         _sizes(numbers),
@@ -40,6 +39,16 @@ def variants(text: Text) -> Iterator[tuple[str, Text]]:
         _orders(numbers),
         _one_operand(numbers),
     )
+
+
+def in_dtypes(text: Text) -> Iterator[tuple[str, Text]]:
+    """Yields the variants that are the program in another dtype throughout."""
+    yield from _floating_as(_numbered(text))
+
+
+def _numbered(text: Text) -> Text:
+    sizes = _Sizes()
+    return _with(text, lambda spec: replace(spec, shape=spec.sizes(sizes)))
 
 
 class _Sizes(dict[str, int]):
@@ -63,20 +72,24 @@ def _with(text: Text, change: Callable[[TensorSpec], TensorSpec]) -> Text:
 
 def _dtypes(text: Text) -> Iterator[tuple[str, Text]]:
     """All floating tensors of another dtype, and each tensor alone."""
+    yield from _floating_as(text, "i64")
     tensors = _tensors(text)
-    floating = {spec.dtype for spec in tensors.values() if spec.dtype in _FLOATING}
-    for dtype in (*_FLOATING, "i64"):
-        if floating and floating != {dtype}:
-            yield (
-                f"floating tensors as {dtype}",
-                _with(text, lambda spec, to=dtype: replace(spec, dtype=to) if spec.dtype in _FLOATING else spec),  # type: ignore[misc]  # the default binds the loop's value
-            )
     for name, spec in tensors.items():
         others = _OTHER_KINDS.get(
             spec.dtype, () if len(tensors) == 1 else ("f32",) if spec.dtype == "f64" else ("f64",)
         )
         for dtype in others:
             yield f"{name} as {dtype}", _changed(text, name, replace(spec, dtype=dtype))
+
+
+def _floating_as(text: Text, *others: str) -> Iterator[tuple[str, Text]]:
+    floating = {spec.dtype for spec in _tensors(text).values() if spec.dtype in _FLOATING}
+    for dtype in (*_FLOATING, *others):
+        if floating and floating != {dtype}:
+            yield (
+                f"floating tensors as {dtype}",
+                _with(text, lambda spec, to=dtype: replace(spec, dtype=to) if spec.dtype in _FLOATING else spec),  # type: ignore[misc]  # the default binds the loop's value
+            )
 
 
 def _changed(text: Text, name: str, new: TensorSpec) -> Text:

@@ -69,6 +69,7 @@ class Rule(BaseModel):
         targets: the only targets it is for; absent, all. Where others are written too, its sites are left as they are.
         devices: the only devices it is for; absent, all.
         allow: it changes the numbers, and runs only with `--allow` of this name.
+        largest: the largest magnitude of a floating value for which it holds; absent, any. It is tried up to that.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -89,6 +90,8 @@ class Rule(BaseModel):
     ) = None
     devices: Annotated[list[Literal["cpu", "cuda"]], Field(min_length=1)] | None = None
     allow: str | None = Field(default=None, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
+
+    largest: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     _where: Callable[[str, int], str] | None = PrivateAttr(default=None)
     _family: str = PrivateAttr(default="")
@@ -136,7 +139,7 @@ class Rule(BaseModel):
     @cached_property
     def sha256(self) -> str:
         """The hash of what the rule does: its words and examples are left out."""
-        content = self.model_dump(exclude={"doc", "examples"})
+        content = self.model_dump(exclude={"doc", "examples", "largest"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def pointer_of_line(self, alternative: int, line: int) -> str:
