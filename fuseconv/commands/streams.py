@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import TextIO
 
@@ -27,7 +28,8 @@ def prepare() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            with suppress(OSError):  # its descriptor became another thing behind its back: it stays as it is
+                stream.reconfigure(errors="backslashreplace")
     logger = logging.getLogger("fuseconv")
     if not any(isinstance(handler, _Told) for handler in logger.handlers):
         logger.addHandler(_Told(logging.WARNING))
