@@ -24,7 +24,7 @@ FRESH = secrets.token_hex(4)
 BUDGETS = {
     "models": ["--counts", "6", "--options", '{"targets": ["export", "torchscript"], "shrink": 5}'],
     "rules": ["--counts", "8"],
-    "files": ["--counts", "150", "--options", '{"groups": ["inputs", "rules", "models"]}'],
+    "files": ["--counts", "150", "--options", '{"groups": ["inputs", "rules", "settings"]}'],
 }
 
 
