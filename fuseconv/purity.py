@@ -19,7 +19,9 @@ from fuseconv.errors import UnsupportedError
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
 
-_MAY_RETURN_ITS_INPUT = frozenset({"aten::dropout", "aten::alpha_dropout", "aten::feature_dropout", "aten::pad"})
+_MAY_RETURN_ITS_INPUT = frozenset(
+    {"aten::dropout", "aten::alpha_dropout", "aten::feature_alpha_dropout", "aten::feature_dropout", "aten::pad"}
+)
 """Ops that return their input itself, though their schema does not say so."""
 
 

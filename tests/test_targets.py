@@ -194,6 +194,25 @@ def test_torchscript_gives_the_same_from_the_second_call_on(device: str, dtype: 
             equal(loaded(x), module(x))
 
 
+@pytest.mark.parametrize("dropout", ["dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"])
+def test_torchscript_sees_what_is_written_through_dropout(dropout: str, tmp_path: Path) -> None:
+    """In eval mode it returns its input itself, whatever its schema says."""
+    drop = getattr(torch.ops.aten, dropout).default
+
+    def function(m: Function, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = x * 2
+        same = drop(h, 0.5, False)
+        same.masked_fill_(x > 0, -2.0)
+        return h + 1, h
+
+    program = small_bundle.program(Function(function).eval(), (X,))
+    path = torchscript.write(program, tmp_path, Context(tmp_path))
+    loaded = torchscript.load(tmp_path / path, "cpu")
+    (x,) = program.examples
+    with torch.no_grad():
+        equal(loaded(x), function(Function(function), x))
+
+
 def test_torchscript_saves_tied_weights_once(tmp_path: Path) -> None:
     class Tied(torch.nn.Module):
         def __init__(self) -> None:

@@ -87,6 +87,15 @@ _CHECKED_BY_THE_CONTRACT = (
     torch.ops.aten.sym_constrain_range_for_size.default,
 )
 
+_RETURNS_ITS_INPUT = (
+    torch.ops.aten.alpha_dropout.default,
+    torch.ops.aten.dropout.default,
+    torch.ops.aten.feature_alpha_dropout.default,
+    torch.ops.aten.feature_dropout.default,
+)
+"""Dropout, which drops nothing in a captured program: eager returns the input itself. TorchScript believes the schema,
+by which it is a copy, and drops writes to that as unread."""
+
 _RESERVED = {"self", "torch", "math", "float", "int", "max", "min", "round", "Tensor", "List", "Tuple", "Optional"}
 
 
@@ -207,6 +216,8 @@ class _Printer:
             self.region(node, module)
         elif target is operator.getitem and node.args[0] in self.results:
             self.names[node] = self.results[node.args[0]][node.args[1]]  # type: ignore[index]
+        elif target in _RETURNS_ITS_INPUT:
+            self.names[node] = self.value(node.args[0], None)
         elif isinstance(target, torch._ops.OpOverload):
             self.overload(node, target)
         else:
