@@ -491,3 +491,10 @@ def test_other_numbers_may_be_drawn_of_one_dropout_alone():
     said = rule("constant").model_copy(update={"draws": "any"})
     (failing, *_) = [row for row in check_rules([said]) if not row.ok]
     assert "`draws` is of one dropout with 0 < p < 1" in failing.detail
+
+
+def test_a_function_of_what_no_op_reads_is_refused_when_the_rule_is_read():
+    match = ["y = aten.to.other(x, ...)", "kind = dtype_of(other)"]
+    base = {"name": "unread", "stage": "fuse", "doc": "For tests.", "match": match}
+    with pytest.raises(ValueError, match="other is no operand of an op that is matched"):
+        Rule.model_validate({**base, "replace": ["y = aten.to.dtype(x, kind)"]})

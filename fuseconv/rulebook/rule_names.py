@@ -93,6 +93,13 @@ def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced:
         for name in line.targets:
             (values if isinstance(line.value, Call) else captures).update({name} - {"_"})
         _check_pattern_value(line, pointers[number])
+    given = {name for line in lines if isinstance(line.value, Call) for name in names_of(line.value)} - values
+    for number, line in enumerate(lines):
+        if not isinstance(line.value, Call):
+            if unknown := next((name for name in names_of(line.value) if name not in given), None):
+                what = f"{unknown} is no operand of an op that is matched"
+                raise NamesError(pointers[number], what, "read what an op line of `match` captures")
+            given.update(line.targets)
     _check_connected(lines, pointers)
     for name in sorted(values - read - replaced, key=places.__getitem__):
         fix = f"bind {name} in `replace`, or name it _"
