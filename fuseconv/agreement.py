@@ -34,8 +34,9 @@ def difference(
         names: of the outputs.
         truth: those of the program in float64.
     """
-    if len(original) != len(program):
-        return f"the model gives {len(original)} tensors, the captured program {len(program)}"
+    if not len(original) == len(program) == len(names):
+        counts = f"the model gives {len(original)} tensors, the captured program {len(program)}"
+        return f"{counts}, where its graph says {len(names)}"
     for at, (name, ours, captured) in enumerate(zip(names, original, program, strict=True)):
         if ours.dtype != captured.dtype or ours.shape != captured.shape:
             kinds = [f"{one.dtype} {list(one.shape)}" for one in (ours, captured)]

@@ -89,8 +89,8 @@ void load_torch_library(const std::filesystem::path& path) {
 
 std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract, Capture capture) {
   if (at::Device(contract.device).is_cuda()) {
-    // The fuser of pointwise ops makes kernels that do not compile (bfloat16, CUDA 13) or round constants of doubles to
-    // float. torch has one switch for the whole process.
+    // From the second call on the fuser of pointwise ops compiles kernels, and with CUDA 13 those of bfloat16 do not
+    // compile. torch has one switch for the whole process.
     torch::jit::setTensorExprFuserEnabled(false);
   }
   const auto module =

@@ -43,9 +43,8 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 def load(path: Path, device: str) -> Runner:
     """Loads what `write` wrote; the op libraries it calls must be loaded before.
 
-    On CUDA this turns off the fuser of pointwise ops, for the whole process, as torch has no smaller switch. The fuser
-    compiles kernels from the second call on, and with CUDA 13 those do not compile where they read bfloat16; others
-    compute constants of float64 programs in float32.
+    On CUDA this turns off the fuser of pointwise ops, for the whole process, as torch has no smaller switch. From the
+    second call on it compiles kernels, and with CUDA 13 those that read or write bfloat16 do not compile.
     """
     if torch.device(device).type == "cuda":
         torch._C._jit_set_texpr_fuser_enabled(False)

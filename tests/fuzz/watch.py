@@ -122,12 +122,11 @@ def _read(
             for one in said["findings"]:
                 findings.add(Finding(part.name, **one, options=part.options, seed=seed, case=said["done"]))
     status = child.wait()
-    if status == 1:
-        raise SystemExit(f"the fuzzer itself failed:\n{log.read_text(errors='replace')[-3000:]}")
     if running or status != 0:
-        tail = log.read_text(errors="replace")[-2000:]
-        said = f"the process died with status {status}\n{tail}"
-        findings.add(Finding(part.name, "crash", f"crash {status}", said, part.options, seed, at))
+        tail = log.read_text(errors="replace")[-3000:]
+        kind, died = ("fuzzer", "the fuzzer itself failed") if status == 1 else ("crash", "the process died")
+        said = f"{died} with status {status}\n{tail}"
+        findings.add(Finding(part.name, kind, f"{kind} {status}", said, part.options, seed, at))
         part.count({})
         return at + batch.step
     return at

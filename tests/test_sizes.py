@@ -1,0 +1,27 @@
+"""Ops run on fake tensors for all sizes at once."""
+
+import pytest
+import torch
+
+from fuseconv.matching.sizes import GuardError, run_for_all_sizes
+
+
+def fake_of_any_batch():
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(torch.nn.ReLU(), (torch.randn(4, 8),), dynamic_shapes=({0: batch},))
+    value = program.graph.find_nodes(op="placeholder")[0].meta["val"]
+    return value.fake_mode, value
+
+
+@pytest.mark.parametrize("ask", [int, range, lambda size: 12 // int(size)], ids=["int", "range", "division"])
+def test_a_size_as_a_number_has_no_two_answers(ask):
+    mode, value = fake_of_any_batch()
+    with pytest.raises(GuardError, match="a condition on sizes"):
+        run_for_all_sizes(mode, lambda: ask(value.shape[0]))
+
+
+def test_a_condition_on_sizes_is_tried_both_ways():
+    mode, value = fake_of_any_batch()
+    assert run_for_all_sizes(mode, lambda: abs(1 if value.shape[0] > 8 else -1)) == 1
+    with pytest.raises(GuardError, match="a condition on sizes"):
+        run_for_all_sizes(mode, lambda: 1 if value.shape[0] > 8 else 2)
