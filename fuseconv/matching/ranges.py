@@ -80,6 +80,7 @@ class _Reader:
             return 0.0, 1.0
         tensor = self.workspace.constant(node)
         if tensor is not None:
+            tensor = tensor.detach()  # a parameter
             return (float(tensor.min()), float(tensor.max())) if tensor.numel() else (0.0, 0.0)
         if self.workspace.aliases.is_written(node):
             return ANY

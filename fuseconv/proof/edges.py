@@ -66,7 +66,9 @@ def edges_of(graphs: Iterable[Graph], constants: Iterable[Any] = ()) -> Edges:
     """
     calls = [node for graph in graphs for node in graph.nodes if is_call(node)]
     found = {number for node in calls for number in _numbers(node)}
-    found |= {float(one) for one in constants if isinstance(one, torch.Tensor) and one.numel() == 1 and _is_real(one)}
+    found |= {
+        float(one.detach()) for one in constants if isinstance(one, torch.Tensor) and one.numel() == 1 and _is_real(one)
+    }
     literals = tuple(sorted(number for number in found if math.isfinite(number)))
     sums = not all(torch.Tag.pointwise in node.target.tags or _name(node) in _MOVES for node in calls)
     if not all(_reads_elements(node) for node in calls):
