@@ -140,7 +140,7 @@ def test_figures_are_a_line_a_row(
     monkeypatch.setenv("COLUMNS", "40")
     status, out, _ = run(capsys, "verify", folder / "gate.fuseconv")
     assert status == 0
-    assert len(out.splitlines()) == 13  # a header, five cases of two targets, and how many were run
+    assert len(out.splitlines()) == 19  # a header, eight cases of two targets, and how many were run
     folded = run(capsys, "doctor", folder / "gate.fuseconv")[1]
     monkeypatch.delenv("COLUMNS")
     assert len(run(capsys, "doctor", folder / "gate.fuseconv")[1].splitlines()) < len(folded.splitlines())

@@ -121,6 +121,7 @@ class Watch:
         self.seen: list[str] = []
         self.is_on = False
         self.before = self._state()
+        sys.dont_write_bytecode = True  # the compiled code of a module, imported late, is no file that a reader writes
         sys.addaudithook(self._hook)
 
     def _state(self) -> dict[str, tuple[int, bytes]]:
