@@ -38,7 +38,7 @@ def test_a_bundle_names_all_its_files(bundle: Path) -> None:
     assert manifest.contract.outputs == ("output_0", "output_1", "output_2", "output_3")
     assert isinstance(manifest.contract, Contract)
     assert not manifest.mismatch
-    assert len(manifest.parity) == 5 * 6 * 4  # targets, cases, outputs
+    assert len(manifest.parity) == 5 * 11 * 4  # targets, cases, outputs
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:

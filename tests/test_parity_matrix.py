@@ -75,7 +75,7 @@ def test_every_cell_that_can_run_here_passes(bundle: Path, program: Path) -> Non
     result = json.loads(json.dumps(matrix.to_json(), allow_nan=False))
     assert (result["ok"], result["device"], result["program"]) == (True, "cpu", str(program))
     ran = sum(status == "ok" for status in ON_CPU.values())
-    assert len(result["rows"]) == ran * 6 * 4  # cases, outputs
+    assert len(result["rows"]) == ran * 11 * 4  # cases, outputs
     for cell in result["cells"]:
         if cell["status"] == "ok":
             assert 0 < cell["rmse_vs_fp64"] < 1e-5
