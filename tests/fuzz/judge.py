@@ -224,10 +224,11 @@ def differs(results: Tensors, case: Case) -> str:
 
 
 def _differs(result: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, nearby: torch.Tensor) -> str:
+    result, original, truth, nearby = (one.cpu() for one in (result, original, truth, nearby))
     if result.dtype != original.dtype or result.shape != original.shape:
         return f"{result.dtype}{list(result.shape)}, the model gives {original.dtype}{list(original.shape)}"
     if not original.dtype.is_floating_point and not original.dtype.is_complex:
-        count = int((result.cpu() != original.cpu()).sum())
+        count = int((result != original).sum())
         return f"{count} of {original.numel()} elements differ" if count else ""
     for name, of in (("NaN", torch.isnan), ("infinite", torch.isinf)):
         if not torch.equal(of(result), of(original)) and not torch.equal(of(result), of(truth.to(original.dtype))):

@@ -53,6 +53,10 @@ class Part:
             self.counts.update(counts)
 
 
+GRACE = 20.0
+"""Seconds after the end of the time that the cases under way are given."""
+
+
 def watch(part: Part, seed: str, findings: Findings, jobs: int = 1) -> None:
     """Tries cases until the time is up; counts are added to the part's, and findings are saved.
 
@@ -99,7 +103,10 @@ def _read(
     at, running, rest = batch.start, False, b""
     while True:
         limit = part.limit if running else 120
-        ready, _, _ = select.select([child.stdout], [], [], limit)
+        patience = min(limit, max(end + GRACE - time.monotonic(), 0))
+        ready, _, _ = select.select([child.stdout], [], [], patience)
+        if not ready and patience < limit:
+            return at  # the time is up, and this case is not counted
         if not ready:
             said = f"it had not ended after {limit:.0f} s"
             findings.add(Finding(part.name, "hang", f"hang {at}", said, part.options, seed, at))
