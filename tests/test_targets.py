@@ -387,13 +387,14 @@ def test_an_interrupted_compilation_leaves_no_process_behind(tmp_path: Path, mon
 
     def start(*args: object, **kwargs: object) -> subprocess.Popen[str]:
         started.append(open_process(*args, **kwargs))  # type: ignore[call-overload]
+        if "fuseconv.targets.aoti_compile" in str(started[-1].args):
+            timer.start()
         return started[-1]
 
     monkeypatch.setattr(subprocess, "Popen", start)
     program = small_bundle.program(Function(lambda m, x: x + 1), (X,))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     timer = threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
         TARGETS["aoti"].write(program, tmp_path, Context(tmp_path))
     timer.join()
