@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import pytest
 import torch
@@ -31,6 +31,18 @@ def mixed(left, /, middle, *, right): ...
 def any_number(*tensors): ...
 def any_keyword(**tensors): ...
 def some_keywords(left, **more): ...
+def typed_keywords(left=None, **more): ...
+
+
+class RequiredKeywords(TypedDict):
+    third: Tensor
+
+
+class Keywords(RequiredKeywords, total=False):
+    right: Tensor
+
+
+typed_keywords.__annotations__["more"] = Unpack[Keywords]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +60,9 @@ def some_keywords(left, **more): ...
         (any_keyword, "a b", ("a", "b")),
         (some_keywords, "left right", ("left", "right")),
         (some_keywords, "x", ()),
+        (typed_keywords, "third right", ("third", "right")),
+        (typed_keywords, "third other", "name each input"),
+        (typed_keywords, "left right", "add --input for third"),
         (plain, "left", "add --input for right"),
         (plain, "left other", "name each input"),
         (plain, "right other", "name each input"),

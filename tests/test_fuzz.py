@@ -21,7 +21,7 @@ INPUTS = {spec.name: spec for spec in parse_inputs(["x0=f32[n:1..6,4]"])}
 BUDGETS = {
     "models": ["--counts", "6", "--options", '{"targets": ["export", "torchscript"], "shrink": 5}'],
     "rules": ["--counts", "8"],
-    "files": ["--counts", "150", "--options", '{"groups": ["inputs", "rules", "settings"]}'],
+    "files": ["--counts", "150"],
 }
 
 

@@ -40,14 +40,21 @@ TAKEN = {
     "exact erf": (gelu_erf(), "gelu-erf", {F64, F32, F16, BF16}),
     "eight digits of a root": (gelu_erf(1.41421356), "gelu-erf", {F32, F16, BF16}),
     "five digits of a root": (gelu_erf(1.4142), "gelu-erf", {BF16, F16}),
-    "a sixth": (hardswish(1 / 6), "hardswish", {F64, F32, F16, BF16}),
+    "a sixth": (hardswish(1 / 6), "hardswish", {F32, F16, BF16}),
     "four digits of a sixth": (hardswish(0.1667), "hardswish", {BF16, F16}),
     "another number": (hardswish(0.167), "hardswish", set()),
 }
 
 
-@pytest.mark.parametrize("dtype", [F64, F32, F16, BF16], ids=str)
-@pytest.mark.parametrize("name", TAKEN)
+CASES = [
+    pytest.param(name, dtype, id=f"{name}, {dtype}")
+    for name, (_, rule, _) in TAKEN.items()
+    for dtype in (F64, F32, F16, BF16)
+    if (rule, dtype) != ("hardswish", F64)  # the rule takes no f64
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_a_short_number_is_taken_where_the_result_stays_as_near_to_float64(name, dtype, default_rules):
     function, rule, does = TAKEN[name]
     x = torch.randn(8, 32, generator=torch.Generator().manual_seed(3)).to(dtype)

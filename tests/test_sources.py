@@ -302,3 +302,16 @@ def test_torchscript_whose_source_is_no_text_is_an_error_in_words(saved, tmp_pat
     edit_zip(path, edit)
     with pytest.raises(UpstreamError, match="cannot read the archive"):
         read(path, options=options_for(Perceptron, "scripted"))
+
+
+def test_torchscript_that_crashes_torch_is_an_error_in_words(saved, tmp_path):
+    """A tuple in a tuple, a million deep: torch frees it by as many calls in each other."""
+
+    def edit(members):
+        members["data.pkl"] = b"\x80\x02)" + b"\x85" * 1_000_000 + b"."
+
+    path = tmp_path / "model.pt"
+    shutil.copy(saved[Perceptron, "scripted"], path)
+    edit_zip(path, edit)
+    with pytest.raises(UpstreamError, match=r"torch crashes \(SIGSEGV\) when it reads the archive"):
+        read(path, options=options_for(Perceptron, "scripted"))

@@ -356,8 +356,16 @@ def fused(function, inputs, dtype, rules):
     return program, rewrite(program, plan(program, rules, device="cpu", targets=()))
 
 
-@pytest.mark.parametrize(("function", "inputs", "ops"), TABLE)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+HARDSWISH = {"aten.hardswish.default": 1}
+CASES = [
+    pytest.param(*case.values, dtype, id=f"{case.id}, {dtype}")
+    for case in TABLE
+    for dtype in (torch.float64, torch.float32)
+    if (case.values[2], dtype) != (HARDSWISH, torch.float64)  # the rule takes no f64
+]
+
+
+@pytest.mark.parametrize(("function", "inputs", "ops", "dtype"), CASES)
 def test_a_spelling_ends_as_one_op(function, inputs, ops, dtype, canonical_rules):
     program, result = fused(function, inputs(dtype), dtype, canonical_rules)
     called = Counter(op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar, Unpack, get_args, get_origin
 
 from fuseconv.errors import UsageError
 
@@ -59,13 +59,14 @@ def call_of(
     Raises:
         UsageError: `forward` takes more, fewer or others; or some are parameters and some are not.
     """
+    takes = f"the model's forward takes ({', '.join(one.name for one in parameters)})"
+    parameters = [spelled_out for one in parameters for spelled_out in _spelled_out(one)]
     known = {one.name: one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
     positional = [name for name, one in known.items() if one.kind != one.KEYWORD_ONLY]
     only_positional = [name for name, one in known.items() if one.kind == one.POSITIONAL_ONLY]
     any_keyword = any(one.kind == one.VAR_KEYWORD for one in parameters)
     any_number = any(one.kind == one.VAR_POSITIONAL for one in parameters)
     required = [name for name, one in known.items() if one.default is one.empty]
-    takes = f"the model's forward takes ({', '.join(one.name for one in parameters)})"
     found = [name for name in names if name in known]
 
     named = len(found) == len(names) or (any_keyword and set(required) <= set(names))
@@ -86,6 +87,18 @@ def call_of(
         fix = f"add --input for {', '.join(lacking)}" if lacking else "give one --input for each tensor it takes"
         raise _wrong(takes, names, where, fix)
     return ()
+
+
+def _spelled_out(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """Yields the keywords of `**kwargs: Unpack[T]`, T a TypedDict; another parameter as it is."""
+    typed = parameter.annotation if parameter.kind == parameter.VAR_KEYWORD else None
+    if get_origin(typed) is not Unpack:
+        yield parameter
+        return
+    (keywords,) = get_args(typed)
+    for name in keywords.__annotations__:
+        default = inspect.Parameter.empty if name in keywords.__required_keys__ else None
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
 def _wrong(takes: str, names: Sequence[str], where: str, fix: str) -> UsageError:

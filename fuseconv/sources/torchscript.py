@@ -10,6 +10,7 @@ import torch
 from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.inputs import torch_dtype
 from fuseconv.sources.flat import drop_detach
+from fuseconv.sources.loads import require_loads
 from fuseconv.sources.subject import Loaded, Options, settle
 
 
@@ -19,12 +20,13 @@ def load(path: Path, options: Options) -> Loaded:
     Raises:
         RefusedError: TorchScript is not trusted.
         UnsupportedError: the module has no equivalent exported program.
-        UpstreamError: torch cannot read the archive.
+        UpstreamError: torch cannot read the archive, or crashes on it.
         UsageError: its inputs are not given.
     """
     from torch._export.converter import TS2EPConverter
 
     options.require("torchscript", "a TorchScript archive", str(path))
+    require_loads(path)
     try:
         script = torch.jit.load(path, map_location=options.device).eval()  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:  # a UnicodeDecodeError where it cannot put its own error into words
