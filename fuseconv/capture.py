@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from fuseconv import multiples
 from fuseconv.agreement import agrees, hold
 from fuseconv.contract import Contract, Dim, TensorSpec
+from fuseconv.deferred import export_proving
 from fuseconv.drawn import with_taken_ranges
 from fuseconv.errors import UnsupportedError
 from fuseconv.export_errors import explain, explain_narrowed, explain_suspect
@@ -98,8 +99,19 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
     shapes = [_dynamic(spec) for spec in subject.contract.inputs]
     args, kwargs = arguments(subject.call, tensors)
     dynamic = bound_shapes(subject.module.forward, subject.call, shapes)
+
+    def exported(deferred: bool) -> ExportedProgram:
+        return torch.export.export(
+            subject.module,
+            args,
+            kwargs,
+            dynamic_shapes=dynamic,
+            strict=False,
+            prefer_deferred_runtime_asserts_over_guards=deferred,
+        )
+
     with torch.no_grad(), quiet_torch():
-        return torch.export.export(subject.module, args, kwargs, dynamic_shapes=dynamic, strict=False)
+        return export_proving(exported)
 
 
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:

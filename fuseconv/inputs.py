@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 import torch
@@ -120,6 +121,10 @@ def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.T
     return ordered
 
 
+_NO_ARRAYS = (ValueError, TypeError, RuntimeError, EOFError, KeyError, SyntaxError, TokenError)
+"""What numpy and torch raise of a file that is damaged; the header of an array is a Python literal."""
+
+
 def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load as load_safetensors
@@ -137,7 +142,7 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
         if kind in ("zip", "pickle"):
             return _named(load_plain_pickle(io.BytesIO(data)), path, names)
         return dict(sorted(load_safetensors(data).items()))  # the reader gives them in no order
-    except (SafetensorError, ValueError, TypeError, RuntimeError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (SafetensorError, zipfile.BadZipFile, *_NO_ARRAYS) as error:
         raise _not_tensors(path, str(error)) from error
     except pickle.UnpicklingError as error:
         raise _not_tensors(path, "it needs more than plain tensors, or is damaged") from error

@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.utils._sympy.functions import Mod, PythonMod
+from torch.utils._sympy.functions import Max, Min, Mod, PythonMod
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from fuseconv.contract import Contract, Dim
@@ -111,13 +111,25 @@ def sizes_of_dims(exported: ExportedProgram, contract: Contract) -> dict[str, An
 
 
 def always(guard: sympy.Basic, ranges: dict[sympy.Symbol, ValueRanges[Any]]) -> bool:
-    """Says whether a guard holds throughout, by the ranges of its parts; what is less than its modulus is itself."""
+    """Says whether a guard holds throughout, by the ranges of its parts.
+
+    What is less than its modulus is itself, and the least of some is the one that is never more than the others.
+    """
 
     def reduced(remainder: Any) -> Any:
         number, modulus = (bound_sympy(part, ranges) for part in remainder.args)
         return remainder.args[0] if number.lower >= 0 and number.upper < modulus.lower else remainder
 
+    def chosen(extreme: Any) -> Any:
+        bounds = {part: bound_sympy(part, ranges) for part in extreme.args}
+        for part, own in bounds.items():
+            others = [bound for other, bound in bounds.items() if other != part]
+            if all(own.upper <= one.lower if isinstance(extreme, Min) else own.lower >= one.upper for one in others):
+                return part
+        return extreme
+
     settled = guard.replace(lambda part: isinstance(part, (Mod, PythonMod)), reduced)
+    settled = settled.replace(lambda part: isinstance(part, (Min, Max)), chosen)
     return bool(settled == sympy.true or bound_sympy(settled, ranges) == _TRUE)
 
 

@@ -1,5 +1,7 @@
 """Tensors for a contract: files, random draws, extremes."""
 
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -99,6 +101,15 @@ def test_from_file_refuses_damage(tmp_path, content, error):
     with pytest.raises(error) as caught:
         from_file(path, CONTRACT)
     assert str(path) in caught.value.where
+
+
+@pytest.mark.parametrize("header", [b"{'descr': ", b"{'descr': '<f4', 'shape': (", b"(", b"\\", b"\x00" * 64, b"\xff"])
+def test_from_file_refuses_an_array_whose_header_is_no_literal(tmp_path, header):
+    path = tmp_path / "inputs.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(RefusedError, match="not plain tensors"):
+        from_file(path, CONTRACT)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def main() -> None:
     """Answers jobs until stdin ends."""
     confinement.die_with_parent()
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what an op prints is no answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what an op prints is no answer
     torch.set_num_threads(1)
     tempfile.gettempdir()  # is found by writing to it; modules ask for it when they are imported
     importlib.import_module("torch._dynamo.source")  # and with it a thousand others
@@ -75,6 +75,7 @@ def _answer(kind: str, subjects: Sequence[Any], seconds: int) -> Mapping[str, An
 
 def _prepare(files: Sequence[Path]) -> None:
     load_ops(files, {"code"})  # the parent has asked whether it is trusted
+    os.dup2(1, 2)  # what an op prints from now on would be written to a file, which is forbidden
     confinement.confine()
 
 
