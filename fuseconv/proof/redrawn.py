@@ -137,17 +137,18 @@ class _Either:
 
 def _judged(drawn: Callable[[int], Tensor], original: _Either, truth: _Either, p: float) -> str:
     """Judges what a replacement gives for seeds, at least two of them: values, then shares."""
-    told, kept = truth.told_apart(original.kept.dtype), []
-    for seed in range(SEED, SEED + runs(told, p)):
-        actual = drawn(seed)
-        if actual.shape != original.kept.shape:
-            return difference([actual], [original.kept], [truth.kept])
-        kept.append(original.keeps(actual))
-        if found := difference([actual], [original.at(kept[-1])], [truth.at(kept[-1])]):
+    told = truth.told_apart(original.kept.dtype)
+    first = drawn(SEED)
+    if first.shape != original.kept.shape:
+        return difference([first], [original.kept], [truth.kept])
+    actual = torch.stack([first, *(drawn(SEED + at) for at in range(1, runs(told, p)))])
+    kept = original.keeps(actual)
+    for at in (0, ...):  # one by itself, whose elements a message can name, then all
+        if found := difference([actual[at]], [original.at(kept[at])], [truth.at(kept[at])]):
             return found
     if not torch.equal(original.keeps(drawn(SEED)), kept[0]):
         return "the result differs from one run to the next, of one seed"
-    return shares(~torch.stack(kept), told, p)
+    return shares(~kept, told, p)
 
 
 def _gradients(
