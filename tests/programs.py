@@ -7,6 +7,7 @@ import torch
 
 from fuseconv.capture import Program
 from fuseconv.contract import Contract
+from fuseconv.op_aliases import name_ops_once
 
 
 class Function(torch.nn.Module):
@@ -29,7 +30,13 @@ def capture(module, *inputs, dims=None):
     n = torch.export.Dim("n", min=1, max=64)
     shapes = tuple({0: n} if tensor.dim() else {} for tensor in inputs) if dims is None else dims
     # Whatever forward's signature is, inputs go in by position.
-    exported = torch.export.export(module.eval(), inputs, dynamic_shapes=(shapes,) if _is_variadic(module) else shapes)
+    return program(module, inputs, (shapes,) if _is_variadic(module) else shapes)
+
+
+def program(module, inputs, dims=None):
+    """Captures a module; `dims` is what torch.export calls dynamic shapes."""
+    exported = torch.export.export(module.eval(), inputs, dynamic_shapes=dims)
+    name_ops_once(exported)
     return Program(exported, Contract((), ()), inputs)
 
 

@@ -159,8 +159,7 @@ def noise(dtype):
 def fused(function, rules, dtype, *rest):
     inputs = (noise(dtype), *rest)
     layer = Layer(function, dtype).eval()
-    exported = torch.export.export(layer, inputs, dynamic_shapes=(tuple({0: BATCH, 1: LENGTH} for _ in inputs),))
-    program = programs.Program(exported, programs.Contract((), ()), inputs)
+    program = programs.program(layer, inputs, (tuple({0: BATCH, 1: LENGTH} for _ in inputs),))
     found = checked_plan(program, rules, device="cpu", targets=())
     assert found.rejected == ()
     result = rewrite(program, found)

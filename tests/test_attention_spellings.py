@@ -52,8 +52,7 @@ def heads(batch=2, length=7, seed=0, dtype=torch.float32):
 
 
 def captured(function, inputs, dims, dtype=torch.float32):
-    exported = torch.export.export(Model(function, dtype).eval(), inputs, dynamic_shapes=(dims,))
-    return programs.Program(exported, programs.Contract((), ()), inputs)
+    return programs.program(Model(function, dtype), inputs, (dims,))
 
 
 def fused(program, rules, *others):

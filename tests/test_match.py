@@ -10,13 +10,12 @@ from torch.nn import functional
 
 from fuseconv.errors import RuleError
 from fuseconv.matching.graph import Workspace
+from fuseconv.matching.in_place import functional as functional_of
 from fuseconv.matching.match import match
 from fuseconv.matching.pattern import compile_rule
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.search import Index
-from fuseconv.matching.synonyms import functional as functional_of
-from fuseconv.matching.synonyms import synonym
 from fuseconv.proof.example import example_program
 from fuseconv.rulebook.rule import Rule
 
@@ -315,7 +314,7 @@ def test_writes_in_place(default_rules, forward, counts):
     torch.testing.assert_close(run(rewrite(program, found)), run(program))
 
 
-SYNONYMS = {
+NAMES = {
     "multiply": (lambda x: torch.multiply(x, 2), "aten.mul.Tensor"),
     "subtract": (lambda x: torch.subtract(x, 2), "aten.sub.Tensor"),
     "true_divide": (lambda x: torch.true_divide(x, x), "aten.div.Tensor"),
@@ -333,16 +332,16 @@ SYNONYMS = {
 }
 
 
-@pytest.mark.parametrize("name", SYNONYMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_op_by_another_name_is_the_op(default_rules, name):
-    function, op = SYNONYMS[name]
+    function, op = NAMES[name]
     program = capture(Function(lambda _, x: function(x)), torch.randn(3, 8))
     result = rewrite(program, plan(program, default_rules, device="cpu", targets=()))
     assert op in [str(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
     torch.testing.assert_close(run(result), run(program), rtol=0, atol=0)
 
 
-def test_what_draws_or_reshapes_in_place_has_no_other_name():
+def test_what_draws_or_reshapes_in_place_has_no_functional_twin():
     ops = [torch.ops.aten.normal_.default, torch.ops.aten.dropout_.default, torch.ops.aten.transpose_.default]
     ops += [torch.ops.aten.copy_.default, torch.ops.aten.relu.default, torch.ops.aten.max.dim]
-    assert [functional_of(op) or synonym(op) for op in ops] == [None] * len(ops)
+    assert [functional_of(op) for op in ops] == [None] * len(ops)

@@ -351,8 +351,7 @@ class Constants(torch.nn.Module):
 def fused(function, inputs, dtype, rules):
     module = Constants(function, dtype)
     n = torch.export.Dim("n", min=1, max=64)
-    exported = torch.export.export(module.eval(), inputs, dynamic_shapes=(tuple({0: n} for _ in inputs),))
-    program = programs.Program(exported, programs.Contract((), ()), inputs)
+    program = programs.program(module, inputs, (tuple({0: n} for _ in inputs),))
     return program, rewrite(program, plan(program, rules, device="cpu", targets=()))
 
 
@@ -466,7 +465,7 @@ def test_a_permutation_is_followed_not_assumed(canonical_rules):
     """Keys of one batch and as many heads as positions, permuted: every shape fits, and it is another product."""
     inputs = tuple(draw((1, 4, 4, 8), torch.float64, seed) for seed in (1, 2, 3))
     module = Constants(lambda _, q, k, v: (q @ k.permute(0, 2, 3, 1) / 2).softmax(-1) @ v, torch.float64)
-    program = programs.Program(torch.export.export(module.eval(), inputs), programs.Contract((), ()), inputs)
+    program = programs.program(module, inputs)
     result = rewrite(program, plan(program, canonical_rules, device="cpu", targets=()))
     torch.testing.assert_close(programs.run(result), programs.run(program))
     wrong = F.scaled_dot_product_attention(*inputs, scale=0.5)

@@ -13,6 +13,7 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from fuseconv.matching.permitted import lookup, refusal
+from fuseconv.op_aliases import canonical
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _TORCH = str(Path(torch.__file__).parent)
@@ -34,15 +35,22 @@ def op_name(target: Any) -> str:
 
 
 def find_op(name: str) -> torch._ops.OpOverload | None:
-    """Returns the op that a rule, an example or a plan names; None where there is none, or it is not permitted."""
+    """Returns the op that a rule, an example or a plan names.
+
+    None where there is none, where it is not permitted, and for another name of an op, which no captured program has.
+    """
     op = lookup(name)
-    return None if op is None or refusal(op) else op
+    return None if op is None or refusal(op) or canonical(op) is not op else op
 
 
 def why_no_op(name: str) -> str:
     """Says of a name why `find_op` returns nothing."""
     op = lookup(name)
-    return f"unknown op {name}" if op is None else f"the op {name} may not be named: {refusal(op)}"
+    if op is None:
+        return f"unknown op {name}"
+    if canonical(op) is not op:
+        return f"{name} is another name of {canonical(op)}, under which programs are captured"
+    return f"the op {name} may not be named: {refusal(op)}"
 
 
 def is_returned(node: Node) -> bool:

@@ -10,10 +10,10 @@ from torch.fx import Node
 
 from fuseconv.matching.attention import attention
 from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_returned, map_nodes, nodes_in
+from fuseconv.matching.in_place import functional
 from fuseconv.matching.match import Fit, Site, check_apart, settle
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.search import Index
-from fuseconv.matching.synonyms import functional, synonym
 from fuseconv.rulebook.predicates import Refused
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
@@ -63,21 +63,10 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Site]:
                 yield site
 
 
-def synonyms(index: Index, rule: Rule) -> Iterator[Site]:
-    """Yields the calls of ops that are other ops by another name."""
-    return _renamed(index, rule, synonym)
-
-
 def in_place(index: Index, rule: Rule) -> Iterator[Site]:
     """Yields the elementwise ops that write memory which nothing else sees."""
-    return _renamed(index, rule, functional)
-
-
-def _renamed(
-    index: Index, rule: Rule, name: Callable[[torch._ops.OpOverload], torch._ops.OpOverload | None]
-) -> Iterator[Site]:
     for node in index.workspace.graph.nodes:
-        if is_call(node) and (op := name(node.target)) is not None:
+        if is_call(node) and (op := functional(node.target)) is not None:
             yield from _restated(index, rule, [node], {node: node}, constant=False, op=op)
 
 
@@ -185,6 +174,5 @@ FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Site | NearMiss]]] = {
     "constants": constants,
     "duplicates": duplicates,
     "in-place": in_place,
-    "synonyms": synonyms,
 }
 """What `finds` may say, and how it is found."""

@@ -57,7 +57,7 @@ class Rule(BaseModel):
         match: SSA lines, or a list of alternatives. A name no line binds is a capture.
         finds: in the place of `match` and `replace`, what is looked for in the graph as a whole: `attention`, whatever
             is done to its scores; `constants`, values that depend on no input, which are computed at conversion;
-            `duplicates`, ops called twice on the same; `synonyms`, second names of ops; `in-place`, elementwise ops
+            `duplicates`, ops called twice on the same; `in-place`, elementwise ops
             that write memory which nothing else sees.
         merge: names of captures; all sites that agree on them are replaced together.
         where: conditions on the names, of the functions in predicates.py.
@@ -78,7 +78,7 @@ class Rule(BaseModel):
     stage: Stage
     doc: str = Field(min_length=1)
     match: Annotated[list[str] | list[_Lines], Field(max_length=64)] = []
-    finds: Literal["attention", "constants", "duplicates", "in-place", "synonyms"] | None = None
+    finds: Literal["attention", "constants", "duplicates", "in-place"] | None = None
     merge: list[str] = []
     where: list[str] = []
     replace: list[str] = []
