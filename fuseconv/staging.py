@@ -38,6 +38,7 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
         FileError: a file cannot be written; `output` is as it was.
     """
     output = output.absolute()
+    _check_existing(output, check)  # before its name is used: the root has none
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with _locked(output.parent):

@@ -171,6 +171,40 @@ WRONG_BY_VALUE = {
         "z = hypot.default(x, y)",
         "a = mul.Tensor(x, x); b = mul.Tensor(y, y); s = add.Tensor(a, b); z = sqrt.default(s)",
     ),
+    "hypot_of_infinity_and_nan": (
+        [X, Y],
+        "a = mul.Tensor(x, x); b = mul.Tensor(y, y); s = add.Tensor(a, b); z = sqrt.default(s)",
+        "z = hypot.default(x, y)",
+    ),
+    "both_minus_infinite": (
+        [X, Y],
+        "z = logaddexp.default(x, y)",
+        (
+            "m = maximum.default(x, y); d = sub.Tensor(x, y); n = neg.default(d); i = minimum.default(d, n); "
+            "e = exp.default(i); l = log1p.default(e); z = add.Tensor(m, l)"
+        ),
+    ),
+    "infinite_in_both": ([X, Y], "z = eq.Tensor(x, y)", "d = sub.Tensor(x, y); z = eq.Scalar(d, 0)"),
+    "infinite_and_minus_infinite": (
+        [X, Y],
+        "a = isnan.default(x); b = isnan.default(y); z = bitwise_or.Tensor(a, b)",
+        "s = add.Tensor(x, y); z = isnan.default(s)",
+    ),
+    "halves_of_a_product": (
+        [X],
+        "m = mul.Tensor(x, 128.0); r = round.default(m); z = div.Tensor(r, 128.0)",
+        "m = mul.Tensor(x, 128.0); a = add.Tensor(m, 0.5); r = floor.default(a); z = div.Tensor(r, 128.0)",
+    ),
+    "a_bound_of_a_product": (
+        [X],
+        "m = mul.Tensor(x, 16.0); z = ge.Scalar(m, 5.0)",
+        "m = mul.Tensor(x, 16.0); z = gt.Scalar(m, 5.0)",
+    ),
+    "rows_beside_a_bound": (
+        [X],
+        "n = linalg_vector_norm.default(x, 2, [-1], True); c = clamp_min.default(n, 1e-12); z = div.Tensor(x, c)",
+        "n = linalg_vector_norm.default(x, 2, [-1], True); c = add.Tensor(n, 1e-12); z = div.Tensor(x, c)",
+    ),
     "mean_of_two": (
         ["x: f32[n, 8]", "y: f32[n, 8]"],
         "a = mul.Tensor(x, 0.5); b = mul.Tensor(y, 0.5); z = add.Tensor(a, b)",
@@ -272,11 +306,6 @@ RIGHT = {
         [X],
         "n = neg.default(x); e = exp.default(n); p = add.Tensor(e, 1); z = reciprocal.default(p)",
         "z = sigmoid.default(x)",
-    ),
-    "hypot": (
-        [X, Y],
-        "a = mul.Tensor(x, x); b = mul.Tensor(y, y); s = add.Tensor(a, b); z = sqrt.default(s)",
-        "z = hypot.default(x, y)",
     ),
     "root_of_square": ([X], "q = mul.Tensor(x, x); z = sqrt.default(q)", "z = abs.default(x)"),
     "root_of_inverse": ([X], "s = sqrt.default(x); z = reciprocal.default(s)", "z = rsqrt.default(x)"),

@@ -163,7 +163,7 @@ def fit(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Fit:
 def check_apart(
     index: Index, matched: frozenset[Node], captures: Mapping[str, Any], results: Mapping[str, Node]
 ) -> None:
-    """Checks that what a match reads is made outside it, and that no write in place comes between.
+    """Checks that what a match reads is made outside it and is real, and that no write in place comes between.
 
     Raises:
         Refused: it is not so.
@@ -171,9 +171,16 @@ def check_apart(
     operands = frozenset(node for value in captures.values() for node in nodes_in(value))
     if inside := sorted(operands & matched):
         raise Refused("operands from outside the match", inside[0].name)
+    if complex_ := sorted(node for node in operands | matched if _is_complex(node)):
+        raise Refused("real tensors, which are all that a rule is checked on", text_of(complex_[0]))
     expected, found = index.aliases.refusal(matched, operands, frozenset(results.values()))
     if expected:
         raise Refused(expected, found)
+
+
+def _is_complex(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:

@@ -5,6 +5,7 @@ What depends on no input keeps its value: it is the model's own. What does is dr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,12 @@ from fuseconv.proof.ledger import Excerpt, Ledger
 from fuseconv.proof.operands import Values, differing, draw_operands, takes
 from fuseconv.rulebook.rule import Rule
 
-Sizes = Literal["unlike", "equal", "one"]
+Sizes = Literal["unlike", "equal", "one", "longest"]
+
+LARGEST = 1 << 20
+"""The most elements that a tensor has where a size is the longest."""
+
+_WORDS = {"unlike": "sizes unlike", "equal": "sizes made equal", "one": "smallest sizes", "longest": "longest size"}
 
 _UNLIKE = (3, 5, 7, 11, 13)
 _EQUAL = 4
@@ -35,15 +41,15 @@ class Hard:
     Attributes:
         values: their magnitude, what is special among them, or their layout.
         sizes: of the symbolic sizes: small and unlike each other; all alike, and like a size that is a number, so that
-            no axis is told from another by its size; the least they may be, which broadcasts.
+            no axis is told from another by its size; the least they may be, which broadcasts; or the one with the
+            farthest bound as long as it may be, and the others small and unlike.
     """
 
     values: Values
     sizes: Sizes
 
     def __str__(self) -> str:
-        words = {"unlike": "sizes unlike", "equal": "sizes made equal", "one": "smallest sizes"}
-        return f"{self.values} values, {words[self.sizes]}"
+        return f"{self.values} values, {_WORDS[self.sizes]}"
 
 
 HARD = (
@@ -58,6 +64,8 @@ HARD = (
     Hard("greatest", "unlike"),
     Hard("NaN", "unlike"),
     Hard("infinite", "unlike"),
+    Hard("special", "unlike"),
+    Hard("random", "longest"),
 )
 
 
@@ -95,6 +103,10 @@ def draw(
     if not all(isinstance(fake, torch.Tensor) and not _unbacked(fake) for fake in fakes.values()):
         return None
     sizes = _sizes(fakes.values(), captured, ledger.workspace.ranges, how.sizes)
+    inner = (node.meta.get("val") for node in excerpt.before.nodes)
+    shapes = [one.shape for one in (*fakes.values(), *inner) if isinstance(one, torch.Tensor) and not _unbacked(one)]
+    if how.sizes == "longest" and not (sizes := _longest(sizes, shapes, ledger.workspace.ranges)):
+        return None
     drawn = partial(_drawn, sizes=sizes, values=how.values, edges=edges, largest=largest)
     return [
         drawn(node, fakes[node], seed=seed, device=value.device) if node in fakes else value
@@ -142,13 +154,28 @@ def _sizes(fakes: Collection[Any], captured: Sequence[Any], ranges: Mapping[Any,
         default=_EQUAL,
     )
     wanted = {
-        symbol: {"unlike": _UNLIKE[at % len(_UNLIKE)], "equal": alike, "one": 1}[how]
-        for at, symbol in enumerate(symbols)
+        symbol: {"equal": alike, "one": 1}.get(how, _UNLIKE[at % len(_UNLIKE)]) for at, symbol in enumerate(symbols)
     }
     return {
         symbol: int(min(max(size, bounds[symbol][0]), bounds[symbol][1])) if symbol in bounds else size
         for symbol, size in wanted.items()
     }
+
+
+def _longest(sizes: dict[Any, int], shapes: Sequence[Any], ranges: Mapping[Any, Any]) -> dict[Any, int]:
+    """Sizes of which one is as long as its range and `LARGEST` allow; none where none is longer than it was."""
+    best = dict(sizes)
+    for symbol, size in sizes.items():
+        upper = ranges[symbol].upper if symbol in ranges else sympy.oo
+        long = int(upper) if upper <= LARGEST else LARGEST
+        while long > size:
+            tried = {**sizes, symbol: long}
+            if all(math.prod(_number(one, tried) for one in shape) <= LARGEST for shape in shapes):
+                break
+            long //= 2
+        if long > max(size, *best.values()):
+            best = {**sizes, symbol: long}
+    return best if best != sizes else {}
 
 
 def _expression(size: int | torch.SymInt) -> sympy.Expr:

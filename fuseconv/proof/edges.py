@@ -19,6 +19,15 @@ from fuseconv.matching.nodes import is_call
 NEAR = 64.0
 """Literals up to it are tried together: what is computed of greater numbers may overflow, and is judged otherwise."""
 
+SMALL = 1e-3
+"""A literal up to it is added to what it keeps from 0, or bounds it."""
+
+BEYOND_A_BYTE, LONGEST = 300, 2048
+"""A size that no 8 bits count; and the longest that is tried."""
+
+COMBINED = 6
+"""Of so many literals the quotients, sums and differences are tried: where `x * 128` is a half, `x * 16` is 5."""
+
 _FLOATS = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0, 2.5, -2.5)
 _INTEGERS = (0, 1, -1, 2, -2, 3, -3, 7, -8, 100)
 
@@ -52,6 +61,16 @@ class Edges:
     literals: tuple[float, ...] = ()
     sums: bool = True
     integers: Literal["indices", "signed", "divided", "any"] = "indices"
+
+    def scales(self) -> list[float]:
+        """Returns the magnitudes of rows that a small number of the program is as large as: it, and its root."""
+        small = {abs(one) for one in self.literals if 0 < abs(one) <= SMALL}
+        return sorted({*small, *(math.sqrt(one) for one in small)})
+
+    def length(self) -> int:
+        """Returns a size beyond the whole numbers that the program writes, and beyond what a byte counts."""
+        whole = [int(abs(one)) for one in self.literals if one == int(one) and abs(one) <= LONGEST]
+        return max([BEYOND_A_BYTE, *(one + 3 for one in whole)])
 
 
 NOTHING = Edges()
@@ -118,14 +137,24 @@ def near_edges(edges: Edges, dtype: torch.dtype, values: Literal["edge", "far ed
             for one in _beside(literal, dtype)
         ]
     pool = [*_FLOATS, limits.smallest_normal, -limits.smallest_normal, limits.smallest_normal / 4, limits.eps]
-    return [*pool, *(one for literal in edges.literals if abs(literal) <= NEAR for one in _beside(literal, dtype))]
+    pool += [one for literal in edges.literals if abs(literal) <= NEAR for one in _beside(literal, dtype)]
+    return [*pool, *(one for solved in _solved(edges.literals) for one in _beside(solved, dtype)[:3])]
 
 
-def _beside(literal: float, dtype: torch.dtype) -> Iterator[float]:
-    """Yields a number, the next ones of a dtype, and its multiples."""
+def _solved(literals: tuple[float, ...]) -> list[float]:
+    """Returns where a product with, or a sum of, a number of the program is a half or another number of it."""
+    numbers = sorted({one for one in literals if one}, key=abs)[-COMBINED:]
+    halves = {half / one for one in numbers for half in (0.5, 1.5, 2.5)}
+    pairs = [(one, other) for one in numbers for other in numbers if one != other]
+    both = {value for one, other in pairs for value in (other / one, other - one, other + one, other * one)}
+    return sorted(one for one in halves | both if 0 < abs(one) <= NEAR)
+
+
+def _beside(literal: float, dtype: torch.dtype) -> list[float]:
+    """Returns a number, the next ones of a dtype, and its multiples."""
     here = torch.tensor(literal, dtype=torch.float64).to(dtype)
     step = max(float(here.abs()) * torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal)
-    yield from (float(here), float(here) - step, float(here) + step, -float(here), 2 * float(here), literal + 0.5)
+    return [float(here), float(here) - step, float(here) + step, -float(here), 2 * float(here), literal + 0.5]
 
 
 def integer_edges(edges: Edges, dtype: torch.dtype) -> list[int]:

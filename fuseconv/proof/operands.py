@@ -30,6 +30,7 @@ Values = Literal[
     "greatest",
     "NaN",
     "infinite",
+    "special",
     "false",
     "true",
 ]
@@ -47,6 +48,9 @@ HUGE = 1e3
 _SCALES = {"large": LARGE, "tiny": 1e-3, "zero": 0.0, "huge": HUGE}
 _POWERS = {"overflowing": 0.6, "greatest": 0.999}
 """Powers of the greatest number of a dtype: squares of the one overflow, sums of the other."""
+
+_SPECIALS = (0.0, -0.0, 1.5, torch.inf, -torch.inf, torch.nan)
+"""Of two operands each of these meets each of them at some element."""
 
 _SPECIAL = {"NaN": (torch.nan,), "infinite": (torch.inf, -torch.inf)}
 _RANGE = 9
@@ -69,6 +73,7 @@ def draw_operands(
     device: torch.device | str = "cpu",
     edges: Edges = NOTHING,
     largest: float | None = None,
+    long: tuple[str, int] | None = None,
 ) -> Operands:
     """Draws a tensor for each operand.
 
@@ -78,34 +83,48 @@ def draw_operands(
         values: of floating tensors, random are standard normal, and tiny, zero, large and huge are that, multiplied,
             and shifted are all near one number; overflowing and greatest ones are of the magnitude at which squares and
             sums overflow in their dtype; edge values are those of edges.py, and far edge those that are far from 0; of
-            NaN and infinite ones a few elements are, the others are random; non-contiguous ones have a gap after every
-            element. Bool tensors are random, but for `false` and `true`, of which nothing else is drawn. Integers are
+            NaN and infinite ones a few elements are, the others are random; of special ones each is zero, infinite, NaN
+            or a number, and of two operands each of these meets each of them at some element; non-contiguous ones have
+            a gap after every element. Bool tensors are random, but for `false` and `true`, of which nothing else is
+            drawn. Integers are
             random from 0 to 8, but for zero; where `edges` says that they are numbers, large ones are of both signs,
             greatest of the whole dtype.
         seed: of the generator: the same call draws the same.
         device: where to draw. A GPU draws in a moment what takes a CPU seconds.
         edges: the literals of a program, and what its integers are.
         largest: the largest magnitude of a float; None for any.
+        long: a symbolic size, and what it is.
     """
     generator = torch.Generator(device).manual_seed(seed)
-    sizes: dict[str, int] = {}
+    sizes: dict[str, int] = dict([long] if long else [])
     for spec in specs:
         for dim in spec.dims():
             sizes.setdefault(dim.name, size + 2 * len(sizes))
-    drawn = (_draw(spec, spec.sizes(sizes), generator, values, edges) for spec in specs)
+    drawn = (_draw(spec, spec.sizes(sizes), generator, values, edges, place) for place, spec in enumerate(specs))
     tensors = tuple(drawn if largest is None else (_within(one, largest) for one in drawn))
     return Operands(tensors, f"{values} values")
 
 
-def _draw(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, values: Values, edges: Edges) -> Tensor:
+def _draw(
+    spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, values: Values, edges: Edges, place: int
+) -> Tensor:
     dtype = torch_dtype(spec.dtype)
     if not dtype.is_floating_point and not dtype.is_complex:
         return _integers(dtype, shape, generator, values, edges)
+    if values == "special":
+        count = len(_SPECIALS)
+        element = torch.arange(torch.Size(shape).numel(), device=generator.device)
+        which = (element * place + element // count) % count if place else element % count
+        return torch.tensor(_SPECIALS, device=generator.device)[which].reshape(shape).to(dtype)
     if values in ("edge", "far edge") and dtype.is_floating_point and (pool := near_edges(edges, dtype, values)):
         return _of_pool(torch.tensor(pool, dtype=torch.float64), shape, generator).to(dtype)
     drawn = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
     if values in _POWERS and dtype.is_floating_point:
         drawn = drawn.tanh() * torch.finfo(dtype).max ** _POWERS[values]
+    if values == "tiny" and shape and (scales := edges.scales()):  # rows beside what is added to them, or bounds them
+        rows = torch.tensor([1.0, *(one / _SCALES["tiny"] for one in scales)], dtype=torch.float64)
+        at = torch.arange(shape[0]) % len(rows)
+        drawn = drawn * rows[at].reshape(-1, *[1] * (len(shape) - 1)).to(drawn.device)
     drawn = drawn * _SCALES.get(values, 1.0) + (HUGE if values == "shifted" else 0.0)
     # Of two operands others are special: an op of a number and NaN is not one of two NaN.
     first = int(torch.randint(0, 4, (), generator=generator, device=generator.device)) if values in _SPECIAL else 0
@@ -175,9 +194,9 @@ def takes(rule: Rule, after: Graph, values: Values) -> bool:
     What is drawn anew cannot be told apart where what is kept is infinite.
     """
     if rule.draws == "any":
-        return values not in ("overflowing", "greatest")
+        return values not in ("special", "overflowing", "greatest")
     attends = any("scaled_dot_product_attention" in str(node.target) for node in after.nodes)
-    return not attends or values not in ("NaN", "infinite", "overflowing", "greatest")
+    return not attends or values not in ("NaN", "infinite", "special", "overflowing", "greatest")
 
 
 def described(specs: Sequence[TensorSpec], tensors: Sequence[Tensor]) -> Iterator[str]:

@@ -7,7 +7,8 @@ of tolerance.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -24,7 +25,7 @@ from fuseconv.proof.example import Text
 from fuseconv.proof.operands import ORDINARY, OVERFLOWING, VALUES, Values, described, differing, draw_operands, takes
 from fuseconv.proof.redrawn import JUDGES
 from fuseconv.proof.traced import Traced, trace
-from fuseconv.proof.variants import in_dtypes, variants
+from fuseconv.proof.variants import MOST, in_dtypes, variants
 from fuseconv.rulebook.rule import Rule
 
 NO_PROGRAM = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
@@ -114,7 +115,13 @@ def _rewritten(workspace: Workspace, traced: Traced) -> Graph:
 def counter_example(pair: Pair, draw: Draw) -> str:
     """Runs both graphs on one draw and says how they differ, with the operands; nothing when they do not."""
     drawn = draw_operands(
-        pair.traced.inputs, draw.size, draw.values, draw.seed, edges=pair.edges, largest=pair.rule.largest
+        pair.traced.inputs,
+        draw.size,
+        draw.values,
+        draw.seed,
+        edges=pair.edges,
+        largest=pair.rule.largest,
+        long=draw.long,
     )
     operands = (*pair.parameters, *drawn.tensors)
     ordinary, overflowing = draw.values in ORDINARY, draw.values in OVERFLOWING
@@ -132,24 +139,54 @@ def _is_as_written(pair: Pair) -> bool:
 
 @dataclass(frozen=True)
 class Draw:
-    """How operands are drawn: the least size, the values, the seed."""
+    """How operands are drawn: the least size, the values, the seed, a symbolic size that is long."""
 
     size: int
     values: Values
     seed: int
+    long: tuple[str, int] | None = None
 
 
-EVERY = (*(Draw(5, values, seed) for seed, values in enumerate(VALUES)), Draw(1, "random", 20), Draw(5, "edge", 21))
+EVERY = (
+    *(Draw(5, values, seed) for seed, values in enumerate(VALUES)),
+    Draw(1, "random", 20),
+    Draw(5, "edge", 21),
+)
+MANY = Draw(40, "edge", 22)
+"""Enough elements for each edge to be one of them."""
+
 """The draws for an example as it is written, and in every dtype."""
 
 
 def draws_of(pair: Pair) -> Sequence[Draw]:
     """Returns how operands of a program are drawn: those of an example, in every dtype, in every way that differs."""
+    if _elements(pair.traced.graph) > MOST:
+        return []
     if not _is_as_written(pair):
         return [Draw(5, "random", pair.seed), Draw(5, "edge", pair.seed)]
     dtypes = {spec.dtype for spec in pair.traced.inputs}
     apart = differing(dtypes, pair.edges)
-    return [draw for draw in EVERY if draw.values in apart and takes(pair.rule, pair.after, draw.values)]
+    drawn = [draw for draw in EVERY if draw.values in apart and takes(pair.rule, pair.after, draw.values)]
+    if _fits(pair, dict.fromkeys(_dims(pair), MANY.size + 2 * len(_dims(pair)))):
+        drawn.append(MANY)
+    length = pair.edges.length()
+    long = [name for name in _dims(pair) if _fits(pair, {**dict.fromkeys(_dims(pair), 9), name: length})]
+    return [*drawn, *(Draw(5, "random", 23, (name, length)) for name in long)]
+
+
+def _dims(pair: Pair) -> list[str]:
+    return list(dict.fromkeys(dim.name for spec in pair.traced.inputs for dim in spec.dims()))
+
+
+def _fits(pair: Pair, sizes: Mapping[str, int]) -> bool:
+    """Whether no operand has many elements at some sizes; what is computed of them may have more."""
+    return all(math.prod(spec.sizes(sizes)) <= MOST >> 4 for spec in pair.traced.inputs)
+
+
+def _elements(graph: Graph) -> int:
+    """Returns how many elements the largest tensor of a graph has whose sizes are numbers."""
+    shapes = [node.meta["val"].shape for node in graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
+    return max((math.prod(shape) for shape in shapes if all(isinstance(size, int) for size in shape)), default=0)
 
 
 def pairs(rule: Rule, patterns: Sequence[Pattern], text: Text, *, vary: bool) -> Iterator[Pair]:

@@ -6,6 +6,7 @@ left as it happened to be; where the rule still applies, it must still be right.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
@@ -13,6 +14,7 @@ from typing import Any
 
 from fuseconv.contract import TensorSpec
 from fuseconv.matching.nodes import find_op
+from fuseconv.proof.edges import BEYOND_A_BYTE
 from fuseconv.proof.example import Text
 from fuseconv.rulebook.rule_text import Call, Items, Literal, Name, Term
 
@@ -20,6 +22,9 @@ _FLOATING = ("f64", "f32", "f16", "bf16")
 _OTHER_KINDS = {"bool": ("i64", "f64"), "i64": ("f64", "bool", "i32", "u8"), "i32": ("i64",)}
 _WORDS = ("MemoryFormat", "ScalarType", "Layout", "Device", "Generator")
 """Kinds of arguments that a schema holds as integers, and crashes on others."""
+
+MOST = 1 << 17
+"""The most elements that a tensor has where a size is long."""
 
 EQUAL = 4
 """The size that all sizes are set to, to find the rule that tells axes apart by their sizes."""
@@ -101,8 +106,10 @@ def _sizes(text: Text) -> Iterator[tuple[str, Text]]:
     tensors = _tensors(text)
     static = sorted({size for spec in tensors.values() for size in spec.shape if isinstance(size, int)} - {1})
     for size in static:
-        for other in (0, 1, size + 1 if size % 2 else size * 3):
-            yield f"sizes {size} as {other}", _resized(text, {size: other})
+        for other in (0, 1, size + 1 if size % 2 else size * 3, BEYOND_A_BYTE):
+            resized = _resized(text, {size: other})
+            if all(math.prod(spec.sizes({})) <= MOST for spec in _tensors(resized).values()):
+                yield f"sizes {size} as {other}", resized
     equal = _resized(text, dict.fromkeys(static, EQUAL))
     yield f"all sizes {EQUAL}", equal
     inputs = {name: replace(spec, shape=(EQUAL, *spec.shape)) for name, spec in equal.inputs.items()}

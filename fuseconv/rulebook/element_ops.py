@@ -228,7 +228,7 @@ def _summed(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
 
 def _triangle(upper: bool) -> OpRule:
     def rule(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-        beyond = axis(1) - axis(2) - given["diagonal"]
+        beyond = axis(1) - axis(2) - number(given["diagonal"])
         inside = AtLeastZero(beyond) if upper else AtLeastZero(-beyond)
         formula = reader.read(given["self"])
         if node.meta["val"].dtype == torch.bool:

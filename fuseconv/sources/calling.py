@@ -40,7 +40,12 @@ def parameters_named(names: Sequence[str]) -> tuple[inspect.Parameter, ...]:
 
 
 def call_of(
-    names: Sequence[str], parameters: Sequence[inspect.Parameter], where: str, *, by_keyword: bool = False
+    names: Sequence[str],
+    parameters: Sequence[inspect.Parameter],
+    where: str,
+    *,
+    by_keyword: bool = False,
+    in_order: bool = True,
 ) -> tuple[str, ...]:
     """Says how inputs of these names are passed to `forward`.
 
@@ -52,6 +57,7 @@ def call_of(
         parameters: of `forward`.
         where: what the inputs are for.
         by_keyword: inputs must bear the names of parameters.
+        in_order: somebody put them in order; a file of tensors has them by name.
 
     Returns:
         A keyword for each input, "" for one by position; () where all go by position.
@@ -80,7 +86,7 @@ def call_of(
         if given != only_positional[: len(given)]:
             raise _wrong(takes, names, where, f"give {', '.join(only_positional)} in this order")
         return tuple("" if name in only_positional else name for name in names)
-    if found or (by_keyword and not unnamed):
+    if found or ((by_keyword or (not in_order and len(names) > 1)) and not unnamed):
         raise _wrong(takes, names, where, "name each input as forward does")
     lacking = [name for name in required if name not in positional[: len(names)]]
     if lacking or (len(names) > len(positional) and not any_number):

@@ -171,7 +171,7 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
     if options.inputs_file is not None:
         tensors = from_file(options.inputs_file, Contract(specs, (), "cpu") if specs else None)
         specs, examples = specs or contract_of(tensors), tuple(tensors.values())
-        call = keywords(loaded, specs, path)
+        call = keywords(loaded, specs, path, in_order=bool(options.inputs))
     elif specs:
         examples, call = (), keywords(loaded, specs, path)
     elif loaded.inputs:
@@ -199,13 +199,14 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
     return Settled(specs, examples, call)
 
 
-def keywords(loaded: Loaded, specs: tuple[TensorSpec, ...], path: Path) -> tuple[str, ...]:
-    """Says how the module takes these inputs, as `calling.call_of` does.
+def keywords(loaded: Loaded, specs: tuple[TensorSpec, ...], path: Path, *, in_order: bool = True) -> tuple[str, ...]:
+    """Says how the module takes these inputs, as `calling.call_of` does; `in_order` if somebody put them in order.
 
     Raises:
         UsageError: the module takes more, fewer or other inputs.
     """
-    return call_of([spec.name for spec in specs], parameters(loaded), str(path), by_keyword=loaded.by_keyword)
+    names = [spec.name for spec in specs]
+    return call_of(names, parameters(loaded), str(path), by_keyword=loaded.by_keyword, in_order=in_order)
 
 
 def parameters(loaded: Loaded) -> tuple[inspect.Parameter, ...]:
