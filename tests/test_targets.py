@@ -10,11 +10,12 @@ import onnx
 import pytest
 import small_bundle
 import torch
+from test_capture import subject_of
 from torch import Tensor
 from torch.nn import functional as F
 
 from fuseconv import ops
-from fuseconv.capture import Program
+from fuseconv.capture import Program, capture
 from fuseconv.contract import SHORT_DTYPES
 from fuseconv.errors import FileError, RefusedError, UnsupportedError
 from fuseconv.inputs import draw
@@ -287,6 +288,24 @@ def test_onnx_finds_our_nodes_under_whatever_name(tmp_path: Path) -> None:
         node.name = f"site_{index}"  # as a rewrite names its nodes; the exporter names its copy's anew
     TARGETS["onnx"].write(program, tmp_path, Context(tmp_path))
     assert {node.overload for node in onnx_model(tmp_path).graph.node if node.op_type == "LinearAct"} == {"0", "1"}
+
+
+class Anchors(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("anchors", torch.arange(8.0))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"scores": x + self.anchors, "anchors": self.anchors}
+
+
+def test_onnx_has_an_output_that_is_called_what_a_weight_is_called(tmp_path: Path) -> None:
+    program = capture(subject_of(Anchors(), X))
+    assert program.contract.outputs == ("scores", "anchors")
+    path = tmp_path / TARGETS["onnx"].write(program, tmp_path, Context(tmp_path))
+    assert [value.name for value in onnx.load(path).graph.output] == ["scores", "anchors"]
+    x = torch.randn(3, 5, 8)
+    equal(TARGETS["onnx"].load(path, "cpu")(x), tuple(Anchors()(x).values()))
 
 
 def test_onnx_says_which_kernel_the_runtime_lacks(tmp_path: Path) -> None:

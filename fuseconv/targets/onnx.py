@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,7 +64,9 @@ def save(program: Program, folder: Path) -> None:
     import onnx_ir as ir
 
     program = own_outputs(program)
-    model = _export(program.exported, [spec.name for spec in program.contract.inputs], list(program.contract.outputs))
+    outputs = _apart(program.contract.outputs, {*program.exported.state_dict, *program.exported.constants})
+    model = _export(program.exported, [spec.name for spec in program.contract.inputs], outputs)
+    _name_outputs(model, program.contract.outputs)
     _name_dims(model, program)
     _add_functions(model)
     try:
@@ -79,6 +82,24 @@ def save(program: Program, folder: Path) -> None:
                 f"ONNX, operator set {OPSET}: {error}", where="the target onnx", fix=OTHER_DTYPE
             ) from error
         raise UpstreamError(f"the exported model is not valid: {error}", where="the target onnx") from error
+
+
+def _apart(outputs: Sequence[str], weights: Collection[str]) -> list[str]:
+    """Returns names for outputs that no weight has, for the exporter gives both their names at once."""
+    free = (name for at in itertools.count() if (name := f"output_{at}") not in weights and name not in outputs)
+    return [next(free) if name in weights else name for name in outputs]
+
+
+def _name_outputs(model: Any, names: Sequence[str]) -> None:
+    """Gives outputs the names of the contract; a weight of the same name gets another."""
+    initializers = model.graph.initializers
+    for value, name in zip(model.graph.outputs, names, strict=True):
+        if value.name == name:
+            continue
+        if (weight := initializers.pop(name, None)) is not None:
+            weight.name = next(new for at in itertools.count() if (new := f"{name}_{at}") not in initializers)
+            initializers.add(weight)
+        value.name = name
 
 
 def load(path: Path, device: str) -> Runner:

@@ -108,8 +108,16 @@ def floor_divide(a: Any, b: Any) -> Any:
 
 
 def div_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    """`floor` is floor_divide."""
-    return floor_divide(a, b) if rounding_mode == "floor" and _is_floating(a, b) else NotImplemented
+    """`floor` is floor_divide; `trunc` of integers is one more where that is negative and not exact."""
+    if _is_floating(a, b):
+        return floor_divide(a, b) if rounding_mode == "floor" else NotImplemented
+    if rounding_mode is None:
+        return NotImplemented
+    a, b = _tensors(a, b)
+    quotient = aten.floor_divide.default(a, b)
+    if rounding_mode == "floor":
+        return quotient
+    return torch.where((quotient < 0) & (quotient * b != a), quotient + 1, quotient)
 
 
 def shift_left(a: Tensor, b: Any) -> Any:
