@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from small_bundle import Block
 from fuseconv import cpp_runtime
 from fuseconv.bundle import open_bundle, seal
 from fuseconv.capture import Program
+from fuseconv.matching import permitted
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_file import load_rules
 from fuseconv.targets import TARGETS
@@ -30,6 +31,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-variant", action="store_true", help="try every respelled variant of every rule's examples"
     )
+
+
+@pytest.fixture(autouse=True)
+def no_trust_from_before() -> Iterator[None]:
+    """Whoever trusts code does so for a process; the next test begins without."""
+    yield
+    if permitted._trusted:
+        permitted._trusted = False
+        permitted.refusal.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ NAMESPACES = frozenset({"aten", "fuseconv", "prims", "quantized_decomposed", "to
 """Whose ops compute. Those of `quantized` and `mkldnn` take packed weights, those of `c10d` and `symm_mem` talk."""
 
 _TORCHS_OWN = re.compile(
-    r"^(_?aten|_?c10d\w*|cuda|debug\w*|_dtensor|export|_?inductor\w*|mkl\w*|_native|onednn|onnx\w*|prims?|profiler|_?quanti\w*"
+    r"^(_?aten|_?c10d\w*|cuda|debug\w*|_dtensor|export|fsdp|_?inductor\w*|mkl\w*|_native|onednn|onnx\w*|prims?|profiler|_?quanti\w*"
     r"|rngprims|sparse|static_runtime|streams|symm_mem|_test|higher_order)$"
 )
 """Namespaces of torch itself, which trust in a pack does not open."""
