@@ -94,7 +94,7 @@ def _in_child(entry: Any, limit: float) -> Row:
         try:
             row = try_model(entry)
         except BaseException:  # noqa: BLE001 - the row says what it was
-            row = {"exports": False, "error": traceback.format_exc()[-2000:]}
+            row = {"exports": False, "error": traceback.format_exc().strip().splitlines()[-1]}
         with os.fdopen(writer, "w") as file:
             json.dump(row, file)
         os._exit(0)
