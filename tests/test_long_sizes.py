@@ -42,6 +42,13 @@ def test_a_rule_that_is_wrong_beyond_its_example_is_found_out(name):
     assert "proved" not in {row.verdict for row in rows}
 
 
+def test_an_example_that_is_large_itself_is_tried():
+    match = ["y = aten.mul.Tensor(x, 2)"]
+    rows = check_rules([made("three", ["x: f64[512, 512]"], match, ["y = aten.add.Tensor(x, x, alpha=2)"])])
+    assert [row.verdict for row in rows if row.check in ("hit 0", "variants")] == ["wrong", "wrong"]
+    assert all(row.draws for row in rows if row.check in ("hit 0", "variants"))
+
+
 def test_a_triangle_outside_of_the_example_is_not_proved():
     match = ["y = aten.triu.default(x, -100)"]
     made = {

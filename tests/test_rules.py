@@ -97,7 +97,7 @@ def test_a_miss_for_another_reason_fails():
     [
         ("y = aten.gelv.default(x)", "unknown op aten.gelv.default"),
         ("y = aten.gelu.nothing(x)", "unknown op"),
-        ("y = aten.multiply.Tensor(x, x)", "aten.multiply.Tensor is another name of aten.mul.Tensor"),
+        ("y = aten.multiply.Tensor(x, x)", "aten.multiply.Tensor is an alias: captured programs call aten.mul.Tensor"),
         ("y = nowhere.gelu.default(x)", "unknown op"),
         ("y = aten.gelu.default(approximate=x)", "needs self"),
         ("y = aten.gelu.default(x, 'none')", "takes 1 positional"),

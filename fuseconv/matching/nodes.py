@@ -49,7 +49,7 @@ def why_no_op(name: str) -> str:
     if op is None:
         return f"unknown op {name}"
     if canonical(op) is not op:
-        return f"{name} is another name of {canonical(op)}, under which programs are captured"
+        return f"{name} is an alias: captured programs call {canonical(op)}"
     return f"the op {name} may not be named: {refusal(op)}"
 
 

@@ -108,7 +108,7 @@ def _sizes(text: Text) -> Iterator[tuple[str, Text]]:
     for size in static:
         for other in (0, 1, size + 1 if size % 2 else size * 3, BEYOND_A_BYTE):
             resized = _resized(text, {size: other})
-            if all(math.prod(spec.sizes({})) <= MOST for spec in _tensors(resized).values()):
+            if other < BEYOND_A_BYTE or all(math.prod(spec.sizes({})) <= MOST for spec in _tensors(resized).values()):
                 yield f"sizes {size} as {other}", resized
     equal = _resized(text, dict.fromkeys(static, EQUAL))
     yield f"all sizes {EQUAL}", equal
