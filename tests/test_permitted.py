@@ -1,6 +1,8 @@
 """The closed list of ops: each op of this torch is decided; the dangerous are refused, those of models are not."""
 
 import json
+import re
+from pathlib import Path
 
 import programs
 import pytest
@@ -104,11 +106,19 @@ def test_what_models_are_made_of_is_permitted():
     check_rule_ops(load_rules())
 
 
+IN_PYTHON = re.compile(r'(?:Library\(\s*"(\w+)"|(?:custom_op|triton_op)\(\s*f?"(\w+)::)')
+IN_DOCSTRINGS = {"mylib", "mylibrary", "mymodule", "_", "__lib_path__"}
+
+
 def test_trust_in_a_pack_opens_no_namespace_of_torchs(monkeypatch):
+    """Neither of those that are loaded, nor of those that torch's Python code registers when it is first imported."""
     monkeypatch.setattr(permitted, "_trusted", True)
     assert permitted.is_permitted_namespace("somebodys")
-    others = {"timm", "torchaudio", "torchvision", "transformers"}  # libraries that another test may have imported
-    for namespace in {name.split(".")[0] for name in OPS} - permitted.NAMESPACES - others:
+    files = [path.read_text(errors="replace") for path in Path(torch.__file__).parent.rglob("*.py")]
+    in_python = {one or other for text in files for one, other in IN_PYTHON.findall(text)} - IN_DOCSTRINGS
+    assert {"flex_lib", "fsdp", "streams"} <= in_python
+    libraries = {"timm", "torchaudio", "torchvision", "transformers"}  # that another test may have imported
+    for namespace in ({name.split(".")[0] for name in OPS} | in_python) - permitted.NAMESPACES - libraries:
         assert not permitted.is_permitted_namespace(namespace), namespace
 
 

@@ -24,8 +24,10 @@ NAMESPACES = frozenset({"aten", "fuseconv", "prims", "quantized_decomposed", "to
 """Whose ops compute. Those of `quantized` and `mkldnn` take packed weights, those of `c10d` and `symm_mem` talk."""
 
 _TORCHS_OWN = re.compile(
-    r"^(_?aten|_?c10d\w*|cuda|debug\w*|_dtensor|export|fsdp|_?inductor\w*|mkl\w*|_native|onednn|onnx\w*|prims?|profiler|_?quanti\w*"
-    r"|rngprims|sparse|static_runtime|streams|symm_mem|_test|higher_order)$"
+    r"^(_?aten|ao|bucketing|_?c10d\w*|cplib|cuda|debug\w*|device_mesh|_dtensor|export|flex_lib|fsdp|higher_order|_?inductor\w*|mkl\w*"
+    r"|_native|onednn|onnx\w*|pippy|prims?|profiler|_?quanti\w*|rngprims|semi_structured|sparse|static_runtime|streams"
+    r"|symm_mem|_test|testlib|_?torch_(attn|nn|testing)|_torchscript\w*|triton)$",
+    re.IGNORECASE,
 )
 """Namespaces of torch itself, which trust in a pack does not open."""
 
