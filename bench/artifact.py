@@ -16,11 +16,13 @@ from clock import Call, captured
 from peers import Problem, session
 from zoo import ENTRIES
 
-from fuseconv import filling, parity, pipeline
-from fuseconv.bundle import open_bundle
+from fuseconv.bundle.manifest import open_bundle
 from fuseconv.commands.progress import shown
 from fuseconv.ops.library import PLUGINS
-from fuseconv.runtime import load
+from fuseconv.parity.reference import REFERENCE, Reference, read_reference
+from fuseconv.pipeline import filling
+from fuseconv.pipeline.convert import convert
+from fuseconv.runtime.model import load
 from fuseconv.sources import Options
 from fuseconv.targets import onnx, onnx_plugin
 
@@ -58,7 +60,7 @@ def _convert(at: str, dtype: str, layers: int | None, targets: Sequence[str], de
     with torch.no_grad(), tempfile.TemporaryDirectory(dir=scratch) as folder:
         source = Path(folder, "model.pt2")
         torch.export.save(torch.export.export(module, inputs, strict=False), source)
-        done = pipeline.convert(
+        done = convert(
             source, target=targets, output=scratch / "model.fuseconv", options=Options(device=device), progress=shown
         )
     written = tuple(one.target for one in done.written)
@@ -80,9 +82,9 @@ def builder(bundle: Path, target: str) -> Callable[[Problem, bool], Call]:
     return build
 
 
-def example(bundle: Path) -> parity.Reference:
+def example(bundle: Path) -> Reference:
     """Returns the reference of the inputs that the bundle was converted with."""
-    return parity.read_reference(bundle / parity.REFERENCE, open_bundle(bundle).contract)[0]
+    return read_reference(bundle / REFERENCE, open_bundle(bundle).contract)[0]
 
 
 def identity(bundle: Path) -> str:

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputSpec, TensorArgument
 from torch.fx import Graph, Node
 
-from fuseconv.capture import Program
-from fuseconv.contract import Contract
+from fuseconv.contract.spec import Contract
 from fuseconv.matching.plan import plan
 from fuseconv.matching.steps import Plan
+from fuseconv.program.captured import Program
 from fuseconv.rulebook.own_rules import load_rules
 
 OUT = Path(__file__).parent / "results" / "cpu_matching.json"

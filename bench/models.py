@@ -42,9 +42,9 @@ from turns import Turns
 from zoo import ENTRIES, Entry
 
 from fuseconv.errors import FuseconvError
-from fuseconv.parity import Reference
+from fuseconv.numerics.tolerance import compare
+from fuseconv.parity.reference import Reference
 from fuseconv.targets import TARGETS, aoti
-from fuseconv.tolerance import compare
 
 KEY = ("model", "dtype", "shape", "layers")
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "transformers")

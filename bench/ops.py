@@ -27,7 +27,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fuseconv.tolerance import FLOOR, TOLERANCES
+from fuseconv.numerics.tolerance import FLOOR, TOLERANCES
 
 PEERS = {"eager": None, "compile": "default", "max_autotune": "max-autotune-no-cudagraphs"}
 """Our own graphs take the place of those that a mode of torch.compile would make."""

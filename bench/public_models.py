@@ -75,7 +75,7 @@ def _warm() -> None:
     """Converts a first model in this process: its forks have the rules, the exporter and the runtime in memory."""
     import torch
 
-    from fuseconv.contract import parse_inputs
+    from fuseconv.contract.spec import parse_inputs
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -125,8 +125,8 @@ def try_model(entry: Any) -> Row:
         torchvision_stub.install()
     import torch
 
-    from fuseconv.contract import Contract, parse_inputs
-    from fuseconv.inputs import draw, example_sizes
+    from fuseconv.contract.inputs import draw, example_sizes
+    from fuseconv.contract.spec import Contract, parse_inputs
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -163,7 +163,7 @@ def _exported(module: Any, specs: Sequence[Any], inputs: Sequence[Any]) -> Any:
 
     import torch
 
-    from fuseconv.contract import Dim
+    from fuseconv.contract.spec import Dim
 
     dims = {"b": torch.export.Dim("b", min=1, max=4)}
     shapes = [
@@ -183,13 +183,13 @@ def _convert(model: Path, specs: Any, targets: Sequence[str], output: Path) -> R
     """Converts to some targets at once."""
     import torch
 
-    from fuseconv import pipeline
+    from fuseconv.pipeline.convert import convert
     from fuseconv.sources import Options
 
     row: Row = {"converted": {}, "skipped": {}, "error": "", "rules": {}, "left": {}}
     try:
         options = Options(trust=frozenset({"pickle"}), inputs=specs)
-        done = pipeline.convert(model, target=targets, output=output, options=options)
+        done = convert(model, target=targets, output=output, options=options)
     except Exception as error:  # noqa: BLE001 - the row says what it was
         row["error"] = f"{type(error).__name__}: {_first(error)}"
         return row

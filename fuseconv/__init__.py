@@ -8,24 +8,24 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fuseconv.version import __version__
+
 if TYPE_CHECKING:
     from fuseconv import errors as errors
     from fuseconv import nn as nn
     from fuseconv import ops as ops
-    from fuseconv.fusing import fuse as fuse
-    from fuseconv.pipeline import convert as convert
-    from fuseconv.pipeline import verify as verify
-    from fuseconv.runtime import load as load
-
-__version__ = "0.1.0"
+    from fuseconv.fusing.fuse import fuse as fuse
+    from fuseconv.pipeline.convert import convert as convert
+    from fuseconv.pipeline.verify import verify as verify
+    from fuseconv.runtime.model import load as load
 
 __all__ = ["__version__", "convert", "errors", "fuse", "load", "nn", "ops", "verify"]
 
 _HOMES = {
-    "convert": "fuseconv.pipeline",
-    "fuse": "fuseconv.fusing",
-    "load": "fuseconv.runtime",
-    "verify": "fuseconv.pipeline",
+    "convert": "fuseconv.pipeline.convert",
+    "fuse": "fuseconv.fusing.fuse",
+    "load": "fuseconv.runtime.model",
+    "verify": "fuseconv.pipeline.verify",
 }
 
 

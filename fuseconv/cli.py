@@ -18,10 +18,10 @@ from typing import Any
 
 import click
 
-from fuseconv import __version__
 from fuseconv.commands import streams
 from fuseconv.commands.outcome import Outcome
 from fuseconv.errors import FileError, FuseconvError, UpstreamError, UsageError, bug, is_out_of_memory
+from fuseconv.version import __version__
 
 SCHEMA = 1
 INTERRUPTED = 130

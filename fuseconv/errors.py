@@ -1,4 +1,4 @@
-"""Every error fuseconv raises on purpose: what went wrong, where, and how to mend it.
+"""Every error fuseconv raises on purpose: what went wrong, where, and how to mend it; in text fit for a terminal.
 
 The command line prints the three lines and exits with `exit_status`; `--json` carries `code`.
 """
@@ -8,7 +8,14 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from fuseconv.printable import on_one_line
+_ACTIVE = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1: escape sequences begin with one of these
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the direction of what follows
+    "\u2028\u2029"  # separators that some terminals take for newlines
+    "\ud800-\udfff"  # bytes of a name that are not UTF-8
+    "]"
+)
 
 
 class FuseconvError(Exception):
@@ -122,3 +129,23 @@ _FULL = re.compile(
 def is_out_of_memory(error: BaseException) -> bool:
     """Returns whether an error of Python's, torch's or CUDA's says that memory ran out."""
     return isinstance(error, MemoryError) or bool(_FULL.search(str(error)))
+
+
+def printable(text: str) -> str:
+    r"""Returns text with every character that a terminal would obey written as its escape, `\x1b` for one.
+
+    Newlines and tabs stay.
+    """
+    return _ACTIVE.sub(lambda found: _escape(found[0]), text)
+
+
+def on_one_line(text: str) -> str:
+    r"""Returns printable text without newlines: a path or a name may not look like a line of our own."""
+    return printable(text).replace("\n", r"\n")
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that `os.fsdecode` could not read
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

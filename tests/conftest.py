@@ -17,13 +17,13 @@ from filelock import FileLock
 from safetensors.torch import save_file
 from small_bundle import Block
 
-from fuseconv import cpp_runtime
-from fuseconv.bundle import open_bundle, seal
-from fuseconv.capture import Program
-from fuseconv.matching import permitted
+from fuseconv.bundle.manifest import open_bundle, seal
+from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_file import load_rules
+from fuseconv.runtime import cpp
 from fuseconv.targets import TARGETS
+from fuseconv.untrusted import permitted
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -126,7 +126,7 @@ def programs() -> Path:
         "CMAKE_CXX_FLAGS_DEBUG": "-O0",  # and no debug information: half of the time
         "CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path,
         "fuseconv_DIR": ROOT / "csrc" / "runtime",
-        "FUSECONV_JSON": cpp_runtime.json_headers() or "/usr/include",
+        "FUSECONV_JSON": cpp.json_headers() or "/usr/include",
         "FUSECONV_ONNXRUNTIME": os.environ.get("FUSECONV_ONNXRUNTIME_INCLUDE")
         or (unpacked or ["/usr/include/onnxruntime"])[0],
     }
@@ -155,7 +155,7 @@ def run_in_cpp(programs: Path, tmp_path: Path) -> Callable[..., tuple[int, str, 
             capture_output=True,
             text=True,
             cwd=cwd,
-            env={**os.environ, **cpp_runtime.libraries("cpu"), **environment},
+            env={**os.environ, **cpp.libraries("cpu"), **environment},
         )
         return done.returncode, done.stderr, output
 

@@ -5,9 +5,9 @@ import warnings
 
 import torch
 
-from fuseconv.capture import Program
-from fuseconv.contract import Contract
-from fuseconv.op_aliases import name_ops_once
+from fuseconv.contract.spec import Contract
+from fuseconv.graph.op_aliases import name_ops_once
+from fuseconv.program.captured import Program
 
 
 class Function(torch.nn.Module):

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fuseconv.contract import parse_inputs
+from fuseconv.contract.spec import parse_inputs
 
 
 class Perceptron(nn.Module):
@@ -70,8 +70,8 @@ def made(model_class):
 
 
 def export(model, specs):
-    from fuseconv.contract import Contract
-    from fuseconv.inputs import draw, example_sizes
+    from fuseconv.contract.inputs import draw, example_sizes
+    from fuseconv.contract.spec import Contract
 
     contract = Contract(specs, ())
     dims = {name: torch.export.Dim(name, min=dim.min, max=dim.max) for name, dim in contract.dims().items()}
@@ -140,8 +140,8 @@ def run(subject):
 
 
 def example(model):
-    from fuseconv.contract import Contract
-    from fuseconv.inputs import draw, example_sizes
+    from fuseconv.contract.inputs import draw, example_sizes
+    from fuseconv.contract.spec import Contract
 
     contract = Contract(INPUTS[type(model)], ())
     return draw(contract, example_sizes(contract), seed=1)

@@ -10,17 +10,25 @@ import torch
 
 import fuseconv
 from fuseconv import ops
-from fuseconv.bundle import Manifest, RuleUse, Source, check_replaceable, seal
-from fuseconv.capture import Program, capture
-from fuseconv.contract import Contract, parse_inputs
-from fuseconv.inputs import draw, example_sizes
-from fuseconv.parity import REFERENCE, cases, refer, write_reference
-from fuseconv.runtime import environment
+from fuseconv.bundle.manifest import (
+    Manifest,
+    RuleUse,
+    Source,
+    check_replaceable,
+    seal,
+)
+from fuseconv.bundle.staging import staged
+from fuseconv.capture.capture import capture
+from fuseconv.contract.inputs import draw, example_sizes
+from fuseconv.contract.spec import Contract, parse_inputs
+from fuseconv.numerics.tolerance import TOLERANCES
+from fuseconv.parity.cases import cases
+from fuseconv.parity.reference import REFERENCE, refer, write_reference
+from fuseconv.parity.verification import verify
+from fuseconv.program.captured import Program
+from fuseconv.runtime.model import environment
 from fuseconv.sources import Subject
-from fuseconv.staging import staged
 from fuseconv.targets import TARGETS, Context
-from fuseconv.tolerance import TOLERANCES
-from fuseconv.verification import verify
 
 INPUTS = ("x=f32[batch:1..16,seq:1..32,8]", "skip=f32[batch,seq,8]", "keep=bool[batch,seq]")
 

@@ -12,14 +12,14 @@ import torch
 from test_capture import subject_of
 from torch import Tensor, nn
 
-from fuseconv.assembly import describe
-from fuseconv.bundle import Manifest, Source
-from fuseconv.capture import capture
-from fuseconv.contract import parse_inputs
+from fuseconv.bundle.manifest import Manifest, Source
+from fuseconv.capture.capture import capture
+from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import UnsupportedError
 from fuseconv.matching.steps import Plan
-from fuseconv.named_sizes import named_sizes
-from fuseconv.original import Original
+from fuseconv.pipeline.assembly import describe
+from fuseconv.program.original import Original
+from fuseconv.sizes.named_sizes import named_sizes
 from fuseconv.sources import Options, read
 
 WAYS: dict[str, tuple[Callable[[Tensor], bool], str]] = {

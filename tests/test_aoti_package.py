@@ -18,12 +18,12 @@ from torch._inductor import config
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 
 from fuseconv import ops
-from fuseconv.capture import Program
-from fuseconv.contract import Contract
+from fuseconv.contract.spec import Contract
+from fuseconv.numerics.tolerance import compare
+from fuseconv.numerics.truth import run_in_float64
 from fuseconv.ops import library
+from fuseconv.program.captured import Program
 from fuseconv.targets import Context, aoti, c_shims
-from fuseconv.tolerance import compare
-from fuseconv.truth import run_in_float64
 
 capsule_pointer, new_capsule = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
 capsule_pointer.restype, capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)

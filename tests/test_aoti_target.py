@@ -13,8 +13,8 @@ import pytest
 import small_bundle
 import torch
 
-from fuseconv.capture import Program
 from fuseconv.errors import UpstreamError
+from fuseconv.program.captured import Program
 from fuseconv.targets import TARGETS, Context, aoti
 
 X = "x=f32[batch:1..16,seq:3..32,8]"

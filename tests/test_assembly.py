@@ -9,8 +9,8 @@ import small_bundle
 import torch
 
 from fuseconv import targets
-from fuseconv.assembly import remove_target, write_target
 from fuseconv.errors import UnsupportedError, UpstreamError
+from fuseconv.pipeline.assembly import remove_target, write_target
 
 
 class Scaled(torch.nn.Module):

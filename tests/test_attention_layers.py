@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from fuseconv.matching.graph import op_name
 from fuseconv.matching.rewrite import rewrite
+from fuseconv.numerics.tolerance import compare
+from fuseconv.numerics.truth import run_in_float64
 from fuseconv.proof.checked import checked_plan
-from fuseconv.tolerance import compare
-from fuseconv.truth import run_in_float64
 
 HEADS, WIDTH = 4, 8
 DIM = HEADS * WIDTH

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from fuseconv.matching.graph import op_name
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
-from fuseconv.tolerance import compare
-from fuseconv.truth import run_in_float64
+from fuseconv.numerics.tolerance import compare
+from fuseconv.numerics.truth import run_in_float64
 
 HEADS, WIDTH = 4, 8
 SCALE = 1 / math.sqrt(WIDTH)

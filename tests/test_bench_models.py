@@ -13,9 +13,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from fuseconv import report
-from fuseconv.cold_start import ColdStart
-from fuseconv.latency import Latencies, Latency
+from fuseconv.commands import report
+from fuseconv.measure.cold_start import ColdStart
+from fuseconv.measure.latency import Latencies, Latency
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))

@@ -12,13 +12,14 @@ import torch
 from saved_models import Perceptron
 from torch import Tensor, nn
 
-from fuseconv import cli, padding
-from fuseconv.buckets import Buckets, parse_buckets
-from fuseconv.bundle import open_bundle
-from fuseconv.contract import Contract, parse_inputs
-from fuseconv.cuda_graphs import ungraphed_reason
+from fuseconv import cli
+from fuseconv.bundle.manifest import open_bundle
+from fuseconv.contract.buckets import Buckets, parse_buckets
+from fuseconv.contract.spec import Contract, parse_inputs
 from fuseconv.errors import UnsupportedError, UsageError
-from fuseconv.runtime import load
+from fuseconv.parity import padding
+from fuseconv.runtime.cuda_graphs import ungraphed_reason
+from fuseconv.runtime.model import load
 
 BATCH = Buckets("batch", (1, 4, 16))
 

@@ -11,11 +11,19 @@ from pathlib import Path
 import pytest
 
 from fuseconv import cli
-from fuseconv.bundle import MANIFEST, LeftOut, Limit, Manifest, check_replaceable, open_bundle, seal
-from fuseconv.contract import Contract
+from fuseconv.bundle.manifest import (
+    MANIFEST,
+    LeftOut,
+    Limit,
+    Manifest,
+    check_replaceable,
+    open_bundle,
+    seal,
+)
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import RefusedError, UsageError
-from fuseconv.parity import REFERENCE, write_reference
-from fuseconv.verification import verify
+from fuseconv.parity.reference import REFERENCE, write_reference
+from fuseconv.parity.verification import verify
 
 FILES = (
     "aoti/model.pt2",

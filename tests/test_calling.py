@@ -12,12 +12,12 @@ import torch
 from test_capture import subject_of
 from torch import Tensor, nn
 
-from fuseconv.capture import capture
-from fuseconv.contract import parse_inputs
+from fuseconv.capture.capture import capture
+from fuseconv.contract.inputs import draw
+from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import UsageError
-from fuseconv.inputs import draw
+from fuseconv.program.calling import call_of
 from fuseconv.sources import Options, read
-from fuseconv.sources.calling import call_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning"),  # torch warns of its own use

@@ -11,10 +11,16 @@ import torch
 from saved_models import INPUTS, Convolution, Perceptron, Tied, made
 from torch import nn
 
-from fuseconv.capture import Program, capture
-from fuseconv.contract import Contract, Dim, TensorSpec, parse_inputs
+from fuseconv.capture.capture import capture
+from fuseconv.contract.inputs import draw, example_sizes, sizes_to_try
+from fuseconv.contract.spec import (
+    Contract,
+    Dim,
+    TensorSpec,
+    parse_inputs,
+)
 from fuseconv.errors import UnsupportedError
-from fuseconv.inputs import draw, example_sizes, sizes_to_try
+from fuseconv.program.captured import Program
 from fuseconv.sources import Options, Subject, read
 
 pytestmark = [

@@ -5,7 +5,7 @@ import torch
 from test_capture import X, subject_of
 from torch import nn
 
-from fuseconv.capture import capture
+from fuseconv.capture.capture import capture
 from fuseconv.errors import UnsupportedError, UsageError
 from fuseconv.sources import read
 

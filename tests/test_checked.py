@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fuseconv import parity
-from fuseconv.contract import Contract, Dim, TensorSpec
+from fuseconv.contract.spec import Contract, Dim, TensorSpec
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
+from fuseconv.parity.cases import cases
+from fuseconv.parity.reference import refer
 from fuseconv.proof import adversarial
 from fuseconv.proof.checked import checked_plan
 from fuseconv.proof.difference import judge
@@ -248,7 +249,7 @@ def test_the_trial_costs_less_than_the_rest_of_a_conversion(default_rules):
     start = time.process_time()
     found = plan(program, default_rules, **EVERYWHERE)
     rewrite(program, found)
-    parity.refer(program, parity.cases(program))
+    refer(program, cases(program))
     rest = time.process_time() - start
     start = time.process_time()
     checked_plan(program, default_rules, **EVERYWHERE)

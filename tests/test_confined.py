@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from fuseconv import confinement
 from fuseconv.errors import FuseconvError, RefusedError, RuleError
 from fuseconv.proof.child import Child
 from fuseconv.proof.confined import check_rules, check_with
 from fuseconv.rulebook.rule import Rule
+from fuseconv.untrusted import confinement
 
 FILTERED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 
 ATTEMPTS = """
 import ctypes, json, os, socket, sys, threading
-from fuseconv import confinement
+from fuseconv.untrusted import confinement
 
 folder = sys.argv[1]
 old = os.path.join(folder, "old")
@@ -96,7 +96,7 @@ def test_a_confined_process_changes_nothing_and_reaches_nobody(attempts: dict[st
 
 def test_limits_that_are_lower_already_stay() -> None:
     code = (
-        "import resource; from fuseconv import confinement; confinement.confine(); confinement.allow_seconds(300);"
+        "import resource; from fuseconv.untrusted.confinement import *; confine(); allow_seconds(300);"
         "print(resource.getrlimit(resource.RLIMIT_AS)[1] >> 10, resource.getrlimit(resource.RLIMIT_CPU))"
     )
     script = f"ulimit -v 2000000 -t 100; {sys.executable} -c '{code}'"

@@ -6,7 +6,12 @@ import timeit
 import pytest
 import torch
 
-from fuseconv.contract import Contract, Dim, TensorSpec, parse_inputs
+from fuseconv.contract.spec import (
+    Contract,
+    Dim,
+    TensorSpec,
+    parse_inputs,
+)
 from fuseconv.errors import ContractError, UsageError
 
 BATCH, SEQ = Dim("batch", 1, 64), Dim("seq", 2, 512)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from test_runtime import VIOLATIONS, draw
 
 from fuseconv.errors import FuseconvError
-from fuseconv.runtime import load
+from fuseconv.runtime.model import load
 
 ROOT = Path(__file__).parent.parent
 # The build takes a compiler half a minute for LibTorch's headers alone.

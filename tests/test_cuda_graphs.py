@@ -16,14 +16,15 @@ import torch
 from small_bundle import Block
 from torch import Tensor
 
-from fuseconv import padding
-from fuseconv.buckets import Buckets
-from fuseconv.bundle import open_bundle
-from fuseconv.contract import Contract, parse_inputs
-from fuseconv.cuda_graphs import GraphedRunner
+from fuseconv.bundle.manifest import open_bundle
+from fuseconv.capture.placement import place
+from fuseconv.contract.buckets import Buckets
+from fuseconv.contract.spec import Contract, parse_inputs
 from fuseconv.errors import UpstreamError, UsageError
-from fuseconv.placement import place
-from fuseconv.runtime import Model, load, load_target
+from fuseconv.parity import padding
+from fuseconv.runtime import rows
+from fuseconv.runtime.cuda_graphs import GraphedRunner
+from fuseconv.runtime.model import Model, load, load_target
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -298,7 +299,7 @@ def test_buckets_round_up_and_padding_shows_nowhere(padded_bundle: Path) -> None
     for seed, batch in enumerate([3, 1, 4, 2, 7, 8, 5, 3, 12, 1]):
         inputs = draw(batch, 6, seed)
         size = BUCKETS.rounded(batch)
-        full = [plain(*(padding.repeated(x, size) for x in inputs)) for _ in range(3)][-1]
+        full = [plain(*(rows.repeated(x, size) for x in inputs)) for _ in range(3)][-1]
         assert_same(model(*inputs), tuple(value[:batch] for value in full))
         spoilt = tuple(torch.full_like(x, torch.nan) if x.is_floating_point() else x for x in draw(size, 6))
         model(*spoilt)  # its rows are the padding of the calls after

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from test_cpp_runtime import INPUTS, ROOT, assert_same_refusal
 from test_cuda_graphs import BUCKETS, draw, graphs_bundle, padded_bundle
 
-from fuseconv import cpp_runtime
-from fuseconv.bundle import open_bundle, seal
+from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.errors import UsageError
-from fuseconv.runtime import load
+from fuseconv.runtime import cpp
+from fuseconv.runtime.model import load
 
 __all__ = ["graphs_bundle", "padded_bundle"]  # fixtures
 
@@ -95,7 +95,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "CMAKE_CXX_FLAGS_DEBUG": "-O0",
         "CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path,
         "fuseconv_DIR": RUNTIME,
-        "FUSECONV_JSON": cpp_runtime.json_headers(),
+        "FUSECONV_JSON": cpp.json_headers(),
     }
     defined = [f"-D{name}={value}" for name, value in settings.items()]
     for command in (

@@ -5,7 +5,7 @@ import torch
 from test_capture import subject_of
 from torch import nn
 
-from fuseconv.capture import capture
+from fuseconv.capture.capture import capture
 from fuseconv.errors import UnsupportedError
 
 ROWS = "x=f32[batch:1..64,length:1..64,8]"

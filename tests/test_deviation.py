@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fuseconv.deviation import SLAB, Deviation, deviation
+from fuseconv.numerics.deviation import SLAB, Deviation, deviation
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 SIZES = {"one": 1, "a slab": SLAB, "a slab and one": SLAB + 1, "two and some": 2 * SLAB + 3}

@@ -7,8 +7,13 @@ import pytest
 import torch
 from programs import Function
 
+from fuseconv.graph.formula import (
+    AtLeastZero,
+    Both,
+    Choice,
+    Either,
+)
 from fuseconv.matching.graph import Workspace
-from fuseconv.rulebook.formula import AtLeastZero, Both, Choice, Either
 from fuseconv.rulebook.predicates import FUNCTIONS, Refused
 
 

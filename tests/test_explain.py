@@ -18,10 +18,10 @@ from pace import slowness
 from rich.console import Console
 from torch.nn import functional as F
 
+from fuseconv.commands.report import print_explanation
 from fuseconv.errors import RuleError
 from fuseconv.matching.explanation import Explanation, explain, schema
 from fuseconv.matching.plan import plan
-from fuseconv.report import print_explanation
 from fuseconv.rulebook.rule import Rule
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from fuseconv import failing_sizes
-from fuseconv.capture import Program
-from fuseconv.contract import parse_inputs
+from fuseconv.contract.inputs import draw
+from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
-from fuseconv.inputs import draw
-from fuseconv.parity import cases, refer
+from fuseconv.parity.cases import cases
+from fuseconv.parity.reference import refer
+from fuseconv.program.captured import Program
+from fuseconv.sizes import failing_sizes
 
 
 class Positions(nn.Module):

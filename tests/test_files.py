@@ -17,16 +17,17 @@ import torch
 from safetensors.torch import save_file
 
 import fuseconv
-from fuseconv import files, sources
-from fuseconv.bundle import open_bundle
-from fuseconv.containers import container_of
+from fuseconv import sources
+from fuseconv.bundle.manifest import open_bundle
+from fuseconv.contract.inputs import from_file
 from fuseconv.errors import FileError, FuseconvError, RefusedError, RuleError
-from fuseconv.inputs import from_file
 from fuseconv.matching.lock import read_lock
 from fuseconv.matching.steps import read_plan
 from fuseconv.rulebook.rule_file import load_rules
 from fuseconv.sources.huggingface import _screen_files
 from fuseconv.sources.state_dict import _tensors
+from fuseconv.untrusted import files
+from fuseconv.untrusted.containers import container_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -293,24 +294,24 @@ def test_links_of_a_cache_are_followed(tmp_path: Path) -> None:
 PACKAGE = Path(fuseconv.__file__).parent
 OPENING = {"open", "read_bytes", "read_text", "safe_open", "load_file", "fdopen", "ZipFile"}
 OWN = {
-    "files.py": "it is the place",
-    "confinement.py": "/proc",
-    "cold_start.py": "files of its own scratch folder, and /proc",
-    "cpp_runtime.py": "files of its own scratch folder, and its own sources",
-    "parity.py": "a member of a bundle that `open_bundle` has measured",
-    "staging.py": "folders that are locked and flushed",
-    "assembly.py": "libraries of trusted packs",
+    "untrusted/files.py": "it is the place",
+    "untrusted/confinement.py": "/proc",
+    "measure/cold_start.py": "files of its own scratch folder, and /proc",
+    "runtime/cpp.py": "files of its own scratch folder, and its own sources",
+    "parity/reference.py": "a member of a bundle that `open_bundle` has measured",
+    "bundle/staging.py": "folders that are locked and flushed",
+    "pipeline/assembly.py": "libraries of trusted packs",
     "proof/checker.py": "its own stdout",
     "rulebook/packs.py": "trusted",
     "sources/archive.py": "a zip in memory",
     "sources/state_dict.py": "safetensors, by a path that was looked at before",
-    "inputs.py": "a zip in memory",
+    "contract/inputs.py": "a zip in memory",
     "targets/aoti.py": "what its compiler wrote",
     "targets/artifact.py": "what it writes",
     "targets/onnx_plugin.py": "our own library",
     "commands/streams.py": "/dev/null",
-    "verify_child.py": "its own stdout and its log",
-    "verify_process.py": "the log of its child",
+    "parity/child.py": "its own stdout and its log",
+    "parity/process.py": "the log of its child",
 }
 """Modules that open files by themselves, and which."""
 

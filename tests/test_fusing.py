@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import fuseconv
-from fuseconv.capture import Program
-from fuseconv.contract import Contract
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import ContractError, UsageError
 from fuseconv.matching.plan import Plan, plan
+from fuseconv.program.captured import Program
 from fuseconv.rulebook.own_rules import load_rules
 
 

@@ -14,7 +14,7 @@ from fuzz.mutate import CHANGES, mutated
 from fuzz.program import Model, make
 from fuzz.shrink import minimised, minimised_model
 
-from fuseconv.contract import parse_inputs
+from fuseconv.contract.spec import parse_inputs
 
 ROOT = Path(__file__).resolve().parent.parent
 INPUTS = {spec.name: spec for spec in parse_inputs(["x0=f32[n:1..6,4]"])}

@@ -12,15 +12,17 @@ import pytest
 import torch
 from torch import nn
 
-from fuseconv import cli, parity, pipeline
-from fuseconv.bundle import open_bundle, seal
+from fuseconv import cli
+from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.errors import ParityError, UnsupportedError, UpstreamError
-from fuseconv.parity import Case
+from fuseconv.parity.cases import Case, cases
+from fuseconv.parity.process import PROCESS
+from fuseconv.pipeline.convert import convert
+from fuseconv.pipeline.verify import verify
 from fuseconv.proof import checked
-from fuseconv.runtime import load
+from fuseconv.runtime.model import load
 from fuseconv.sources import Options
 from fuseconv.targets import onnx
-from fuseconv.verify_process import PROCESS
 
 TORCH = ("export", "torchscript")
 
@@ -78,7 +80,7 @@ def test_a_wrong_step_is_found_left_out_and_named(sites: int, tmp_path: Path) ->
 
     model = saved(Function(function), tmp_path / "model.pt2", torch.randn(3, 8))
     rules = rule_file(tmp_path / "rules.json", RIGHT, WRONG)
-    done = pipeline.convert(model, rules=rules, target=TORCH)
+    done = convert(model, rules=rules, target=TORCH)
     assert done.plan.counts() == {"right": 2}
     assert len(done.plan.rejected) == sites
     assert {miss.rule for miss in done.plan.rejected} == {"wrong"}
@@ -96,14 +98,14 @@ def test_strict_makes_an_error_of_what_is_left_out_and_writes_nothing(tmp_path: 
     model = saved(Function(lambda m, x: torch.sigmoid(m.first(x))), tmp_path / "model.pt2", torch.randn(3, 8))
     rules = rule_file(tmp_path / "rules.json", WRONG)
     with pytest.raises(ParityError, match=r"1 sites were left as they were, of wrong"):
-        pipeline.convert(model, rules=rules, target=TORCH, strict=True)
+        convert(model, rules=rules, target=TORCH, strict=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pt2", "rules.json"]
 
 
 @pytest.mark.usefixtures("untried")
 def test_a_mismatch_that_is_allowed_keeps_the_step(tmp_path: Path) -> None:
     model = saved(Function(lambda m, x: torch.sigmoid(m.first(x))), tmp_path / "model.pt2", torch.randn(3, 8))
-    done = pipeline.convert(model, rules=rule_file(tmp_path / "r.json", WRONG), target=["export"], allow_mismatch=True)
+    done = convert(model, rules=rule_file(tmp_path / "r.json", WRONG), target=["export"], allow_mismatch=True)
     assert done.plan.counts() == {"wrong": 1}
     assert open_bundle(done.bundle).mismatch
 
@@ -112,7 +114,7 @@ def test_a_rule_that_the_user_consented_to_is_not_left_out_in_silence(tmp_path: 
     model = saved(Function(lambda m, x: torch.sigmoid(m.first(x))), tmp_path / "model.pt2", torch.randn(3, 8))
     rules = rule_file(tmp_path / "r.json", {**WRONG, "allow": "tanh"})
     with pytest.raises(ParityError, match="rule wrong at sigmoid") as caught:
-        pipeline.convert(model, rules=rules, allow=["tanh"], target=["export"])
+        convert(model, rules=rules, allow=["tanh"], target=["export"])
     assert "--allow-mismatch" in caught.value.fix
 
 
@@ -136,7 +138,7 @@ def test_a_step_that_one_exporter_gets_wrong_is_found(tmp_path: Path, monkeypatc
         return torch.relu(module.first(x)) * a + b
 
     model = saved(Function(function), tmp_path / "model.pt2", *(torch.randn(3, 8) for _ in range(3)))
-    done = pipeline.convert(model, target=["export", "onnx"])
+    done = convert(model, target=["export", "onnx"])
     assert {one.target for one in done.written} == {"export", "onnx"}
     assert done.plan.counts() == {"linear-act": 1}
     (miss,) = done.plan.rejected
@@ -153,7 +155,7 @@ def test_a_target_that_cannot_express_the_model_is_left_out_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = saved(Function(no_onnx), tmp_path / "model.pt2", torch.randn(3, 8))
-    done = pipeline.convert(model, target=["export", "onnx"])
+    done = convert(model, target=["export", "onnx"])
     assert [one.target for one in done.written] == ["export"]
     (left,) = done.left_out
     assert (left.target, left.cause) == ("onnx", "unsupported")
@@ -167,9 +169,9 @@ def test_a_target_that_cannot_express_the_model_is_left_out_by_name(
     value = done.to_json()["targets"]["onnx"]
     assert value == {"path": None, "cause": "unsupported", "reason": left.reason}
     with pytest.raises(UnsupportedError, match="bessel_j0"):
-        pipeline.convert(model, target=["onnx"], output=tmp_path / "none.fuseconv")
+        convert(model, target=["onnx"], output=tmp_path / "none.fuseconv")
     with pytest.raises(UnsupportedError, match="targets were left out: onnx"):
-        pipeline.convert(model, target=["export", "onnx"], strict=True, output=tmp_path / "none.fuseconv")
+        convert(model, target=["export", "onnx"], strict=True, output=tmp_path / "none.fuseconv")
     assert not (tmp_path / "none.fuseconv").exists()
 
 
@@ -178,7 +180,7 @@ def test_what_was_asked_for_by_default_and_is_not_here_is_no_error(
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     model = saved(Function(no_onnx), tmp_path / "model.pt2", torch.randn(3, 8))
-    done = pipeline.convert(model)
+    done = convert(model)
     assert {one.target for one in done.written} == set(TORCH)
     assert {left.target for left in done.left_out} >= {"aoti", "onnx"}
     assert done.error() is None
@@ -201,7 +203,7 @@ def test_a_target_whose_exporter_is_wrong_is_left_out_with_the_figures(
 
     monkeypatch.setattr(onnx, "save", wrong)
     model = saved(Function(lambda m, x: torch.tanh(x + 1)), tmp_path / "model.pt2", torch.randn(3, 8))
-    done = pipeline.convert(model, target=["export", "onnx"])
+    done = convert(model, target=["export", "onnx"])
     (left,) = done.left_out
     assert (left.target, left.cause) == ("onnx", "parity")
     assert "case given" in left.reason
@@ -209,39 +211,38 @@ def test_a_target_whose_exporter_is_wrong_is_left_out_with_the_figures(
     assert not (done.bundle / "onnx").exists()
     assert isinstance(done.error(strict=True), ParityError)
     with pytest.raises(ParityError, match="outputs differ"):
-        pipeline.convert(model, target=["onnx"], output=tmp_path / "none.fuseconv")
-    kept = pipeline.convert(model, target=["onnx"], output=tmp_path / "kept.fuseconv", allow_mismatch=True)
+        convert(model, target=["onnx"], output=tmp_path / "none.fuseconv")
+    kept = convert(model, target=["onnx"], output=tmp_path / "kept.fuseconv", allow_mismatch=True)
     assert open_bundle(kept.bundle).mismatch
 
 
 @pytest.fixture
 def with_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adds a special case: the given inputs with a NaN."""
-    chosen = parity.cases
 
-    def cases(program, **more):
-        given = chosen(program, **more)
+    def with_it(program, **more):
+        given = cases(program, **more)
         hard = [tensor.clone() for tensor in given[0].inputs]
         hard[0].view(-1)[3] = float("nan")
         return [*(case for case in given if case.kind == "ordinary"), Case("NaN", tuple(hard), kind="special")]
 
-    monkeypatch.setattr(parity, "cases", cases)
+    monkeypatch.setattr("fuseconv.pipeline.convert.cases", with_it)
 
 
 @pytest.mark.usefixtures("with_nan")
 def test_what_a_runtime_does_with_nan_is_a_limit_with_a_name(tmp_path: Path) -> None:
     model = saved(Function(lambda m, x: (m.first(x), torch.sign(x))), tmp_path / "model.pt2", torch.randn(3, 8))
-    done = pipeline.convert(model, target=["export", "onnx"])
+    done = convert(model, target=["export", "onnx"])
     assert {one.target for one in done.written} == {"export", "onnx"}
     (limit,) = done.limits
     assert (limit.target, limit.case, limit.output) == ("onnx", "NaN", "output_1")
     assert "NaN" in limit.reason
     assert done.error(strict=True) is None
     assert open_bundle(done.bundle).limits == [limit]
-    again = pipeline.verify(done.bundle)
+    again = verify(done.bundle)
     assert again.ok
     assert [row.output for row in again.rows if row.limit] == ["output_1"]
-    against = pipeline.verify(done.bundle, against=model)
+    against = verify(done.bundle, against=model)
     assert against.ok
 
 
@@ -250,7 +251,7 @@ def test_what_a_fusion_does_with_nan_is_the_fusions_fault(tmp_path: Path) -> Non
     swallows = {"name": "swallows", "match": ["y = aten.relu.default(x)"], "replace": []}
     swallows["replace"] = ["r = aten.clamp_min.default(x, 0)", "y = aten.nan_to_num.default(r, 0.0, inf, -inf)"]
     model = saved(Function(lambda m, x: torch.relu(x)), tmp_path / "model.pt2", torch.randn(3, 8))
-    done = pipeline.convert(model, rules=rule_file(tmp_path / "r.json", swallows), target=["export", "onnx"])
+    done = convert(model, rules=rule_file(tmp_path / "r.json", swallows), target=["export", "onnx"])
     assert done.plan.counts() == {}
     assert "case NaN" in done.plan.rejected[0].reason
 
@@ -275,21 +276,21 @@ def test_an_op_that_lives_in_this_process_alone_is_left_out(tmp_path: Path) -> N
     rules = rule_file(tmp_path / "rules.json", twice, ops=("ops.py",))
     model = saved(Function(lambda m, x: m.first(x) * 2.0), tmp_path / "model.pt2", torch.randn(3, 8))
     options = Options(trust=frozenset({"code"}))
-    done = pipeline.convert(model, rules=rules, target=TORCH, options=options)
+    done = convert(model, rules=rules, target=TORCH, options=options)
     (miss,) = done.plan.rejected
     assert miss.rule == "twice"
     assert "gate_test" in miss.reason
     assert {one.target for one in done.written} == set(TORCH)
     torch.testing.assert_close(load(done.bundle, "torchscript")(torch.ones(2, 8)).shape, torch.Size([2, 8]))
     with pytest.raises(ParityError, match="twice"):
-        pipeline.convert(model, rules=rules, target=TORCH, options=options, strict=True, output=tmp_path / "none")
+        convert(model, rules=rules, target=TORCH, options=options, strict=True, output=tmp_path / "none")
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Path:
     """A bundle without aoti, which takes long to compile."""
     model = saved(Function(lambda m, x: torch.relu(m.first(x))), tmp_path / "plain.pt2", torch.randn(3, 8))
-    return pipeline.convert(model, target=[*TORCH, "onnx"]).bundle
+    return convert(model, target=[*TORCH, "onnx"]).bundle
 
 
 def test_a_target_that_crashes_is_an_error_of_its_own(plain: Path) -> None:
@@ -307,7 +308,7 @@ def test_a_target_that_crashes_is_an_error_of_its_own(plain: Path) -> None:
     assert found["onnx"].error is None
     assert found["onnx"].rows
     with pytest.raises(UpstreamError, match="SIGSEGV"):
-        pipeline.verify(plain)
+        verify(plain)
 
 
 def test_the_process_that_verifies_is_started_again_where_it_ended(plain: Path) -> None:

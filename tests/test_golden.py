@@ -10,9 +10,9 @@ import torch
 from fuseconv.matching.graph import Workspace, op_name
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
+from fuseconv.numerics.tolerance import compare
+from fuseconv.numerics.truth import run_in_float64
 from fuseconv.rulebook.predicates import Refused
-from fuseconv.tolerance import compare
-from fuseconv.truth import run_in_float64
 
 GOLDEN = Path(__file__).parent / "golden"
 

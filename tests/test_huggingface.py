@@ -9,7 +9,7 @@ import pytest
 import torch
 from saved_models import run
 
-from fuseconv.contract import parse_inputs
+from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import (
     ContractError,
     FuseconvError,

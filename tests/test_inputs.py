@@ -7,9 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fuseconv.contract import Contract, Dim, TensorSpec, parse_inputs
-from fuseconv.errors import ContractError, FileError, RefusedError, UsageError
-from fuseconv.inputs import (
+from fuseconv.contract.inputs import (
     LARGEST,
     apply_ranges,
     contract_of,
@@ -19,6 +17,13 @@ from fuseconv.inputs import (
     parse_ranges,
     sizes_to_try,
 )
+from fuseconv.contract.spec import (
+    Contract,
+    Dim,
+    TensorSpec,
+    parse_inputs,
+)
+from fuseconv.errors import ContractError, FileError, RefusedError, UsageError
 
 CONTRACT = Contract(parse_inputs(["ids=i64[batch:1..64,seq:2..512]", "x=f32[batch,4]"]), ())
 TENSORS = {"ids": torch.tensor([[1, 2, 3], [4, 5, 6]]), "x": torch.randn(2, 4)}

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from fuseconv import cli, latency
-from fuseconv.cold_start import ColdStart, cold_start
-from fuseconv.contract import Contract, parse_inputs
+from fuseconv import cli
+from fuseconv.contract.spec import Contract, parse_inputs
 from fuseconv.errors import UpstreamError, UsageError
+from fuseconv.measure import latency
+from fuseconv.measure.cold_start import ColdStart, cold_start
 
 
 class Wide(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from test_capture import subject_of
 from torch import nn
 
-from fuseconv.capture import capture
+from fuseconv.capture.capture import capture
 from fuseconv.proof.checked import checked_plan
 from fuseconv.proof.rule_check import check_rules
 from fuseconv.rulebook.rule import Rule

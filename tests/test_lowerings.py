@@ -11,7 +11,7 @@ import torch
 from lowerings import NOT_IN_ONNX, TABLES, Table
 from torch import Tensor
 
-from fuseconv.contract import Dim
+from fuseconv.contract.spec import Dim
 from fuseconv.errors import UnsupportedError
 from fuseconv.targets import TARGETS, Context
 

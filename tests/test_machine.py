@@ -10,10 +10,12 @@ import onnxruntime
 import pytest
 from test_robustness import ELSEWHERE
 
-from fuseconv import abilities, cli, cpp_runtime
-from fuseconv.bundle import open_bundle, seal
+from fuseconv import cli
+from fuseconv.bundle.manifest import open_bundle, seal
+from fuseconv.doctor import abilities
 from fuseconv.errors import UnsupportedError
-from fuseconv.runtime import PREFERENCE, load
+from fuseconv.runtime import cpp
+from fuseconv.runtime.model import PREFERENCE, load
 from fuseconv.targets import TARGETS
 
 Doctor = Callable[..., tuple[int, dict]]
@@ -145,7 +147,7 @@ def able(record: dict) -> dict[tuple[str, str], dict]:
 def test_every_target_has_a_line_and_every_lack_a_remedy(
     doctor: Doctor, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(cpp_runtime.VARIABLE, str(programs / cpp_runtime.NAME))
+    monkeypatch.setenv(cpp.VARIABLE, str(programs / cpp.NAME))
     status, record = doctor()
     assert status == 0
     found = able(record)
@@ -160,7 +162,7 @@ def test_every_target_has_a_line_and_every_lack_a_remedy(
     [
         ("CXX", "/nowhere/c++", {("aoti", "convert")}, "install it, or convert without --target aoti"),
         (
-            cpp_runtime.VARIABLE,
+            cpp.VARIABLE,
             "/nowhere/fuseconv-run",
             {(target, "cpp") for target in TARGETS if target != "export"},
             "set it to the path of fuseconv-run, or unset it",
@@ -176,7 +178,7 @@ def test_what_is_missing_takes_its_targets_with_it(
     programs: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(cpp_runtime.VARIABLE, str(programs / cpp_runtime.NAME))
+    monkeypatch.setenv(cpp.VARIABLE, str(programs / cpp.NAME))
     monkeypatch.setenv(variable, value)
     found = able(doctor()[1])
     assert {which for which, one in found.items() if not one["ok"]} == {*lost, ("export", "cpp")}

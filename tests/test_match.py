@@ -9,8 +9,8 @@ from programs import Function, capture, run
 from torch.nn import functional
 
 from fuseconv.errors import RuleError
+from fuseconv.graph.in_place import functional as functional_of
 from fuseconv.matching.graph import Workspace
-from fuseconv.matching.in_place import functional as functional_of
 from fuseconv.matching.match import match
 from fuseconv.matching.pattern import compile_rule
 from fuseconv.matching.plan import plan

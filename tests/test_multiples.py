@@ -12,11 +12,11 @@ from test_capture import assert_same
 from test_targets import IMAGES, Function, down_and_up, equal, onnx_model, windows
 from torch import Tensor, nn
 
-from fuseconv.capture import capture
-from fuseconv.contract import Contract, parse_inputs
+from fuseconv.capture.capture import capture
+from fuseconv.contract.inputs import draw, example_sizes
+from fuseconv.contract.spec import Contract, parse_inputs
 from fuseconv.errors import UnsupportedError
-from fuseconv.inputs import draw, example_sizes
-from fuseconv.multiples import accepted
+from fuseconv.sizes.multiples import accepted
 from fuseconv.sources import read
 from fuseconv.targets import TARGETS, Context
 

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from fuseconv import nn as fused
 from fuseconv.errors import UsageError
+from fuseconv.numerics.tolerance import compare
 from fuseconv.ops import ACTIVATIONS
 from fuseconv.ops.activation import activate
-from fuseconv.tolerance import compare
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)

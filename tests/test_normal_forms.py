@@ -9,8 +9,8 @@ import small_bundle
 import torch
 from torch import Tensor, nn
 
-from fuseconv.foreign_ops import grouped_mm
-from fuseconv.op_aliases import _NAMES, canonical
+from fuseconv.capture.foreign_ops import grouped_mm
+from fuseconv.graph.op_aliases import _NAMES, canonical
 from fuseconv.targets import TARGETS, Context
 
 X = "x=f32[batch:1..8,6]"

@@ -13,11 +13,11 @@ import torch
 from saved_models import edit_program, edit_zip
 
 from fuseconv import sources
-from fuseconv.contract import parse_inputs
+from fuseconv.contract.inputs import from_file
+from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError
-from fuseconv.inputs import from_file
-from fuseconv.plain_tensors import check_plain_tensors, oddity
 from fuseconv.sources import Options
+from fuseconv.untrusted.plain_tensors import check_plain_tensors, oddity
 
 TRUSTED = Options(inputs=parse_inputs(("x=f32[2,3]",)), trust=frozenset({"pickle"}))
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fuseconv.contract import SHORT_DTYPES
+from fuseconv.contract.spec import SHORT_DTYPES
+from fuseconv.numerics.tolerance import compare
 from fuseconv.targets import Context
 from fuseconv.targets import onnx as target
-from fuseconv.tolerance import compare
 
 HEADS, QUERIES, KEYS, WIDTH = 4, 3, 5, 8
 EMPTY = 1

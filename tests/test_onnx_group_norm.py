@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from fuseconv import ops
+from fuseconv.numerics.tolerance import compare
+from fuseconv.numerics.truth import run_in_float64
 from fuseconv.targets import TARGETS, Context
-from fuseconv.tolerance import compare
-from fuseconv.truth import run_in_float64
 
 
 class Norms(nn.Module):

@@ -16,11 +16,12 @@ from onnx import TensorProto, helper
 from torch import Tensor
 from truth import assert_close_to_truth
 
-from fuseconv import machine, ops
-from fuseconv.assembly import target_names
+from fuseconv import ops
+from fuseconv.doctor import machine
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError
 from fuseconv.ops.library import FOLDER, PLUGINS, plugin_path
-from fuseconv.runtime import load
+from fuseconv.pipeline.assembly import target_names
+from fuseconv.runtime.model import load
 from fuseconv.targets import TARGETS, Context
 from fuseconv.targets.onnx_functions import DOMAIN, arguments_of, attributes_of, op_type, tensor_names
 from fuseconv.targets.onnx_session import element_types, open_session, runner

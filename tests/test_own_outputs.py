@@ -10,9 +10,9 @@ import small_bundle
 import torch
 from torch import Tensor, nn
 
-from fuseconv.capture import Program
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
+from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule import Rule
 from fuseconv.targets import TARGETS, Context
 

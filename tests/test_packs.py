@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from fuseconv import pipeline
-from fuseconv.bundle import open_bundle
+from fuseconv.bundle.manifest import open_bundle
 from fuseconv.errors import RefusedError, RuleError, UnsupportedError, UsageError
+from fuseconv.pipeline.convert import convert
+from fuseconv.pipeline.match import match
 from fuseconv.proof.confined import check_rules
 from fuseconv.rulebook import packs
 from fuseconv.rulebook.rule_file import load_rules
-from fuseconv.runtime import load
+from fuseconv.runtime.model import load
 from fuseconv.sources import Options
 
 PACK = Path(__file__).resolve().parent.parent / "samples" / "03_write_a_rule" / "blend_pack"
@@ -46,8 +47,8 @@ def model(tmp_path_factory):
 
 def test_code_runs_only_where_it_is_trusted(pack, model, tmp_path):
     for run in (
-        lambda: pipeline.convert(model, rules=pack, target=["export"], output=tmp_path / "out"),
-        lambda: pipeline.match(model, rules=pack, options=Options(trust=frozenset({"native"}))),
+        lambda: convert(model, rules=pack, target=["export"], output=tmp_path / "out"),
+        lambda: match(model, rules=pack, options=Options(trust=frozenset({"native"}))),
         lambda: check_rules(pack),
     ):
         with pytest.raises(RefusedError, match=r"ops\.py would run") as caught:
@@ -57,7 +58,7 @@ def test_code_runs_only_where_it_is_trusted(pack, model, tmp_path):
 
 
 def test_a_bundle_carries_the_library_of_the_pack(pack, model, tmp_path):
-    done = pipeline.convert(model, rules=pack, target=["export"], output=tmp_path / "blend.fuseconv", options=TRUSTED)
+    done = convert(model, rules=pack, target=["export"], output=tmp_path / "blend.fuseconv", options=TRUSTED)
     assert done.plan.counts() == {"lerp-relu": 1}
     assert open_bundle(done.bundle).libraries == ["lib/libfuseconv_cpu.so", "lib/libblend.so"]
     inputs = tuple(torch.randn(3, 8) for _ in range(3))
@@ -87,7 +88,7 @@ def test_a_library_is_loaded_once_whatever_its_path(pack, tmp_path):
 
 
 def test_two_libraries_of_one_name_are_refused(pack, tmp_path):
-    from fuseconv.assembly import copy_libraries
+    from fuseconv.pipeline.assembly import copy_libraries
 
     with pytest.raises(UsageError, match=r"two op libraries are named libblend\.so"):
         copy_libraries(tmp_path, "cpu", [pack / "libblend.so", pack / "libblend.so"])

@@ -13,15 +13,23 @@ import torch
 from small_bundle import Block
 from torch import Tensor
 
-from fuseconv import parity, verification
-from fuseconv.bundle import open_bundle, seal
-from fuseconv.capture import Program
-from fuseconv.contract import Contract, parse_inputs
+from fuseconv.bundle.manifest import open_bundle, seal
+from fuseconv.contract.spec import Contract, parse_inputs
+from fuseconv.contract.values import SPECIAL
 from fuseconv.errors import RefusedError, UsageError
-from fuseconv.parity import REFERENCE, Case, Reference, Report, cases, read_reference, refer, write_reference
+from fuseconv.parity import verification
+from fuseconv.parity.cases import Case, cases
+from fuseconv.parity.reference import (
+    REFERENCE,
+    Reference,
+    read_reference,
+    refer,
+    write_reference,
+)
+from fuseconv.parity.report import Report
+from fuseconv.parity.verification import verify
+from fuseconv.program.captured import Program
 from fuseconv.targets import TARGETS, Context
-from fuseconv.values import SPECIAL
-from fuseconv.verification import verify
 
 CASES = (
     "given", "smallest", "largest batch", "largest seq", "random", "zeros and large", "all true", "all false",
@@ -57,8 +65,8 @@ def test_the_cases_are_the_given_one_every_kind_of_size_and_the_extremes(origina
 def test_large_sizes_are_halved_until_they_are_affordable(
     inputs: int, outputs: int, expected: int, original: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parity, "MAX_INPUT_ELEMENTS", inputs)
-    monkeypatch.setattr(parity, "MAX_OUTPUT_ELEMENTS", outputs)
+    monkeypatch.setattr("fuseconv.parity.cases.MAX_INPUT_ELEMENTS", inputs)
+    monkeypatch.setattr("fuseconv.parity.cases.MAX_OUTPUT_ELEMENTS", outputs)
     largest = next(case for case in cases(original) if case.name == "largest seq")
     assert largest.inputs[0].shape[1] == expected
 

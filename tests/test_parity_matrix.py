@@ -13,11 +13,13 @@ import small_bundle
 import torch
 from test_parity import Other
 
-from fuseconv import cli, cpp_runtime, parity_matrix
-from fuseconv.bundle import open_bundle, seal
-from fuseconv.capture import Program
+from fuseconv import cli
+from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.errors import UnsupportedError, UpstreamError, UsageError
-from fuseconv.parity_matrix import ROWS, RUNTIMES, Matrix
+from fuseconv.parity import matrix
+from fuseconv.parity.matrix import ROWS, RUNTIMES, Matrix
+from fuseconv.program.captured import Program
+from fuseconv.runtime import cpp
 from fuseconv.targets import TARGETS, Context
 
 pytestmark = pytest.mark.timeout(1200)
@@ -33,8 +35,8 @@ ON_CPU = {
 @pytest.fixture
 def program(programs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Makes the fuseconv-run of the sample the one that is found."""
-    monkeypatch.setenv(cpp_runtime.VARIABLE, str(programs / cpp_runtime.NAME))
-    return programs / cpp_runtime.NAME
+    monkeypatch.setenv(cpp.VARIABLE, str(programs / cpp.NAME))
+    return programs / cpp.NAME
 
 
 @contextmanager
@@ -43,7 +45,7 @@ def silent(step: str) -> Iterator[None]:
 
 
 def matrix_of(bundle: Path, program: Path | None, **options: object) -> Matrix:
-    return parity_matrix.verify_runtimes(bundle, program=program, progress=silent, **options)  # type: ignore[arg-type]
+    return matrix.verify_runtimes(bundle, program=program, progress=silent, **options)  # type: ignore[arg-type]
 
 
 def statuses(matrix: Matrix) -> dict[tuple[str, str], str]:
@@ -195,49 +197,47 @@ def test_the_table_has_a_line_a_target_and_every_reason_once(
 def test_the_program_is_the_one_that_is_named_then_on_the_path_then_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(cpp_runtime.VARIABLE, raising=False)
+    monkeypatch.delenv(cpp.VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert cpp_runtime.find() is None
+    assert cpp.find() is None
     places = {}
     for name in ("cache", "path", "named"):
-        places[name] = (
-            cpp_runtime._built() if name == "cache" else tmp_path / ("other" * (name == "named")) / "fuseconv-run"
-        )
+        places[name] = cpp._built() if name == "cache" else tmp_path / ("other" * (name == "named")) / "fuseconv-run"
         places[name].parent.mkdir(parents=True, exist_ok=True)
         places[name].write_text("#!/bin/sh\n")
         places[name].chmod(0o755)
         if name == "named":
-            monkeypatch.setenv(cpp_runtime.VARIABLE, str(places[name]))
-        assert cpp_runtime.find() == places[name]
-    monkeypatch.setenv(cpp_runtime.VARIABLE, str(tmp_path))
+            monkeypatch.setenv(cpp.VARIABLE, str(places[name]))
+        assert cpp.find() == places[name]
+    monkeypatch.setenv(cpp.VARIABLE, str(tmp_path))
     with pytest.raises(UsageError, match="there is no program"):
-        cpp_runtime.find()
+        cpp.find()
 
 
 def test_the_build_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cpp_runtime, "_tool", lambda name: None)
+    monkeypatch.setattr(cpp, "_tool", lambda name: None)
     with pytest.raises(UnsupportedError, match="cannot be built without CMake, ninja or make, a C"):
-        cpp_runtime.build()
+        cpp.build()
 
 
 def test_a_build_that_fails_shows_the_log_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", "/bin/false")
     with pytest.raises(UpstreamError, match=r"does not build:[\s\S]*/bin/false"):
-        cpp_runtime.build()
+        cpp.build()
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
 def test_the_program_is_built_once_and_says_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is kept beside the other builds of the tests: a compiler takes a minute for it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__).parent.parent / "build" / "cache"))
-    program = cpp_runtime.build()
+    program = cpp.build()
     changed = program.stat().st_mtime_ns
-    assert cpp_runtime.build() == program
+    assert cpp.build() == program
     assert program.stat().st_mtime_ns == changed
-    versions = cpp_runtime.versions(program)
+    versions = cpp.versions(program)
     assert versions["torch"] == torch.__version__.split("+")[0]
     import onnxruntime
 

@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from fuseconv.errors import RefusedError, RuleError, UnsupportedError
-from fuseconv.matching import permitted
-from fuseconv.matching.nodes import find_op, why_no_op
+from fuseconv.graph.nodes import find_op, why_no_op
 from fuseconv.matching.pattern import check_rule_ops
-from fuseconv.matching.permitted import lookup, refusal
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
@@ -20,6 +18,8 @@ from fuseconv.proof.rule_check import check_rules
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.rule import Rule
 from fuseconv.sources.serialized import screen_program
+from fuseconv.untrusted import permitted
+from fuseconv.untrusted.permitted import lookup, refusal
 
 EVERY = sorted(
     f"{namespace}.{packet}.{overload or 'default'}"

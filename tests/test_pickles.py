@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fuseconv.errors import RefusedError
-from fuseconv.plain_pickle import load_plain_pickle
 from fuseconv.sources.pickles import TENSOR_GLOBALS, unsafe_globals
+from fuseconv.untrusted.plain_pickle import load_plain_pickle
 
 
 class Runs:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuseconv.recent import Recent
+from fuseconv.runtime.recent import Recent
 
 
 @given(st.integers(1, 4), st.lists(st.integers(0, 6)))

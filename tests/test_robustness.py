@@ -17,10 +17,11 @@ from small_bundle import Block
 from test_runtime import MAX_BATCH, MAX_SEQ, draw
 from torch import Tensor
 
-from fuseconv import cli, cpp_runtime
-from fuseconv.bundle import open_bundle, seal
+from fuseconv import cli
+from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.errors import UnsupportedError, UpstreamError
-from fuseconv.runtime import load
+from fuseconv.runtime import cpp
+from fuseconv.runtime.model import load
 from fuseconv.targets import TARGETS, Context
 
 pytestmark = pytest.mark.timeout(1200)
@@ -98,7 +99,7 @@ def test_calls_at_the_edges_of_the_contract_are_right(target: str, programs: Pat
     sizes = [(1, 1), (1, MAX_SEQ), (MAX_BATCH, 1), (MAX_BATCH, MAX_SEQ), (3, 7)]
     calls = [dict(zip(NAMES, draw(*size), strict=True)) for size in sizes]
     model, eager = load(bundle, target), Block(fused=False).eval()
-    results = cpp_runtime.run(programs / "fuseconv-run", bundle, target, calls, device="cpu")
+    results = cpp.run(programs / "fuseconv-run", bundle, target, calls, device="cpu")
     for call, result in zip(calls, results, strict=True):
         with torch.no_grad():
             expected = eager(**call)

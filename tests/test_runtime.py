@@ -16,10 +16,10 @@ import torch
 from small_bundle import Block
 from torch import Tensor
 
-from fuseconv.bundle import open_bundle, seal
-from fuseconv.contract import Contract, parse_inputs
+from fuseconv.bundle.manifest import open_bundle, seal
+from fuseconv.contract.spec import Contract, parse_inputs
 from fuseconv.errors import ContractError, RefusedError, UnsupportedError, UpstreamError, UsageError
-from fuseconv.runtime import PREFERENCE, Model, load
+from fuseconv.runtime.model import PREFERENCE, Model, load
 
 MAX_BATCH, MAX_SEQ = 16, 32
 

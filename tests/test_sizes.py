@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fuseconv.matching.sizes import GuardError, run_for_all_sizes
+from fuseconv.graph.all_sizes import GuardError, run_for_all_sizes
 
 
 def fake_of_any_batch():

@@ -20,8 +20,8 @@ from saved_models import (
     run,
 )
 
-from fuseconv.capture import capture
-from fuseconv.contract import Dim, parse_inputs
+from fuseconv.capture.capture import capture
+from fuseconv.contract.spec import Dim, parse_inputs
 from fuseconv.errors import (
     RefusedError,
     UnsupportedError,

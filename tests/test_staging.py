@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fuseconv.bundle.staging import staged
 from fuseconv.errors import FileError, UsageError
-from fuseconv.staging import staged
 
 
 def anything(path: Path) -> None:
@@ -70,7 +70,9 @@ def test_the_check_runs_before_anything_is_written(tmp_path: Path) -> None:
 
 
 def child(script: str, folder: Path) -> subprocess.Popen[str]:
-    prelude = "import os, resource, signal, sys, time\nfrom pathlib import Path\nfrom fuseconv.staging import staged\n"
+    prelude = (
+        "import os, resource, signal, sys, time\nfrom pathlib import Path\nfrom fuseconv.bundle.staging import staged\n"
+    )
     prelude += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
     return subprocess.Popen(
         [sys.executable, "-c", prelude + script, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

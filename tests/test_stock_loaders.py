@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from fuseconv.bundle import open_bundle
+from fuseconv.bundle.manifest import open_bundle
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "bundle.md"
 SECTION = re.compile(r"^## Loading without fuseconv\n(.*?)^## ", re.MULTILINE | re.DOTALL)

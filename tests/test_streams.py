@@ -15,7 +15,7 @@ import torch
 
 from fuseconv import cli
 from fuseconv.commands import streams
-from fuseconv.printable import on_one_line, printable
+from fuseconv.errors import on_one_line, printable
 
 ROOT = Path(__file__).resolve().parent.parent
 

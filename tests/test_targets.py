@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fuseconv import ops
-from fuseconv.capture import Program, capture
-from fuseconv.contract import SHORT_DTYPES
+from fuseconv.capture.capture import capture
+from fuseconv.capture.placement import place
+from fuseconv.contract.inputs import draw
+from fuseconv.contract.spec import SHORT_DTYPES
 from fuseconv.errors import FileError, RefusedError, UnsupportedError
-from fuseconv.inputs import draw
-from fuseconv.placement import place
+from fuseconv.program.captured import Program
 from fuseconv.targets import TARGETS, Context, torchscript
 from fuseconv.targets.script_source import Script, print_script
 

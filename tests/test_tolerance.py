@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fuseconv.tolerance import PEAK, SMALL, TOLERANCES, compare
+from fuseconv.numerics.tolerance import (
+    PEAK,
+    SMALL,
+    TOLERANCES,
+    compare,
+)
 
 NAN, INF = math.nan, math.inf
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fuseconv
-from fuseconv.tolerance import compare
+from fuseconv.numerics.tolerance import compare
 
 STEPS, BATCH, WIDTH, SEEDS = 200, 128, 64, 4
 

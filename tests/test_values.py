@@ -8,11 +8,13 @@ import torch
 from test_capture import subject_of
 from torch import Tensor, nn
 
-from fuseconv.capture import Program, capture
-from fuseconv.contract import Contract, TensorSpec
-from fuseconv.inputs import draw
-from fuseconv.parity import Case, cases, refer, untried_of
-from fuseconv.values import kinds_for
+from fuseconv.capture.capture import capture
+from fuseconv.contract.inputs import draw
+from fuseconv.contract.spec import Contract, TensorSpec
+from fuseconv.contract.values import kinds_for
+from fuseconv.parity.cases import Case, cases
+from fuseconv.parity.reference import refer, untried_of
+from fuseconv.program.captured import Program
 
 FLOATS = ("f64", "f32", "f16", "bf16", "c64", "c128")
 

@@ -48,9 +48,8 @@ def command(folder: Path) -> Iterator[None]:
 def serve(address: str) -> None:
     """Waits for calls, and forks for each."""
 
-    import fuseconv.cli
-    import fuseconv.pipeline
-    import fuseconv.report  # noqa: F401
+    import fuseconv.commands.report
+    import fuseconv.pipeline.convert  # noqa: F401
 
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)

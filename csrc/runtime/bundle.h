@@ -1,4 +1,4 @@
-// The bundle of fuseconv/bundle.py: its manifest, and the proof that the folder holds exactly what that says.
+// The bundle of fuseconv/bundle/manifest.py: its manifest, and the proof that the folder holds exactly what that says.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// The files of fuseconv/files.py: plain ones, and of code those that nobody else may change.
+// The files of fuseconv/untrusted/files.py: plain ones, and of code those that nobody else may change.
 #pragma once
 
 #include <filesystem>

@@ -50,7 +50,8 @@ def bench(
     """
     options = reading(**source)
 
-    from fuseconv import latency, report
+    from fuseconv.commands import report
+    from fuseconv.measure import latency
 
     found = latency.measure(
         bundle,

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from fuseconv.buckets import parse_buckets
 from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured, Settings
+from fuseconv.contract.buckets import parse_buckets
 from fuseconv.errors import UsageError
 
 
@@ -71,12 +71,15 @@ def convert(
         )
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
 
-    from fuseconv import conversion, pipeline, report
+    from fuseconv.commands import report
     from fuseconv.matching.lock import NAME
+    from fuseconv.pipeline import conversion
+    from fuseconv.pipeline.convert import convert as convert_model
+    from fuseconv.pipeline.match import match
 
     locked = settings.root / NAME
     if dry_run:
-        found = pipeline.match(
+        found = match(
             model,
             rules=rules,
             without=without,
@@ -90,7 +93,7 @@ def convert(
         )
         error = conversion.rejection(found, str(model)) if strict else None
         return Outcome(conversion.plan_to_json(found), lambda console: report.print_fusions(console, found), error)
-    done = pipeline.convert(
+    done = convert_model(
         model,
         rules=rules,
         without=without,

@@ -23,11 +23,12 @@ from fuseconv.commands.progress import shown
 @json_option
 def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:
     """Convert all-MiniLM-L6-v2, a real sentence-embedding model of 22 million parameters, and use what comes out."""
-    from fuseconv import demo, pipeline, report
+    from fuseconv.commands import demonstration, report
+    from fuseconv.pipeline.convert import convert
 
-    converted = pipeline.convert(demo.model_folder(), rules=rules, target=target, output=output, progress=shown)
+    converted = convert(demonstration.model_folder(), rules=rules, target=target, output=output, progress=shown)
     with shown("embed"):
-        embedded = demo.embed(output, [written.target for written in converted.written])
+        embedded = demonstration.embed(output, [written.target for written in converted.written])
     rows = [{"target": one.target, "milliseconds": one.milliseconds, "cosine": one.cosine} for one in embedded]
     result = {**converted.to_json(), "embedded": rows}
     return Outcome(result, lambda console: report.print_demo(console, converted, embedded))

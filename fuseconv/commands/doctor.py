@@ -23,7 +23,8 @@ def doctor(bundle: Path | None) -> Outcome:
     With BUNDLE, say whether its targets can be loaded here; nothing of it is loaded. The exit status is 0 if the target
     can be that is loaded unless another is named.
     """
-    from fuseconv import abilities, machine, report
+    from fuseconv.commands import report
+    from fuseconv.doctor import abilities, machine
 
     if bundle is not None:
         found, error = machine.bundle_findings(bundle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.segment import Segment
 
-from fuseconv.printable import printable
+from fuseconv.errors import printable
 
 
 class Escaping(RenderHook):

@@ -26,8 +26,10 @@ def explain(
     """Say per rule where it applies in MODEL, where it is rejected and why, and what came nearest."""
     options = reading(**source)
 
-    from fuseconv import conversion, pipeline, report
+    from fuseconv.commands import report
+    from fuseconv.pipeline import conversion
+    from fuseconv.pipeline.match import explain as explain_model
 
-    plan, told = pipeline.explain(model, rules=rules, without=without, options=options, tried=tried, progress=shown)
+    plan, told = explain_model(model, rules=rules, without=without, options=options, tried=tried, progress=shown)
     result = {"fusions": conversion.plan_to_json(plan)["fusions"], **told.to_json()}
     return Outcome(result, lambda console: report.print_explanation(console, told, everything=everything))

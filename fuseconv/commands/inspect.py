@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fuseconv.bundle import MANIFEST, Manifest, open_bundle
+from fuseconv.bundle.manifest import MANIFEST, Manifest, open_bundle
 from fuseconv.commands.options import existing, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
@@ -25,7 +25,7 @@ def inspect(path: Path, **source: Any) -> Outcome:
 
 
 def _bundle(manifest: Manifest) -> Outcome:
-    from fuseconv import report
+    from fuseconv.commands import report
 
     pairs = {
         "inputs": ", ".join(map(str, manifest.contract.inputs)),
@@ -46,9 +46,10 @@ def _bundle(manifest: Manifest) -> Outcome:
 
 
 def _model(path: Path, options: Any) -> Outcome:
-    from fuseconv import pipeline, report
+    from fuseconv.commands import report
+    from fuseconv.pipeline.read import read_program
 
-    subject, program = pipeline.read_program(path, options, shown)
+    subject, program = read_program(path, options, shown)
     tensors = program.exported.state_dict.values()
     calls = [node for node in program.exported.graph.nodes if node.op == "call_function"]
     result = {

@@ -23,9 +23,11 @@ def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Pat
     """Write the plan of converting MODEL, to read or to edit; `fuseconv convert --plan` executes it."""
     options = reading(**source)
 
-    from fuseconv import conversion, pipeline, report
+    from fuseconv.commands import report
+    from fuseconv.pipeline import conversion
+    from fuseconv.pipeline.match import match as find_plan
 
-    found = pipeline.match(model, rules=rules, without=without, options=options, progress=shown)
+    found = find_plan(model, rules=rules, without=without, options=options, progress=shown)
     output.write_text(found.to_json(), encoding="utf-8")
     result = {"plan": str(output), **conversion.plan_to_json(found)}
     return Outcome(result, lambda console: report.print_plan(console, found, output))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fuseconv.bundle import require_folder
-from fuseconv.contract import parse_inputs
+from fuseconv.bundle.manifest import require_folder
+from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import FileError
-from fuseconv.files import leads_somewhere
+from fuseconv.untrusted.files import leads_somewhere
 
 if TYPE_CHECKING:
     from fuseconv.sources import Options
@@ -112,7 +112,7 @@ def reading(
     """
     specs = parse_inputs(inputs)
 
-    from fuseconv.inputs import parse_ranges
+    from fuseconv.contract.inputs import parse_ranges
     from fuseconv.sources import Options
 
     return Options(

@@ -23,7 +23,7 @@ def rules() -> None:
 @json_option
 def list_rules(rules: Path | None) -> Outcome:
     """List every rule with its stage and its sentence."""
-    from fuseconv import report
+    from fuseconv.commands import report
     from fuseconv.rulebook import own_rules
 
     found = own_rules.load_rules(rules)
@@ -37,7 +37,7 @@ def list_rules(rules: Path | None) -> Outcome:
 @json_option
 def show(name: str, rules: Path | None) -> Outcome:
     """Show one rule: what it finds, under which conditions, and what it puts in place."""
-    from fuseconv import report
+    from fuseconv.commands import report
     from fuseconv.rulebook import own_rules
 
     rule = own_rules.named(name, own_rules.load_rules(rules))
@@ -51,7 +51,7 @@ def show(name: str, rules: Path | None) -> Outcome:
 @json_option
 def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
     """Check a rule FILE without a model: its form, ops, loops; its examples and variants, on numbers and by algebra."""
-    from fuseconv import report
+    from fuseconv.commands import report
     from fuseconv.proof.check_row import summary
     from fuseconv.proof.confined import check_rules
 

@@ -24,9 +24,9 @@ def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Ou
     """Run BUNDLE once on the tensors in a file, and write its outputs to another."""
     from safetensors.torch import save
 
-    from fuseconv import report
-    from fuseconv.inputs import from_file
-    from fuseconv.runtime import load
+    from fuseconv.commands import report
+    from fuseconv.contract.inputs import from_file
+    from fuseconv.runtime.model import load
 
     model = load(bundle, target=target, cuda_graphs=False)  # for one call a capture is lost
     tensors = from_file(inputs_file, model.contract)

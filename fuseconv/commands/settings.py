@@ -19,7 +19,7 @@ from click.core import ParameterSource
 
 from fuseconv.commands.outcome import Outcome
 from fuseconv.errors import FileError, UsageError
-from fuseconv.files import is_plain, leads_somewhere, read_plain
+from fuseconv.untrusted.files import is_plain, leads_somewhere, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,7 +89,7 @@ class Configured(click.Command):
     ) -> click.Context:
         """Reads the file before the options are parsed."""
         settings = read_settings(_working_directory())
-        _check(settings)
+        _check(settings, _convert(parent) or self)
         values = {
             option.name: _value(settings, key, option)
             for key, option in _options(self.params).items()
@@ -122,6 +122,12 @@ class Configured(click.Command):
         return replace(outcome, result={**outcome.result, "settings": rows}, render=render)
 
 
+def _convert(parent: click.Context | None) -> click.Command | None:
+    """Returns `fuseconv convert`: the file has its options, and another command takes of them those that it has too."""
+    root = parent.find_root() if parent is not None else None
+    return root.command.get_command(root, "convert") if root and isinstance(root.command, click.Group) else None
+
+
 def _options(parameters: Sequence[click.Parameter]) -> dict[str, click.Parameter]:
     """Returns what may be set, by key: an option's long name, an argument's own."""
     keys: dict[str, click.Parameter] = {}
@@ -132,15 +138,13 @@ def _options(parameters: Sequence[click.Parameter]) -> dict[str, click.Parameter
     return keys
 
 
-def _check(settings: Settings) -> None:
-    """Checks that every key is an option of `convert`, and its value what the option takes.
+def _check(settings: Settings, command: click.Command) -> None:
+    """Checks that every key is an option of `command`, and its value what the option takes.
 
     Raises:
         UsageError: it is not so.
     """
-    from fuseconv.commands.convert import convert
-
-    options = {key: option for key, option in _options(convert.params).items() if isinstance(option, click.Option)}
+    options = {key: option for key, option in _options(command.params).items() if isinstance(option, click.Option)}
     for key, value in settings.values.items():
         where = f"{settings.path} ([tool.fuseconv] {key})"
         if key in NOT_SET:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import TextIO
 
-from fuseconv.printable import printable
+from fuseconv.errors import printable
 
 UNREAD = 141
 """The exit status when what reads the output is gone: what a shell says of a program that SIGPIPE ended."""

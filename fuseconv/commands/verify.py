@@ -32,14 +32,14 @@ def verify(bundle: Path, against: Path | None, all_runtimes: bool, build_runtime
     if build_runtime and not all_runtimes:
         raise UsageError("only --all-runtimes runs C++", where="--build-runtime", fix="add --all-runtimes")
 
-    from fuseconv import pipeline, report
+    from fuseconv.commands import report
+    from fuseconv.pipeline.verify import verify as verify_bundle
+    from fuseconv.pipeline.verify import verify_runtimes
 
     if all_runtimes:
-        matrix = pipeline.verify_runtimes(
-            bundle, against=against, options=options, build_runtime=build_runtime, progress=shown
-        )
+        matrix = verify_runtimes(bundle, against=against, options=options, build_runtime=build_runtime, progress=shown)
         return Outcome(
             matrix.to_json(), lambda console: report.print_matrix(console, matrix), matrix.error(str(bundle))
         )
-    found = pipeline.verify(bundle, against=against, options=options, progress=shown)
+    found = verify_bundle(bundle, against=against, options=options, progress=shown)
     return Outcome(found.to_json(), lambda console: report.print_parity(console, found), found.error(str(bundle)))

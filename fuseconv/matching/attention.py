@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from torch.fx import Node
 
+from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.matching.attention_call import attention_call
 from fuseconv.matching.graph import arguments, is_call, op_name
 from fuseconv.matching.match import Fit, Site, check_apart, check_users, settle
@@ -17,7 +18,6 @@ from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.scores import PRODUCTS, VIEWS, Scores, Step, read_scores
 from fuseconv.matching.search import Index
 from fuseconv.rulebook.predicates import Refused, divides, is_floating, rank, same_kind, same_shape, text_of
-from fuseconv.rulebook.proved_sizes import same_sizes
 from fuseconv.rulebook.rule import Rule
 
 SAFE = "aten._safe_softmax.default"

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
+from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.matching.graph import Workspace, is_call, op_name
 from fuseconv.matching.ranges import Range, joined, multiplied, range_of, summed
 from fuseconv.matching.scores import Scores, Step
 from fuseconv.rulebook.predicates import Refused, text_of
-from fuseconv.rulebook.proved_sizes import same_sizes
 from fuseconv.rulebook.rule_text import Line, names_of, parse_line
 
 HIDES = -1e4

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from fuseconv.graph.all_sizes import GuardError, all_sizes
 from fuseconv.matching.graph import Workspace, map_nodes
 from fuseconv.matching.replacement import Made, Replacement
-from fuseconv.matching.sizes import GuardError, all_sizes
 from fuseconv.rulebook.predicates import Refused
 
 

@@ -16,8 +16,11 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 import fuseconv.ops  # noqa: F401  # registers the ops that rules put in place
-from fuseconv.matching.aliases import Aliases
-from fuseconv.matching.nodes import (
+from fuseconv.graph.aliases import Aliases
+from fuseconv.graph.all_sizes import key_of, run_for_all_sizes
+from fuseconv.graph.elements import elements, leaves_some
+from fuseconv.graph.formula import UnknownError
+from fuseconv.graph.nodes import (
     arguments,
     find_op,
     is_call,
@@ -30,9 +33,6 @@ from fuseconv.matching.nodes import (
     source_line,
     why_no_op,
 )
-from fuseconv.matching.sizes import key_of, run_for_all_sizes
-from fuseconv.rulebook.elements import elements, leaves_some
-from fuseconv.rulebook.formula import UnknownError
 from fuseconv.rulebook.predicates import Refused
 
 __all__ = [

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.matching.graph import Workspace, is_call, is_getitem, map_nodes, op_name
 from fuseconv.rulebook.predicates import Refused
-from fuseconv.rulebook.proved_sizes import same_sizes
 
 
 def relaid(changed: Mapping[Node, Any], workspace: Workspace) -> dict[Node, Any]:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fuseconv.capture import Program
 from fuseconv.errors import FileError, FrozenError, RuleError
-from fuseconv.files import leads_somewhere
 from fuseconv.matching.steps import Plan, Step
+from fuseconv.program.captured import Program
 from fuseconv.rulebook.json_text import pointer_of, read_json
+from fuseconv.untrusted.files import leads_somewhere
 
 NAME = "fuseconv.lock"
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fuseconv.contract import SHORT_DTYPES
+from fuseconv.contract.spec import SHORT_DTYPES
+from fuseconv.graph.proved_sizes import compare
 from fuseconv.matching.gradient_flow import check_gradients
 from fuseconv.matching.graph import Workspace, is_getitem, is_returned, nodes_in
 from fuseconv.matching.layout import relaid
@@ -23,7 +24,6 @@ from fuseconv.matching.pattern import Pattern
 from fuseconv.matching.replacement import check_same, instantiate, resolve
 from fuseconv.matching.search import Index, Search, State, result_of
 from fuseconv.rulebook.predicates import Refused, text_of
-from fuseconv.rulebook.proved_sizes import compare
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Apply, Line, Name, written
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from fuseconv.matching.graph import find_op, why_no_op
-from fuseconv.matching.permitted import lookup
 from fuseconv.matching.product import PRODUCT, Product
 from fuseconv.rulebook.rule import Rule, refuse
 from fuseconv.rulebook.rule_text import Call, Line, Literal, Name, Term
+from fuseconv.untrusted.permitted import lookup
 
 COMMUTATIVE: frozenset[str] = frozenset(
     {

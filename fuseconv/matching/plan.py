@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 from torch.fx import Node
 
-from fuseconv.capture import Program
 from fuseconv.errors import FuseconvError, RuleError, is_out_of_memory
 from fuseconv.matching.bindings import to_binding
 from fuseconv.matching.graph import Workspace, map_nodes, op_name, source_line
@@ -25,6 +24,7 @@ from fuseconv.matching.rewrite import apply
 from fuseconv.matching.steps import Miss, Plan, Step, read_plan
 from fuseconv.matching.unforeseen import StepError
 from fuseconv.matching.worklist import Worklist
+from fuseconv.program.captured import Program
 from fuseconv.rulebook.predicates import Refused
 from fuseconv.rulebook.rule import STAGES, Rule
 from fuseconv.rulebook.rule_text import names_of, parse_line

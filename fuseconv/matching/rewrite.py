@@ -15,13 +15,13 @@ import torch
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, TensorArgument
 from torch.fx import Node
 
-from fuseconv.capture import Program
 from fuseconv.errors import RuleError
 from fuseconv.matching.bindings import from_binding
 from fuseconv.matching.graph import Workspace, nodes_in, op_name
 from fuseconv.matching.match import check_replaced, check_users, insertion_point
 from fuseconv.matching.replacement import Instruction, Made, instantiate
 from fuseconv.matching.steps import Plan, Step
+from fuseconv.program.captured import Program
 from fuseconv.rulebook.predicates import Refused
 from fuseconv.rulebook.rule_names import check_replacement
 from fuseconv.rulebook.rule_text import RuleTextError, parse_line

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fuseconv.errors import FileError, RuleError
-from fuseconv.files import read_plain
 from fuseconv.rulebook.json_text import parse_json, pointer_of
+from fuseconv.untrusted.files import read_plain
 
 SCHEMA = 1
 """The version of plan.json."""

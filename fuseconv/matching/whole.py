@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from fuseconv.graph.in_place import functional
 from fuseconv.matching.attention import attention
 from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_returned, map_nodes, nodes_in
-from fuseconv.matching.in_place import functional
 from fuseconv.matching.match import Fit, Site, check_apart, settle
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.search import Index

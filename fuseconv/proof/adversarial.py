@@ -15,9 +15,9 @@ import sympy
 import torch
 from torch.fx import Graph, Node
 
-from fuseconv.contract import SHORT_DTYPES, TensorSpec
+from fuseconv.contract.spec import SHORT_DTYPES, TensorSpec
+from fuseconv.graph.all_sizes import key_of
 from fuseconv.matching.graph import map_nodes, op_name
-from fuseconv.matching.sizes import key_of
 from fuseconv.proof.edges import Edges
 from fuseconv.proof.ledger import Excerpt, Ledger
 from fuseconv.proof.operands import Values, differing, draw_operands, takes

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.fx import Graph, Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from fuseconv.matching.nodes import is_call
+from fuseconv.graph.nodes import is_call
+from fuseconv.numerics.truth import interpret_in_float64
 from fuseconv.ops import OPS
 from fuseconv.proof.field import PRIME, Field, NotApplicableError
 from fuseconv.proof.operands import described, draw_operands
 from fuseconv.proof.residues import Residues, by_element, moves_elements, of
 from fuseconv.proof.soundness import Pair
-from fuseconv.truth import interpret_in_float64
 
 DRAWS = 2
 """How many points are tried: one leaves a chance of some 2**-29 for a program of degree 4."""

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from fuseconv.capture import Program
-from fuseconv.contract import SHORT_DTYPES, TensorSpec
+from fuseconv.contract.spec import SHORT_DTYPES, TensorSpec
 from fuseconv.errors import FuseconvError, RuleError, is_out_of_memory
 from fuseconv.matching import unforeseen
 from fuseconv.matching.graph import source_line
 from fuseconv.matching.plan import SiteKey, plan
 from fuseconv.matching.steps import Miss, Plan, Step
+from fuseconv.program.captured import Program
 from fuseconv.proof.adversarial import draw, hard, kind
 from fuseconv.proof.edges import edges_of
 from fuseconv.proof.ledger import Excerpt, Ledger

@@ -21,14 +21,14 @@ from typing import Any, BinaryIO
 
 import torch
 
-from fuseconv import confinement
 from fuseconv.errors import FuseconvError, RuleError, bug, is_out_of_memory
 from fuseconv.matching.loops import check_loops
 from fuseconv.matching.pattern import compile_rule
+from fuseconv.program.quiet import quiet_torch
 from fuseconv.proof.rule_check import check_examples
 from fuseconv.rulebook.packs import load_ops
 from fuseconv.rulebook.rule import Rule
-from fuseconv.sources.quiet import quiet_torch
+from fuseconv.untrusted import confinement
 
 _LENGTH = struct.Struct("<Q")
 

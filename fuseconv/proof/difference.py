@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Interpreter
 
-from fuseconv.tolerance import TOLERANCES, compare
-from fuseconv.truth import interpret_in_float64
+from fuseconv.numerics.tolerance import TOLERANCES, compare
+from fuseconv.numerics.truth import interpret_in_float64
 
 SEED = 0
 

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
-from fuseconv.matching.nodes import is_call
+from fuseconv.graph.nodes import is_call
 
 NEAR = 64.0
 """Literals up to it are tried together: what is computed of greater numbers may overflow, and is judged otherwise."""

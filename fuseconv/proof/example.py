@@ -17,10 +17,15 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fuseconv.capture import Program
-from fuseconv.contract import DTYPES, Contract, Dim, TensorSpec
+from fuseconv.contract.spec import (
+    DTYPES,
+    Contract,
+    Dim,
+    TensorSpec,
+)
 from fuseconv.matching.graph import find_op, why_no_op
 from fuseconv.matching.replacement import resolve
+from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule_text import Call, RuleTextError, parse_line
 
 MAX_SIZE = 64

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node, map_arg
 
-from fuseconv.capture import Program
 from fuseconv.matching.bindings import from_binding
 from fuseconv.matching.graph import Workspace, is_call, nodes_in
 from fuseconv.matching.match import insertion_point
 from fuseconv.matching.rewrite import apply
 from fuseconv.matching.steps import Step
+from fuseconv.program.captured import Program
 
 _METADATA_ONLY = frozenset(
     {

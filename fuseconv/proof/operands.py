@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.fx import Graph
 
-from fuseconv.contract import TensorSpec
-from fuseconv.inputs import torch_dtype
+from fuseconv.contract.inputs import torch_dtype
+from fuseconv.contract.spec import TensorSpec
+from fuseconv.contract.values import LARGE
 from fuseconv.proof.edges import NEAR, NOTHING, Edges, integer_edges, near_edges
 from fuseconv.rulebook.rule import Rule
-from fuseconv.values import LARGE
 
 Values = Literal[
     "random",

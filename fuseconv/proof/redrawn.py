@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Interpreter, Node
 
-from fuseconv.matching.nodes import arguments, is_call, is_getitem, op_name
+from fuseconv.graph.nodes import (
+    arguments,
+    is_call,
+    is_getitem,
+    op_name,
+)
+from fuseconv.numerics.truth import interpret_in_float64
 from fuseconv.proof.difference import (
     CANNOT_RUN,
     ROOT,
@@ -31,7 +37,6 @@ from fuseconv.proof.difference import (
     same_draws,
 )
 from fuseconv.proof.shares import runs, shares
-from fuseconv.truth import interpret_in_float64
 
 _DROPOUTS = frozenset({"aten.dropout.default", "aten.dropout_.default", "aten.native_dropout.default"})
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.fx import Interpreter, Node
 
-from fuseconv.capture import Program
 from fuseconv.errors import UnsupportedError
 from fuseconv.matching.graph import is_call, is_getitem, source_line
+from fuseconv.program.captured import Program
 from fuseconv.proof.difference import same_draws
 from fuseconv.proof.ledger import Excerpt, Ledger
 

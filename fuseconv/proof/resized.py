@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from fuseconv.contract import Contract, Dim, TensorSpec
-from fuseconv.inputs import LARGEST
-from fuseconv.named_sizes import named_sizes
-from fuseconv.telling_sizes import telling_sizes
+from fuseconv.contract.inputs import LARGEST
+from fuseconv.contract.spec import Contract, Dim, TensorSpec
+from fuseconv.sizes.named_sizes import named_sizes
+from fuseconv.sizes.telling_sizes import telling_sizes
 
 
 def resized(model: torch.nn.Module, exported: ExportedProgram, leaves: list[Any]) -> Iterator[tuple[str, list[Any]]]:

@@ -13,6 +13,7 @@ from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern, compile_rule
 from fuseconv.matching.search import Index
 from fuseconv.matching.whole import FINDERS
+from fuseconv.program.quiet import quiet_torch
 from fuseconv.proof.algebra import Proof, prove
 from fuseconv.proof.check_row import CheckRow
 from fuseconv.proof.example import parse_example
@@ -22,7 +23,6 @@ from fuseconv.proof.soundness import NO_PROGRAM, Pair, counter_example, draws_of
 from fuseconv.proof.traced import Traced, trace
 from fuseconv.rulebook.rule import Rule, refuse
 from fuseconv.rulebook.rule_text import RuleTextError
-from fuseconv.sources.quiet import quiet_torch
 
 _SAME = {"same": "same numbers", "any": "same distribution"}
 """What is found of a rule that is right, by what it says of `draws`."""

@@ -26,10 +26,10 @@ from torch.fx import Graph, Node, map_arg
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from fuseconv.contract import Dim, TensorSpec
-from fuseconv.inputs import torch_dtype
-from fuseconv.matching.nodes import is_getitem
-from fuseconv.matching.sizes import likeness, run_for_all_sizes
+from fuseconv.contract.inputs import torch_dtype
+from fuseconv.contract.spec import Dim, TensorSpec
+from fuseconv.graph.all_sizes import likeness, run_for_all_sizes
+from fuseconv.graph.nodes import is_getitem
 from fuseconv.proof.example import MAX_SIZE, Text, example_sizes, graph_of
 
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from fuseconv.contract import TensorSpec
-from fuseconv.matching.nodes import find_op
+from fuseconv.contract.spec import TensorSpec
+from fuseconv.graph.nodes import find_op
 from fuseconv.proof.edges import BEYOND_A_BYTE
 from fuseconv.proof.example import Text
 from fuseconv.rulebook.rule_text import Call, Items, Literal, Name, Term

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fuseconv.errors import FuseconvError
-from fuseconv.files import read_plain
+from fuseconv.untrusted.files import read_plain
 
 MAX_BYTES = 1 << 20
 """The largest file read, in bytes: a plan of 100,000 nodes is read by the plain reader, a rule file is far smaller."""

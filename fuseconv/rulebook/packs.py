@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from fuseconv.errors import RefusedError, RuleError, UnsupportedError
-from fuseconv.files import open_plain
 from fuseconv.rulebook.rule import Rule
+from fuseconv.untrusted.files import open_plain
 
 _RUN: dict[Path, tuple[Path, ...]] = {}
 """Op files that were run in this process, and the libraries that they loaded: an op is registered once."""
@@ -54,7 +54,7 @@ def load_ops(files: Iterable[Path], trust: Collection[str]) -> tuple[Path, ...]:
         RefusedError: code is not trusted.
         RuleError: a file cannot be run.
     """
-    from fuseconv.matching.permitted import trust_libraries
+    from fuseconv.untrusted.permitted import trust_libraries
 
     files = tuple(files)
     require_trust(files, trust)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol
 
-from fuseconv.contract import SHORT_DTYPES
-from fuseconv.rulebook.proved_sizes import row_major, same_sizes
+from fuseconv.contract.spec import SHORT_DTYPES
+from fuseconv.graph.proved_sizes import row_major, same_sizes
 
 
 class Constants(Protocol):
@@ -151,7 +151,7 @@ def einsum_result(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
 
 
 def _as_product(equation: Any, a: Any, b: Any) -> Any:
-    from fuseconv.rulebook.einsum import product_of_matrices
+    from fuseconv.graph.einsum import product_of_matrices
 
     product = product_of_matrices(equation, (_fake(a).dim(), _fake(b).dim())) if isinstance(equation, str) else None
     if product is None:
@@ -161,7 +161,7 @@ def _as_product(equation: Any, a: Any, b: Any) -> Any:
 
 def rows_of(_: Constants, equation: Any) -> str:
     """An einsum's equation, what leads its first operand and its result as `...`: `'...a,ba->...b'` is a linear."""
-    from fuseconv.rulebook.einsum import collapsed
+    from fuseconv.graph.einsum import collapsed
 
     if (found := collapsed(letters_of(_, equation))) is None:
         raise Refused("an equation of two operands", text_of(equation))
@@ -212,7 +212,12 @@ def hides_no_row(constants: Constants, mask: Any) -> None:
 
 def hides_the_future(constants: Constants, mask: Any) -> None:
     """An attention mask that hides from each query the keys after it and no other, for every size."""
-    from fuseconv.rulebook.formula import AtLeastZero, Choice, axis, negated
+    from fuseconv.graph.formula import (
+        AtLeastZero,
+        Choice,
+        axis,
+        negated,
+    )
 
     formula = constants.formula(mask)
     condition = formula

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fuseconv.errors import RuleError
-from fuseconv.files import is_plain, leads_somewhere
 from fuseconv.rulebook.json_text import Document, pointer_of, read_json
 from fuseconv.rulebook.rule import Examples, MissExample, Rule, RuleFile
+from fuseconv.untrusted.files import is_plain, leads_somewhere
 
 MAX_FILES = 1000
 """The most files one run of rules may come from."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from fuseconv.contract import DTYPES
+from fuseconv.contract.spec import DTYPES
 
 MAX_LENGTH = 400
 """The longest line, in characters: `ast` is not made for hostile nesting."""

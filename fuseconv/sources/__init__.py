@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 
 from fuseconv.errors import FileError, UpstreamError, UsageError
-from fuseconv.files import leads_somewhere
 from fuseconv.sources import archive, huggingface, pickled, state_dict, torchscript
 from fuseconv.sources.sniffing import sniff
 from fuseconv.sources.subject import Loaded, Options, Subject, prepare
+from fuseconv.untrusted.files import leads_somewhere
 
 __all__ = ["FORMS", "Options", "Subject", "check_device", "read", "sniff"]
 

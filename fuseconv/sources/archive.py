@@ -24,18 +24,23 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from fuseconv.contract import SHORT_DTYPES, Contract, Dim, TensorSpec
+from fuseconv.contract.inputs import torch_dtype
+from fuseconv.contract.spec import (
+    SHORT_DTYPES,
+    Contract,
+    Dim,
+    TensorSpec,
+)
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError
-from fuseconv.files import open_plain
-from fuseconv.inputs import torch_dtype
-from fuseconv.plain_pickle import load_plain_pickle
+from fuseconv.program.quiet import quiet_torch
 from fuseconv.sources.flat import drop_detach, flatten, is_plain
 from fuseconv.sources.guards import narrowed
 from fuseconv.sources.pickles import listed, unsafe_globals
-from fuseconv.sources.quiet import quiet_torch
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
 from fuseconv.sources.serialized import screen_program, tree_types
 from fuseconv.sources.subject import Loaded, Options
+from fuseconv.untrusted.files import open_plain
+from fuseconv.untrusted.plain_pickle import load_plain_pickle
 
 _TENSOR = re.compile(r"L(?:\[(?:'[^']*'|\d+)\])+")
 """What a guard calls a tensor: a parameter of forward, and the way to it in that: `L['pair'][0]`."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from fuseconv.contract import Contract, Dim
-from fuseconv.inputs import example_sizes, torch_dtype
-from fuseconv.multiples import accepted
+from fuseconv.contract.inputs import example_sizes, torch_dtype
+from fuseconv.contract.spec import Contract, Dim
+from fuseconv.sizes.multiples import accepted
 
 LOWER_ENDS = 16
 """How many sizes are tried for the smallest."""

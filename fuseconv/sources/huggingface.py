@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from fuseconv.contract import SHORT_DTYPES, Dim, TensorSpec
+from fuseconv.contract.spec import SHORT_DTYPES, Dim, TensorSpec
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError, UsageError
-from fuseconv.files import check_plain, is_plain, read_plain
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.subject import Loaded, Options
+from fuseconv.untrusted.files import check_plain, is_plain, read_plain
 
 BATCH = Dim("batch", 1, 64)
 LARGEST_SEQUENCE = 2048

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fuseconv.confinement import die_with_parent
 from fuseconv.errors import UpstreamError
+from fuseconv.untrusted.confinement import die_with_parent
 
 SECONDS, BYTES_PER_SECOND = 90, 20 << 20
 """How long reading may take: to import torch, and as long as a slow disk needs for the file."""

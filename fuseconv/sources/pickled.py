@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from fuseconv.errors import UnsupportedError, UpstreamError
-from fuseconv.files import open_plain
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.sniffing import pickle_names
 from fuseconv.sources.state_dict import fill
 from fuseconv.sources.subject import Loaded, Options
+from fuseconv.untrusted.files import open_plain
 
 
 def load(path: Path, options: Options) -> Loaded:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fuseconv.errors import FileError, RefusedError
-from fuseconv.files import open_plain
+from fuseconv.untrusted.files import open_plain
 
 ZIP_MAGIC = b"PK\x03\x04"
 

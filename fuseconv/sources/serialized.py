@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fuseconv.errors import RefusedError, UnsupportedError
-from fuseconv.matching.permitted import is_permitted_namespace, lookup, refusal
+from fuseconv.untrusted.permitted import is_permitted_namespace, lookup, refusal
 
 _TARGET = re.compile(
     r"^(_operator\.(abs|add|and_|eq|floordiv|ge|getitem|gt|invert|le|lshift|lt|mod|mul|ne|neg|not_|or_|pos|pow|rshift|sub"

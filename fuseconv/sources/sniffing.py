@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fuseconv.containers import HEAD, Container, container_of
 from fuseconv.errors import FileError, RefusedError, UsageError
-from fuseconv.files import is_plain, open_plain
 from fuseconv.sources.pickles import unsafe_globals
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
+from fuseconv.untrusted.containers import HEAD, Container, container_of
+from fuseconv.untrusted.files import is_plain, open_plain
 
 _LEGACY_MAGIC_SIZE = 15
 _ACCEPTED = (

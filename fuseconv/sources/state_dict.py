@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from fuseconv.errors import FuseconvError, RefusedError, UsageError
-from fuseconv.files import is_plain, open_plain
-from fuseconv.plain_pickle import load_plain_pickle
-from fuseconv.plain_tensors import check_plain_tensors
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.sniffing import container
 from fuseconv.sources.subject import Loaded, Options
+from fuseconv.untrusted.files import is_plain, open_plain
+from fuseconv.untrusted.plain_pickle import load_plain_pickle
+from fuseconv.untrusted.plain_tensors import check_plain_tensors
 
 
 def load(path: Path, options: Options) -> Loaded:

@@ -13,12 +13,19 @@ from types import MappingProxyType
 
 import torch
 
-from fuseconv.contract import Contract, TensorSpec
+from fuseconv.contract.inputs import (
+    apply_ranges,
+    contract_of,
+    draw,
+    example_sizes,
+    from_file,
+    torch_dtype,
+)
+from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.errors import FileError, RefusedError, UsageError
-from fuseconv.files import open_plain
-from fuseconv.inputs import apply_ranges, contract_of, draw, example_sizes, from_file, torch_dtype
-from fuseconv.plain_tensors import check_plain_tensors
-from fuseconv.sources.calling import call_of, parameters_named
+from fuseconv.program.calling import call_of, parameters_named
+from fuseconv.untrusted.files import open_plain
+from fuseconv.untrusted.plain_tensors import check_plain_tensors
 
 TRUST = ("pickle", "torchscript", "native", "code")
 DEVICES = ("cpu", "cuda")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from fuseconv.contract.inputs import torch_dtype
 from fuseconv.errors import UnsupportedError, UpstreamError
-from fuseconv.inputs import torch_dtype
 from fuseconv.sources.flat import drop_detach
 from fuseconv.sources.loads import require_loads
 from fuseconv.sources.subject import Loaded, Options, settle

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.capture import Program
 from fuseconv.errors import FileError, UpstreamError
 from fuseconv.ops import library
+from fuseconv.program.captured import Program
 from fuseconv.targets import exported
 from fuseconv.targets.artifact import Context, Runner, plain
 

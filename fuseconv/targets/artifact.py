@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-import sympy
 import torch
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from fuseconv.capture import Program
-from fuseconv.contract import Dim
 from fuseconv.errors import FileError
+from fuseconv.program.captured import Program
 
 Runner = Callable[..., tuple[torch.Tensor, ...]]
 """A loaded artifact: positional tensors in, a tuple of tensors out."""
@@ -63,17 +61,6 @@ class Target(Protocol):
     def write(self, program: Program, folder: Path, context: Context) -> Path: ...  # noqa: D102
 
     def load(self, path: Path, device: str) -> Runner: ...  # noqa: D102
-
-
-def dim_symbols(program: Program) -> dict[str, sympy.Symbol]:
-    """Returns the symbol by which the graph knows each of the contract's dims; of multiples, their quotient."""
-    placeholders = {node.name: node for node in program.exported.graph.find_nodes(op="placeholder")}
-    return {
-        size.name: next(iter(symbol.node.expr.free_symbols))
-        for spec, name in zip(program.contract.inputs, program.exported.graph_signature.user_inputs, strict=True)
-        for size, symbol in zip(spec.shape, placeholders[str(name)].meta["val"].shape, strict=True)
-        if isinstance(size, Dim) and isinstance(symbol, torch.SymInt)
-    }
 
 
 def negative_zero(program: Program) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.capture import Program
+from fuseconv.program.captured import Program
 from fuseconv.targets.artifact import Context, Runner, saved
 from fuseconv.targets.own_outputs import own_outputs
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from fuseconv.capture import Program
 from fuseconv.errors import FileError, UnsupportedError, UpstreamError
-from fuseconv.targets.artifact import Context, Runner, dim_symbols, negative_zero
+from fuseconv.program.captured import Program, dim_symbols
+from fuseconv.targets.artifact import Context, Runner, negative_zero
 from fuseconv.targets.onnx_session import OTHER_DTYPE, check_external_data, open_session, runner
 from fuseconv.targets.own_outputs import own_outputs
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuseconv.capture import Program
 from fuseconv.errors import FileError, RefusedError
-from fuseconv.files import check_unshared
 from fuseconv.ops.library import PLUGINS, plugin_path
+from fuseconv.program.captured import Program
 from fuseconv.targets import onnx
 from fuseconv.targets.artifact import Context, Runner
 from fuseconv.targets.onnx_session import check_external_data, open_session, runner
+from fuseconv.untrusted.files import check_unshared
 
 NAME = "onnx-plugin"
 

@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node, map_arg
 
-from fuseconv.matching.nodes import arguments
-from fuseconv.matching.sizes import all_sizes
+from fuseconv.graph.all_sizes import all_sizes
+from fuseconv.graph.nodes import arguments
 from fuseconv.targets import onnx_arithmetic, onnx_layout, onnx_reductions
 from fuseconv.targets.graph_copy import copied, with_graph
 

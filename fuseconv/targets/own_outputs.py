@@ -14,8 +14,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
-from fuseconv.capture import Program
-from fuseconv.matching.aliases import viewed
+from fuseconv.graph.aliases import viewed
+from fuseconv.program.captured import Program
 from fuseconv.targets.graph_copy import copied, with_graph
 
 

@@ -13,8 +13,8 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node, map_arg
 
-from fuseconv.capture import Program
 from fuseconv.errors import UnsupportedError
+from fuseconv.program.captured import Program
 from fuseconv.targets.artifact import negative_zero
 from fuseconv.targets.own_outputs import own_outputs
 

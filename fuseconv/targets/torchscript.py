@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.capture import Program
 from fuseconv.errors import UnsupportedError
+from fuseconv.program.captured import Program
 from fuseconv.targets.artifact import Context, Runner, saved
 from fuseconv.targets.script_source import Script, print_script
 

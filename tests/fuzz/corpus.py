@@ -14,16 +14,16 @@ import saved_models
 import torch
 from safetensors.torch import save
 
-from fuseconv.bundle import MANIFEST, _spell
-from fuseconv.capture import capture
+from fuseconv.bundle.manifest import MANIFEST, _spell
+from fuseconv.capture.capture import capture
 from fuseconv.commands.settings import _check, read_settings
-from fuseconv.inputs import from_file
+from fuseconv.contract.inputs import from_file
 from fuseconv.matching.lock import read_lock
 from fuseconv.matching.pattern import compile_rule
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import read_plan
 from fuseconv.rulebook.rule_file import load_rules, own_folder
-from fuseconv.runtime import load
+from fuseconv.runtime.model import load
 from fuseconv.sources import read
 
 Reader = Callable[[Path], object]

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch.fx import Graph, Interpreter
 
-from fuseconv.contract import TensorSpec
-from fuseconv.inputs import torch_dtype
+from fuseconv.contract.inputs import torch_dtype
+from fuseconv.contract.spec import TensorSpec
 from fuseconv.matching.pattern import Pattern
 from fuseconv.proof.difference import run_in_float64
 from fuseconv.proof.example import Text

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from fuseconv.contract import Dim, TensorSpec
-from fuseconv.inputs import torch_dtype
+from fuseconv.contract.inputs import torch_dtype
+from fuseconv.contract.spec import Dim, TensorSpec
 
 from .program import Model
 

@@ -15,11 +15,12 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fuseconv.capture import Program, capture, export
-from fuseconv.contract import Contract
+from fuseconv.capture.capture import capture, export
+from fuseconv.contract.inputs import draw, example_sizes
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError
-from fuseconv.inputs import draw, example_sizes
 from fuseconv.matching.rewrite import rewrite
+from fuseconv.program.captured import Program
 from fuseconv.proof.checked import checked_plan
 from fuseconv.rulebook.rule import Rule
 from fuseconv.sources import Subject

@@ -13,7 +13,12 @@ from typing import Any
 
 import torch
 
-from fuseconv.contract import DTYPES, Dim, TensorSpec, parse_inputs
+from fuseconv.contract.spec import (
+    DTYPES,
+    Dim,
+    TensorSpec,
+    parse_inputs,
+)
 
 _FILE = """import torch
 import torch.nn.functional as F

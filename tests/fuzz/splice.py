@@ -11,8 +11,8 @@ from itertools import islice
 import torch
 from respelled import respelled
 
-from fuseconv.contract import Dim, TensorSpec
-from fuseconv.matching.nodes import find_op
+from fuseconv.contract.spec import Dim, TensorSpec
+from fuseconv.graph.nodes import find_op
 from fuseconv.proof.example import Text, parse_example
 from fuseconv.proof.operands import draw_operands
 from fuseconv.proof.soundness import NO_PROGRAM

@@ -12,13 +12,13 @@ from typing import Any
 from fuseconv.errors import FuseconvError, RuleError
 from fuseconv.matching.loops import check_loops
 from fuseconv.matching.pattern import compile_rule
+from fuseconv.program.quiet import quiet_torch
 from fuseconv.proof.check_row import CheckRow
 from fuseconv.proof.example import parse_example
 from fuseconv.proof.rule_check import check_examples
 from fuseconv.proof.soundness import NO_PROGRAM, applied
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_file import load_rules
-from fuseconv.sources.quiet import quiet_torch
 
 from .extremes import wrong
 from .judge import _full, _short

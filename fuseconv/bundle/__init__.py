@@ -1,0 +1,1 @@
+"""The bundle on disk: its manifest, and how a folder is replaced in one step. No torch."""

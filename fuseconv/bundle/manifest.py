@@ -1,0 +1,350 @@
+"""The bundle: a folder with a manifest that names, measures and hashes every other file in it. No torch here.
+
+The hashes find damage: truncation, a flipped bit, files swapped, added or taken away. They do not find malice, for
+whoever can change a file can change the manifest. docs/bundle.md says what each part is for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    JsonValue,
+    PlainSerializer,
+    PlainValidator,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
+
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import RefusedError, UsageError
+from fuseconv.untrusted.files import (
+    check_unshared,
+    is_plain,
+    open_plain,
+    read_plain,
+)
+
+MANIFEST = "manifest.json"
+SUFFIX = ".fuseconv"
+
+_AGAIN = "convert the model again, or copy the bundle again"
+
+
+def _contract(value: Any) -> Contract:
+    if isinstance(value, Contract):
+        return value
+    try:
+        return Contract.from_json(value)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a contract: {error}") from error
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class File(_Model):
+    """A file's measure."""
+
+    sha256: str
+    size: int
+
+
+class Source(_Model):
+    """What was converted: the form it was read in, its hash, the dtype that `--dtype` gave it, if any.
+
+    `original` says what the bundle was proved against: the module itself, or an archive's program where there is
+    nothing else.
+    """
+
+    form: str
+    sha256: str
+    dtype: str | None = None
+    original: Literal["module", "archive"] | None = None
+
+    @model_serializer(mode="wrap")
+    def _spelled(self, handler: SerializerFunctionWrapHandler) -> dict[str, str]:
+        """Leaves out what was not given: a bundle from before there was the field has one spelling still."""
+        return {name: value for name, value in handler(self).items() if value is not None}
+
+
+class RuleUse(_Model):
+    """A rule that was applied, the hash of its text, and how often."""
+
+    name: str
+    sha256: str
+    count: int
+
+
+class LeftOut(_Model):
+    """A target that was asked for and is not in the bundle.
+
+    Attributes:
+        target: its name.
+        cause: `unsupported`, it cannot express the model; `upstream`, its exporter, compiler or runtime failed;
+            `parity`, the model's own export to it computes something else; `plan`, the fused model's does.
+        reason: what happened, with the figures.
+    """
+
+    target: str
+    cause: Literal["unsupported", "upstream", "parity", "plan"]
+    reason: str
+
+
+class Limit(_Model):
+    """An output that a runtime computes in a way of its own for NaN, infinities or the ends of a dtype's range.
+
+    The model's own export to that target, without any fusion, does the same.
+
+    Attributes:
+        target: the target whose runtime it is.
+        case: of the inputs.
+        output: what differs.
+        reason: how.
+    """
+
+    target: str
+    case: str
+    output: str
+    reason: str
+
+
+class Environment(_Model):
+    """Where the bundle was made. `gpu` is a compute capability, `9.0`, and `cpu` torch's name of an instruction set."""
+
+    python: str
+    platform: str
+    machine: str
+    cpu: str
+    torch: str
+    onnx: str
+    onnxruntime: str | None
+    cuda: str | None
+    gpu: str | None
+
+
+class Manifest(_Model):
+    """What a bundle says of itself.
+
+    Attributes:
+        format: marks the file as ours.
+        schema_version: of this model.
+        fuseconv: the version that wrote the bundle.
+        source: the original model.
+        contract: inputs, outputs and device.
+        dtype: of the weights, a short name.
+        targets: the artifact of each target, by its path in the bundle.
+        rules: the rules applied.
+        libraries: the op libraries, in the order in which to load them.
+        environment: where it was made.
+        tolerances: the table that the parity rows were judged by.
+        parity: one row per target, case and output.
+        mismatch: whether a row fails, and the bundle was kept all the same (`--allow-mismatch`).
+        left_out: targets that were asked for and are not here. Not in the file where there are none.
+        limits: rows that fail, where the runtime of the target is the reason. Not in the file where there are none.
+        files: every file but the manifest.
+    """
+
+    format: Literal["fuseconv bundle"] = "fuseconv bundle"
+    schema_version: Literal[1] = 1
+    fuseconv: str
+    source: Source
+    contract: Annotated[Contract, PlainValidator(_contract), PlainSerializer(Contract.to_json)]
+    dtype: str
+    targets: dict[str, str]
+    rules: list[RuleUse]
+    libraries: list[str]
+    environment: Environment
+    tolerances: dict[str, dict[str, float]]
+    parity: list[dict[str, JsonValue]]
+    mismatch: bool
+    left_out: list[LeftOut] = []
+    limits: list[Limit] = []
+    files: dict[str, File] = {}
+
+    def render(self) -> bytes:
+        """Returns the one spelling of this manifest, its own hash included."""
+        value = self.model_dump(mode="json")
+        for name in ("left_out", "limits"):  # a bundle from before there were these has one spelling still
+            if not value[name]:
+                del value[name]
+        value["manifest_sha256"] = hashlib.sha256(_spell(value)).hexdigest()
+        return _spell(value)
+
+    @staticmethod
+    def read(data: bytes) -> Manifest:
+        """Reads what `render` returned; any other bytes, even with the same meaning, are an error.
+
+        Raises:
+            ValueError: it is not a manifest, or it was changed.
+        """
+        value = json.loads(data)
+        if not isinstance(value, dict) or "manifest_sha256" not in value:
+            raise ValueError("it has no hash of its own")
+        del value["manifest_sha256"]
+        manifest = Manifest.model_validate(value)
+        if manifest.render() != data:
+            raise ValueError("it was changed after it was written")
+        return manifest
+
+
+def _spell(value: Any) -> bytes:
+    return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def seal(folder: Path, manifest: Manifest) -> Manifest:
+    """Hashes every file in `folder`, writes the manifest, and returns it with the hashes.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        RefusedError: the folder holds something other than plain files and folders.
+    """
+    sealed = manifest.model_copy(update={"files": _measure(folder)})
+    (folder / MANIFEST).write_bytes(sealed.render())
+    return sealed
+
+
+def require_folder(folder: Path) -> None:
+    """Checks that there is such a folder.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not folder.is_dir():
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise UsageError(f"the bundle {problem}", where=str(folder), fix="name the folder that convert wrote")
+
+
+def open_bundle(folder: Path) -> Manifest:
+    """Reads the manifest and proves that the folder holds exactly what it says.
+
+    Raises:
+        UsageError: there is no such folder, or it is not a bundle.
+        RefusedError: the manifest or a file is missing, damaged, exchanged or extra; the error names it.
+    """
+    require_folder(folder)
+    path = folder / MANIFEST
+    try:
+        manifest = Manifest.read(read_plain(path, links=False))
+    except FileNotFoundError:
+        raise RefusedError(f"{MANIFEST} is missing: this is not a bundle", where=str(path), fix=_AGAIN) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise RefusedError(
+            f"{MANIFEST} is not one this version reads: {field}: {first['msg']}", where=str(path), fix=_AGAIN
+        ) from error
+    except OSError as error:
+        raise RefusedError(f"{MANIFEST} is damaged: {error.strerror}", where=str(path), fix=_AGAIN) from error
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(f"{MANIFEST} is damaged: {error}", where=str(path), fix=_AGAIN) from error
+    _compare(folder, manifest.files, _measure(folder))
+    for name in [*manifest.targets.values(), *manifest.libraries]:
+        if name not in manifest.files:
+            raise RefusedError(f"{name} is not a file of the bundle", where=str(path), fix=_AGAIN)
+    if not manifest.targets:
+        raise RefusedError("the bundle has no target: there is nothing to run", where=str(path), fix=_AGAIN)
+    return manifest
+
+
+def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) -> None:
+    """Checks that nobody but the user may change what a target of a bundle runs, or the folders that it lies in.
+
+    Args:
+        folder: the bundle.
+        artifact: the target's artifact; what lies beside it belongs to it.
+        libraries: those that the target calls.
+
+    Raises:
+        RefusedError: somebody else may.
+    """
+    beside = (folder / artifact).parent
+    files = [*sorted(path for path in beside.iterdir() if path.is_file()), *(folder / name for name in libraries)]
+    folders = dict.fromkeys([folder, *(path.parent for path in files)])
+    check_unshared([*folders, *files])
+
+
+def check_replaceable(path: Path) -> None:
+    """Checks that `path`, which exists, may be replaced by a bundle: it is a bundle, damaged or not, or empty.
+
+    Raises:
+        UsageError: it is anything else.
+    """
+    if path.is_dir() and not path.is_symlink():
+        if not any(path.iterdir()):
+            return
+        manifest = path / MANIFEST
+        if is_plain(manifest) and b'"fuseconv bundle"' in read_plain(manifest):
+            return
+    raise UsageError(
+        "the output exists and is not a bundle", where=str(path), fix="remove it, or choose another name with -o"
+    )
+
+
+def _compare(folder: Path, expected: dict[str, File], found: dict[str, File]) -> None:
+    for name, file in expected.items():
+        if name not in found:
+            problem = "is missing"
+        elif found[name].size != file.size:
+            problem = f"has {found[name].size} bytes, the manifest says {file.size}"
+        elif found[name] != file:
+            problem = "does not have the sha256 in the manifest"
+        else:
+            continue
+        raise RefusedError(f"{name} {problem}", where=str(folder / name), fix=_AGAIN)
+    for name in found.keys() - expected.keys():
+        raise RefusedError(f"{name} is not in the manifest", where=str(folder / name), fix=_AGAIN)
+
+
+def _measure(folder: Path) -> dict[str, File]:
+    """Measures every file but the manifest; hashing runs at the speed of memory, on all cores."""
+    paths = [path for path in _walk(folder) if path != folder / MANIFEST]
+    with ThreadPoolExecutor() as pool:
+        files = pool.map(_measure_file, paths)
+        return {
+            PurePosixPath(path.relative_to(folder)).as_posix(): file for path, file in zip(paths, files, strict=True)
+        }
+
+
+def _measure_file(path: Path) -> File:
+    if path.is_dir():
+        return File(sha256="", size=0)
+    with open_plain(path, links=False) as file:
+        return File(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size=file.tell())
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Yields every file, and every folder with nothing in it."""
+    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    for entry in entries:
+        path = Path(entry.path)
+        if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+            raise RefusedError(f"{entry.name} is not a plain file or folder", where=str(path), fix=_AGAIN)
+        if entry.is_dir() and any(path.iterdir()):
+            yield from _walk(path)
+        else:
+            yield path
+
+
+def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
+    """Returns the folder a bundle is written to: the one named, or one beside the model.
+
+    Raises:
+        UsageError: none is named, and the model is read from a stream, as /dev/stdin.
+    """
+    if output is not None:
+        return Path(output)
+    model = Path(model).absolute()
+    if model.parts[1:2] in (("dev",), ("proc",)):
+        raise UsageError(f"beside {model} is no place for a bundle", where=str(model), fix="say where with -o FOLDER")
+    return model.with_name((model.name if model.is_dir() else model.stem) + SUFFIX)

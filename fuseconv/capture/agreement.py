@@ -1,0 +1,164 @@
+"""A captured program held against the original: the same outputs from the same inputs, within the tolerance table.
+
+What is judged is the original, against the program's own truth: a program that is wrong would be near to its truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from fuseconv.capture.drawn import draw_taken
+from fuseconv.contract.spec import Contract, Dim
+from fuseconv.errors import FuseconvError, UnsupportedError
+from fuseconv.numerics.tolerance import compare
+from fuseconv.numerics.truth import interpret_in_float64
+from fuseconv.program.original import Original
+from fuseconv.sizes.failing_sizes import first_line, sizes_text
+from fuseconv.sizes.taken_sizes import taken_range
+
+
+def difference(
+    original: Sequence[Tensor], program: Sequence[Tensor], names: Sequence[str], truth: Sequence[Tensor]
+) -> str:
+    """Says in what the original's outputs differ from the program's; empty where they agree.
+
+    Args:
+        original: the outputs of the original.
+        program: those of the captured program.
+        names: of the outputs.
+        truth: those of the program in float64.
+    """
+    if not len(original) == len(program) == len(names):
+        counts = f"the model gives {len(original)} tensors, the captured program {len(program)}"
+        return f"{counts}, where its graph says {len(names)}"
+    for at, (name, ours, captured) in enumerate(zip(names, original, program, strict=True)):
+        if ours.dtype != captured.dtype or ours.shape != captured.shape:
+            kinds = [f"{one.dtype} {list(one.shape)}" for one in (ours, captured)]
+            return f"the model's {name} is {kinds[0]}, the captured program's is {kinds[1]}"
+        if torch.equal(ours, captured):
+            continue
+        row = compare(ours, captured, truth[at])
+        if not row.ok:
+            wrong = int((~torch.isclose(ours, captured, equal_nan=True)).sum())
+            return f"{wrong} of {ours.numel()} elements of {name} differ, by up to {row.max_abs:.3g}"
+    return ""
+
+
+def hold(exported: ExportedProgram, contract: Contract, original: Original, sizes: Sequence[Mapping[str, int]]) -> None:
+    """Runs a captured program and the original at sizes of a contract.
+
+    Args:
+        exported: in the flat calling convention.
+        contract: its inputs, with ranges of values that it takes, and its outputs.
+        original: what it was captured from.
+        sizes: of every dim; the first are those it was captured with.
+
+    Raises:
+        UnsupportedError: they differ, or one fails; says at which sizes, in which output and by how much.
+        UsageError: the original fails at whatever sizes, on what is drawn for the contract.
+    """
+    module = exported.module(check_guards=False)
+
+    def differs(tried: Mapping[str, int]) -> str:
+        inputs, expected = draw_taken(original, contract, tried, seed=0)
+        return against(module, inputs, expected, contract)
+
+    for tried in sizes:
+        if reason := differs(tried):
+            raise _disagreement(reason, tried, sizes[0], contract, original, differs)
+
+
+def agrees(exported: ExportedProgram, contract: Contract, original: Original, sizes: Mapping[str, int]) -> bool:
+    """Says whether a captured program is the original at these sizes; not if one of them fails."""
+    try:
+        inputs, expected = draw_taken(original, contract, sizes, seed=0)
+    except FuseconvError:
+        return False
+    return not against(exported.module(check_guards=False), inputs, expected, contract)
+
+
+def against(module: GraphModule, inputs: tuple[Tensor, ...], expected: Sequence[Tensor], contract: Contract) -> str:
+    """Says in what a captured program differs from what the original gave; empty where they agree."""
+    try:
+        with torch.no_grad():
+            found = pytree.tree_leaves(module(*inputs))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the model does not raise it
+        return f"the model runs, and the captured program fails: {type(error).__name__}: {first_line(error)}"
+
+    if _are_equal(expected, found):
+        return ""
+    with torch.no_grad():
+        return difference(expected, found, contract.outputs, interpret_in_float64(module, inputs))
+
+
+def _are_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return len(ones) == len(others) and all(
+        one.dtype == other.dtype and torch.equal(one, other) for one, other in zip(ones, others, strict=True)
+    )
+
+
+def not_the_original(reason: str, original: Original, when: str) -> UnsupportedError:
+    """Returns the error of a captured program that is not the model, where sizes are not the cause."""
+    return UnsupportedError(
+        f"what torch.export captured is not the model: {when}: {reason}",
+        where=type(original.module).__name__,
+        fix="look for what the model does otherwise while it is exported: torch.compiler.is_exporting, isinstance of a "
+        "size, state that is kept in Python from one call to the next; or narrow the ranges of --input",
+    )
+
+
+def _disagreement(
+    reason: str,
+    tried: Mapping[str, int],
+    ordinary: Mapping[str, int],
+    contract: Contract,
+    original: Original,
+    differs: Callable[[Mapping[str, int]], str],
+) -> UnsupportedError:
+    where, at = type(original.module).__name__, sizes_text(tried)
+    inputs, first = draw_taken(original, contract, tried, seed=0)
+    if difference(original(*inputs), first, contract.outputs, first):
+        return UnsupportedError(
+            "the model gives other numbers from one call to the next",
+            where=where,
+            fix="make it a function of its inputs",
+        )
+    if differs(ordinary):
+        return not_the_original(reason, original, f"at {at}" if at else "on inputs drawn for it")
+
+    def same(sizes: Mapping[str, int]) -> bool:
+        try:
+            return not differs(sizes)
+        except FuseconvError:
+            return False
+
+    return UnsupportedError(
+        f"the model changes with its sizes, and only one of its ways was captured: at {at}: {reason}",
+        where=where,
+        fix=_narrower(tried, ordinary, contract, same),
+    )
+
+
+def _narrower(
+    tried: Mapping[str, int],
+    ordinary: Mapping[str, int],
+    contract: Contract,
+    agrees: Callable[[Mapping[str, int]], bool],
+) -> str:
+    """Returns the fix: the ranges that leave the sizes out, or that no range does."""
+    ranges: list[Dim] = []
+    for name, dim in contract.dims().items():
+        if agrees({**tried, name: ordinary[name]}) or not agrees({**ordinary, name: tried[name]}):
+            only = dim.narrowed(*taken_range(dim, ordinary, agrees), dim.step)
+            if not only.min <= tried[name] <= only.max:
+                ranges.append(only)
+    if ranges:
+        return f"write {' or '.join(map(str, ranges))} in --input, or give the size as a number"
+    names = [name for name in tried if tried[name] != ordinary[name]] or list(tried)
+    return f"give {' and '.join(names)} narrower ranges in --input, or numbers"

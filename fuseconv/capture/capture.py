@@ -1,0 +1,122 @@
+"""`Subject` to `Program`: torch.export, not decomposed, positional tensors in, a tuple of tensors out.
+
+The graph keeps aten.linear, gelu, layer_norm and scaled_dot_product_attention: rules match at that level. In-place ops
+on a model's own temporaries stay as they are; see `purity` for those on inputs and buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fuseconv.capture.agreement import agrees, hold
+from fuseconv.capture.deferred import export_proving
+from fuseconv.capture.drawn import with_taken_ranges
+from fuseconv.capture.errors import explain, explain_narrowed, explain_suspect
+from fuseconv.capture.foreign_ops import spell_out
+from fuseconv.capture.purity import purify
+from fuseconv.capture.regions import inline_regions
+from fuseconv.contract.inputs import draw, example_sizes
+from fuseconv.contract.spec import Contract, Dim, TensorSpec
+from fuseconv.contract.values import has_range
+from fuseconv.errors import UnsupportedError
+from fuseconv.graph.indexed import indexed_sizes
+from fuseconv.graph.op_aliases import name_ops_once
+from fuseconv.program.calling import arguments, bound_shapes
+from fuseconv.program.captured import Program
+from fuseconv.program.original import Kind, Original
+from fuseconv.program.quiet import quiet_torch
+from fuseconv.sizes import multiples
+from fuseconv.sizes.named_sizes import named_sizes
+from fuseconv.sizes.size_guards import suspects
+from fuseconv.sizes.telling_sizes import telling_sizes
+from fuseconv.sources import Subject
+from fuseconv.sources.flat import flatten
+
+
+def capture(subject: Subject) -> Program:
+    """Captures a subject as a graph, with its dynamic dims, and holds it against the model.
+
+    Raises:
+        UnsupportedError: the model cannot be exported with this contract, and the error names the model's source line;
+            or what was captured is another at some of its sizes.
+        UsageError: the model does not accept the inputs of the contract.
+    """
+    contract = subject.contract
+    tensors = draw(contract, example_sizes(contract), seed=0)
+    try:
+        exported = spell_out(export(subject, tensors))
+    except Exception as error:
+        raise explain(error, subject, tensors, export) from error
+    flat = flatten(exported, [spec.name for spec in contract.inputs], subject.call, subject.examples)
+    try:
+        multiples.check(flat.exported, contract)
+    except multiples.NarrowedError as error:
+        raise explain_narrowed(error, subject, tensors, export) from error
+    if not flat.outputs:
+        raise UnsupportedError("the model returns no tensor", where=type(subject.module).__name__, fix="return tensors")
+    inline_regions(flat.exported, contract.device)
+    name_ops_once(flat.exported)
+    purify(flat.exported)
+    specs = tuple(_with_range(spec, flat.exported) for spec in contract.inputs)
+    contract = Contract(specs, flat.outputs, contract.device)
+    kind: Kind = "archive" if subject.source == "pt2" else "module"
+    original = Original(subject.original or subject.module, subject.call, kind)
+    contract = with_taken_ranges(original, contract, example_sizes(contract))
+    for suspect in suspects(flat.exported, contract):
+        if kind == "archive" or not agrees(flat.exported, contract, original, suspect.sizes):
+            raise explain_suspect(suspect, subject, tensors, export)
+    hold(flat.exported, contract, original, telling_sizes(contract, named_sizes(subject.module)))
+    examples = _redrawn(subject, contract)
+    flat.exported.example_inputs = (examples, {})
+    return Program(flat.exported, contract, examples, original)
+
+
+def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
+    """Calls `torch.export.export` with the dims of the subject's contract, under `no_grad`: the model only infers."""
+    shapes = [_dynamic(spec) for spec in subject.contract.inputs]
+    args, kwargs = arguments(subject.call, tensors)
+    dynamic = bound_shapes(subject.module.forward, subject.call, shapes)
+
+    def exported(deferred: bool) -> ExportedProgram:
+        return torch.export.export(
+            subject.module,
+            args,
+            kwargs,
+            dynamic_shapes=dynamic,
+            strict=False,
+            prefer_deferred_runtime_asserts_over_guards=deferred,
+        )
+
+    with torch.no_grad(), quiet_torch():
+        return export_proving(exported)
+
+
+def _dynamic(spec: TensorSpec) -> dict[int, Any]:
+    """A range of one size is a static dim."""
+    return {
+        axis: multiples.exported_as(size)
+        for axis, size in enumerate(spec.shape)
+        if isinstance(size, Dim) and size.min < size.max
+    }
+
+
+def _with_range(spec: TensorSpec, exported: ExportedProgram) -> TensorSpec:
+    """Bounds an integer input by the rows of the tables that it indexes, unless a range was given."""
+    if has_range(spec) or spec.dtype not in ("i64", "i32"):
+        return spec
+    node = next(node for node in exported.graph.nodes if node.op == "placeholder" and node.name == spec.name)
+    rows = [size for size in indexed_sizes(node) if isinstance(size, int)]
+    return replace(spec, low=0, high=int(min(rows)) - 1) if rows else spec
+
+
+def _redrawn(subject: Subject, contract: Contract) -> tuple[torch.Tensor, ...]:
+    """Draws the examples again within ranges that the graph revealed, if they were drawn and not given."""
+    sizes = example_sizes(subject.contract)
+    drawn = draw(subject.contract, sizes, seed=0)
+    same = all(torch.equal(ours, theirs) for ours, theirs in zip(drawn, subject.examples, strict=True))
+    return draw(contract, sizes, seed=0) if same else subject.examples

@@ -1,0 +1,252 @@
+"""Says why a model could not be exported: the dim or op, the line of the model, and what to try."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from types import FrameType
+from typing import Any
+
+import torch
+
+from fuseconv.contract.inputs import draw, example_sizes
+from fuseconv.contract.spec import Contract, Dim
+from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
+from fuseconv.graph.model_line import innermost, model_line
+from fuseconv.program.calling import arguments
+from fuseconv.sizes import multiples
+from fuseconv.sizes.size_guards import Suspect
+from fuseconv.sources import Subject
+
+_SYMBOL = re.compile(r"create_symbol (s\d+) = \d+ for L\['(\w+)'\](?:\[(\d+)\])?\.size\(\)\[(\d+)\]")
+_SUGGESTION = re.compile(r"^\s*(\w+) = (.+?)\s*$", re.MULTILINE)
+_BOUND = re.compile(r"(min|max)=(\d+)")
+_MULTIPLE = re.compile(r"(\d+)\*(\w+)$")
+_CONSTANT = re.compile(r"specialized it to be a constant \((\d+)\)")
+
+Export = Callable[[Subject, Sequence[torch.Tensor]], Any]
+
+
+def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> FuseconvError:
+    """Turns what `torch.export.export` raised into an error with a remedy.
+
+    The model is run once more: eagerly, to tell inputs that it does not accept from ops that cannot be exported; or
+    through `export`, to find the line that specialised a dim.
+    """
+    if isinstance(error, FuseconvError):
+        return error
+    text = str(error)
+    if "Constraints violated" in text or "constraints violated" in text.lower():
+        return _constraint(text, subject, tensors, export)
+    args, kwargs = arguments(subject.call, tensors)
+    shapes = ", ".join(f"{spec.name}{list(t.shape)}" for spec, t in zip(subject.contract.inputs, tensors, strict=True))
+    told = _explain(
+        error, subject.module, args, kwargs, shapes, "correct --input (sizes, dtypes, ranges) or --input-range"
+    )
+    if isinstance(told, UsageError) and (accepted := multiples.accepted(subject.contract, _runs(subject))):
+        told.fix = f"it takes {' and '.join(map(str, accepted))}: write that in --input"
+    return told
+
+
+def _runs(subject: Subject) -> Callable[[Contract], bool]:
+    """Returns whether the model takes tensors of a contract's example sizes; not if dims are equal by accident."""
+
+    def runs(contract: Contract) -> bool:
+        sizes = example_sizes(contract)
+        tensors = draw(contract, sizes, seed=0)
+        return (
+            len({*sizes.values()}) == len(sizes) and _eager(subject.module, *arguments(subject.call, tensors)) is None
+        )
+
+    return runs
+
+
+def explain_narrowed(
+    error: multiples.NarrowedError, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
+) -> UnsupportedError:
+    """Turns what `multiples.check` raised into an error with a remedy."""
+    where = _guard_line((error.dim.name,), subject, tensors, export) or type(subject.module).__name__
+    told = _restricted(error.dim, error.kept or error.equal, where)
+    if not (error.kept or error.equal) and error.other:
+        told.fix = f"write {error.other} in --input, whose sizes it treats alike"
+    return told
+
+
+def explain_suspect(
+    suspect: Suspect, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
+) -> UnsupportedError:
+    """Says at which sizes the program is not the model, and what it took for granted."""
+    at = ", ".join(f"{name}={suspect.sizes[name]}" for name in suspect.dims)
+    return UnsupportedError(
+        f"the model changes with its sizes: captured where {suspect.guard}, it is another at {at}",
+        where=_guard_line(suspect.dims, subject, tensors, export) or type(subject.module).__name__,
+        fix=f"give {' and '.join(suspect.dims)} narrower ranges in --input, or numbers",
+    )
+
+
+def _restricted(dim: Dim, to: Dim | str | None, where: str) -> UnsupportedError:
+    """A dim is not as free as the contract says: it is of other sizes, or equal to another dim."""
+    name = dim.name
+    if isinstance(to, str):
+        what, fix = f"the dims {name} and {to} must be equal", f"write {to} in place of {name} in --input"
+    elif to is None:
+        what, fix = f"the model does not treat all sizes of {dim} alike", f"give a number in place of {dim} in --input"
+    elif to.min == to.max:
+        what = f"the model works only with {name} = {to.min}: it specialises the dim to the size it was captured with"
+        fix = f"if that is meant, give a number in place of {dim}; else change that line to take the size from x.shape"
+    else:
+        step = f", in multiples of {to.step}" if to.step > 1 else ""
+        what, fix = f"the model works only with {name} within {to.min}..{to.max}{step}", f"write {to} in --input"
+    return UnsupportedError(what, where=where, fix=fix)
+
+
+def explain_call(
+    error: Exception, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> FuseconvError:
+    """Turns what `torch.export.export` raised for a module and example inputs into an error with a remedy."""
+    return _explain(error, module, args, kwargs, "the example inputs", "give inputs with which the model itself runs")
+
+
+def _explain(
+    error: Exception, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], inputs: str, fix: str
+) -> FuseconvError:
+    text = str(error)
+    where = model_line(error) or type(module).__name__
+    if "data-dependent" in text:
+        return UnsupportedError(
+            f"the model's control flow depends on the values of a tensor: {_first_line(text)}",
+            where=where,
+            fix="choose with torch.where or torch.cond, or decide from shapes and settings, which are known beforehand",
+        )
+    refusal = _eager(module, args, kwargs)
+    if refusal is not None:
+        return UsageError(
+            f"the model does not accept {inputs}: {type(refusal).__name__}: {_first_line(str(refusal))}",
+            where=model_line(refusal) or where,
+            fix=fix,
+        )
+    return UnsupportedError(
+        f"the model cannot be exported: {type(error).__name__}: {_first_line(text)}",
+        where=where,
+        fix="replace that line by torch operations on tensors; torch.export.draft_export lists every such place",
+    )
+
+
+def _eager(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Exception | None:
+    """Runs the model on copies; returns what it raised."""
+    args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (args, dict(kwargs)))
+    try:
+        with torch.no_grad():
+            module(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - whatever the model raises is the answer
+        return error
+    return None
+
+
+class _Trail(logging.Handler):
+    """Notes, while a model is exported, which line of it made each guard on a size."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.symbols: dict[str, tuple[str, int, int]] = {}
+        self.guards: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if match := _SYMBOL.match(message):
+            self.symbols[match[1]] = (match[2], int(match[3] or 0), int(match[4]))
+        elif "[guard added]" in message and "suppressed" not in message:
+            guard = message.removeprefix("eval ").partition(" [guard added]")[0]
+            self.guards.append((guard, innermost(_stack(sys._getframe())) or ""))
+
+
+def _stack(frame: FrameType | None) -> list[traceback.FrameSummary]:
+    frames = []
+    while frame is not None:
+        frames.append(traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> UnsupportedError:
+    """A dim is not as free as the contract says: it is constant, bounded, a multiple, or equal to another."""
+    contract = subject.contract
+    _, _, fixes = text.partition("Suggested fixes:")
+    suggestions = dict(_SUGGESTION.findall(fixes.partition("\n\n")[0]))
+    dims = contract.dims()
+    name = next((name for name in suggestions if name in dims), None)
+    if name is None:
+        bullet = next((line.strip(" -") for line in text.splitlines() if line.startswith("  - ")), _first_line(text))
+        named = next((name for name in dims if re.search(rf"\b_?{name}\b", bullet)), "")
+        where = _guard_line((named,), subject, tensors, export) or type(subject.module).__name__
+        if named and (constant := _CONSTANT.search(bullet)):
+            return _restricted(dims[named], Dim(named, int(constant[1]), int(constant[1])), where)
+        return UnsupportedError(
+            f"the model restricts its dims in a way that has no simple form: {bullet}",
+            where=where,
+            fix="give a number in place of the dim in --input",
+        )
+    wanted, dim = suggestions[name], dims[name]
+    where = _guard_line((name,), subject, tensors, export) or type(subject.module).__name__
+    if wanted.isdecimal():
+        return _restricted(dim, Dim(name, int(wanted), int(wanted)), where)
+    if wanted in dims:
+        return _restricted(dim, wanted, where)
+    multiple = _MULTIPLE.match(wanted)  # 4*_name, and _name = Dim(...) beside it
+    step, root = (int(multiple[1]), suggestions.get(multiple[2], "")) if multiple else (1, wanted)
+    if root.startswith("Dim("):
+        bounds = {key: step * int(value) for key, value in _BOUND.findall(root)}
+        return _restricted(dim, dim.narrowed(bounds.get("min", dim.min), bounds.get("max", dim.max), step), where)
+    return UnsupportedError(
+        f"the model works only with {name} = {wanted.replace('_' + name, 'k')}, k a whole number",
+        where=where,
+        fix=f"give a number of that form in place of {dim} in --input",
+    )
+
+
+def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> str | None:
+    """Exports again, listening, and returns the line of the first guard on these dims together."""
+    trail = _Trail()
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = logger.level
+    logger.addHandler(trail)
+    logger.setLevel(logging.INFO)
+    try:
+        export(subject, tensors)
+    except Exception as error:  # noqa: BLE001 - it is known to fail; only its trail is of interest
+        logging.getLogger("fuseconv").debug("second export: %s", error)
+    finally:
+        logger.removeHandler(trail)
+        logger.setLevel(level)
+    about = {symbol: _dim_at(place, subject) for symbol, place in trail.symbols.items()}
+    lines = [
+        line
+        for guard, line in trail.guards
+        if line and {about.get(symbol) for symbol in re.findall(r"s\d+", guard)} >= set(names)
+    ]
+    return lines[0] if lines else None
+
+
+def _dim_at(place: tuple[str, int, int], subject: Subject) -> str | None:
+    """Names the dim at a place that torch calls L['parameter'].size()[axis]."""
+    parameter, position, axis = place
+    known = list(inspect.signature(subject.module.forward).parameters)
+    names = [call or name for call, name in zip_longest(subject.call, known)] if subject.call else known
+    if parameter not in names:
+        return None
+    spec = _spec(subject.contract, names.index(parameter) + position)
+    size = spec.shape[axis] if spec is not None and axis < len(spec.shape) else None
+    return getattr(size, "name", None)
+
+
+def _spec(contract: Contract, index: int) -> Any:
+    return contract.inputs[index] if index < len(contract.inputs) else None
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")

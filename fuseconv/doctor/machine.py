@@ -1,0 +1,187 @@
+"""What this machine can build and run, each with the remedy where it cannot."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv import ops
+from fuseconv.bundle.manifest import open_bundle
+from fuseconv.errors import FuseconvError, UnsupportedError
+from fuseconv.ops import library
+from fuseconv.runtime import cpp
+from fuseconv.runtime.model import check_target, choose_target
+from fuseconv.targets import onnx_session
+
+TORCH_OLDEST = (2, 10)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at.
+
+    Attributes:
+        name: what was looked for.
+        ok: whether it is there and well.
+        found: what was found, in a few words.
+        fix: what to do if it is not well.
+        needed: whether fuseconv does nothing at all without it; the rest is needed for some targets or sources.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    fix: str = ""
+    needed: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the finding as plain JSON values."""
+        return asdict(self)
+
+
+def findings() -> Iterator[Finding]:
+    """Yields what was found, in the order a conversion needs it."""
+    yield Finding("python", True, f"{platform.python_version()} on {platform.machine()} {platform.system()}")
+    yield _torch()
+    yield _library("op library, cpu", "cpu", "make build")
+    yield _gpu()
+    if torch.cuda.is_available():
+        yield _library("op library, cuda", "cuda", "build where nvcc is on the PATH: make build")
+    yield _compiler()
+    yield _package("onnxscript", "ONNX export", "pip install onnxscript")
+    yield _onnxruntime()
+    yield _plugin("cpu")
+    if torch.cuda.is_available():
+        yield _plugin("cuda")
+    yield _cpp_runtime()
+    yield _package("transformers", "Hugging Face folders", "pip install 'fuseconv[huggingface]'")
+
+
+def bundle_findings(path: Path) -> tuple[list[Finding], FuseconvError | None]:
+    """Looks at a bundle and loads nothing of it.
+
+    Returns:
+        Whether it is whole, where it was made, and for each target whether it can be loaded here; and the error that
+        loading it without naming a target would be, None if it can be.
+
+    Raises:
+        UsageError: there is no such bundle.
+        RefusedError: it is damaged.
+    """
+    folder = path.absolute()
+    manifest = open_bundle(folder)
+    made = manifest.environment
+    versions = [f"torch {made.torch}", f"ONNX Runtime {made.onnxruntime}"]
+    places = [f"{made.machine} with {made.cpu}", f"GPU architecture {made.gpu}"]
+    parity = (
+        "fails; the bundle was kept with --allow-mismatch" if manifest.mismatch else f"{len(manifest.parity)} rows pass"
+    )
+    found = [
+        Finding("files", True, f"{len(manifest.files)}, all as the manifest says"),
+        Finding("made with", True, ", ".join(versions if made.onnxruntime else versions[:1])),
+        Finding("made on", True, ", ".join(places if made.gpu else places[:1])),
+        Finding("parity there", not manifest.mismatch, parity, "convert again"),
+    ]
+    preferred = choose_target(manifest, None, folder)
+    errors: dict[str, FuseconvError] = {}
+    for target in sorted(manifest.targets):
+        try:
+            check_target(folder, manifest, target)
+        except FuseconvError as error:
+            errors[target] = error
+            found.append(Finding(target, False, error.what, error.fix, needed=target == preferred))
+        else:
+            found.append(
+                Finding(target, True, "can be loaded" + (", and is unless another is named" * (target == preferred)))
+            )
+    if preferred not in errors:
+        return found, None
+    first, others = errors[preferred], [target for target in sorted(manifest.targets) if target not in errors]
+    what = f"the target {preferred}, which is loaded unless another is named, cannot be: {first.what}"
+    fix = first.fix + (f", or load the target {others[0]}, which can be" if others else "")
+    return found, type(first)(what, where=first.where, fix=fix)
+
+
+def _torch() -> Finding:
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    oldest = ".".join(map(str, TORCH_OLDEST))
+    return Finding("torch", version >= TORCH_OLDEST, torch.__version__, f"install torch {oldest} or newer", needed=True)
+
+
+def _library(name: str, device: str, fix: str) -> Finding:
+    try:
+        paths = ops.library_paths(device)
+    except FuseconvError as error:
+        return Finding(name, False, error.what, error.fix or fix, needed=True)
+    return Finding(name, True, ", ".join(path.name for path in paths))
+
+
+def _plugin(device: str) -> Finding:
+    name = f"ONNX Runtime plugin, {device}"
+    try:
+        return Finding(name, True, library.plugin_path(device).name)
+    except FuseconvError as error:
+        return Finding(name, False, "not built", f"the target onnx-plugin needs it: {error.fix}")
+
+
+def _gpu() -> Finding:
+    if not torch.cuda.is_available():
+        built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch is a CPU build"
+        return Finding("gpu", False, f"none: {built}", "only --device cuda needs one")
+    properties = torch.cuda.get_device_properties(0)
+    capability = f"sm_{properties.major}{properties.minor}"
+    return Finding("gpu", True, f"{properties.name}, {capability}, CUDA {torch.version.cuda}")
+
+
+def _compiler() -> Finding:
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    name = "C++ compiler"
+    if compiler is None:
+        return Finding(name, False, "none", "AOTInductor needs one to convert: apt-get install g++")
+    command = [*compiler.split(), "--version"]
+    if shutil.which(command[0]) is None:
+        return Finding(name, False, f"{command[0]} is not there", "set CXX to a working compiler")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the user's own CXX
+    first = done.stdout.splitlines()[0] if done.stdout else f"{compiler} prints no version"
+    return Finding(name, done.returncode == 0, first, "set CXX to a working compiler")
+
+
+def _package(package: str, purpose: str, fix: str) -> Finding:
+    try:
+        return Finding(package, True, importlib.metadata.version(package))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(package, False, "not installed", f"{purpose} needs it: {fix}")
+
+
+def _onnxruntime() -> Finding:
+    try:
+        onnx_session.check_installed("cpu")
+    except UnsupportedError as error:
+        return Finding("onnxruntime", False, error.what, error.fix)
+    import onnxruntime
+
+    providers: Callable[[], list[str]] = onnxruntime.get_available_providers
+    names = ", ".join(name.removesuffix("ExecutionProvider") for name in providers())
+    return Finding("onnxruntime", True, f"{onnxruntime.__version__}, {names}")
+
+
+def _cpp_runtime() -> Finding:
+    name = "C++ runtime"
+    try:
+        program = cpp.find()
+        if program is None:
+            cpp.check_buildable()
+            return Finding(name, False, "not built", cpp.HOW_TO_BUILD)
+        versions = cpp.versions(program)
+    except FuseconvError as error:
+        return Finding(name, False, error.what, error.fix)
+    return Finding(name, True, ", ".join([str(program), *(f"{name} {version}" for name, version in versions.items())]))

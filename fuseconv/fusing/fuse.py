@@ -1,0 +1,116 @@
+"""`fuse`: a model to a fused module in this process, which trains as the model does. No file is written."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph
+
+from fuseconv.capture.errors import explain_call
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import UsageError
+from fuseconv.fusing.module import Fused
+from fuseconv.fusing.trial import check_against, check_sizes
+from fuseconv.graph.op_aliases import name_ops_once
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Plan
+from fuseconv.program.captured import Program
+from fuseconv.program.quiet import quiet_torch
+from fuseconv.proof.checked import checked_plan
+from fuseconv.rulebook.own_rules import load_rules
+
+
+def fuse(
+    model: nn.Module,
+    example_inputs: Tensor | Sequence[Any] | Mapping[str, Any],
+    rules: str | Path | None = None,
+    backend: str | None = None,
+    *,
+    dynamic_shapes: Any = None,
+) -> Fused:
+    """Returns a module that computes what `model` computes, with fused ops, and trains as it does.
+
+    It holds the model's own parameters and buffers, under their names: an optimizer that has them goes on, a state dict
+    loads, and training either of the two trains both. Only rules that keep every gradient and read no value that may
+    change are applied, each at those sites where it computes what it replaces: a warning names the others. The result
+    is compared with the model, in outputs, gradients and buffers, before it is returned.
+
+    What the graph was captured with is part of it: the model's mode, train or eval; dtypes, devices and sizes; the
+    autocast under which `fuse` is called. Fuse once more for another; both share the parameters.
+
+    Args:
+        model: a module; it is not changed.
+        example_inputs: what it is called with: a tensor, a sequence of positional arguments, or a mapping of keywords.
+        rules: a rule file or folder; by default the rules that come with fuseconv.
+        backend: for the ops that have several on CUDA, as `linear_act`: the one to use. By default each chooses.
+        dynamic_shapes: which sizes may vary, as `torch.export.export` takes it; by default none.
+
+    Raises:
+        ParityError: the fused module does not compute what the model computes.
+        RuleError: a rule file is wrong.
+        UnsupportedError: the model cannot be captured.
+        UsageError: the model does not accept the inputs, or no fused op has a `backend`.
+    """
+    args, kwargs = _call(example_inputs)
+    known = load_rules(rules)
+    program = _capture(model, args, kwargs, dynamic_shapes)
+    check_sizes(model, program, Fused(model, program, Plan(())), args, kwargs)
+    chosen = checked_plan(program, known, device=program.contract.device, targets=["export"])
+    for miss in chosen.rejected:
+        warnings.warn(f"rule {miss.rule} at {miss.node} is left out: {miss.reason}", stacklevel=2)
+    fused = _fused(model, program, chosen, backend)
+    # What draws other numbers than the model was judged site by site; for the whole the model's own ops draw them.
+    proved = chosen.drawing_the_same()
+    check_against(model, program, fused if proved == chosen else _fused(model, program, proved, backend), args, kwargs)
+    return fused
+
+
+def _call(example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example_inputs, Tensor):
+        return (example_inputs,), {}
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
+    return tuple(example_inputs), {}
+
+
+def _capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Program:
+    """Captures a model in its own mode, with gradients, under the autocast that is on."""
+    try:
+        with torch.enable_grad(), quiet_torch():
+            exported = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    except Exception as error:
+        raise explain_call(error, model, args, kwargs) from error
+    name_ops_once(exported)
+    tensors = [*model.parameters(), *torch.utils._pytree.tree_leaves((args, kwargs))]
+    device = next((tensor.device.type for tensor in tensors if isinstance(tensor, Tensor)), "cpu")
+    return Program(exported, Contract((), (), device), args, trainable=True)
+
+
+def _fused(model: nn.Module, program: Program, chosen: Plan, backend: str | None) -> Fused:
+    rewritten = rewrite(program, chosen)
+    if backend is not None:
+        _choose(rewritten.exported.graph, backend)
+        rewritten.exported.graph_module.recompile()
+    return Fused(model, rewritten, chosen)
+
+
+def _choose(graph: Graph, backend: str) -> None:
+    """Gives every op that has one the `backend` argument."""
+    having = [
+        node
+        for node in graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload)
+        and node.target.namespace == "fuseconv"
+        and any(argument.name == "backend" for argument in node.target._schema.arguments)
+    ]
+    if not having:
+        raise UsageError(
+            f"no op of the fused graph has a backend to set to {backend}", where="backend", fix="leave it out"
+        )
+    for node in having:
+        node.update_kwarg("backend", backend)

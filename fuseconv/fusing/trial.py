@@ -1,0 +1,185 @@
+"""A fused module against its model: outputs, gradients and buffers, each judged as `tolerance` judges any output.
+
+The truth is the captured graph in float64. Random ops draw the same numbers in all three runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export.graph_signature import InputKind
+from torch.func import functional_call
+from torch.utils import _pytree as pytree
+
+from fuseconv.capture.agreement import difference
+from fuseconv.errors import ContractError, ParityError, UnsupportedError, is_out_of_memory
+from fuseconv.fusing.module import Fused
+from fuseconv.numerics.tolerance import Row, compare, incomparable
+from fuseconv.numerics.truth import interpret_in_float64
+from fuseconv.program.captured import Program
+from fuseconv.proof.difference import cotangents, same_draws
+from fuseconv.proof.resized import resized
+
+Outcome = Mapping[str, Tensor]
+"""What a run gave, by name: outputs, gradients, buffers after it."""
+
+Call = Callable[[dict[str, Tensor], list[Any]], list[Any]]
+"""(buffers, leaves of the inputs) to the leaves of the outputs; buffers are written in place."""
+
+
+def check_against(
+    model: nn.Module, program: Program, fused: Fused, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Proves a fused module on its example inputs.
+
+    Args:
+        model: the original.
+        program: what was captured of it.
+        fused: the module to prove.
+        args: the example inputs by position.
+        kwargs: those by keyword.
+
+    Raises:
+        ParityError: an output, a gradient or a buffer is not what the model gives.
+    """
+    inputs, spec = pytree.tree_flatten((args, dict(kwargs)))
+
+    def calling(module: nn.Module) -> Call:
+        def call(buffers: dict[str, Tensor], leaves: list[Any]) -> list[Any]:
+            given, keywords = pytree.tree_unflatten(leaves, spec)
+            return pytree.tree_leaves(functional_call(module, buffers, given, keywords))
+
+        return call
+
+    original = _run(calling(model), model, inputs)
+    actual = _run(calling(fused), model, inputs)
+    truth = _run_in_float64(model, program, inputs)
+    rows = {name: _judge(name, actual, original, truth) for name in original}
+    if failing := {name: row for name, row in rows.items() if not row.ok}:
+        name, row = next(iter(failing.items()))
+        rules = ", ".join(fused.plan.counts()) or "none"
+        raise ParityError(
+            f"{len(failing)} of {len(rows)} values differ; first: {name}: {row.reason}",
+            where=f"the rules applied: {rules}",
+            fix="give `rules` without the one that is wrong",
+        )
+
+
+def check_sizes(
+    model: nn.Module, program: Program, captured: Fused, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Proves that what was captured is the model at other sizes too: where torch.export takes them for granted.
+
+    Sizes that the graph or the model itself refuses when it is called are left out.
+
+    Args:
+        model: the original.
+        program: what was captured of it.
+        captured: the same as a module, with nothing fused.
+        args: the example inputs by position.
+        kwargs: those by keyword.
+
+    Raises:
+        UnsupportedError: at some sizes it is not.
+    """
+    inputs, spec = pytree.tree_flatten((args, dict(kwargs)))
+
+    def call(module: nn.Module, leaves: list[Any]) -> list[Tensor]:
+        buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        given, keywords = pytree.tree_unflatten([_written(leaf) for leaf in leaves], spec)
+        with same_draws(), torch.no_grad():
+            outputs = pytree.tree_leaves(functional_call(module, buffers, given, keywords))
+        return [*(value for value in outputs if isinstance(value, Tensor)), *buffers.values()]
+
+    for sizes, leaves in resized(model, program.exported, inputs):
+        try:
+            found = call(captured, leaves)
+        except ContractError:
+            continue
+        try:
+            original = call(model, leaves)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            continue
+        names = [f"output {at}" for at in range(len(original))]
+        truth = [value.to(torch.float64) if value.is_floating_point() else value for value in found]
+        if reason := difference(original, found, names, truth):
+            raise UnsupportedError(
+                f"the model changes with its sizes, and one of its ways was captured: called with {sizes}: {reason}",
+                where=type(model).__name__,
+                fix="leave these sizes out: torch.export.Dim(name, min=2) in `dynamic_shapes`, or a fixed size",
+            )
+
+
+def _judge(name: str, actual: Outcome, original: Outcome, truth: Outcome) -> Row:
+    if name not in actual:
+        return incomparable("the fused module has none")
+    return compare(actual[name], original[name], truth[name])
+
+
+def _run(call: Call, model: nn.Module, inputs: list[Any]) -> Outcome:
+    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    leaves = [_input(value, None) for value in inputs]
+    with same_draws(), torch.enable_grad():
+        outputs = call(buffers, [_written(leaf) for leaf in leaves])
+        return _outcome(outputs, buffers, dict(model.named_parameters()), leaves)
+
+
+def _run_in_float64(model: nn.Module, program: Program, inputs: list[Any]) -> Outcome:
+    exported = program.exported
+    tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    wide = {id(tensor): _wide(tensor).requires_grad_(tensor.requires_grad) for tensor in tensors.values()}
+    leaves = [_input(value, torch.float64) for value in inputs]
+    states: list[Any] = []
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind == InputKind.CONSTANT_TENSOR:
+            states.append(exported.constants[str(spec.target)])
+        elif spec.kind != InputKind.USER_INPUT:
+            states.append(wide[id(tensors[str(spec.target)])])
+    with same_draws(), torch.enable_grad(), torch.autocast(program.contract.device, enabled=False):
+        outputs = interpret_in_float64(exported.graph_module, [*states, *map(_written, leaves)])
+        buffers = {name: wide[id(buffer)] for name, buffer in model.named_buffers()}
+        parameters = {name: wide[id(parameter)] for name, parameter in model.named_parameters()}
+        return _outcome(outputs, buffers, parameters, leaves)
+
+
+def _outcome(
+    outputs: list[Any], buffers: Mapping[str, Tensor], parameters: Mapping[str, Tensor], leaves: list[Any]
+) -> Outcome:
+    """Names what a run gave; a gradient that does not exist is zero, as an optimizer takes it."""
+    given = {f"output {at}": value for at, value in enumerate(outputs) if isinstance(value, Tensor)}
+    outcome = {name: value.detach() for name, value in given.items()}
+    outcome |= {f"buffer {name}": buffer for name, buffer in buffers.items()}
+    sources = {f"the gradient of {name}": value for name, value in parameters.items() if value.requires_grad}
+    sources |= {
+        f"the gradient of input {at}": leaf
+        for at, leaf in enumerate(leaves)
+        if isinstance(leaf, Tensor) and leaf.requires_grad
+    }
+    results = [value for value in given.values() if value.requires_grad]
+    if results and sources:
+        grads = torch.autograd.grad(results, list(sources.values()), cotangents(results), allow_unused=True)
+        for (name, source), grad in zip(sources.items(), grads, strict=True):
+            outcome[name] = torch.zeros_like(source, requires_grad=False) if grad is None else grad
+    return outcome
+
+
+def _wide(value: Tensor) -> Tensor:
+    return value.detach().clone().to(torch.float64 if value.is_floating_point() else value.dtype)
+
+
+def _input(value: Any, dtype: torch.dtype | None) -> Any:
+    """Returns a copy of an input; of a floating tensor one to differentiate by."""
+    if not isinstance(value, Tensor):
+        return value
+    copy = value.detach().clone()
+    return copy.to(dtype or copy.dtype).requires_grad_() if copy.is_floating_point() else copy
+
+
+def _written(leaf: Any) -> Any:
+    """Returns what the model may write to."""
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf

@@ -1,0 +1,277 @@
+"""What ops that masks are made of make of the formulas of their operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import sympy
+import torch
+from torch.fx import Node
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from fuseconv.graph.formula import (
+    AtLeastZero,
+    Both,
+    Choice,
+    Either,
+    Formula,
+    Truth,
+    UnknownError,
+    axis,
+    lifted,
+    negated,
+    number,
+    substituted,
+    truth_of,
+    value_of,
+)
+
+
+class Reader(Protocol):
+    """What an op may ask of its operands; see elements.py."""
+
+    def read(self, operand: Any) -> Formula:
+        """Returns the formula of an operand: a node, a number or a symbolic size."""
+
+    def held(self, formula: Formula, dtype: torch.dtype, node: Node) -> Formula:
+        """Returns a formula as a dtype holds it, over the indices of a tensor."""
+
+    def operand(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
+        """Returns the formula of an operand of arithmetic, cast to the dtype that is computed in."""
+
+    def compared(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
+        """Returns the formula of an operand of a comparison, cast to the dtype of both."""
+
+    def bounds(self, value: sympy.Expr, node: Node) -> ValueRanges[Any]:
+        """Returns the least and the greatest a formula may be, over all indices of a tensor and all sizes."""
+
+    def decide(self, truth: Truth, node: Node) -> Truth:
+        """Returns a condition without what is always so, or never."""
+
+
+OpRule: TypeAlias = Callable[[Reader, Node, Mapping[str, Any]], Formula]
+
+
+def shape_of(node: Node) -> list[sympy.Expr]:
+    """Returns the sizes of a tensor as formulas."""
+    return [number(size) for size in node.meta["val"].shape]
+
+
+def _arange(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    del node
+    return lifted(
+        reader.read(given.get("start") or 0), axis(1), lambda start, at: start + at * number(given.get("step") or 1)
+    )
+
+
+def _filled(value: Any) -> OpRule:
+    return lambda reader, node, given: reader.read(_as(node, given["fill_value"] if value is None else value))
+
+
+def _as(node: Node, value: Any) -> Any:
+    return bool(value) if node.meta["val"].dtype == torch.bool else value
+
+
+def _arithmetic(op: Callable[[sympy.Expr, sympy.Expr], sympy.Expr]) -> OpRule:
+    def rule(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+        dtype = node.meta["val"].dtype
+        if dtype == torch.bool:
+            raise UnknownError(node.name)
+        left, right = (reader.operand(given[name], dtype, node) for name in ("self", "other"))
+        scaled = lifted(right, number(given.get("alpha", 1)), lambda a, b: a * b)
+        return lifted(left, reader.held(scaled, dtype, node), op)
+
+    return rule
+
+
+def _comparison(condition: Callable[[sympy.Expr], Truth]) -> OpRule:
+    def rule(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+        operands = [given["self"], given["other"]]
+        dtype = torch.result_type(*(_kind(operand) for operand in operands))
+        left, right = (reader.compared(operand, dtype, node) for operand in operands)
+        difference = lifted(left, right, lambda a, b: a - b)
+        parts = [difference.yes, difference.no] if isinstance(difference, Choice) else [difference]
+        # What is compared is whole, or a number, of which only the sign matters.
+        whole = [sympy.sign(part) if part.is_number else part for part in parts]
+        if not all(part.is_integer for part in whole):
+            raise UnknownError(f"{node.name}, which compares fractions")
+        truths = [condition(part) for part in whole]
+        if isinstance(difference, Choice):
+            yes, no = truths
+            return Either(Both(difference.condition, yes), Both(negated(difference.condition), no))
+        return truths[0]
+
+    return rule
+
+
+def _kind(operand: Any) -> Any:
+    """Returns what an operand's kind is told by: a fake tensor, or a number of that kind."""
+    value = operand.meta["val"] if isinstance(operand, Node) else operand
+    return 1 if isinstance(value, torch.SymInt) else value
+
+
+def _connective(kind: type[Both | Either]) -> OpRule:
+    return lambda reader, _, given: kind(truth_of(reader.read(given["self"])), truth_of(reader.read(given["other"])))
+
+
+def _same(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    formula = reader.read(given["self"])
+    return truth_of(formula) if node.meta["val"].dtype == torch.bool else formula
+
+
+def _not(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    del node
+    return negated(truth_of(reader.read(given["self"])))
+
+
+def _moved(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    """Views that only move axes, or add and remove axes of size 1."""
+    source = given["self"]
+    old, new = shape_of(source), shape_of(node)
+    kept = [at for at, size in enumerate(new) if size != 1]
+    if [size for size in old if size != 1] != [new[at] for at in kept]:
+        raise UnknownError(node.name)
+    places = [at for at, size in enumerate(old) if size != 1]
+    return _renamed(reader.read(source), len(old), places, len(new), kept)
+
+
+def _permuted(order: Callable[[Mapping[str, Any], int], Sequence[int]]) -> OpRule:
+    def rule(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+        rank = node.meta["val"].dim()
+        places = [place % rank for place in order(given, rank)]
+        return _renamed(reader.read(given["self"]), rank, places, rank, range(rank))
+
+    return rule
+
+
+def _renamed(formula: Formula, old: int, places: Sequence[int], new: int, kept: Sequence[int]) -> Formula:
+    """The formula whose axis `kept[i]` is what `places[i]` was."""
+    return substituted(formula, {axis(old - at): axis(new - to) for at, to in zip(places, kept, strict=True)})
+
+
+def _swap(given: Mapping[str, Any], rank: int) -> Sequence[int]:
+    order = list(range(rank))
+    one, other = given.get("dim0", 0), given.get("dim1", 1)
+    order[one], order[other] = order[other], order[one]
+    return order
+
+
+def _sliced(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    rank = node.meta["val"].dim()
+    start = number(given["start"] or 0)
+    if start.is_negative is not False:
+        raise UnknownError(node.name)
+    index = axis(rank - given["dim"] % rank)
+    return substituted(reader.read(given["self"]), {index: start + index * given["step"]})
+
+
+def _gathered(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    """x[i, j, ...] with an index tensor for every axis: their formulas in the place of the axes."""
+    source = given["self"]
+    rank = source.meta["val"].dim()
+    if len(given["indices"]) != rank or any(not isinstance(index, Node) for index in given["indices"]):
+        raise UnknownError(node.name)
+    change = {}
+    for at, index in enumerate(given["indices"]):
+        formula = reader.read(index)
+        whole = index.meta["val"].dtype in (torch.int64, torch.int32)  # of bytes it is a mask
+        if not whole or not isinstance(formula, sympy.Expr) or reader.bounds(formula, node).lower < 0:
+            raise UnknownError(f"{node.name}, by an index that may be negative")
+        change[axis(rank - at)] = formula
+    return substituted(reader.read(source), change)
+
+
+def _chosen(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    if "mask" in given:
+        condition, yes, no = given["mask"], given["value"], given["self"]
+    else:
+        condition, yes, no = given["condition"], given["self"], given["other"]
+    truth, one, other = truth_of(reader.read(condition)), reader.read(yes), reader.read(no)
+    if node.meta["val"].dtype == torch.bool:
+        return Either(Both(truth, truth_of(one)), Both(negated(truth), truth_of(other)))
+    numbers = [value_of(one), value_of(other)]
+    if any(isinstance(number, Choice) for number in numbers):
+        raise UnknownError("a choice of choices")
+    return Choice(truth, *numbers)
+
+
+def _difference(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    """x[i] - x[i - 1] along the last axis, x[-1] being `prepend`; only where both forms agree."""
+    rank = node.meta["val"].dim()
+    if given["n"] != 1 or given["dim"] % rank != rank - 1 or given["append"] is not None or given["prepend"] is None:
+        raise UnknownError(node.name)
+    value, before = reader.read(given["self"]), reader.read(given["prepend"])
+    if (
+        not isinstance(value, sympy.Expr)
+        or not isinstance(before, sympy.Expr)
+        or given["prepend"].meta["val"].shape[-1] != 1
+    ):
+        raise UnknownError(node.name)
+    inner = sympy.expand(value - value.subs(axis(1), axis(1) - 1))
+    if sympy.expand(value.subs(axis(1), 0) - before - inner.subs(axis(1), 0)) != 0:
+        raise UnknownError(node.name)
+    return inner
+
+
+def _summed(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+    """A running sum of what is the same everywhere."""
+    rank = node.meta["val"].dim()
+    value = value_of(reader.read(given["self"]))
+    if isinstance(value, Choice):
+        truth = reader.decide(value.condition, node)
+        value = (value.yes if truth else value.no) if isinstance(truth, bool) else value
+    if not isinstance(value, sympy.Expr) or not value.is_number:
+        raise UnknownError(node.name)
+    return value * (axis(rank - given["dim"] % rank) + 1)
+
+
+def _triangle(upper: bool) -> OpRule:
+    def rule(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
+        beyond = axis(1) - axis(2) - number(given["diagonal"])
+        inside = AtLeastZero(beyond) if upper else AtLeastZero(-beyond)
+        formula = reader.read(given["self"])
+        if node.meta["val"].dtype == torch.bool:
+            return Both(inside, truth_of(formula))
+        value = value_of(formula)
+        if isinstance(value, Choice):
+            raise UnknownError(node.name)
+        return Choice(inside, value, sympy.Integer(0))
+
+    return rule
+
+
+_SAME = "to _to_copy clone contiguous alias detach detach_ lift_fresh_copy expand expand_as type_as"
+_MOVED = "view reshape unsqueeze squeeze flatten _unsafe_view"
+RULES: Mapping[str, OpRule] = {
+    "arange": _arange,
+    **dict.fromkeys(("full", "new_full", "full_like"), _filled(None)),
+    **dict.fromkeys(("ones", "new_ones", "ones_like"), _filled(1)),
+    **dict.fromkeys(("zeros", "new_zeros", "zeros_like"), _filled(0)),
+    "scalar_tensor": lambda reader, node, given: reader.read(_as(node, given["s"])),
+    "add": _arithmetic(lambda a, b: a + b),
+    "sub": _arithmetic(lambda a, b: a - b),
+    "rsub": _arithmetic(lambda a, b: b - a),
+    "mul": _arithmetic(lambda a, b: a * b),
+    "ge": _comparison(AtLeastZero),
+    "gt": _comparison(lambda e: AtLeastZero(e - 1)),
+    "le": _comparison(lambda e: AtLeastZero(-e)),
+    "lt": _comparison(lambda e: AtLeastZero(-e - 1)),
+    "eq": _comparison(lambda e: Both(AtLeastZero(e), AtLeastZero(-e))),
+    "ne": _comparison(lambda e: Either(AtLeastZero(e - 1), AtLeastZero(-e - 1))),
+    **dict.fromkeys(("__and__", "bitwise_and", "logical_and"), _connective(Both)),
+    **dict.fromkeys(("__or__", "bitwise_or", "logical_or"), _connective(Either)),
+    **dict.fromkeys(("logical_not", "bitwise_not"), _not),
+    **dict.fromkeys(_SAME.split(), _same),
+    **dict.fromkeys(_MOVED.split(), _moved),
+    **dict.fromkeys(("transpose", "t"), _permuted(_swap)),
+    "permute": _permuted(lambda given, _: given["dims"]),
+    "slice": _sliced,
+    "index": _gathered,
+    **dict.fromkeys(("where", "masked_fill"), _chosen),
+    "diff": _difference,
+    "cumsum": _summed,
+    "tril": _triangle(upper=False),
+    "triu": _triangle(upper=True),
+}
+"""The rule of each op, by its name in the aten namespace."""

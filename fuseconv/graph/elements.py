@@ -1,0 +1,189 @@
+"""What each element of a computed tensor is, as a formula of its indices, for every size at once.
+
+Masks are made of arange, comparisons, `and`, views and gathers. Followed from the mask back to those, an element
+becomes a formula such as `d1 <= d2`, where `d1` counts along the last axis and `d2` along the one before. A comparison
+is decided when its bounds, over all indices and all declared sizes, decide it; what is left is the mask's rule. Every
+formula on the way must be what the dtype of its tensor holds exactly (exact.py); else there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch.fx import Node
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from fuseconv.graph.element_ops import RULES, shape_of
+from fuseconv.graph.exact import bounds, held
+from fuseconv.graph.formula import (
+    AtLeastZero,
+    Both,
+    Choice,
+    Either,
+    Formula,
+    Truth,
+    UnknownError,
+    axis,
+    number,
+    substituted,
+    truth_of,
+    value_of,
+)
+from fuseconv.graph.nodes import arguments, is_call
+
+MAX_NODES = 400
+"""The most nodes that a formula may come from."""
+
+
+def elements(
+    node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
+) -> Formula:
+    """Returns the formula of a tensor's elements, decided as far as it can be.
+
+    Args:
+        node: what computes the tensor.
+        ranges: symbolic size to the range declared for it.
+        constant: node to the tensor it stands for, or None.
+        is_written: whether a node's memory is written in place.
+
+    Raises:
+        UnknownError: there is none.
+    """
+    reader = _Reader(ranges, constant, is_written)
+    formula = reader.read(node)
+    if isinstance(formula, Choice):
+        condition = reader.decide(formula.condition, node)
+        return (
+            Choice(condition, formula.yes, formula.no)
+            if not isinstance(condition, bool)
+            else (formula.yes if condition else formula.no)
+        )
+    return formula if isinstance(formula, sympy.Expr) else reader.decide(formula, node)
+
+
+def leaves_some(
+    node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
+) -> bool:
+    """Whether no row of a bool tensor, along its last axis, is all true: its first element, its last or its own is not.
+
+    Args:
+        node: what computes the tensor.
+        ranges: as `elements` takes them, and the others too.
+        constant: as above.
+        is_written: as above.
+
+    Raises:
+        UnknownError: the tensor's elements have no formula.
+    """
+    tensor = constant(node)
+    if tensor is not None:
+        return not bool(tensor.bool().all(-1).any())
+    reader = _Reader(ranges, constant, is_written)
+    truth, sizes = truth_of(reader.read(node)), shape_of(node)
+    own = [axis(2)] if sizes[-1:] == sizes[-2:-1] else []
+    places = (sympy.Integer(0), sizes[-1] - 1, *own)
+    rows = (truth_of(substituted(truth, {axis(1): place})) for place in places)
+    return any(reader.decide(row, node) is False for row in rows)
+
+
+class _Reader:
+    """Follows one tensor back to what its elements are."""
+
+    def __init__(
+        self, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
+    ) -> None:
+        self.ranges = ranges
+        self.constant = constant
+        self.is_written = is_written
+        self.known: dict[Node, Formula] = {}
+
+    def read(self, operand: Any) -> Formula:
+        """Returns the formula of an operand: a node, a number or a symbolic size."""
+        if not isinstance(operand, Node):
+            return operand if isinstance(operand, bool) else number(operand)
+        if isinstance(operand.meta.get("val"), torch.SymInt | int):
+            return number(operand.meta["val"])
+        if operand not in self.known:
+            if len(self.known) > MAX_NODES:
+                raise UnknownError(operand.name)
+            if self.is_written(operand):
+                raise UnknownError(f"{operand.name}, which is written in place")
+            tensor = self.constant(operand)
+            self.known[operand] = _constant(tensor) if tensor is not None else self.call(operand)
+        return self.known[operand]
+
+    def call(self, node: Node) -> Formula:
+        """Returns the formula of what an op computes."""
+        if not is_call(node):
+            raise UnknownError(node.name)
+        name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]  # is_call has checked it
+        rule = RULES.get(name)
+        if rule is None:
+            raise UnknownError(f"{node.name}, which calls {node.target}")
+        formula = self.held(rule(self, node, arguments(node)), node.meta["val"].dtype, node)
+        single = [at for at, size in enumerate(reversed(shape_of(node)), 1) if size == 1]
+        return substituted(formula, {axis(at): sympy.Integer(0) for at in single})
+
+    def bounds(self, value: sympy.Expr, node: Node) -> ValueRanges[Any]:
+        """Returns the least and the greatest a formula may be, over all indices of a tensor and all sizes."""
+        return bounds(value, shape_of(node), self.ranges)
+
+    def held(self, formula: Formula, dtype: torch.dtype, node: Node) -> Formula:
+        """Returns a formula as a dtype holds it, over the indices of a tensor; see exact.py."""
+        return held(formula, dtype, lambda value: self.bounds(value, node))
+
+    def operand(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
+        """Returns the formula of an operand of arithmetic: of a tensor, cast to the dtype that is computed in."""
+        formula = self.read(operand)
+        # Kernels of 16 bits compute with numbers of 32, to which a Python number is rounded.
+        narrow = dtype.is_floating_point and dtype.itemsize < 4 and not isinstance(operand, Node)
+        return self.held(formula, torch.float32 if narrow else dtype, node)
+
+    def compared(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
+        """Returns the formula of an operand of a comparison, cast to the dtype of both; a Python number as it is."""
+        formula = self.read(operand)
+        cast = self.held(formula, dtype, node)
+        if not isinstance(operand, Node) and cast != formula:
+            raise UnknownError(f"{node.name}, which compares with {formula}, a number that {dtype} rounds")
+        return cast
+
+    def decide(self, truth: Truth, node: Node) -> Truth:
+        """Returns a condition without what is always so, or never."""
+        if isinstance(truth, AtLeastZero):
+            bounds = self.bounds(truth.value, node)
+            if bounds.lower >= 0:
+                return True
+            return False if bounds.upper < 0 else AtLeastZero(sympy.expand(truth.value).primitive()[1])
+        if isinstance(truth, Both | Either):
+            left, right = self.decide(truth.left, node), self.decide(truth.right, node)
+            absorbing = isinstance(truth, Either)
+            if left is absorbing or right is absorbing:
+                return absorbing
+            if isinstance(left, bool):
+                return right
+            if isinstance(right, bool) or left == right:
+                return left
+            return type(truth)(left, right)
+        return truth
+
+
+def _constant(tensor: torch.Tensor) -> Formula:
+    """The formula of a constant: one value, or two, of which one fills the lower triangle of the last two axes."""
+    values = torch.unique(tensor)
+    if values.numel() == 1:
+        value = _python(values[0])
+        return bool(value) if tensor.dtype == torch.bool else value
+    if values.numel() == 2 and tensor.dim() >= 2:
+        inside = torch.ones(tensor.shape[-2:], dtype=torch.bool, device=tensor.device).tril()
+        for one, other in (values, values.flip(0)):
+            if torch.equal(tensor == one, inside.expand(tensor.shape)):
+                low = Choice(AtLeastZero(axis(2) - axis(1)), value_of(_python(one)), value_of(_python(other)))
+                return truth_of(low) if tensor.dtype == torch.bool else low
+    raise UnknownError("a constant of many values")
+
+
+def _python(value: torch.Tensor) -> sympy.Expr:
+    return number(float(value) if value.is_floating_point() else int(value))

@@ -1,0 +1,108 @@
+"""Formulas as a dtype holds them: integers wrap and floats round, so that a formula holds within bounds alone.
+
+A formula of indices is written in the numbers of mathematics; a program computes in those of a dtype. The two agree
+where every value, at every index and at every declared size, is one that the dtype represents exactly. A number that
+depends on nothing is rounded as the dtype rounds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+from fuseconv.graph.formula import (
+    Choice,
+    Formula,
+    UnknownError,
+    axis,
+    number,
+)
+
+GREATEST_SIZE = 2**48
+"""No tensor has more elements along an axis, whatever its range says: no address space holds them."""
+
+
+def bounds(value: sympy.Expr, sizes: Sequence[sympy.Expr], ranges: Mapping[Any, Any]) -> ValueRanges[Any]:
+    """Returns the least and the greatest that a formula may be, over all indices of a tensor and all sizes.
+
+    Args:
+        value: the formula.
+        sizes: the tensor's shape, as formulas.
+        ranges: symbolic size to the range declared for it.
+
+    Raises:
+        UnknownError: the formula is not linear in the indices.
+    """
+    least, most = sympy.expand(value), sympy.expand(value)
+    for at, size in enumerate(reversed(sizes), 1):
+        index, last = axis(at), size - 1
+        slope = least.coeff(index, 1)
+        if not slope.is_number or sympy.expand(least - slope * index).has(index):
+            raise UnknownError(f"{value} is not linear in its indices")
+        least = sympy.expand(least.subs(index, 0 if slope >= 0 else last))
+        most = sympy.expand(most.subs(index, last if slope >= 0 else 0))
+    symbols = {symbol: ranges.get(symbol, ValueRanges(0, int_oo)) for symbol in least.free_symbols | most.free_symbols}
+    known = {symbol: ValueRanges(found.lower, min(found.upper, GREATEST_SIZE)) for symbol, found in symbols.items()}
+    return ValueRanges(bound_sympy(least, known).lower, bound_sympy(most, known).upper)
+
+
+def held(formula: Formula, dtype: torch.dtype, bounds_of: Callable[[sympy.Expr], ValueRanges[Any]]) -> Formula:
+    """Returns a formula as a dtype holds it.
+
+    Args:
+        formula: what the elements are in the numbers of mathematics; a condition is 0 or 1, which every dtype holds.
+        dtype: the dtype that they are computed in.
+        bounds_of: the bounds of a formula over all indices and all sizes.
+
+    Raises:
+        UnknownError: some value of it wraps or is rounded in that dtype.
+    """
+    if isinstance(formula, Choice):
+        yes, no = (_held(value, dtype, bounds_of) for value in (formula.yes, formula.no))
+        return Choice(formula.condition, yes, no)
+    return _held(formula, dtype, bounds_of) if isinstance(formula, sympy.Expr) and dtype != torch.bool else formula
+
+
+def _held(value: sympy.Expr, dtype: torch.dtype, bounds_of: Callable[[sympy.Expr], ValueRanges[Any]]) -> sympy.Expr:
+    if value.is_number:
+        return rounded(value, dtype)
+    found, (low, high) = bounds_of(value), exact_range(dtype)
+    if not value.is_integer or found.lower < low or found.upper > high:
+        raise UnknownError(f"{value}, from {found.lower} to {found.upper}, which {dtype} does not hold exactly")
+    return value
+
+
+def rounded(value: sympy.Expr, dtype: torch.dtype) -> sympy.Expr:
+    """Returns a number as a dtype rounds it.
+
+    Raises:
+        UnknownError: an integer dtype does not hold it.
+    """
+    if not dtype.is_floating_point:
+        low, high = exact_range(dtype)
+        if not value.is_integer or not low <= value <= high:
+            raise UnknownError(f"{value}, which {dtype} does not hold")
+        return value
+    if value.is_integer and abs(value) <= exact_range(dtype)[1]:
+        return value
+    return number(float(torch.tensor(float(value), dtype=torch.float64).to(dtype)))
+
+
+def exact_range(dtype: torch.dtype) -> tuple[int, int]:
+    """Returns the least and the greatest integer between which a dtype holds every integer.
+
+    Raises:
+        UnknownError: it is a complex dtype.
+    """
+    if dtype.is_complex:
+        raise UnknownError(f"numbers of {dtype}")
+    if dtype.is_floating_point:
+        greatest = int(2 / torch.finfo(dtype).eps)
+        return -greatest, greatest
+    limits = torch.iinfo(dtype)
+    return limits.min, limits.max

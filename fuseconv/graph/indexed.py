@@ -1,0 +1,70 @@
+"""What a node of whole numbers indexes: the sizes of the tables from which its users take rows by it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from fuseconv.graph.nodes import arguments
+
+_KEEPS_VALUES = frozenset(
+    {
+        *("aten::alias", "aten::clone", "aten::contiguous", "aten::expand", "aten::flatten", "aten::permute"),
+        *("aten::reshape", "aten::select", "aten::slice", "aten::squeeze", "aten::t", "aten::to", "aten::transpose"),
+        *("aten::unsqueeze", "aten::view", "aten::view_as", "aten::expand_as", "aten::repeat", "aten::unflatten"),
+        *("aten::_to_copy", "aten::chunk", "aten::split", "aten::unbind", "aten::detach"),
+    }
+)
+
+
+def indexed_sizes(index: torch.fx.Node) -> Iterator[Any]:
+    """Yields the size of each axis that a node, or a rearrangement of it, indexes; an int, or a symbol's."""
+    for user in index.users:
+        schema = getattr(user.target, "_schema", None)
+        name = schema.name if schema is not None else ""
+        if name in _TABLES:
+            given = arguments(user)
+            yield from (size for which, size in _TABLES[name](given) if which is index)
+        elif name in _KEEPS_VALUES or (schema is None and user.op == "call_function"):  # an item of a list of views
+            yield from indexed_sizes(user)
+
+
+def _size(table: Any, axis: int) -> Any:
+    shape = table.meta["val"].shape
+    return shape[axis] if shape else 1
+
+
+def _rows(table: str, index: str) -> Callable[[Any], list[tuple[Any, Any]]]:
+    return lambda given: [(given[index], _size(given[table], 0))]
+
+
+def _along(given: Any) -> list[tuple[Any, Any]]:
+    return [(given["index"], _size(given["self"], given["dim"]))]
+
+
+def _several(given: Any) -> list[tuple[Any, Any]]:
+    return [(index, _size(given["self"], axis)) for axis, index in enumerate(given["indices"]) if index is not None]
+
+
+_TABLES: dict[str, Callable[[Any], list[tuple[Any, Any]]]] = {
+    "aten::embedding": _rows("weight", "indices"),
+    "aten::embedding_bag": _rows("weight", "indices"),
+    **dict.fromkeys(
+        (
+            "aten::index_select",
+            "aten::gather",
+            "aten::scatter",
+            "aten::scatter_add",
+            "aten::index_add",
+            "aten::index_copy",
+        ),
+        _along,
+    ),
+    "aten::index": _several,
+    "aten::take": lambda given: [(given["index"], math.prod(given["self"].meta["val"].shape))],
+    "aten::one_hot": lambda given: [(given["self"], given["num_classes"])] if given["num_classes"] > 0 else [],
+}
+"""Ops that take rows of a table by whole numbers, to pairs of what indexes and the size that it must stay below."""

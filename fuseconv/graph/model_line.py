@@ -1,0 +1,42 @@
+"""The line of a model where something happened: not torch's, not Python's, not fuseconv's."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+_PACKAGE = Path(__file__).parents[1]
+_NOT_THE_MODEL = (
+    str(Path(torch.__file__).parent),
+    str(_PACKAGE),
+    sysconfig.get_path("stdlib") + "/",
+    "<",
+)
+_CALLERS = frozenset(str(_PACKAGE / name) for name in ("capture/capture.py", "fusing/fuse.py", "program/original.py"))
+_MODEL_IN_STDLIB = "site-packages"
+
+
+def model_line(error: BaseException) -> str | None:
+    """Returns the line of the model that raised an error; None where it has none."""
+    return innermost(traceback.extract_tb(error.__traceback__))
+
+
+def innermost(frames: Iterable[traceback.FrameSummary]) -> str | None:
+    """Returns the innermost line that belongs to the model, and neither to torch, to Python nor to fuseconv.
+
+    What called the exporter is not looked at: the graph of an archive has no lines.
+    """
+    for frame in reversed(list(frames)):
+        if frame.filename in _CALLERS:
+            return None
+        ours = not frame.filename.startswith(_NOT_THE_MODEL) or (
+            _MODEL_IN_STDLIB in frame.filename and not frame.filename.startswith(_NOT_THE_MODEL[:2])
+        )
+        if ours and frame.name != "<module>":
+            code = f": {frame.line}" if frame.line else ""
+            return f"{frame.filename}:{frame.lineno} in {frame.name}{code}"
+    return None

@@ -1,0 +1,108 @@
+"""How the nodes of a graph are read: what they call, on what, and where the model wrote them."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from fuseconv.graph.op_aliases import canonical
+from fuseconv.untrusted.permitted import lookup, refusal
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def is_call(node: Any) -> bool:
+    """Whether a node calls an op of torch.ops."""
+    return isinstance(node, Node) and node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+
+
+def is_getitem(node: Any) -> bool:
+    """Whether a node takes one result of an op that has several."""
+    return isinstance(node, Node) and node.op == "call_function" and node.target is operator.getitem
+
+
+def op_name(target: Any) -> str:
+    """Returns an op as rules write it: `aten.gelu.default`."""
+    return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+
+
+def find_op(name: str) -> torch._ops.OpOverload | None:
+    """Returns the op that a rule, an example or a plan names.
+
+    None where there is none, where it is not permitted, and for another name of an op, which no captured program has.
+    """
+    op = lookup(name)
+    return None if op is None or refusal(op) or canonical(op) is not op else op
+
+
+def why_no_op(name: str) -> str:
+    """Says of a name why `find_op` returns nothing."""
+    op = lookup(name)
+    if op is None:
+        return f"unknown op {name}"
+    if canonical(op) is not op:
+        return f"{name} is an alias: captured programs call {canonical(op)}"
+    return f"the op {name} may not be named: {refusal(op)}"
+
+
+def is_returned(node: Node) -> bool:
+    """Whether a node is an output of the program."""
+    return any(user.op == "output" for user in node.users)
+
+
+def is_repeatable(op: torch._ops.OpOverload, value: Any) -> bool:
+    """Whether an op gives the same on the same arguments, and writes nothing.
+
+    Args:
+        op: the op.
+        value: what it gives, on fake tensors: sizes that the data decides are of one call alone.
+    """
+    draws = torch.Tag.nondeterministic_seeded in op.tags
+    return not op._schema.is_mutable and not draws and not free_unbacked_symbols(value)
+
+
+def arguments(node: Node) -> dict[str, Any]:
+    """Returns every argument of an op call by its schema name, defaults filled in."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    values = {}
+    for at, argument in enumerate(node.target._schema.arguments):
+        if not argument.kwarg_only and at < len(node.args):
+            values[argument.name] = node.args[at]
+        elif argument.name in node.kwargs:
+            values[argument.name] = node.kwargs[argument.name]
+        else:
+            values[argument.name] = argument.default_value
+    return values
+
+
+def nodes_in(value: Any) -> Iterator[Node]:
+    """Yields the nodes in an argument, lists included."""
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from nodes_in(item)
+
+
+def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
+    """Returns the argument with every node in it changed."""
+    if isinstance(value, Node):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return [map_nodes(item, change) for item in value]
+    return value
+
+
+def source_line(node: Node) -> str:
+    """Returns the model's own innermost source line for a node, `file:line in function`; empty where none is known."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
+    return "{}:{} in {}".format(*own[-1]) if own else ""

@@ -1,0 +1,124 @@
+"""One target in a process of its own: what it takes from nothing to the first result, in time and in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from fuseconv.errors import UpstreamError
+from fuseconv.runtime.model import load
+
+_STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """What a first call costs.
+
+    Attributes:
+        seconds: from the start of the process to the loaded model: Python, torch, the bundle.
+        load_seconds: of those, what `load` takes: checksums, libraries, the artifact.
+        first_call_ms: the first call, in milliseconds.
+        memory: by how many bytes loading and the first call raise the process's peak; None where Linux does not tell.
+        device_memory: how many bytes of the GPU they take, None on a CPU.
+    """
+
+    seconds: float
+    load_seconds: float
+    first_call_ms: float
+    memory: int | None
+    device_memory: int | None
+
+
+def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> ColdStart:
+    """Loads a target in a new process and calls it once.
+
+    Args:
+        bundle: the folder.
+        target: one that the bundle has.
+        inputs: one tensor per contract input.
+
+    Raises:
+        UpstreamError: the process failed.
+    """
+    package_root = str(Path(__file__).resolve().parents[2])
+    search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
+    with tempfile.TemporaryDirectory() as scratch:
+        given, told = Path(scratch, "inputs.pt"), Path(scratch, "cold_start.json")
+        torch.save([tensor.cpu() for tensor in inputs], given)
+        command = [sys.executable, "-P", "-m", "fuseconv.measure.cold_start", str(bundle.absolute()), target]
+        done = subprocess.run(  # noqa: S603 - our own module under the running interpreter
+            [*command, str(given), str(told), repr(time.time())],
+            env={**os.environ, "PYTHONPATH": search_path},
+            cwd=scratch,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode != 0:
+            last = "\n".join(done.stderr.splitlines()[-3:])
+            raise UpstreamError(
+                f"a new process failed to load and call the target {target} (exit {done.returncode}): {last}",
+                where=str(bundle),
+                fix="run it again with the memory of other processes freed, or leave the target out",
+            )
+        return ColdStart(**json.loads(told.read_text()))
+
+
+def main(bundle: str, target: str, given: str, told: str, started: str) -> None:
+    """Writes to the file `told` what a cold start takes, in the process that is the one measured.
+
+    Args:
+        bundle: the folder.
+        target: one that it has.
+        given: a file with the inputs, in order.
+        told: the file to write.
+        started: when the process was asked for, in seconds since the epoch.
+    """
+    inputs = torch.load(given, weights_only=True)
+    before, begin = _peak(), time.time()
+    model = load(bundle, target, cuda_graphs=False)
+    loaded = time.time()
+    inputs = [tensor.to(model.device) for tensor in inputs]
+    start = time.perf_counter()
+    model(*inputs)
+    on_gpu = model.device == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize()
+    first_call_ms = (time.perf_counter() - start) * 1e3
+    after = _peak()
+    found = ColdStart(
+        loaded - float(started),
+        loaded - begin,
+        first_call_ms,
+        None if before is None or after is None else after - before,
+        _device_memory() if on_gpu else None,
+    )
+    Path(told).write_text(json.dumps(asdict(found)))
+
+
+def _device_memory() -> int:
+    """All that this process holds: weights, workspaces of libraries, the CUDA context."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def _peak() -> int | None:
+    """The most bytes this program had in memory: getrusage also counts what was there before it, its parent's."""
+    if not _STATUS.exists():
+        return None
+    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    return int(fields["VmHWM"].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,170 @@
+"""The truth: a program run in float64, whatever dtype it was written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Graph, GraphModule, Interpreter, Node, map_arg
+from torch.utils import _pytree as pytree
+
+from fuseconv.graph.nodes import arguments
+
+if TYPE_CHECKING:
+    from fuseconv.program.captured import Program
+
+_WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+def run_in_float64(program: Program, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Runs `program` with every floating tensor and every floating dtype argument widened to float64.
+
+    Weights are widened where an op reads them and not before, so the memory used beyond the program's own is that of
+    the activations.
+
+    Args:
+        program: the original program.
+        inputs: one tensor per contract input, in the contract's dtypes.
+
+    Returns:
+        The outputs; floating ones are float64, complex ones complex128.
+    """
+    module = program.exported.module(check_guards=False)
+    with torch.no_grad():
+        return tuple(interpret_in_float64(module, inputs))
+
+
+def interpret_in_float64(
+    module: torch.nn.Module,
+    operands: Sequence[Any],
+    graph: Graph | None = None,
+    shaken: torch.Generator | None = None,
+) -> list[Any]:
+    """Runs a graph of ATen ops with everything widened to float64; gradients flow where they are enabled.
+
+    Args:
+        module: holds what the graph reads as attributes.
+        operands: what its placeholders stand for, in their order.
+        graph: the graph; by default the module's own.
+        shaken: where given, every operand and every result on the way is moved by one rounding of the dtype that it
+            has in the program, up or down as this generator draws: how far the output moves says how well it is told.
+
+    Returns:
+        The leaves of its output, floating tensors in float64.
+    """
+    interpreter = _Float64(module, graph=graph) if shaken is None else _Shaken(module, graph, shaken)
+    with _default_dtype(torch.float64):
+        return [_widen(output) for output in pytree.tree_leaves(interpreter.run(*operands))]
+
+
+class _Float64(Interpreter):
+    """Widens what every op reads, so that no op's own default can narrow a value on its way."""
+
+    def run_node(self, n: Node) -> Any:
+        if not _draws(n):
+            return super().run_node(n)
+        # How many random numbers a kernel draws depends on its dtype: in its own it draws those of the original.
+        args, kwargs = map_arg((n.args, dict(n.kwargs)), lambda operand: _as_captured(self.env[operand], operand))
+        return _widen(n.target(*args, **kwargs))  # type: ignore[operator]  # an OpOverload
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is torch.ops.aten._assert_tensor_metadata.default:
+            return None  # it asserts the very dtypes that are changed here
+        args, kwargs = pytree.tree_map(_widen, (args, kwargs))
+        return super().call_function(_NARROW_ONLY.get(target, target), args, kwargs)
+
+
+class _Shaken(_Float64):
+    """Moves every floating result by one rounding of the dtype that it has in the program."""
+
+    def __init__(self, module: torch.nn.Module, graph: Graph | None, generator: torch.Generator) -> None:
+        super().__init__(module, graph=graph)
+        self._generator = generator
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+            return result
+        dtype = _dtype_of(n) or result.dtype
+        signs = torch.randint(0, 2, result.shape, generator=self._generator).to(result.device) * 2 - 1
+        return result.double() * (1 + signs * torch.finfo(dtype).eps)
+
+
+def _dtype_of(node: Node) -> torch.dtype | None:
+    """The floating dtype that a node's value has in the program, where that is known."""
+    captured = node.meta.get("val")
+    return captured.dtype if isinstance(captured, torch.Tensor) and captured.is_floating_point() else None
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node draws random numbers, and writes to no operand: then it may be given copies.
+
+    Attention and dropout that drop nothing draw nothing, though their schemas say that they may.
+    """
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    given = arguments(node)
+    drops = given.get("dropout_p", given.get("p", 1)) != 0 and given.get("train", True)
+    return bool(drops) and not op._schema.is_mutable
+
+
+def _as_captured(value: Any, node: Node) -> Any:
+    captured = node.meta.get("val")
+    return value.to(captured.dtype) if isinstance(value, torch.Tensor) and captured is not None else value
+
+
+def _grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The products of groups: rows of `a`, columns of `b` or what is summed over end, group by group, at `offs`."""
+    ends = [] if offs is None else [0, *offs.tolist()]
+    groups = [slice(first, last) for first, last in pairwise(ends)]
+    if offs is None:
+        product = a @ b
+    elif a.dim() == 2 and b.dim() == 3:
+        rest = a.new_zeros(a.shape[0] - ends[-1], b.shape[-1])
+        product = torch.cat([*(a[rows] @ one for rows, one in zip(groups, b, strict=True)), rest])
+    elif a.dim() == 3:
+        product = torch.cat([one @ b[:, columns] for one, columns in zip(a, groups, strict=True)], 1)
+    else:
+        product = torch.stack([a[:, inner] @ b[inner] for inner in groups])
+    product = product if bias is None else product + bias
+    return product if out_dtype is None else product.to(out_dtype)
+
+
+_NARROW_ONLY: dict[Any, Callable[..., torch.Tensor]] = {torch.ops.aten._grouped_mm.default: _grouped_mm}
+"""Ops without a float64 kernel, to what they mean."""
+
+
+def _widen(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return _WIDE.get(value, value)
+    if isinstance(value, torch.Tensor) and value.dtype in _WIDE:
+        return value.to(_WIDE[value.dtype])
+    if isinstance(value, GraphModule):  # the body of a region: no_grad, a branch
+        return _Float64(value).run
+    return value
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Factories without a dtype argument follow torch's default dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,1 @@
+"""Whether every target of a bundle computes what the original model computes, in every case."""

@@ -1,0 +1,213 @@
+"""The parity matrix: each target of a bundle in each runtime, Python's and C++'s, against the original and float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.bundle.manifest import Manifest, open_bundle
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import ContractError, FuseconvError, ParityError, UnsupportedError, UpstreamError
+from fuseconv.parity.cases import Case
+from fuseconv.parity.reference import Reference, tried_of
+from fuseconv.parity.report import OutputRow, worst
+from fuseconv.parity.verification import (
+    judge,
+    outputs_of,
+    references_of,
+    with_limits,
+)
+from fuseconv.program.captured import Program
+from fuseconv.runtime import cpp
+from fuseconv.runtime.model import load
+
+ROWS: Mapping[str, tuple[str, bool]] = {
+    "torchscript": ("torchscript", False),
+    "torchscript+graph": ("torchscript", True),
+    "export": ("export", False),
+    "aoti": ("aoti", False),
+    "aoti+graph": ("aoti", True),
+    "onnx": ("onnx", False),
+    "onnx-plugin": ("onnx-plugin", False),
+}
+"""What is proved: a target, and whether its calls are captured and replayed as CUDA graphs."""
+
+RUNTIMES = ("python", "cpp")
+
+Run = Callable[[Case], Sequence[torch.Tensor]]
+"""Gives the outputs of a case."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the matrix in one runtime.
+
+    Attributes:
+        name: of the row.
+        runtime: `python` or `cpp`.
+        rows: one a case and output; none where it cannot run here.
+        absent: why it cannot run here, and what to do.
+    """
+
+    name: str
+    runtime: str
+    rows: tuple[OutputRow, ...] = ()
+    absent: FuseconvError | None = None
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether every row passes; None where there are none."""
+        return all(row.ok for row in self.rows) if self.rows else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON values: `status` is ok, fail or unavailable, with the worst figures or the reason."""
+        target, cuda_graphs = ROWS[self.name]
+        which = {"row": self.name, "target": target, "cuda_graphs": cuda_graphs, "runtime": self.runtime}
+        if self.absent is not None:
+            return {**which, "status": "unavailable", "reason": self.absent.what, "fix": self.absent.fix}
+        return {**which, "status": "ok" if self.ok else "fail", **worst(self.rows)}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A bundle proved in every runtime.
+
+    Attributes:
+        device: the bundle's.
+        program: the fuseconv-run that the C++ cells are of, if there is one.
+        cells: row by row, each in every runtime.
+    """
+
+    device: str
+    program: Path | None
+    cells: tuple[Cell, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        return {
+            "ok": self.error("") is None,
+            "device": self.device,
+            "program": None if self.program is None else str(self.program),
+            "cells": [cell.to_json() for cell in self.cells],
+            "rows": [{"runtime": cell.runtime, **row.to_json()} for cell in self.cells for row in cell.rows],
+        }
+
+    def error(self, where: str) -> FuseconvError | None:
+        """Returns what is wrong: a cell fails, or there is none that runs here and nothing is proved."""
+        failing = [row for cell in self.cells for row in cell.rows if not row.ok]
+        if failing:
+            cells = [f"{cell.name} in {cell.runtime}" for cell in self.cells if cell.ok is False]
+            first = failing[0]
+            return ParityError(
+                f"{len(cells)} cells fail: {', '.join(cells)}; first: case {first.case}, output {first.output}: "
+                f"{first.row.reason}",
+                where=where,
+                fix="convert the model again on this machine, or leave the target out",
+            )
+        if not any(cell.rows for cell in self.cells):
+            return UnsupportedError("nothing of the bundle runs here", where=where, fix="see the reasons of the cells")
+        return None
+
+
+def verify_runtimes(
+    bundle: str | Path,
+    *,
+    against: Program | None = None,
+    inputs: tuple[torch.Tensor, ...] | None = None,
+    program: Path | None,
+    progress: Callable[[str], AbstractContextManager[None]],
+) -> Matrix:
+    """Runs every target of a bundle in every runtime and judges each output, as `verification.verify` does.
+
+    Args:
+        bundle: the folder.
+        against: the original program; by default its outputs are read from the bundle.
+        inputs: one tensor per contract input, tried instead of the usual cases; needs `against`.
+        program: fuseconv-run; without it C++ is not available.
+        progress: told of every cell that runs.
+
+    Raises:
+        UsageError: there is no such bundle, `against` is another model, or `inputs` came without it.
+        RefusedError: the bundle is damaged.
+        UpstreamError: there is no CUDA device, and the bundle needs one.
+    """
+    folder = Path(bundle).absolute()
+    manifest = open_bundle(folder)
+    references = tried_of(references_of(folder, manifest, against, inputs))
+    cells = []
+    for name in ROWS:
+        for runtime in RUNTIMES:
+            absent = _absent(name, runtime, manifest, program)
+            if absent is not None:
+                cells.append(Cell(name, runtime, absent=absent))
+                continue
+            with progress(f"{name}, {runtime}"):
+                cells.append(_cell(name, runtime, folder, manifest, references, program))
+    return Matrix(manifest.contract.device, program, tuple(cells))
+
+
+def _absent(name: str, runtime: str, manifest: Manifest, program: Path | None) -> UnsupportedError | None:
+    """Says why a cell cannot run, where that is known before it is tried."""
+    target, cuda_graphs = ROWS[name]
+    if target not in manifest.targets:
+        return UnsupportedError(f"the bundle has no target {target}", fix=f"convert the model with --target {target}")
+    if cuda_graphs and manifest.contract.device != "cuda":
+        return UnsupportedError("CUDA graphs need a CUDA device", fix="convert the model with --device cuda")
+    if runtime == "cpp" and target == "export":
+        return UnsupportedError("torch.export programs are loaded by Python only", fix="use aoti or torchscript in C++")
+    if runtime == "cpp" and program is None:
+        return UnsupportedError(
+            f"{cpp.NAME} is not built",
+            fix=f"add --build-runtime, put it on the PATH, or set {cpp.VARIABLE} to it",
+        )
+    return None
+
+
+def _cell(
+    name: str, runtime: str, folder: Path, manifest: Manifest, references: Sequence[Reference], program: Path | None
+) -> Cell:
+    target, cuda_graphs = ROWS[name]
+    contract = manifest.contract
+    cases = [reference.case for reference in references]
+    try:
+        if runtime == "python":
+            run = _in_python(folder, target, cuda_graphs, cases)
+        else:
+            assert program is not None  # else the cell is absent
+            run = _in_cpp(program, folder, target, contract, cuda_graphs, cases)
+    except UnsupportedError as error:
+        return Cell(name, runtime, absent=error)
+    except (ContractError, UpstreamError) as error:
+        run = partial(_fail, error)
+    rows = [row for reference in references for row in judge(name, contract, reference, run)]
+    return Cell(name, runtime, tuple(with_limits(rows, manifest, target)))
+
+
+def _in_python(folder: Path, target: str, cuda_graphs: bool, cases: Sequence[Case]) -> Run:
+    model = load(folder, target, cuda_graphs="auto" if cuda_graphs else False)
+    if cuda_graphs:
+        for case in cases:  # what is judged is then a replay, and not the first
+            outputs_of(model, case)
+        if (reason := model.cuda_graphs.reason) is not None:
+            raise UnsupportedError(f"no CUDA graphs: {reason}", where=str(folder), fix="it runs without them")
+    return partial(outputs_of, model)
+
+
+def _in_cpp(
+    program: Path, folder: Path, target: str, contract: Contract, cuda_graphs: bool, cases: Sequence[Case]
+) -> Run:
+    """Makes all calls in one process, which is then over; what is returned looks their outputs up."""
+    calls = [dict(zip(contract.names, case.inputs, strict=True)) for case in cases] * (2 if cuda_graphs else 1)
+    results = cpp.run(program, folder, target, calls, device=contract.device, cuda_graphs=cuda_graphs)
+    outputs = {case.name: result for case, result in zip(cases, results[-len(cases) :], strict=True)}
+    return lambda case: [outputs[case.name][name] for name in contract.outputs]
+
+
+def _fail(error: FuseconvError, case: Case) -> Sequence[torch.Tensor]:  # noqa: ARG001 - the signature of Run
+    raise error

@@ -1,0 +1,144 @@
+"""Rows beyond those of a call: how a batch is filled up to a bucket, and the proof that its rows never meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from fuseconv.contract.buckets import Buckets
+from fuseconv.contract.inputs import draw, example_sizes
+from fuseconv.contract.spec import Contract, TensorSpec
+from fuseconv.contract.values import LARGE
+from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.numerics.tolerance import compare
+from fuseconv.numerics.truth import run_in_float64
+from fuseconv.program.captured import Program, dim_symbols
+from fuseconv.runtime.rows import batched, repeated, rows_of, unpadded
+from fuseconv.sizes import failing_sizes
+
+ROWS = 3
+"""Rows of the proof that are not padding, where a bucket leaves room for more."""
+
+
+def hard(
+    contract: Contract, buckets: Buckets, inputs: Sequence[torch.Tensor], turn: int = 0
+) -> tuple[torch.Tensor, ...]:
+    """Fills a call up to its bucket with the rows most likely to show in the others.
+
+    Rows of floats alternate between NaN, which spoils whatever it meets, and large values; those of integers and
+    booleans between the ends of their range, so that a mask leaves everything or nothing. `turn` 1 begins with the
+    second kind.
+    """
+    has = batched(contract, buckets)
+    rows = rows_of(inputs, has)
+    return tuple(
+        torch.cat([tensor, _hard_rows(spec, tensor, buckets.rounded(rows) - rows, turn)]) if having else tensor
+        for spec, tensor, having in zip(contract.inputs, inputs, has, strict=True)
+    )
+
+
+def _hard_rows(spec: TensorSpec, like: torch.Tensor, count: int, turn: int) -> torch.Tensor:
+    rows = like.new_empty((count, *like.shape[1:]))
+    is_exact = not (like.is_floating_point() or like.is_complex())
+    rows[turn::2] = (spec.low or 0) if is_exact else torch.nan
+    rows[1 - turn :: 2] = LARGE if spec.high is None and not is_exact else 1 if spec.high is None else spec.high
+    return rows
+
+
+def prove(program: Program, buckets: Buckets) -> Program:
+    """Proves on the original that rows of a dim do not meet, and returns the program with the buckets in its contract.
+
+    The dim's rows are computed alone and with rows of padding after them: what they give must agree within the
+    tolerance table, whether the padding repeats a row or is as `hard` makes it.
+
+    Raises:
+        UsageError: the contract has no such dim, an input has it elsewhere than as its first axis, or the sizes are
+            out of its range or leave nothing to pad.
+        UnsupportedError: an output has it elsewhere, or the padding shows in one.
+    """
+    where = f"--bucket {buckets}"
+    _check(program.contract, buckets, where)
+    settled = replace(buckets, outputs=_outputs(program, buckets.dim, where))
+    contract = replace(program.contract, buckets=settled)
+    dim = contract.dims()[buckets.dim]
+    bucket = next(size for size in buckets.sizes if size > max(dim.min, 1))
+    rows = max(dim.allowed(min(ROWS, bucket - 1)), dim.step)
+    inputs = draw(contract, {**example_sizes(contract), buckets.dim: rows}, seed=0)
+    has = batched(contract, settled)
+    same = tuple(repeated(x, bucket) if having else x for x, having in zip(inputs, has, strict=True))
+    module = program.exported.module(check_guards=False)
+    alone, truth = failing_sizes.run(module, contract, inputs), run_in_float64(program, inputs)
+    for padded in (same, hard(contract, settled, inputs), hard(contract, settled, inputs, turn=1)):
+        try:
+            results = unpadded(_run(module, padded), contract, rows)
+            rows_of_outputs = zip(contract.outputs, results, alone, truth, strict=True)
+            judged = {name: compare(*triple).reason for name, *triple in rows_of_outputs}
+        except RuntimeError as error:
+            judged = {"none": str(error)}
+        for name, reason in judged.items():
+            if reason:
+                raise UnsupportedError(
+                    f"rows of {buckets.dim} meet: with {bucket - rows} rows of padding after {rows}, the output "
+                    f"{name} is another: {reason}",
+                    where=where,
+                    fix="leave --bucket out: every size then has a graph of its own",
+                )
+    return replace(program, contract=contract)
+
+
+def _run(module: GraphModule, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        return tuple(pytree.tree_leaves(module(*inputs)))
+
+
+def _check(contract: Contract, buckets: Buckets, where: str) -> None:
+    dim = contract.dims().get(buckets.dim)
+    if dim is None:
+        known = ", ".join(map(str, contract.dims().values()))
+        raise UsageError(
+            f"the contract has no dim {buckets.dim}",
+            where=where,
+            fix=f"name one of {known}" if known else "leave it out: every size of the contract is fixed",
+        )
+    for spec in contract.inputs:
+        axes = [axis for axis, size in enumerate(spec.shape) if size == dim]
+        if axes not in ([], [0]):
+            raise UsageError(
+                f"only a first axis can be padded; {dim.name} is axis {axes[-1]} of the input {spec.name}",
+                where=where,
+                fix="name the dim that counts the rows of a batch",
+            )
+    if wrong := [size for size in buckets.sizes if size % dim.step]:
+        fix = "round to multiples"
+        raise UsageError(f"{wrong[0]} is no multiple of {dim.step}, as {dim} is", where=where, fix=fix)
+    if not max(dim.min, 1) < buckets.sizes[-1] <= dim.max:
+        raise UsageError(
+            f"{buckets.sizes[-1]} is no size that {dim} could be rounded up to",
+            where=where,
+            fix=f"end the list with a size above {max(dim.min, 1)} and up to {dim.max}",
+        )
+
+
+def _outputs(program: Program, name: str, where: str) -> tuple[str, ...]:
+    """Returns the outputs that have the dim, and proves by their symbolic shapes that it is their first axis."""
+    symbol, step = dim_symbols(program)[name], program.contract.dims()[name].step
+    (results,) = program.exported.graph.output_node().args
+    found = []
+    for output, result in zip(program.contract.outputs, results, strict=True):
+        sizes = [size.node.expr if isinstance(size, torch.SymInt) else size for size in result.meta["val"].shape]
+        depending = [
+            axis for axis, size in enumerate(sizes) if not isinstance(size, int) and symbol in size.free_symbols
+        ]
+        if depending == [0] and sizes[0] == step * symbol:
+            found.append(output)
+        elif depending:
+            raise UnsupportedError(
+                f"the output {output} has {name} elsewhere than as its first axis: its shape is {sizes}",
+                where=where,
+                fix="leave --bucket out, or make the model return its rows first",
+            )
+    return tuple(found)

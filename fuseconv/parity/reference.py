@@ -1,0 +1,138 @@
+"""What the original model computes in each case, in its own dtype and in fp64; written beside a bundle as one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fuseconv.capture.agreement import difference, not_the_original
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import FileError, RefusedError
+from fuseconv.numerics.truth import run_in_float64
+from fuseconv.parity.cases import Case
+from fuseconv.program.captured import Program
+from fuseconv.sizes import failing_sizes
+
+REFERENCE = "reference.safetensors"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a case must give: the original model's outputs, and the same in float64; none for a case not tried."""
+
+    case: Case
+    original: tuple[torch.Tensor, ...]
+    truth: tuple[torch.Tensor, ...]
+
+
+def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
+    """Runs the original in its own dtype, holds the captured program against it, and runs that in float64.
+
+    Raises:
+        UnsupportedError: one fails at some of these sizes, or they differ.
+        UsageError: the original fails on what is drawn for the contract.
+    """
+    module = program.exported.module(check_guards=False)
+    references = []
+    for case in chosen:
+        if case.untried:
+            references.append(Reference(case, (), ()))
+            continue
+        original = failing_sizes.run(program.original or module, program.contract, case.inputs)
+        truth = run_in_float64(program, case.inputs)
+        if program.original is not None:
+            captured = failing_sizes.run(module, program.contract, case.inputs)
+            if reason := difference(original, captured, program.contract.outputs, truth):
+                raise not_the_original(reason, program.original, f"in the case `{case.name}`")
+        references.append(Reference(case, original, truth))
+    return references
+
+
+def tried_of(references: Sequence[Reference]) -> list[Reference]:
+    """Returns the references of the cases that were run."""
+    return [reference for reference in references if not reference.case.untried]
+
+
+def untried_of(references: Sequence[Reference]) -> dict[str, str]:
+    """Returns the cases that were not run, and why."""
+    return {reference.case.name: reference.case.untried for reference in references if reference.case.untried}
+
+
+def write_reference(path: Path, references: Sequence[Reference], contract: Contract) -> None:
+    """Writes references as one safetensors file.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
+    from safetensors.torch import save
+
+    tensors: dict[str, torch.Tensor] = {}
+    tried = tried_of(references)
+    for index, reference in enumerate(tried):
+        for kind, names, values in (
+            ("input", [spec.name for spec in contract.inputs], reference.case.inputs),
+            ("original", contract.outputs, reference.original),
+            ("truth", contract.outputs, reference.truth),
+        ):
+            tensors |= {
+                f"{index}/{kind}/{name}": value.detach().cpu() for name, value in zip(names, values, strict=True)
+            }
+    complex_names = [key for key, tensor in tensors.items() if tensor.is_complex()]
+    for key in complex_names:  # not every complex dtype is one of the format's
+        tensors[key] = torch.view_as_real(tensors[key].resolve_conj())
+    owned = {key: tensor.clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}
+    metadata = {
+        "cases": json.dumps([reference.case.name for reference in tried]),
+        "kinds": json.dumps([reference.case.kind for reference in tried]),
+        "untried": json.dumps(untried_of(references)),
+        "complex": json.dumps(complex_names),
+    }
+    try:
+        path.write_bytes(save(owned, metadata))
+    except OSError as error:
+        raise FileError(f"the reference cannot be written: {error.strerror}", where=str(path)) from error
+
+
+def read_reference(path: Path, contract: Contract) -> list[Reference]:
+    """Reads what `write_reference` wrote, onto the contract's device; those of cases not run come last.
+
+    Raises:
+        RefusedError: the file does not fit the contract, or has no case that was run.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt", device=contract.device) as file:
+            metadata = file.metadata()
+            complex_names = set(json.loads(metadata["complex"]))
+
+            def read(kind: str, index: int, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+                keys = [f"{index}/{kind}/{name}" for name in names]
+                tensors = {key: file.get_tensor(key) for key in keys}
+                return tuple(
+                    torch.view_as_complex(tensors[key]) if key in complex_names else tensors[key] for key in keys
+                )
+
+            inputs = [spec.name for spec in contract.inputs]
+            names = json.loads(metadata["cases"])
+            kinds = json.loads(metadata.get("kinds", json.dumps(["ordinary"] * len(names))))
+            references = [
+                Reference(
+                    Case(name, read("input", index, inputs), kind),
+                    read("original", index, contract.outputs),
+                    read("truth", index, contract.outputs),
+                )
+                for index, (name, kind) in enumerate(zip(names, kinds, strict=True))
+            ]
+            untried = dict(json.loads(metadata.get("untried", "{}")))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise RefusedError(f"the reference does not fit the contract: {error}", where=str(path)) from error
+    if not references:
+        raise RefusedError(
+            "the reference has no case: nothing can be proved by it", where=str(path), fix="convert the model again"
+        )
+    return references + [Reference(Case(name, (), untried=why), (), ()) for name, why in untried.items()]

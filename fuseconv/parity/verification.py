@@ -1,0 +1,166 @@
+"""Verification: every target of a bundle runs the reference's cases, and each output is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from fuseconv.bundle.manifest import Manifest, open_bundle
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import ContractError, UpstreamError, UsageError
+from fuseconv.numerics.tolerance import compare, incomparable
+from fuseconv.parity.cases import Case, cases
+from fuseconv.parity.padding import hard
+from fuseconv.parity.reference import (
+    REFERENCE,
+    Reference,
+    read_reference,
+    refer,
+    tried_of,
+    untried_of,
+)
+from fuseconv.parity.report import OutputRow, Report
+from fuseconv.program.captured import Program
+from fuseconv.runtime.model import Model, check_device, load_target
+from fuseconv.runtime.rows import batched, rows_of, unpadded
+from fuseconv.sources.subject import Options, digest
+
+
+def verify(
+    bundle: str | Path, *, against: Program | None = None, inputs: tuple[torch.Tensor, ...] | None = None
+) -> Report:
+    """Runs every target of a bundle and judges each output.
+
+    Args:
+        bundle: the folder.
+        against: the original program; by default its outputs are read from the bundle.
+        inputs: one tensor per contract input, tried instead of the usual cases; needs `against`.
+
+    Raises:
+        UsageError: there is no such bundle, `against` is another model, or `inputs` came without it.
+        RefusedError: the bundle is damaged.
+        UnsupportedError: a target cannot run here.
+        UpstreamError: there is no CUDA device, or an artifact does not load.
+    """
+    folder = Path(bundle).absolute()
+    manifest = open_bundle(folder)
+    every = references_of(folder, manifest, against, inputs)
+    references = tried_of(every)
+    rows: list[OutputRow] = []
+    for target in sorted(manifest.targets):
+        rows += verify_target(folder, manifest, target, references)
+    return Report(tuple(rows), untried_of(every))
+
+
+def verify_target(folder: Path, manifest: Manifest, target: str, references: Sequence[Reference]) -> list[OutputRow]:
+    """Runs one target of an opened bundle and judges each output; errors as in `verify`."""
+    model = load_target(folder, manifest, target)
+    rows = [
+        row
+        for reference in references
+        for row in judge(target, manifest.contract, reference, partial(outputs_of, model))
+    ]
+    return with_limits([*rows, *_judge_padded(model, references)], manifest)
+
+
+def with_limits(rows: Sequence[OutputRow], manifest: Manifest, target: str | None = None) -> list[OutputRow]:
+    """Returns rows that know which of them the manifest names as limits; `target` if the rows go by another name."""
+    limits = {(limit.target, limit.case, limit.output) for limit in manifest.limits}
+    return [replace(row, limit=(target or row.target, row.case, row.output) in limits) for row in rows]
+
+
+def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Options:
+    """Returns how to read the model that a bundle was made of: with the bundle's inputs, dtype and device.
+
+    Raises:
+        FileError: the model cannot be read.
+        UsageError: it is another.
+    """
+    sha256 = digest(Path(model))
+    if sha256 != manifest.source.sha256:
+        raise UsageError(
+            f"{model} is not what the bundle was made of: its sha256 is {sha256}",
+            where="--against",
+            fix=f"name the model with sha256 {manifest.source.sha256}",
+        )
+    contract = manifest.contract
+    return replace(
+        options,
+        inputs=options.inputs or contract.inputs,
+        dtype=options.dtype or manifest.source.dtype,
+        device=contract.device,
+    )
+
+
+def references_of(
+    folder: Path, manifest: Manifest, against: Program | None, inputs: tuple[torch.Tensor, ...] | None
+) -> list[Reference]:
+    """Returns what a bundle is judged by: read from it, or made anew `against` the original; errors as in `verify`."""
+    contract = manifest.contract
+    check_device(contract.device, folder)
+    if against is None:
+        if inputs is not None:
+            raise UsageError(
+                "only the original model can say what other inputs must give",
+                where="--inputs",
+                fix="add --against MODEL",
+            )
+        return read_reference(folder / REFERENCE, contract)
+    if _signature(against.contract) != _signature(contract):
+        raise UsageError(
+            f"the model's contract is {_signature(against.contract)}, the bundle's is {_signature(contract)}",
+            where="--against",
+            fix="name the model that the bundle was made of, with the same --input",
+        )
+    return refer(against, cases(against) if inputs is None else [Case("given", contract.bind(inputs, {}))])
+
+
+def _signature(contract: Contract) -> str:
+    return f"{', '.join(map(str, contract.inputs))} -> {', '.join(contract.outputs)} on {contract.device}"
+
+
+def outputs_of(model: Model, case: Case) -> tuple[torch.Tensor, ...]:
+    """Calls a model on a case; a tuple also of one output."""
+    result = model(*case.inputs)
+    return (result,) if len(model.contract.outputs) == 1 else tuple(result)
+
+
+def judge(
+    target: str,
+    contract: Contract,
+    reference: Reference,
+    run: Callable[[Case], Sequence[torch.Tensor]],
+) -> list[OutputRow]:
+    """Runs a case and compares each output; where it fails to run, each is a row that says so.
+
+    Of a case that was not run there are none.
+    """
+    if reference.case.untried:
+        return []
+    try:
+        triples = zip(run(reference.case), reference.original, reference.truth, strict=True)
+        judged = [compare(*triple, may_overflow=reference.case.kind == "special") for triple in triples]
+    except (UpstreamError, ContractError) as error:
+        judged = [incomparable(error.what)] * len(contract.outputs)
+    rows = zip(contract.outputs, judged, strict=True)
+    return [OutputRow(target, reference.case.name, name, row, reference.case.kind) for name, row in rows]
+
+
+def _judge_padded(model: Model, references: Sequence[Reference]) -> list[OutputRow]:
+    """Judges the first case that a bucket has room for, filled up with hard rows: they must not show in its own."""
+    contract, buckets = model.contract, model.contract.buckets
+    if buckets is None:
+        return []
+    has = batched(contract, buckets)
+    sizes = {index: rows_of(reference.case.inputs, has) for index, reference in enumerate(references)}
+    index = next((index for index, rows in sizes.items() if buckets.rounded(rows) > rows), None)
+    if index is None:
+        return []
+    reference, rows = references[index], sizes[index]
+    name = f"{reference.case.name}, padded to {buckets.dim} {buckets.rounded(rows)}"
+    padded = replace(reference, case=Case(name, hard(contract, buckets, reference.case.inputs)))
+    return judge(model.target, contract, padded, lambda case: unpadded(outputs_of(model, case), contract, rows))

@@ -1,0 +1,187 @@
+"""Filling a bundle's folder: op libraries, one artifact a target, the manifest."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuseconv import targets
+from fuseconv.bundle.manifest import Manifest, RuleUse, Source
+from fuseconv.contract.spec import SHORT_DTYPES
+from fuseconv.errors import FuseconvError, UnsupportedError, UpstreamError, UsageError
+from fuseconv.matching.steps import Plan
+from fuseconv.numerics.tolerance import table
+from fuseconv.ops import library
+from fuseconv.program.captured import Program
+from fuseconv.rulebook.rule import Rule
+from fuseconv.runtime.environment import environment
+from fuseconv.sources import Subject
+from fuseconv.version import __version__
+
+Progress = Callable[[str], AbstractContextManager[None]]
+"""Called with the name of a step; the step runs inside the context."""
+
+LIBRARIES = "lib"
+
+
+@dataclass(frozen=True)
+class Written:
+    """One artifact.
+
+    Attributes:
+        target: its target.
+        path: relative to the bundle.
+        seconds: what writing it took.
+        size: of everything the target wrote, in bytes.
+        files: what it wrote, relative to the bundle, folders too.
+    """
+
+    target: str
+    path: str
+    seconds: float
+    size: int
+    files: tuple[str, ...] = ()
+
+
+def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
+    """Returns the targets asked for; when none is, all, but onnx-plugin only where its library is built for the device.
+
+    Raises:
+        UsageError: there is no such target.
+    """
+    for name in wanted:
+        if name not in targets.TARGETS:
+            raise UsageError(
+                f"there is no target {name}",
+                where="--target",
+                fix=f"use one of {', '.join(targets.TARGETS)}; for several, give --target to each",
+            )
+    is_built = (library.FOLDER / library.PLUGINS[device]).is_file()
+    every = (name for name in targets.TARGETS if is_built or name != targets.onnx_plugin.NAME)
+    return tuple(dict.fromkeys(wanted)) or tuple(every)
+
+
+def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> tuple[str, ...]:
+    """Copies the op libraries for a device, and others, into the bundle; returns their paths in the order to load them.
+
+    Raises:
+        UsageError: two have one name.
+    """
+    folder = staging / LIBRARIES
+    folder.mkdir()
+    copies = []
+    for path in (*library.library_paths(device), *others):
+        copy = folder / path.name
+        if copy.exists():
+            raise UsageError(f"two op libraries are named {path.name}", where=str(path), fix="rename one of them")
+        copy.write_bytes(path.read_bytes())
+        copy.chmod(0o755)
+        copies.append(f"{LIBRARIES}/{path.name}")
+    return tuple(copies)
+
+
+def write_target(name: str, fused: Program, staging: Path, op_files: tuple[Path, ...] = ()) -> Written:
+    """Writes a target's artifact; one that fails leaves no file behind.
+
+    Raises:
+        UnsupportedError: it cannot express the program.
+        UpstreamError: its exporter or compiler failed, in whatever way.
+        FileError: the disk failed.
+    """
+    target = targets.TARGETS[name]
+    start, before = time.monotonic(), set(staging.rglob("*"))
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            if reason := target.unsupported(fused):
+                raise UnsupportedError(reason, where=f"the target {name}", fix=f"leave the target {name} out")
+            artifact = target.write(fused, staging, targets.Context(Path(scratch), op_files))
+    except Exception as error:
+        _remove(set(staging.rglob("*")) - before)
+        if isinstance(error, FuseconvError | OSError):
+            raise
+        raise _unforeseen(name, error) from error
+    seconds, made = time.monotonic() - start, set(staging.rglob("*")) - before
+    size = sum(path.stat().st_size for path in (staging / artifact).parent.rglob("*") if path.is_file())
+    files = tuple(sorted(path.relative_to(staging).as_posix() for path in made))
+    return Written(name, artifact.as_posix(), round(seconds, 3), size, files)
+
+
+def remove_target(staging: Path, written: Written) -> None:
+    """Removes what a target has written."""
+    _remove({staging / name for name in written.files})
+
+
+def _remove(paths: set[Path]) -> None:
+    for path in sorted(paths, reverse=True):
+        if not path.is_dir():
+            path.unlink()
+        elif not any(path.iterdir()):
+            path.rmdir()
+
+
+_OP = re.compile(r"\b(?:torch\.ops\.)?(?:aten|fuseconv|prims)(?:\.|::)\w+(?:\.\w+)?")
+
+
+def _unforeseen(name: str, error: Exception) -> UpstreamError:
+    """Returns the error of an exporter that raised what it does not document: the op, where it tells it, and a line."""
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    said = next((line.strip() for one in reversed(chain) for line in str(one).splitlines() if line.strip()), "")
+    ops = (found[0] for one in reversed(chain) if (found := _OP.search(str(one))))
+    kind, op = type(chain[-1]).__name__, next(ops, "")
+    at = f" at {op}" if op and op not in said else ""
+    return UpstreamError(
+        f"the exporter of the target {name} failed{at}: {kind}: {said}",
+        where=f"the target {name}",
+        fix=f"leave the target {name} out",
+    )
+
+
+def describe(
+    subject: Subject,
+    program: Program,
+    chosen: Plan,
+    known: Sequence[Rule],
+    written: Sequence[Written],
+    libraries: Sequence[str],
+    dtype: str | None,
+) -> Manifest:
+    """Returns the manifest of a bundle that is not proved yet: parity and the hashes of files come later.
+
+    `dtype` is what the subject was converted to as it was read, or None.
+    """
+    hashes = {rule.name: rule.sha256 for rule in known}
+    return Manifest(
+        fuseconv=__version__,
+        source=Source(
+            form=subject.source,
+            sha256=subject.sha256,
+            dtype=dtype,
+            original=None if program.original is None else program.original.kind,
+        ),
+        contract=program.contract,
+        dtype=_dtype(program),
+        targets={one.target: one.path for one in written},
+        rules=[RuleUse(name=name, sha256=hashes.get(name, ""), count=count) for name, count in chosen.counts().items()],
+        libraries=list(libraries),
+        environment=environment(program.contract.device),
+        tolerances=table(),
+        parity=[],
+        mismatch=False,
+    )
+
+
+def _dtype(program: Program) -> str:
+    """The floating dtype that most weights have, by elements; `f32` for a model without any."""
+    counts: dict[str, int] = {}
+    for tensor in program.exported.state_dict.values():
+        if tensor.is_floating_point():
+            name = SHORT_DTYPES[str(tensor.dtype)]
+            counts[name] = counts.get(name, 0) + tensor.numel()
+    return max(counts, key=lambda name: counts[name], default="f32")

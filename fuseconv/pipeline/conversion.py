@@ -1,0 +1,108 @@
+"""What a conversion made, what it left out, and whether that is an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fuseconv.bundle.manifest import LeftOut, Limit
+from fuseconv.errors import FuseconvError, ParityError, UnsupportedError
+from fuseconv.matching.steps import Plan
+from fuseconv.parity.report import Report
+from fuseconv.pipeline.assembly import Written
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a conversion made.
+
+    Attributes:
+        bundle: the folder.
+        plan: what was rewritten and what was not.
+        written: one artifact a target.
+        left_out: targets that were asked for and are not in the bundle, with the reason.
+        limits: outputs that a target's runtime computes in a way of its own for NaN, infinities and the like.
+        report: parity of every target, case and output.
+        by_name: whether the targets were asked for by name.
+    """
+
+    bundle: Path
+    plan: Plan
+    written: tuple[Written, ...]
+    left_out: tuple[LeftOut, ...]
+    limits: tuple[Limit, ...]
+    report: Report
+    by_name: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        judged = self.report.to_json()["targets"]
+        done = {
+            one.target: {"path": one.path, "seconds": one.seconds, "size": one.size, "parity": judged[one.target]}
+            for one in self.written
+        }
+        return {
+            "bundle": str(self.bundle),
+            **plan_to_json(self.plan),
+            "targets": {
+                **done,
+                **{one.target: {"path": None, "cause": one.cause, "reason": one.reason} for one in self.left_out},
+            },
+            "limits": [limit.model_dump() for limit in self.limits],
+            "untried": dict(self.report.untried),
+        }
+
+    def error(self, *, strict: bool = False) -> FuseconvError | None:
+        """Returns what makes a conversion fail though its bundle is right.
+
+        Targets asked for by name that were left out, or one of which the fused model is wrong; with `strict` every site
+        and every target that was left out.
+        """
+        rejected = rejection(self.plan, str(self.bundle)) if strict else None
+        return rejected or self._incomplete(strict=strict)
+
+    def _incomplete(self, *, strict: bool) -> FuseconvError | None:
+        wrong = [one for one in self.left_out if one.cause == "plan" or (strict and one.cause == "parity")]
+        left = wrong or (self.left_out if strict or self.by_name else ())
+        if not left:
+            return None
+        kept = " ".join(f"--target {one.target}" for one in self.written)
+        return (ParityError if wrong else UnsupportedError)(
+            f"targets were left out: {'; '.join(f'{one.target}: {one.reason}' for one in left)}",
+            where=str(self.bundle),
+            fix=f"the others are proved; ask for those alone with {kept}",
+        )
+
+
+def rejection(plan: Plan, where: str) -> ParityError | None:
+    """Returns the error for sites that were left as they were because a rule computes something else there, if any."""
+    if not plan.rejected:
+        return None
+    first, rules = plan.rejected[0], sorted({miss.rule for miss in plan.rejected})
+    return ParityError(
+        f"{len(plan.rejected)} sites were left as they were, of {', '.join(rules)}; first: rule {first.rule} at "
+        f"{first.node}: {first.reason}",
+        where=where,
+        fix=f"correct the rule, `fuseconv rules check` tries it alone, or leave it out with --no-rule {first.rule}",
+    )
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """Returns the fusions applied and the near misses as plain JSON values."""
+    return {
+        "fusions": [
+            {
+                "rule": step.rule,
+                "op": ", ".join(line.partition("=")[2].partition("(")[0].strip() for line in step.replace),
+                "nodes": list(step.nodes),
+                "status": "applied",
+                "reason": "",
+            }
+            for step in plan.applied
+        ],
+        "near_misses": [
+            {"rule": miss.rule, "node": miss.node, "reason": miss.reason, "rejected": miss.rejected}
+            for miss in plan.misses
+        ],
+    }

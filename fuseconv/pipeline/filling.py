@@ -1,0 +1,209 @@
+"""Filling a bundle until all that is in it is proved: rewrite, write, verify; and again without what was wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fuseconv.bundle.manifest import (
+    LeftOut,
+    Limit,
+    Manifest,
+    seal,
+)
+from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError
+from fuseconv.matching.plan import SiteKey
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Miss, Plan
+from fuseconv.parity.process import PROCESS, Verified
+from fuseconv.parity.reference import untried_of
+from fuseconv.parity.report import Report
+from fuseconv.pipeline import gate as gates
+from fuseconv.pipeline.assembly import (
+    Progress,
+    Written,
+    copy_libraries,
+    remove_target,
+    write_target,
+)
+from fuseconv.pipeline.gate import Gate, Verdict
+from fuseconv.program.captured import Program
+
+PLAN = "plan.json"
+
+ROUNDS = 12
+"""The most plans that are written: each is without the steps that were to blame in the one before."""
+
+Replan = Callable[[Mapping[SiteKey, Miss]], Plan]
+"""Makes the plan anew, with sites to leave alone."""
+
+
+@dataclass
+class Filling:
+    """A bundle's folder as it is filled.
+
+    Attributes:
+        folder: of the bundle; the reference is in it already.
+        names: the targets asked for.
+        gate: finds what is to blame.
+        replan: makes another plan; None where the plan is the user's own.
+        consented: names of the rules that change the numbers, and were asked for all the same.
+        allow_mismatch: whether to keep what computes something else.
+        progress: told of each step.
+        plan: what is written.
+        written: the artifacts in the folder.
+        lost: the targets that are left out, and for what.
+        by_plan: those of them that fail because of the plan, of which no step could be found to leave out.
+        limits: outputs that a target's runtime computes its own way.
+        found: what came of running each target.
+    """
+
+    folder: Path
+    names: Sequence[str]
+    gate: Gate
+    replan: Replan | None
+    consented: frozenset[str]
+    allow_mismatch: bool
+    progress: Progress
+    plan: Plan
+    written: dict[str, Written] = field(default_factory=dict)
+    lost: dict[str, FuseconvError] = field(default_factory=dict)
+    by_plan: set[str] = field(default_factory=set)
+    limits: list[Limit] = field(default_factory=list)
+    found: dict[str, Verified] = field(default_factory=dict)
+    _rejected: dict[SiteKey, Miss] = field(default_factory=dict)
+
+    def fill(self) -> tuple[Manifest, Report]:
+        """Writes targets until each is proved or left out, and seals the folder.
+
+        Returns:
+            The manifest, and the report of what is in the folder.
+
+        Raises:
+            FuseconvError: no target is left; or a step that the user asked for, by a plan or by --allow, is to blame.
+            FileError: the disk failed.
+        """
+        for last in (*[False] * (ROUNDS - 1), True):
+            with self.progress("rewrite"):
+                fused = rewrite(self.gate.program, self.plan)
+                wrong = None if self.allow_mismatch else self.gate.wrong_in_torch(self.plan, fused)
+            if wrong is not None:
+                if last:
+                    raise self._wrong_plan(wrong)
+                self._leave_out(wrong)
+                continue
+            libraries = self._write(fused)
+            if not self._judge(last=last) and not self._take_out():
+                break
+        if not self.written:
+            raise _nothing_left(self.lost)
+        return self._seal(libraries)
+
+    def _write(self, fused: Program) -> tuple[str, ...]:
+        """Writes every target that is not lost, and runs it; returns the op libraries."""
+        for path in self.folder.iterdir():
+            if path != self.gate.reference:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (self.folder / PLAN).write_text(self.plan.to_json(), encoding="utf-8")
+        libraries = copy_libraries(self.folder, fused.contract.device, self.gate.libraries)
+        self.written, self.found, self.limits = {}, {}, []
+        for name in self.names:
+            if name not in self.lost:
+                with self.progress(f"write {name}"):
+                    self._write_one(name, fused)
+        if self.written:
+            self._run(list(self.written), libraries)
+        return libraries
+
+    def _write_one(self, name: str, fused: Program) -> None:
+        try:
+            self.written[name] = write_target(name, fused, self.folder, self.gate.op_files)
+        except FileError:
+            raise
+        except FuseconvError as error:
+            self.found[name] = Verified(error=error)
+
+    def _run(self, names: Sequence[str], libraries: Sequence[str]) -> None:
+        seal(self.folder, self.gate.describe(self.plan, list(self.written.values()), libraries))
+        with self.progress("verify"):
+            self.found |= PROCESS.verify(self.folder, names)
+
+    def _judge(self, *, last: bool) -> bool:
+        """Leaves out targets that fail; returns whether the plan was to blame, and there is another to be written."""
+        wrong: dict[str, Verdict] = {}
+        for name, found in self.found.items():
+            if not gates.fails(found) or (self.allow_mismatch and found.error is None):
+                continue
+            if self.allow_mismatch:
+                verdict = Verdict(error=found.error)
+            else:
+                with self.progress(f"find what is wrong in {name}"):
+                    verdict = self.gate.verdict(name, self.plan, found)
+            if verdict.guilty is not None:
+                wrong[name] = verdict
+            elif verdict.error is not None:
+                self.lost[name] = verdict.error
+            self.limits += verdict.limits
+        if wrong and not last:
+            for verdict in wrong.values():
+                self._leave_out(verdict)
+            return True
+        self.lost |= {name: self._wrong_plan(verdict) for name, verdict in wrong.items()}
+        self.by_plan |= wrong.keys()
+        return False
+
+    def _leave_out(self, verdict: Verdict) -> None:
+        """Makes the plan anew without the step that is to blame."""
+        assert verdict.guilty is not None
+        if self.replan is None or verdict.guilty.rule in self.consented:
+            raise self._wrong_plan(verdict)
+        self._rejected |= gates.rejected(self.gate.program, self.plan, verdict, self._rejected)
+        with self.progress("match"):
+            self.plan = self.replan(self._rejected)
+
+    def _wrong_plan(self, verdict: Verdict) -> ParityError:
+        assert verdict.guilty is not None
+        step, number = verdict.guilty, self.plan.steps.index(verdict.guilty)
+        return ParityError(
+            f"step {number} of the plan is wrong, rule {step.rule} at {step.nodes[-1]}: {verdict.why}",
+            where=f"/steps/{number}",
+            fix="leave the step or its rule out, or keep the bundle, marked, with --allow-mismatch",
+        )
+
+    def _take_out(self) -> bool:
+        """Removes what lost targets have written; returns whether another target reads from a folder of theirs."""
+        removed = [self.written.pop(name) for name in self.lost if name in self.written]
+        for one in removed:
+            remove_target(self.folder, one)
+        folders = {Path(one.path).parent for one in removed}
+        return any(Path(one.path).parent in folders for one in self.written.values())
+
+    def _seal(self, libraries: tuple[str, ...]) -> tuple[Manifest, Report]:
+        limits = {(limit.target, limit.case, limit.output) for limit in self.limits}
+        rows = tuple(
+            replace(row, limit=(row.target, row.case, row.output) in limits)
+            for name in sorted(self.written)
+            for row in self.found[name].rows
+        )
+        report = Report(rows, untried_of(self.gate.references))
+        proof = {"parity": report.to_json()["rows"], "mismatch": not report.ok}
+        left = {"limits": self.limits, "left_out": self.left_out()}
+        manifest = self.gate.describe(self.plan, list(self.written.values()), libraries)
+        return seal(self.folder, manifest.model_copy(update={**proof, **left})), report
+
+    def left_out(self) -> list[LeftOut]:
+        """Returns what the manifest says of the targets that are not in the folder."""
+        return [gates.left_out(name, error, by_plan=name in self.by_plan) for name, error in self.lost.items()]
+
+
+def _nothing_left(lost: Mapping[str, FuseconvError]) -> FuseconvError:
+    """Returns the error for a conversion of which no target is left: of the class that all have, if they have one."""
+    if len(lost) == 1:
+        return next(iter(lost.values()))
+    kinds = {type(error) for error in lost.values()}
+    kind = kinds.pop() if len(kinds) == 1 else UnsupportedError
+    reasons = "; ".join(f"{name}: {error.what}" for name, error in lost.items())
+    fixes = dict.fromkeys(error.fix for error in lost.values() if error.fix)
+    return kind(f"no target is left: {reasons}", where="--target", fix="; ".join(fixes))

@@ -1,0 +1,229 @@
+"""The gate: what was written is run where nothing but the bundle is, and what is wrong is taken out, by name.
+
+A fused program is first run in torch. Where that fails a step of its plan is to blame. Then each target is: one that
+fails is written once more, of the program as it was captured. Where that fails too, the target's exporter or runtime is
+to blame, and the target is left out; where it passes, a step of the plan is. The steps of a plan build on those before
+them, so the step is found by bisection: with all up to it the target fails, without it the target passes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from fuseconv.bundle.manifest import (
+    LeftOut,
+    Limit,
+    Manifest,
+    seal,
+)
+from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError, UpstreamError
+from fuseconv.matching.graph import source_line
+from fuseconv.matching.plan import SiteKey
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Miss, Plan, Step
+from fuseconv.parity.cases import Case
+from fuseconv.parity.process import PROCESS, Verified
+from fuseconv.parity.reference import Reference, tried_of
+from fuseconv.parity.report import OutputRow
+from fuseconv.parity.verification import judge
+from fuseconv.pipeline.assembly import Written, copy_libraries, write_target
+from fuseconv.program.captured import Program
+from fuseconv.rulebook.rule_text import Call, parse_line
+
+_OURS = ("aten.", "fuseconv.", "prims.")
+
+_CAUSES: Mapping[type[FuseconvError], str] = {UnsupportedError: "unsupported", ParityError: "parity"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Who is to blame for a target that fails.
+
+    Attributes:
+        guilty: the step of the plan, if it is one.
+        why: what it does, in words.
+        limits: if nobody is: outputs that the target's runtime computes its own way.
+        error: what the target is left out for, if it is.
+    """
+
+    guilty: Step | None = None
+    why: str = ""
+    limits: tuple[Limit, ...] = ()
+    error: FuseconvError | None = None
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What is needed to write a program once more and to judge it.
+
+    Attributes:
+        program: as it was captured.
+        references: what it gives.
+        reference: the file that has them.
+        libraries: the op libraries of packs.
+        op_files: the Python files that register the ops of packs.
+        describe: (plan, artifacts, libraries) to the manifest of a bundle of them.
+    """
+
+    program: Program
+    references: Sequence[Reference]
+    reference: Path
+    libraries: Sequence[Path]
+    op_files: tuple[Path, ...]
+    describe: Callable[[Plan, Sequence[Written], Sequence[str]], Manifest]
+    _unfused: dict[str, Verified] = field(default_factory=dict)
+
+    def wrong_in_torch(self, plan: Plan, fused: Program) -> Verdict | None:
+        """Returns which step makes a fused program differ from the original in torch; None where it does not."""
+        failing = self._failing_in_torch(fused, None)
+        names = {row.case for row in failing}
+
+        def fails(count: int) -> bool:
+            return bool(self._failing_in_torch(rewrite(self.program, _first(plan, count)), names))
+
+        if not failing or fails(0):
+            return None
+        return Verdict(_bisect(plan, fails), f"it computes something else: {_figures(failing)}")
+
+    def _failing_in_torch(self, program: Program, names: Collection[str] | None) -> list[OutputRow]:
+        module = program.exported.module(check_guards=False)
+
+        def run(case: Case) -> Sequence[torch.Tensor]:
+            try:
+                with torch.no_grad():
+                    return tuple(module(*(tensor.clone() for tensor in case.inputs)))
+            except (RuntimeError, IndexError, ValueError) as error:
+                raise UpstreamError(str(error).strip().splitlines()[0]) from error
+
+        chosen = [one for one in tried_of(self.references) if names is None or one.case.name in names]
+        rows = [row for one in chosen for row in judge("torch", program.contract, one, run)]
+        return [row for row in rows if not row.ok]
+
+    def verdict(self, target: str, plan: Plan, found: Verified) -> Verdict:
+        """Finds who is to blame for a target that fails, or whose runtime it is that differs on special values."""
+        if isinstance(found.error, UnsupportedError) and _brings_ops(plan):
+            return Verdict(error=found.error)  # the rule says which op it wants, and the target has none
+        if not plan.applied:
+            self._unfused[target] = found
+        elif target not in self._unfused:
+            self._unfused[target] = self.attempt(target, self.program)
+        unfused = self._unfused[target]
+        if found.error is not None:
+            if unfused.error is not None:
+                return Verdict(error=found.error)
+            step = self._step(target, plan, lambda tried: tried.error is not None, None)
+            return Verdict(step, f"with it the target {target} fails: {found.error.what}")
+        failing = _keys(found)
+        if unfused.error is not None:
+            return Verdict(error=_mismatch(target, found, f"without fusions it fails: {unfused.error.what}"))
+        alike = _keys(unfused)
+        if any(key in alike and row.kind == "ordinary" for key, row in failing.items()):
+            return Verdict(error=_mismatch(target, found, "without fusions they do too"))
+        if ours := failing.keys() - alike.keys():
+            rows = [row for key, row in failing.items() if key in ours]
+            names = {row.case for row in rows}
+            step = self._step(
+                target, plan, lambda tried: tried.error is not None or bool(ours & _keys(tried).keys()), names
+            )
+            return Verdict(step, f"with it the target {target} computes something else: {_figures(rows)}")
+        return Verdict(limits=tuple(_limit(row) for row in failing.values()))
+
+    def _step(self, target: str, plan: Plan, fails: Callable[[Verified], bool], cases: Collection[str] | None) -> Step:
+        return _bisect(
+            plan, lambda count: fails(self.attempt(target, rewrite(self.program, _first(plan, count)), cases))
+        )
+
+    def attempt(self, target: str, program: Program, cases: Collection[str] | None = None) -> Verified:
+        """Writes one target of a program into a bundle of its own, and runs it.
+
+        Raises:
+            FileError: the disk failed.
+        """
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch, "attempt.fuseconv")
+            folder.mkdir()
+            libraries = copy_libraries(folder, program.contract.device, self.libraries)
+            try:
+                written = write_target(target, program, folder, self.op_files)
+            except FileError:
+                raise
+            except FuseconvError as error:
+                return Verified(error=error)
+            seal(folder, self.describe(Plan(()), [written], libraries))
+            names = None if cases is None else sorted(cases)
+            return PROCESS.verify(folder, [target], reference=self.reference, cases=names)[target]
+
+
+def fails(found: Verified) -> bool:
+    """Whether a target failed: it does not run, or an output differs."""
+    return found.error is not None or not all(row.ok for row in found.rows)
+
+
+def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[SiteKey, Miss]) -> dict[SiteKey, Miss]:
+    """Returns the sites to leave alone for a step that is to blame: its own, and at the second time all of its rule."""
+    assert verdict.guilty is not None
+    guilty = verdict.guilty
+    again = any(rule == guilty.rule for rule, _ in before)
+    lines = {node.name: source_line(node) for node in program.exported.graph.nodes}
+
+    def miss(step: Step) -> Miss:
+        reason = verdict.why if step is guilty else f"at {guilty.nodes[-1]} the rule was left out: {verdict.why}"
+        where = lines.get(step.nodes[-1].partition("/")[0], "")
+        return Miss(
+            step.rule, step.nodes[-1], reason, "what the original gives", reason, where, refused=True, rejected=True
+        )
+
+    steps = [step for step in plan.applied if step is guilty or (again and step.rule == guilty.rule)]
+    return {(step.rule, step.nodes): miss(step) for step in steps}
+
+
+def left_out(target: str, error: FuseconvError, *, by_plan: bool = False) -> LeftOut:
+    """Returns what the manifest says of a target that is left out for an error."""
+    cause = "plan" if by_plan else _CAUSES.get(type(error), "upstream")
+    return LeftOut.model_validate({"target": target, "cause": cause, "reason": error.what})
+
+
+def _bisect(plan: Plan, fails: Callable[[int], bool]) -> Step:
+    """Returns the step with which a program begins to fail: it passes with none of the steps, and fails with all."""
+    low, high = 0, len(plan.applied)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fails(middle) else (middle, high)
+    return plan.applied[high - 1]
+
+
+def _first(plan: Plan, count: int) -> Plan:
+    return replace(plan, steps=plan.applied[:count])
+
+
+def _brings_ops(plan: Plan) -> bool:
+    """Whether a step calls an op that is neither PyTorch's nor ours."""
+    calls = (parse_line(text).value for step in plan.applied for text in step.replace)
+    return any(isinstance(call, Call) and not call.op.startswith(_OURS) for call in calls)
+
+
+def _keys(found: Verified) -> dict[tuple[str, str], OutputRow]:
+    return {(row.case, row.output): row for row in found.rows if not row.ok}
+
+
+def _limit(row: OutputRow) -> Limit:
+    return Limit(target=row.target, case=row.case, output=row.output, reason=row.row.reason)
+
+
+def _figures(rows: Sequence[OutputRow]) -> str:
+    first = rows[0]
+    return f"case {first.case}, output {first.output}: {first.row.reason}"
+
+
+def _mismatch(target: str, found: Verified, who: str) -> ParityError:
+    failing = list(_keys(found).values())
+    return ParityError(
+        f"{len(failing)} of {len(found.rows)} outputs differ; first: {_figures(failing)}; {who}",
+        where=f"the target {target}",
+        fix=f"leave the target {target} out",
+    )

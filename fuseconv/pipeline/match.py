@@ -1,0 +1,122 @@
+"""Where rules apply in a model: what `convert` would do, and why it would do nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from fuseconv.bundle.manifest import bundle_folder
+from fuseconv.errors import UsageError
+from fuseconv.matching import explanation
+from fuseconv.matching.explanation import Explanation
+from fuseconv.matching.lock import check_lock
+from fuseconv.matching.plan import SiteKey
+from fuseconv.matching.plan import plan as make_plan
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Miss, Plan, read_plan
+from fuseconv.pipeline.assembly import Progress, target_names
+from fuseconv.pipeline.read import read_program, silent
+from fuseconv.program.captured import Program
+from fuseconv.proof.checked import checked_plan
+from fuseconv.rulebook.own_rules import load_rules
+from fuseconv.rulebook.packs import load_ops, op_files
+from fuseconv.rulebook.rule import Rule
+from fuseconv.sources import Options
+
+
+def match(
+    model: str | Path,
+    *,
+    rules: str | Path | None = None,
+    without: Collection[str] = (),
+    target: Sequence[str] = (),
+    options: Options | None = None,
+    plan: str | Path | None = None,
+    allow: Collection[str] = (),
+    output: str | Path | None = None,
+    frozen: str | Path | None = None,
+    progress: Progress = silent,
+) -> Plan:
+    """Returns the plan that `convert` with the same arguments would execute, having tried that it can be.
+
+    Raises:
+        FrozenError: it has other sites than `frozen` says.
+        FuseconvError: reading, capturing, matching or executing failed.
+    """
+    names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
+    check_allowed(allow, known)
+    load_ops(op_files(known), options.trust if options else ())
+    _, program = read_program(model, options, progress)
+    with progress("match"):
+        chosen = read_plan(Path(plan)) if plan else find_plan(program, known, names, allow)
+    with progress("rewrite"):
+        rewrite(program, chosen)
+    if frozen is not None:
+        check_sites(frozen, bundle_folder(model, output), chosen, program, known)
+    return chosen
+
+
+def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
+    """Checks that some rule asks to be allowed by each of these names.
+
+    Raises:
+        UsageError: none does.
+    """
+    names = sorted({rule.allow for rule in known if rule.allow is not None})
+    for name in allow:
+        if name not in names:
+            fix = f"use one of {', '.join(names)}" if names else "leave it out"
+            raise UsageError(f"no rule asks to be allowed by the name {name}", where=f"--allow {name}", fix=fix)
+
+
+def check_sites(path: str | Path, folder: Path, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:
+    """Checks that a plan has the sites that a fuseconv.lock names for the bundle of a folder, all and no other.
+
+    Raises:
+        FrozenError: it has not.
+    """
+    check_lock(Path(path), folder.name, chosen, program, {rule.name for rule in known})
+
+
+def explain(
+    model: str | Path,
+    *,
+    rules: str | Path | None = None,
+    without: Collection[str] = (),
+    options: Options | None = None,
+    tried: bool = False,
+    progress: Progress = silent,
+) -> tuple[Plan, Explanation]:
+    """Returns a plan as `match` makes it, and tells rule by rule what it applies, and what it does not and why.
+
+    Args:
+        model: as `convert` takes it.
+        rules: as `convert` takes them.
+        without: names of rules to leave out.
+        options: how the model is read.
+        tried: whether to try every site on numbers too, as `match` and `convert` do: that takes longer than to find it.
+        progress: told of each step.
+
+    Raises:
+        FuseconvError: reading, capturing or matching failed.
+    """
+    names, known = target_names(()), load_rules(rules, without)
+    load_ops(op_files(known), options.trust if options else ())
+    _, program = read_program(model, options, progress)
+    with progress("match"):
+        find = checked_plan if tried else make_plan
+        found = find(program, known, device=program.contract.device, targets=names)
+    return found, explanation.explain(found, known)
+
+
+def find_plan(
+    program: Program,
+    known: Sequence[Rule],
+    names: Sequence[str],
+    allow: Collection[str],
+    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
+) -> Plan:
+    """Returns the plan of a program: every step was tried, and none is one of those `rejected`."""
+    device = program.contract.device
+    return checked_plan(program, known, device=device, targets=names, allow=allow, rejected=rejected)

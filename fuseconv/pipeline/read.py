@@ -1,0 +1,35 @@
+"""A model on disk to a captured program on its device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from fuseconv import sources
+from fuseconv.capture.capture import capture
+from fuseconv.capture.placement import place
+from fuseconv.pipeline.assembly import Progress
+from fuseconv.program.captured import Program
+from fuseconv.sources import Options, Subject
+
+
+def silent(step: str) -> AbstractContextManager[None]:  # noqa: ARG001 - Progress's signature
+    """Tells nobody of a step: the `progress` of a call that names none."""
+    return nullcontext()
+
+
+def read_program(
+    model: str | Path, options: Options | None = None, progress: Progress = silent
+) -> tuple[Subject, Program]:
+    """Reads a model and captures it as a graph.
+
+    Raises:
+        FuseconvError: as `sources.read` and `capture.capture` do.
+    """
+    options = options or Options()
+    sources.check_device(options.device)
+    with progress("read"):
+        subject = sources.read(model, options=replace(options, device="cpu"))
+    with progress("capture"):
+        return subject, place(capture(subject), options.device)

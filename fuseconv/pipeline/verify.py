@@ -1,0 +1,98 @@
+"""A bundle proved again: in each of its targets, in each runtime of this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from fuseconv.bundle.manifest import open_bundle
+from fuseconv.errors import UsageError
+from fuseconv.parity import matrix, verification
+from fuseconv.parity.matrix import Matrix
+from fuseconv.parity.process import PROCESS
+from fuseconv.parity.reference import REFERENCE, untried_of, write_reference
+from fuseconv.parity.report import Report
+from fuseconv.pipeline.assembly import Progress
+from fuseconv.pipeline.read import read_program, silent
+from fuseconv.program.captured import Program
+from fuseconv.runtime import cpp
+from fuseconv.sources import Options
+
+
+def verify(
+    bundle: str | Path,
+    *,
+    against: str | Path | None = None,
+    options: Options | None = None,
+    progress: Progress = silent,
+) -> Report:
+    """Proves a bundle's parity on this machine, in a process that has the bundle alone.
+
+    Args:
+        bundle: the folder.
+        against: the original model; by default its outputs are read from the bundle.
+        options: how to read `against`; `inputs_file` is then what is tried.
+        progress: told of every step.
+
+    Raises:
+        UsageError: `against` is another model, or inputs came without it.
+        FuseconvError: reading the original failed, or the bundle is damaged or cannot run here.
+    """
+    PROCESS.start()
+    folder = Path(bundle)
+    program, inputs = _original(bundle, against, options or Options(), progress)
+    with progress("verify"), tempfile.TemporaryDirectory() as scratch:
+        manifest = open_bundle(folder)
+        references = verification.references_of(folder, manifest, program, inputs)
+        reference = None
+        if program is not None:
+            reference = Path(scratch, REFERENCE)
+            write_reference(reference, references, manifest.contract)
+        found = PROCESS.verify(folder, sorted(manifest.targets), reference=reference)
+        for one in found.values():
+            if one.error is not None:
+                raise one.error
+        return Report(tuple(row for one in found.values() for row in one.rows), untried_of(references))
+
+
+def verify_runtimes(
+    bundle: str | Path,
+    *,
+    against: str | Path | None = None,
+    options: Options | None = None,
+    build_runtime: bool = False,
+    progress: Progress = silent,
+) -> Matrix:
+    """Proves a bundle's parity in every runtime of this machine: `verify` for Python and C++, with and without graphs.
+
+    Args:
+        bundle: the folder.
+        against: as `verify` takes it.
+        options: as `verify` takes them.
+        build_runtime: whether to build fuseconv-run, once, where it is to be had no other way.
+        progress: told of every step.
+
+    Raises:
+        FuseconvError: as `verify` does, or fuseconv-run does not build.
+    """
+    executable = cpp.find()
+    if executable is None and build_runtime:
+        with progress(f"build {cpp.NAME}"):
+            executable = cpp.build()
+    program, inputs = _original(bundle, against, options or Options(), progress)
+    return matrix.verify_runtimes(bundle, against=program, inputs=inputs, program=executable, progress=progress)
+
+
+def _original(
+    bundle: str | Path, against: str | Path | None, options: Options, progress: Progress
+) -> tuple[Program | None, tuple[torch.Tensor, ...] | None]:
+    """Reads the model that a bundle is judged by, and the inputs in the file of the options, where they are given."""
+    manifest = open_bundle(Path(bundle))
+    if against is None:
+        if about := options.flags():
+            raise UsageError(f"{about[0]} is about the original model", where=about[0], fix="add --against MODEL")
+        return None, None
+    _, program = read_program(against, verification.as_converted(manifest, against, options), progress)
+    return program, program.examples if options.inputs_file is not None else None

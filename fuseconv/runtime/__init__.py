@@ -1,0 +1,1 @@
+"""Loading a bundle and calling it. Nothing here captures, matches or proves."""

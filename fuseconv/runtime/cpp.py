@@ -1,0 +1,262 @@
+"""The C++ runtime's program, fuseconv-run: where it is, how it is built from the sources that come with us, a call."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from fuseconv.errors import (
+    ContractError,
+    FileError,
+    FuseconvError,
+    RefusedError,
+    UnsupportedError,
+    UpstreamError,
+    UsageError,
+)
+
+NAME = "fuseconv-run"
+
+VARIABLE = "FUSECONV_RUN"
+"""Of the environment: the program to use, whatever else there is."""
+
+HOW_TO_BUILD = "fuseconv verify BUNDLE --all-runtimes --build-runtime builds it, once"
+
+_LOG_LINES = 20
+_SAID = re.compile(
+    r"^error: (?P<what>.*?)(?:\n  at: (?P<where>[^\n]*))?(?:\n  fix: (?P<fix>[^\n]*))?\Z", re.DOTALL | re.MULTILINE
+)
+_UNGRAPHED = re.compile(r"^note: (?P<what>no CUDA graphs: .*)", re.MULTILINE)
+_ERRORS: Mapping[int, type[FuseconvError]] = {
+    error.exit_status: error for error in (ContractError, RefusedError, UnsupportedError, UpstreamError, FileError)
+}
+
+
+def find() -> Path | None:
+    """Returns the program that FUSECONV_RUN names, that is on the PATH, or that `build` has built for this torch.
+
+    Raises:
+        UsageError: FUSECONV_RUN names no program.
+    """
+    if named := os.environ.get(VARIABLE):
+        if not os.access(named, os.X_OK) or Path(named).is_dir():
+            raise UsageError(
+                f"there is no program {named}", where=VARIABLE, fix=f"set it to the path of {NAME}, or unset it"
+            )
+        return Path(named)
+    if on_path := shutil.which(NAME):
+        return Path(on_path)
+    return _built() if _built().is_file() else None
+
+
+def check_buildable() -> None:
+    """Checks that there is what `build` takes.
+
+    Raises:
+        UnsupportedError: a tool or a header is missing; the error names all that are.
+    """
+    compilers = (os.environ.get("CXX", "").partition(" ")[0], "c++", "g++", "clang++")
+    headers = (json_headers(), Path("/usr/include"), Path("/usr/local/include"))
+    there = {
+        "CMake": _tool("cmake"),
+        "ninja or make": _tool("ninja") or _tool("make"),
+        "nlohmann/json.hpp": any(folder and (folder / "nlohmann/json.hpp").is_file() for folder in headers),
+        "a C++ compiler": any(_tool(name) for name in compilers if name),
+    }
+    if lacking := [name for name, found in there.items() if not found]:
+        raise UnsupportedError(
+            f"{NAME} cannot be built without {', '.join(lacking)}",
+            where=str(_sources()),
+            fix="pip install 'fuseconv[cpp]', and apt-get install g++ for a compiler",
+        )
+
+
+def build() -> Path:
+    """Builds the program against the torch that runs, unless that was done before, and returns its path.
+
+    It is kept in the user's cache folder, under a name made of its sources and of torch; the first build takes a
+    compiler about a minute.
+
+    Raises:
+        UnsupportedError: a tool that it takes is missing.
+        UpstreamError: CMake or the compiler failed; the error holds the end of their log.
+        FileError: the cache folder cannot be written.
+    """
+    program = _built()
+    if program.is_file():
+        return program
+    check_buildable()
+    try:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+            _cmake(Path(folder))
+            Path(folder, NAME).replace(program)  # at once: another process may build the same
+    except OSError as error:
+        raise FileError(f"{NAME} cannot be kept: {error.strerror}", where=str(error.filename or program)) from error
+    return program
+
+
+@functools.cache
+def versions(program: Path) -> Mapping[str, str]:
+    """Returns the version of `torch` and of `onnxruntime` that the program runs, or after a dash why it has none.
+
+    Raises:
+        UpstreamError: it does not start, or is another version's.
+    """
+    environment = {**os.environ, **libraries("cpu")}
+    done = subprocess.run(  # noqa: S603 - the program that the user named or built
+        [program, "--versions"], env=environment, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        raise _said(done.returncode, done.stderr, program)
+    lines = [line.partition(" ") for line in done.stdout.splitlines()]
+    return {name: text for name, _, text in lines}
+
+
+def run(
+    program: Path,
+    bundle: Path,
+    target: str,
+    calls: Sequence[Mapping[str, torch.Tensor]],
+    *,
+    device: str,
+    cuda_graphs: bool = False,
+) -> list[dict[str, torch.Tensor]]:
+    """Loads a bundle in the program once and makes every call.
+
+    Args:
+        program: fuseconv-run.
+        bundle: the folder.
+        target: one that the bundle has, and that is not Python's alone.
+        calls: for each, the inputs by name, on any device.
+        device: the bundle's.
+        cuda_graphs: whether the calls are captured and replayed; what cannot be is an UnsupportedError.
+
+    Returns:
+        For each call, the outputs by name, on the CPU.
+
+    Raises:
+        FuseconvError: what the program says, as the same kind of error; UpstreamError when it dies.
+    """
+    from safetensors.torch import load_file, save_file
+
+    if any(tensor.is_complex() for call in calls for tensor in call.values()):
+        raise UnsupportedError("the C++ runtime has no complex numbers", where=str(bundle), fix="run it from Python")
+    with tempfile.TemporaryDirectory() as scratch:
+        words: list[str | Path] = [program, bundle, "--target", target]
+        words += ["--cuda-graphs", "auto" if cuda_graphs else "off"]
+        outputs = [Path(scratch, f"outputs_{index}") for index in range(len(calls))]
+        for index, (call, output) in enumerate(zip(calls, outputs, strict=True)):
+            given = Path(scratch, f"inputs_{index}")
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in call.items()}, given)
+            words += ["--inputs", given, "-o", output]
+        environment = {**os.environ, **libraries(device)}
+        done = subprocess.run(  # noqa: S603 - the program that the user named or built
+            words, env=environment, capture_output=True, text=True, errors="replace", check=False
+        )
+        if done.returncode != 0:
+            raise _said(done.returncode, done.stderr, program)
+        if note := _UNGRAPHED.search(done.stderr):
+            raise UnsupportedError(note["what"], where=str(bundle), fix="it runs without them")
+        if not all(output.is_file() for output in outputs):
+            raise UpstreamError(
+                f"{program} has not made every call: it is another version's", where=VARIABLE, fix="build it again"
+            )
+        return [load_file(output) for output in outputs]
+
+
+def libraries(device: str) -> dict[str, str]:
+    """Returns the variables by which a C++ program finds the shared libraries that Python packages hold.
+
+    They are ONNX Runtime's, unless FUSECONV_ONNXRUNTIME is set, and on "cuda" those that it needs of CUDA.
+    """
+    found: dict[str, str] = {}
+    onnxruntime = _package("onnxruntime")
+    library = next((onnxruntime / "capi").glob("libonnxruntime.so*"), None) if onnxruntime is not None else None
+    if "FUSECONV_ONNXRUNTIME" not in os.environ and library is not None:
+        found["FUSECONV_ONNXRUNTIME"] = str(library)
+    nvidia = _package("nvidia")
+    if device == "cuda" and nvidia is not None:
+        folders = [str(folder) for folder in sorted(nvidia.glob("*/lib"))]
+        found["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH", ""), *folders]))
+    return found
+
+
+def json_headers() -> Path | None:
+    """Returns the folder for nlohmann/json.hpp: what FUSECONV_JSON names, the Python package's, or None."""
+    if named := os.environ.get("FUSECONV_JSON"):
+        return Path(named)
+    package = _package("nlohmann_json")
+    return None if package is None else package / "include"
+
+
+def _said(status: int, text: str, program: Path) -> FuseconvError:
+    """Returns the error that the program printed and ended with."""
+    match = _SAID.search(text.strip())
+    if match is None or status not in _ERRORS:
+        last = "\n".join(text.splitlines()[-3:])
+        return UpstreamError(f"{NAME} ended with {status}: {last}", where=str(program))
+    return _ERRORS[status](match["what"], where=match["where"] or "", fix=match["fix"] or "")
+
+
+def _cmake(folder: Path) -> None:
+    """Builds in a folder of its own."""
+    settings: dict[str, object] = {"CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path}
+    if (headers := json_headers()) is not None:
+        settings["FUSECONV_JSON"] = headers
+    cmake, ninja = _tool("cmake"), _tool("ninja")
+    assert cmake is not None  # `missing` has looked
+    if ninja is not None:
+        settings["CMAKE_MAKE_PROGRAM"] = ninja
+    defined = [f"-D{name}={value}" for name, value in settings.items()]
+    for command in (
+        [cmake, "-S", str(_sources()), "-B", str(folder), *(["-G", "Ninja"] if ninja else []), *defined],
+        [cmake, "--build", str(folder), "--target", NAME],
+    ):
+        done = subprocess.run(  # noqa: S603 - CMake on our own sources
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
+        )
+        if done.returncode != 0:
+            tail = "\n".join(done.stdout.splitlines()[-_LOG_LINES:])
+            raise UpstreamError(
+                f"{NAME} does not build:\n{tail}",
+                where=str(_sources()),
+                fix=f"build it by hand, as samples/04_cpp says, and set {VARIABLE} to it",
+            )
+
+
+def _built() -> Path:
+    """Where `build` keeps the program that is made of these sources for this torch."""
+    key = hashlib.sha256(f"{torch.__version__} {torch.__file__}".encode())
+    for path in sorted(path for path in _sources().rglob("*") if path.is_file()):
+        key.update(path.read_bytes())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "fuseconv" / f"runtime-{key.hexdigest()[:16]}" / NAME
+
+
+def _sources() -> Path:
+    """csrc/runtime: in the package, or beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "share" / "cmake" / "fuseconv"
+    return installed if installed.is_dir() else package.parent / "csrc" / "runtime"
+
+
+def _tool(name: str) -> str | None:
+    """A program on the PATH, or beside this Python, whose environment may not be active."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+
+
+def _package(name: str) -> Path | None:
+    spec = importlib.util.find_spec(name)
+    return Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None

@@ -1,0 +1,238 @@
+"""CUDA graphs around a runner: one captured for each shape when it is first called, the recent ones kept.
+
+A replay costs the host one launch, however many kernels the model has. docs/adr/0007-cuda-graphs.md says what memory,
+threads and streams make of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import UpstreamError, UsageError
+from fuseconv.runtime.recent import Recent
+from fuseconv.runtime.rows import batched, repeated, rows_of
+from fuseconv.targets.artifact import Runner
+
+Choice = Literal["auto"] | bool
+Shapes = tuple[tuple[int, ...], ...]
+
+TARGETS = ("aoti", "torchscript")
+"""What is captured: ONNX Runtime has CUDA graphs of its own, and who loads a program of torch.export can compile it."""
+
+LIMIT = 16
+"""Graphs a model keeps. Each holds its inputs and outputs; the values between are shared."""
+
+WARM_UPS = 2
+"""Calls before the capture: what they load, time or compile on first use must not be recorded. TorchScript profiles
+in the first and optimises in the second."""
+
+_CAPTURING = threading.Lock()
+"""torch allows one capture at a time in a process."""
+
+_ABANDONED: list[torch.cuda.CUDAGraph] = []
+"""Graphs whose capture failed: torch's allocators may call them until the process ends."""
+
+
+@dataclass(frozen=True)
+class CudaGraphs:
+    """What of a model is replayed from CUDA graphs.
+
+    Attributes:
+        shapes: of the inputs, padded to their bucket; one entry a graph, the one used longest ago first.
+        memory: bytes of the GPU that the graphs hold: inputs, outputs and the values between.
+        reason: why other calls run without a graph; None if they are captured.
+    """
+
+    shapes: tuple[Shapes, ...]
+    memory: int
+    reason: str | None
+
+
+def ungraphed_reason(choice: Choice, device: str, target: str) -> str | None:
+    """Says why a target runs without graphs, or None if it is captured.
+
+    Args:
+        choice: `auto`, True or False.
+        device: of the contract.
+        target: its name.
+
+    Raises:
+        UsageError: the choice is none of these, or it is True and there is a reason.
+    """
+    if choice not in ("auto", True, False):
+        raise UsageError(f"cuda_graphs is {choice!r}", where=f"cuda_graphs={choice!r}", fix="use 'auto', True or False")
+    if not choice:
+        return "cuda_graphs is False"
+    if device != "cuda":
+        reason, fix = f"the bundle is for {device}", "convert with --device cuda, or leave cuda_graphs out"
+    elif target not in TARGETS:
+        reason, fix = f"the target {target} is not captured", f"use {' or '.join(TARGETS)}, or leave cuda_graphs out"
+    else:
+        return None
+    if choice != "auto":
+        raise UsageError(f"there are no CUDA graphs: {reason}", where="cuda_graphs", fix=fix)
+    return reason
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A call of one shape.
+
+    Attributes:
+        inputs: where it reads them. Not in the memory that graphs share: padding must stay as it is.
+        stream: on which their memory is allocated.
+        captured: what is launched.
+        outputs: where they are, until the next launch of any graph.
+    """
+
+    inputs: tuple[torch.Tensor, ...]
+    stream: torch.cuda.Stream
+    captured: torch.cuda.CUDAGraph
+    outputs: tuple[torch.Tensor, ...]
+
+
+class GraphedRunner:
+    """A runner that replays another.
+
+    Calls of any threads and streams take turns: one at a time uses the graphs' memory, and its outputs are copies.
+    """
+
+    def __init__(self, runner: Runner, contract: Contract, *, required: bool = False, limit: int = LIMIT) -> None:
+        """Wraps a runner on the current device.
+
+        Args:
+            runner: takes and gives tensors on that device; the same shapes always launch the same work.
+            contract: its buckets are what the first axis is rounded up to.
+            required: whether a capture that fails is an error, and not a warning.
+            limit: how many graphs are kept.
+        """
+        self._runner = runner
+        self._buckets = contract.buckets
+        self._has = batched(contract, contract.buckets) if contract.buckets else (False,) * len(contract.inputs)
+        self._gives = tuple(bool(contract.buckets and name in contract.buckets.outputs) for name in contract.outputs)
+        self._required = required
+        self._device = torch.cuda.current_device()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # of captures alone: nothing runs on it
+        self._pool = torch.cuda.graph_pool_handle()
+        self._free = torch.cuda.Event()  # type: ignore[no-untyped-call]  # when the memory of the graphs is
+        self._lock = threading.Lock()
+        self._graphs: Recent[Shapes, _Graph] = Recent(limit)
+        self._failure: UpstreamError | None = None
+
+    def status(self) -> CudaGraphs:
+        """Returns what is captured."""
+        with self._lock:
+            graphs = self._graphs.items()
+            segments = torch.cuda.memory_snapshot(self._pool) if graphs else []  # type: ignore[no-untyped-call]
+            memory = sum(segment["total_size"] for segment in segments)
+            memory += sum(x.nbytes for _, graph in graphs for x in graph.inputs)
+            reason = f"{self._failure.what} ({self._failure.where})" if self._failure else None
+            return CudaGraphs(tuple(tuple(map(tuple, shapes)) for shapes, _ in graphs), memory, reason)
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Computes the outputs on the current stream.
+
+        Raises:
+            UpstreamError: the shape cannot be captured, and it is required.
+        """
+        with torch.cuda.device(self._device):
+            if torch.cuda.is_current_stream_capturing():
+                return self._runner(*inputs)
+            rows, padded = self._sizes(inputs)
+            shapes = tuple(
+                [(padded, *x.shape[1:]) if has else x.shape for x, has in zip(inputs, self._has, strict=True)]
+            )
+            stream = torch.cuda.current_stream()
+            with self._lock:
+                stream.wait_event(self._free)
+                try:
+                    graph = self._found(shapes, inputs, padded, stream)
+                    if graph is not None:
+                        return self._replay(graph, inputs, rows, stream)
+                finally:
+                    self._free.record(stream)
+            return self._runner(*inputs)
+
+    def _sizes(self, inputs: Sequence[torch.Tensor]) -> tuple[int, int]:
+        """Returns the rows of a call, and with padding."""
+        if self._buckets is None:
+            return 0, 0
+        rows = rows_of(inputs, self._has)
+        return rows, self._buckets.rounded(rows)
+
+    def _replay(
+        self, graph: _Graph, inputs: Sequence[torch.Tensor], rows: int, stream: torch.cuda.Stream
+    ) -> tuple[torch.Tensor, ...]:
+        """Padding is left as it is, from calls before: rows do not meet, so what they hold does not matter."""
+        places, outputs = list(graph.inputs), list(graph.outputs)
+        if stream != graph.stream:
+            for place in places:
+                place.record_stream(stream)
+        if rows:
+            places = [x[:rows] if has else x for x, has in zip(places, self._has, strict=True)]
+            outputs = [x[:rows] if has else x for x, has in zip(outputs, self._gives, strict=True)]
+        if places:
+            torch._foreach_copy_(places, list(inputs))
+        graph.captured.replay()
+        return tuple([output.clone() for output in outputs])
+
+    def _found(
+        self, shapes: Shapes, inputs: Sequence[torch.Tensor], padded: int, stream: torch.cuda.Stream
+    ) -> _Graph | None:
+        """Returns the graph of a shape, captured if it is new; None where that is not possible."""
+        graph = self._graphs.get(shapes)
+        if graph is None and self._failure is None:
+            graph = self._capture(inputs, padded, stream)
+            # Room is made after the capture, for a pool without any graph is gone, and once no launch is under way.
+            dropped = self._graphs.put(shapes, graph) if graph is not None else None
+            if dropped is not None:
+                self._free.synchronize()
+        if graph is None and self._required and self._failure is not None:
+            raise self._failure
+        return graph
+
+    def _capture(self, inputs: Sequence[torch.Tensor], padded: int, stream: torch.cuda.Stream) -> _Graph | None:
+        # A graph outlives the modes of the call that it is captured in.
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast("cuda", enabled=False):
+            places = tuple(
+                repeated(x, padded if has else len(x)) if x.dim() else x.clone()
+                for x, has in zip(inputs, self._has, strict=True)
+            )
+            for _ in range(WARM_UPS):
+                self._runner(*places)
+            captured = torch.cuda.CUDAGraph()
+            try:
+                return _Graph(places, stream, captured, self._record(captured, places))
+            except RuntimeError as error:
+                self._give_up(captured, error.__context__ or error, inputs)
+                return None
+
+    def _record(self, captured: torch.cuda.CUDAGraph, places: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        with _CAPTURING, torch.cuda.stream(self._stream):
+            # Other threads may do meanwhile what a capture must not, allocate memory for one.
+            captured.capture_begin(self._pool, capture_error_mode="thread_local")
+            try:
+                return tuple(self._runner(*places))
+            finally:
+                captured.capture_end()
+
+    def _give_up(self, captured: torch.cuda.CUDAGraph, error: BaseException, inputs: Sequence[torch.Tensor]) -> None:
+        """Ends all captures: what a graph cannot hold fails for every shape, and memory that is short stays so."""
+        _ABANDONED.append(captured)
+        with suppress(RuntimeError):  # where torch did not get to it
+            torch._C._cuda_endAllocateToPool(self._device, self._pool)
+        self._failure = UpstreamError(
+            f"the model cannot be captured in a CUDA graph: {error}",
+            where=f"a call with {', '.join(f'{list(x.shape)}' for x in inputs)}",
+            fix="load with cuda_graphs='auto' or False",
+        )
+        if not self._required:
+            warnings.warn(f"{self._failure.what}; it runs without", RuntimeWarning, stacklevel=2)

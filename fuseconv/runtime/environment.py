@@ -1,0 +1,75 @@
+"""What an artifact was built for, and whether this machine can run it."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from fuseconv.bundle.manifest import Environment
+from fuseconv.errors import UnsupportedError
+from fuseconv.targets import onnx, onnx_plugin
+
+ONNX = (onnx.NAME, onnx_plugin.NAME)
+"""The targets that ONNX Runtime runs."""
+
+_ISA = ("DEFAULT", "NO AVX", "AVX2", "AVX512")
+"""torch's names of CPU instruction sets on x86, each containing those before it."""
+
+
+def environment(device: str) -> Environment:
+    """Describes this machine, which has the device."""
+    capability = ".".join(map(str, torch.cuda.get_device_capability())) if device == "cuda" else None
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        machine=platform.machine(),
+        cpu=torch.backends.cpu.get_cpu_capability(),
+        torch=torch.__version__,
+        onnx=version("onnx"),
+        onnxruntime=_version_of_any("onnxruntime", "onnxruntime-gpu"),
+        cuda=torch.version.cuda if device == "cuda" else None,
+        gpu=capability,
+    )
+
+
+def _version_of_any(*names: str) -> str | None:
+    for name in names:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def check_environment(made: Environment, here: Environment, target: str, folder: Path) -> None:
+    """Refuses what cannot run here, before anything of it is loaded."""
+    problems = []
+    if made.machine != here.machine:
+        problems.append(f"a {made.machine} machine, this is {here.machine}")
+    if made.gpu != here.gpu:
+        problems.append(f"GPU architecture {made.gpu}, this is {here.gpu}")
+    if target in ONNX:
+        if _release(made.onnxruntime) > _release(here.onnxruntime):
+            problems.append(f"ONNX Runtime {made.onnxruntime}, this is {here.onnxruntime}")
+    elif _release(made.torch) > _release(here.torch):
+        problems.append(f"torch {made.torch}, this is {here.torch}")
+    if target == "aoti" and not _includes(here.cpu, made.cpu):
+        problems.append(f"a CPU with {made.cpu}, this has {here.cpu}")
+    if problems:
+        raise UnsupportedError(
+            f"the target {target} was made for {'; '.join(problems)}", where=str(folder), fix="convert the model here"
+        )
+
+
+def _release(text: str | None) -> tuple[int, ...]:
+    """Major and minor; formats and ABIs change with those."""
+    return tuple(int(part) for part in (text or "0.0").split("+")[0].split(".")[:2])
+
+
+def _includes(here: str, made: str) -> bool:
+    if here in _ISA and made in _ISA:
+        return _ISA.index(made) <= _ISA.index(here)
+    return here == made

@@ -1,0 +1,222 @@
+"""Loading a bundle: what is damaged, foreign or against the contract is refused before it can compute anything."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.bundle.manifest import (
+    Manifest,
+    check_private,
+    open_bundle,
+)
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError, UsageError
+from fuseconv.ops.library import PLUGINS
+from fuseconv.rulebook.packs import load_library
+from fuseconv.runtime.cuda_graphs import (
+    Choice,
+    CudaGraphs,
+    GraphedRunner,
+    ungraphed_reason,
+)
+from fuseconv.runtime.environment import ONNX, check_environment, environment
+from fuseconv.targets import TARGETS, Runner, onnx_plugin, onnx_session
+
+PREFERENCE = ("aoti", "export", "torchscript", "onnx-plugin", "onnx")
+"""The target taken when none is named: the first of these that the bundle has."""
+
+_UNCHANGED = nullcontext()
+
+
+class Model:
+    """A loaded artifact, called like the module that it was converted from.
+
+    Attributes:
+        contract: what a call takes and gives; every call is checked against it.
+        target: the name of the target.
+        device: `cpu` or `cuda`.
+    """
+
+    def __init__(self, contract: Contract, target: str, runner: Runner, ungraphed: str | None = None) -> None:
+        self.contract = contract
+        self.target = target
+        self.device = contract.device
+        self._runner = runner
+        self._ungraphed = ungraphed
+        # A field may have any name that the model's outputs have; `rename` numbers those that Python cannot take.
+        outputs = namedtuple("Outputs", contract.outputs, rename=True)  # type: ignore[misc]  # noqa: PYI024
+        self._pack: Callable[[tuple[torch.Tensor, ...]], Any] = (
+            outputs._make if len(contract.outputs) != 1 else lambda tensors: tensors[0]
+        )
+
+    def __call__(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
+        """Computes the outputs, without gradients, and in the dtypes of the artifact: torch.autocast changes nothing.
+
+        Returns:
+            The one output, or a named tuple of several.
+
+        Raises:
+            ContractError: the call does not honour the contract.
+            UpstreamError: the artifact failed, for want of memory for one, or must be captured and cannot be.
+        """
+        inputs = self.contract.bind(args, kwargs)
+        try:
+            with torch.no_grad(), _without_autocast(self.device):
+                return self._pack(self._runner(*inputs))
+        except FuseconvError:
+            raise
+        except Exception as error:
+            raise UpstreamError(
+                f"the target {self.target} failed: {error}",
+                where=f"a call with {', '.join(f'{list(tensor.shape)}' for tensor in inputs)}",
+                fix="try another target, or smaller inputs if the memory was short",
+            ) from error
+
+    def __repr__(self) -> str:
+        """Says what is run, and the calling convention."""
+        taken, given = ", ".join(map(str, self.contract.inputs)), ", ".join(self.contract.outputs)
+        return f"<{self.target} on {self.device}: ({taken}) -> ({given})>"
+
+    @property
+    def cuda_graphs(self) -> CudaGraphs:
+        """What is replayed from CUDA graphs so far, the memory that takes, and why calls are not, if they are not."""
+        if isinstance(self._runner, GraphedRunner):
+            return self._runner.status()
+        return CudaGraphs((), 0, self._ungraphed)
+
+
+def _without_autocast(device: str) -> AbstractContextManager[object]:
+    """What was proved is the artifact in its own dtypes. Leaving autocast takes longer than asking whether it is on."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _UNCHANGED
+
+
+def load(
+    bundle: str | Path,
+    target: str | None = None,
+    device: str | None = None,
+    cuda_graphs: Choice = "auto",
+) -> Model:
+    """Loads a bundle.
+
+    A bundle is a program: loading it runs code of whoever made it. Its hashes find damage, not malice.
+
+    Args:
+        bundle: the folder.
+        target: the name of a target; by default the first of `PREFERENCE` that the bundle has.
+        device: when given, the device that the bundle must be for.
+        cuda_graphs: whether calls are captured in CUDA graphs, one a shape, and replayed. `auto` does so for aoti and
+            torchscript on CUDA, and runs what cannot be captured without; `model.cuda_graphs` says which and why.
+            With True that is an error.
+
+    Raises:
+        UsageError: there is no such bundle, it has no such target, or none that `cuda_graphs=True` could capture.
+        RefusedError: the bundle is damaged, or a library in it is writable by everybody.
+        UnsupportedError: the artifact was made for another device, processor or a newer version than what is here.
+        UpstreamError: there is no CUDA device, or the artifact does not load, for want of memory for one.
+    """
+    folder = Path(bundle).absolute()
+    manifest = open_bundle(folder)
+    return load_target(folder, manifest, choose_target(manifest, target, folder), device, cuda_graphs)
+
+
+def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
+    """Returns the target wanted, or the best that the bundle has.
+
+    Raises:
+        UsageError: the bundle does not have it.
+    """
+    for name in PREFERENCE if wanted is None else (wanted,):
+        if name in manifest.targets:
+            return name
+    raise UsageError(
+        f"the bundle has no target {wanted or ''}".rstrip(),
+        where=str(folder),
+        fix=f"use one of {', '.join(sorted(manifest.targets))}",
+    )
+
+
+def load_target(
+    folder: Path, manifest: Manifest, target: str, device: str | None = None, cuda_graphs: Choice = False
+) -> Model:
+    """Loads one target of a bundle that `open_bundle` has checked; errors as in `load`."""
+    contract = manifest.contract
+    ungraphed = ungraphed_reason(cuda_graphs, contract.device, target)
+    check_target(folder, manifest, target, device)
+    if target not in ONNX:  # whose session loads its own library
+        for library in op_libraries(manifest, target):
+            _load_library(folder / library)
+    try:
+        runner = TARGETS[target].load(folder / manifest.targets[target], contract.device)
+    except FuseconvError:
+        raise
+    except Exception as error:
+        raise UpstreamError(
+            f"the target {target} does not load: {error}", where=str(folder), fix="convert the model here"
+        ) from error
+    if ungraphed is None:
+        runner = GraphedRunner(runner, contract, required=cuda_graphs != "auto")
+    return Model(contract, target, runner, ungraphed)
+
+
+def check_target(folder: Path, manifest: Manifest, target: str, device: str | None = None) -> None:
+    """Checks all that can be known of a target before anything of it is loaded; errors as in `load`."""
+    contract = manifest.contract
+    if device is not None and torch.device(device).type != contract.device:
+        raise UnsupportedError(
+            f"the bundle is for {contract.device}, not for {device}",
+            where=str(folder),
+            fix=f"convert again with --device {torch.device(device).type}",
+        )
+    check_device(contract.device, folder)
+    if target in ONNX:
+        onnx_session.check_installed(contract.device)
+    check_environment(manifest.environment, environment(contract.device), target, folder)
+    for library in op_libraries(manifest, target):
+        if not (folder / library).is_file():
+            raise RefusedError(
+                "the op library for ONNX Runtime is missing", where=str(folder / library), fix="copy the bundle again"
+            )
+    check_private(folder, manifest.targets[target], op_libraries(manifest, target))
+
+
+def check_device(device: str, folder: Path) -> None:
+    """Checks that the device of a bundle is here.
+
+    Raises:
+        UpstreamError: it is not.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UpstreamError(
+            "there is no CUDA device here",
+            where=str(folder),
+            fix="look at nvidia-smi and for a CUDA build of torch, or convert the model with --device cpu",
+        )
+
+
+def op_libraries(manifest: Manifest, target: str) -> tuple[str, ...]:
+    """Returns the libraries that a target calls, by their paths in the bundle, in the order in which to load them."""
+    if target in ONNX:
+        return (f"lib/{PLUGINS[manifest.contract.device]}",) if target == onnx_plugin.NAME else ()
+    return tuple(manifest.libraries)
+
+
+def _load_library(path: Path) -> None:
+    """Loads an op library by its absolute path; its hash was checked with the bundle's.
+
+    Raises:
+        UnsupportedError: it does not load here, or another version of it is loaded already.
+    """
+    try:
+        load_library(path)
+    except (OSError, RuntimeError) as error:
+        raise UnsupportedError(
+            f"the op library does not load: {error}",
+            where=str(path),
+            fix="use the fuseconv that wrote the bundle, or convert the model again",
+        ) from error

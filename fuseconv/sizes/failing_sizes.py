@@ -1,0 +1,142 @@
+"""A captured program that fails at sizes of its own contract: which of them it takes, found by trying.
+
+torch.export holds a range of sizes against what the model's shapes ask, not against what its weights hold: a table of
+512 positions is captured for 1024, and looking up the last of them is an error when the program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from fuseconv.contract.inputs import LARGEST, draw, example_sizes
+from fuseconv.contract.spec import Contract, Dim
+from fuseconv.errors import FuseconvError, UnsupportedError, UsageError, is_out_of_memory
+from fuseconv.graph.model_line import model_line
+from fuseconv.graph.nodes import source_line
+from fuseconv.sizes.taken_sizes import taken_range
+
+Runs = Callable[..., Any]
+"""A module, or another that takes the tensors of a call."""
+
+
+def run(module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Runs a captured program, or the original, and returns the leaves of its output.
+
+    Args:
+        module: of an exported program; or the original.
+        contract: what it takes.
+        inputs: one tensor per contract input, of sizes that the contract allows.
+
+    Raises:
+        UnsupportedError: it fails at these sizes and runs at others; says at which.
+        UsageError: it fails at whatever sizes, on what is drawn for the contract.
+    """
+    try:
+        return _run(module, inputs)
+    except FuseconvError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise  # says nothing about the sizes that the model takes
+        raise _explained(error, module, contract, inputs) from error
+
+
+def _run(module: Runs, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        outputs = tuple(pytree.tree_leaves(module(*inputs)))
+    if any(x.is_cuda for x in inputs):
+        torch.cuda.synchronize()  # what a kernel has to say is said here, and not of a later call
+    return outputs
+
+
+def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> FuseconvError:
+    why = f"{type(error).__name__}: {first_line(error)}"
+    at = sizes_text(_sizes(contract, inputs))
+    if isinstance(error, torch.AcceleratorError):  # after which nothing runs in this process any more
+        return UnsupportedError(
+            f"the model fails on the GPU{f' at {at}' if at else ''}: {why}",
+            fix="narrow the ranges of --input; with --device cpu the error says which sizes the model takes",
+        )
+    graph = getattr(module, "module", module)  # an archive's original has one too
+    where = model_line(error) or (_failing_line(graph, inputs) if isinstance(graph, GraphModule) else "")
+
+    def takes(tried: Mapping[str, int]) -> bool:
+        try:
+            _run(module, draw(contract, tried, seed=0))
+        except Exception as failure:  # noqa: BLE001 - whether it fails is the answer
+            return is_out_of_memory(failure)
+        return True
+
+    known = next(filter(takes, _some(contract)), None)
+    if known is None:
+        return UsageError(
+            f"the model fails on inputs that are drawn for it{f', at {at}' if at else ''}: {why}",
+            where=where,
+            fix="correct --input (sizes, dtypes, ranges) or --input-range",
+        )
+    for name, dim in contract.dims().items():
+        taken = taken_range(dim, known, takes)
+        if taken != (dim.min, dim.max):
+            only = dim.narrowed(*taken, dim.step)
+            return UnsupportedError(
+                f"the model works only with {name} within {only.min}..{only.max}; it fails at {at}: {why}",
+                where=where,
+                fix=f"write {only} in --input, or export the program with that range",
+            )
+    return UnsupportedError(
+        f"the model fails at {at}: {why}", where=where, fix="give the dims ranges that leave these sizes out"
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error's message."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Returns sizes as messages say them: `batch = 1, seq = 2`."""
+    return ", ".join(f"{name} = {size}" for name, size in sizes.items())
+
+
+def _some(contract: Contract) -> Iterator[dict[str, int]]:
+    """Yields sizes to begin with: small ones of which no two are alike, then all dims about as large as each other."""
+    yield example_sizes(contract)
+    dims = contract.dims()
+    for exponent in range(1, LARGEST.bit_length() if dims else 0):
+        yield {name: dim.allowed(2**exponent) for name, dim in dims.items()}
+
+
+def _sizes(contract: Contract, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+    """Returns the size of each symbolic dim in a call."""
+    return {
+        size.name: length
+        for spec, tensor in zip(contract.inputs, inputs, strict=True)
+        for size, length in zip(spec.shape, tensor.shape, strict=True)
+        if isinstance(size, Dim)
+    }
+
+
+class _Followed(Interpreter):
+    """Remembers the node that it runs."""
+
+    node: Node | None = None
+
+    def run_node(self, n: Node) -> Any:
+        self.node = n
+        return super().run_node(n)
+
+
+def _failing_line(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> str:
+    """Returns the model's line whose op raises; empty where none does when they are run one by one."""
+    followed = _Followed(module)
+    try:
+        with torch.no_grad():
+            followed.run(*inputs)
+    except Exception:  # noqa: BLE001 - the one that is being explained
+        return source_line(followed.node) if followed.node is not None else ""
+    return ""

@@ -1,0 +1,30 @@
+"""Which sizes of a dim a call takes, found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fuseconv.contract.inputs import LARGEST
+from fuseconv.contract.spec import Dim
+
+
+def taken_range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str, int]], bool]) -> tuple[int, int]:
+    """Returns the smallest and the largest size of a dim that is taken, the others being as in `taken`.
+
+    Sizes above the largest that is ever tried count as taken.
+    """
+
+    def one(size: int) -> bool:
+        return takes({**taken, dim.name: size})
+
+    known, top = taken[dim.name], dim.allowed(LARGEST)
+    low = dim.min if one(dim.min) else _last(known, dim.min, -dim.step, one)
+    return low, dim.max if top <= known or one(top) else _last(known, top, dim.step, one)
+
+
+def _last(taken: int, refused: int, step: int, takes: Callable[[int], bool]) -> int:
+    """Returns the size farthest from `taken` towards `refused` that is taken, by bisection."""
+    while (gap := (refused - taken) // step) > 1:
+        middle = taken + gap // 2 * step
+        taken, refused = (middle, refused) if takes(middle) else (taken, middle)
+    return taken

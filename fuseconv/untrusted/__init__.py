@@ -1,0 +1,1 @@
+"""What comes from a stranger: opened by one function, read as data, run in confinement."""
