@@ -21,10 +21,14 @@ class Table:
     Attributes:
         inputs: as `--input` takes them; `b` is the dynamic dim.
         functions: what is computed of them.
+        sizes: of the dynamic dim.
+        error: relative and absolute, of results that are not f16.
     """
 
     inputs: tuple[str, ...]
     functions: Functions
+    sizes: tuple[int, ...] = (1, 3)
+    error: float = 2e-5
 
 
 ROWS = "x=f32[b:1..8,6,8]"

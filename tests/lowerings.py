@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from lowering_table import INTEGERS, ROWS, Table, constant, weight
+from lowerings_of_dtypes import DOUBLES, EMPTY, HALVES
 from lowerings_of_windows import CONVOLUTIONS, CONVOLUTIONS_1D, CONVOLUTIONS_3D, POOLS, REDUCTIONS
 from torch import Tensor
 from torch.nn import functional as F
@@ -323,4 +324,7 @@ TABLES: Mapping[str, Table] = {
     "shapes": SHAPES,
     "indices": INDICES,
     "integers": INTEGER,
+    "float64": DOUBLES,
+    "float16": HALVES,
+    "of no rows": EMPTY,
 }

@@ -15,6 +15,8 @@ from fuseconv.contract.spec import Dim
 from fuseconv.errors import UnsupportedError
 from fuseconv.targets import TARGETS, Context
 
+DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16}
+
 AT_ONCE = 14
 """Functions in one program: to export one takes most of a second, whatever is in it."""
 
@@ -44,7 +46,7 @@ def inputs_of(table: Table, rows: int, *, ties: bool) -> list[Tensor]:
         if spec.dtype == "i64":
             tensors.append(torch.randint(-9, 10, shape, generator=generator))
         else:
-            values = torch.randn(shape, generator=generator)
+            values = torch.randn(shape, generator=generator, dtype=DTYPES[spec.dtype])
             tensors.append((values * 2).round() / 2 if ties else values)
     return tensors
 
@@ -58,7 +60,7 @@ def test_ops_compute_what_they_compute_in_pytorch(table: str, first: int, target
     program = small_bundle.program(Functions([rows.functions[name] for name in names]), rows.inputs)
     run = TARGETS[target].load(tmp_path / TARGETS[target].write(program, tmp_path, Context(tmp_path)), "cpu")
     for ties in (False, True):
-        for size in (1, 3):
+        for size in rows.sizes:
             tensors = inputs_of(rows, size, ties=ties)
             results = iter(run(*tensors))
             for name, module in zip(names, modules, strict=True):
@@ -68,8 +70,9 @@ def test_ops_compute_what_they_compute_in_pytorch(table: str, first: int, target
                     found = next(results)
                     said = f"{name}, output {at}, {size} rows{', ties' if ties else ''}"
                     assert found.dtype == value.dtype, said
+                    rtol = max(rows.error, 1e-3 if value.dtype == torch.half else 0)
                     torch.testing.assert_close(
-                        found, value, rtol=1e-3 if value.dtype == torch.half else 2e-5, atol=2e-5, equal_nan=True,
+                        found, value, rtol=rtol, atol=rows.error, equal_nan=True,
                         msg=lambda text, said=said: f"{said}: {text}",
                     )  # fmt: skip
 

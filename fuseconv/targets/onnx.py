@@ -123,9 +123,11 @@ def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, ou
     import onnxscript.optimizer
 
     from fuseconv.targets.onnx_attention import scaled_dot_product_attention
+    from fuseconv.targets.onnx_axes import count_axes_from_the_first
     from fuseconv.targets.onnx_clamp import clamp, clamp_max, clamp_min
     from fuseconv.targets.onnx_functions import translations
     from fuseconv.targets.onnx_group_norm import group_norm, instance_norm
+    from fuseconv.targets.onnx_numbers import numbers_of, write_exactly
     from fuseconv.targets.onnx_pools import conv3d, keep_pads
     from fuseconv.targets.onnx_spellings import respelled
 
@@ -155,9 +157,11 @@ def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, ou
             # Constants are folded and no more. The exporter's own optimiser also rewrites patterns, which is what rules
             # are for, and nothing proves it: onnxscript 0.7 folds a bfloat16 batch norm into float32 weights.
             onnxscript.optimizer.inline(program.model)
+            write_exactly(program.model, numbers_of(program.exported_program))
             onnxscript.optimizer.fold_constants(program.model)
             onnxscript.optimizer.remove_unused_nodes(program.model)
             keep_pads(program.model)
+            count_axes_from_the_first(program.model.graph.all_nodes())
     except torch.onnx.errors.OnnxExporterError as error:
         causes = list(_causes(error))
         reason = str(causes[-1]).strip()

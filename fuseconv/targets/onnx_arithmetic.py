@@ -141,6 +141,48 @@ def relu(x: Tensor) -> Any:
     return NotImplemented if x.dtype.is_floating_point else x.clamp(min=0)
 
 
+def log10(x: Tensor) -> Any:
+    """The exporter divides float64 by a float32."""
+    return NotImplemented if x.dtype != torch.float64 else torch.log(x) / math.log(10)
+
+
+def log2(x: Tensor) -> Any:
+    """As log10."""
+    return NotImplemented if x.dtype != torch.float64 else torch.log(x) / math.log(2)
+
+
+def sinc(x: Tensor) -> Any:
+    """As log10: the exporter has pi in float32."""
+    if x.dtype != torch.float64:
+        return NotImplemented
+    angle = x * math.pi
+    return torch.where(x == 0, torch.ones_like(x), torch.sin(angle) / angle)
+
+
+def rad2deg(x: Tensor) -> Any:
+    """As log10."""
+    return NotImplemented if x.dtype != torch.float64 else x * (180 / math.pi)
+
+
+def deg2rad(x: Tensor) -> Any:
+    """As log10."""
+    return NotImplemented if x.dtype != torch.float64 else x * (math.pi / 180)
+
+
+def celu(x: Tensor, alpha: Any = 1.0) -> Any:
+    """The exporter computes float64 in float32."""
+    return NotImplemented if x.dtype != torch.float64 else torch.where(x > 0, x, alpha * torch.expm1(x / alpha))
+
+
+def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    """The exporter counts in float32 where the steps are floats."""
+    numbers = (start, end, step)
+    if dtype != torch.float64 or not all(isinstance(one, int | float) for one in numbers):
+        return NotImplemented
+    count = max(math.ceil((end - start) / step), 0)
+    return torch.arange(count).to(dtype) * step + start
+
+
 def add(a: Any, b: Any, alpha: Any = 1) -> Any:
     """ONNX adds no booleans."""
     if torch.result_type(a, b) != torch.bool:
@@ -182,6 +224,10 @@ def _tensors(a: Any, b: Any) -> tuple[Tensor, Tensor]:
 
 
 SPELLINGS: Mapping[Any, Callable[..., Any]] = {
+    aten.deg2rad.default: deg2rad,
+    aten.log10.default: log10,
+    aten.log2.default: log2,
+    aten.sinc.default: sinc,
     aten.log_sigmoid.default: log_sigmoid,
     aten.logaddexp.default: logaddexp,
     aten.logaddexp2.default: logaddexp2,
@@ -207,6 +253,9 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
     aten.__rshift__.Tensor: shift_right,
     aten.bitwise_right_shift.Tensor: shift_right,
     aten.bitwise_right_shift.Tensor_Scalar: shift_right,
+    aten.arange.start_step: arange,
+    aten.celu.default: celu,
+    aten.rad2deg.default: rad2deg,
     aten.relu.default: relu,
     aten.add.Tensor: add,
     aten.rsub.Scalar: rsub,

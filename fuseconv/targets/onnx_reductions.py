@@ -15,13 +15,42 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _of_halves(op: Any) -> Callable[..., Any]:
+    """Computes in float32, as PyTorch does; the exporter leaves the result in that."""
+
+    def reduce(x: Tensor, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+        if x.dtype not in _HALVES or (dtype is not None and dtype not in _HALVES):
+            return NotImplemented
+        return op(x.float(), *args, **kwargs).to(dtype or x.dtype)
+
+    return reduce
+
+
 def _extremum(op: Any) -> Callable[..., Any]:
     """The exporter wants the axes that are left out when all are meant."""
 
     def reduce(x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
+        if x.dtype in _HALVES:
+            return op(x.float(), dim, keepdim).to(x.dtype)
         return NotImplemented if len(dim) or not x.dim() else op(x, list(range(x.dim())), keepdim)
 
     return reduce
+
+
+def roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
+    """Takes each element from where it was; the exporter divides by the size, which may be 0."""
+    if all(isinstance(size, int) and size > 0 for size in x.shape):
+        return NotImplemented
+    if not dims:
+        return roll(x.reshape(-1), shifts, [0]).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = torch.scalar_tensor(x.shape[dim], dtype=torch.int64)
+        taken = torch.arange(x.shape[dim]) - shift
+        x = x.index_select(dim, torch.remainder(taken, torch.maximum(size, torch.ones_like(size))))
+    return x
 
 
 def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
@@ -200,6 +229,11 @@ def hamming_window(
 
 
 SPELLINGS: Mapping[Any, Callable[..., Any]] = {
+    **{
+        op: _of_halves(op)
+        for op in (aten.sum.default, aten.sum.dim_IntList, aten.prod.default, aten.prod.dim_int, aten.cumsum.default)
+    },
+    aten.roll.default: roll,
     aten.amax.default: _extremum(aten.amax.default),
     aten.amin.default: _extremum(aten.amin.default),
     aten.aminmax.default: aminmax,

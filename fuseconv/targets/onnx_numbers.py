@@ -1,0 +1,65 @@
+"""Numbers of a float64 program in ONNX: the exporter rounds them to float32 before it casts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+
+def numbers_of(exported: torch.export.ExportedProgram) -> dict[float, float]:
+    """Returns the numbers that nodes of a program are called with and float32 cannot hold, by what it makes of them.
+
+    There are none in a program without a value of float64.
+    """
+    nodes = [node for graph in _graphs(exported) for node in graph.nodes]
+    values = (value for node in nodes for value in pytree.tree_leaves(node.meta.get("val")))
+    if not any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in values):
+        return {}
+    given = (value for node in nodes for value in pytree.tree_leaves((node.args, dict(node.kwargs))))
+    numbers = {value for value in given if isinstance(value, float) and np.isfinite(value)}
+    return {float(np.float32(number)): number for number in numbers if float(np.float32(number)) != number}
+
+
+def write_exactly(model: ir.Model, numbers: dict[float, float]) -> None:
+    """Gives every cast of what float32 made of a number the number in float64.
+
+    It is called before constants are folded: what they are folded into is exact then.
+    """
+    if not numbers:
+        return
+    for node in list(model.graph.all_nodes()):
+        source = node.inputs[0].producer() if _may_give_float64(node) and node.inputs[0] is not None else None
+        value = _number(source) if source is not None else None
+        if value is None or value.item() not in numbers:
+            continue
+        number = ir.tensor(np.full(value.shape, numbers[value.item()], np.float64))
+        exact = ir.node("Constant", [], attributes={"value": number})
+        exact.outputs[0].type, exact.outputs[0].shape = ir.TensorType(number.dtype), number.shape
+        node.graph.insert_before(node, exact)
+        node.replace_input_with(0, exact.outputs[0])
+
+
+def _may_give_float64(node: ir.Node) -> bool:
+    if node.op_type == "Cast":
+        return node.attributes["to"].as_int() == ir.DataType.DOUBLE
+    return node.op_type == "CastLike"
+
+
+def _graphs(exported: torch.export.ExportedProgram) -> Iterator[torch.fx.Graph]:
+    yield from (module.graph for module in exported.graph_module.modules() if isinstance(module, GraphModule))
+
+
+def _number(node: ir.Node) -> Any:
+    """Returns the array of a constant that is one float32 number."""
+    if node.op_type != "Constant":
+        return None
+    if (attribute := node.attributes.get("value_float")) is not None:
+        return np.float32(attribute.as_float())
+    tensor = node.attributes["value"].as_tensor() if "value" in node.attributes else None
+    return tensor.numpy() if tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size == 1 else None
