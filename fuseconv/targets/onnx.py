@@ -154,6 +154,7 @@ def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, ou
                 optimize=False,
             )
             assert program is not None
+            assert program.exported_program is not None
             # Constants are folded and no more. The exporter's own optimiser also rewrites patterns, which is what rules
             # are for, and nothing proves it: onnxscript 0.7 folds a bfloat16 batch norm into float32 weights.
             onnxscript.optimizer.inline(program.model)

@@ -169,6 +169,13 @@ def deg2rad(x: Tensor) -> Any:
     return NotImplemented if x.dtype != torch.float64 else x * (math.pi / 180)
 
 
+def gelu(x: Tensor, *, approximate: str = "none") -> Any:
+    """As log10, where it is approximated by a tanh."""
+    if x.dtype != torch.float64 or approximate != "tanh":
+        return NotImplemented
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
 def celu(x: Tensor, alpha: Any = 1.0) -> Any:
     """The exporter computes float64 in float32."""
     return NotImplemented if x.dtype != torch.float64 else torch.where(x > 0, x, alpha * torch.expm1(x / alpha))
@@ -255,6 +262,7 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
     aten.bitwise_right_shift.Tensor_Scalar: shift_right,
     aten.arange.start_step: arange,
     aten.celu.default: celu,
+    aten.gelu.default: gelu,
     aten.rad2deg.default: rad2deg,
     aten.relu.default: relu,
     aten.add.Tensor: add,

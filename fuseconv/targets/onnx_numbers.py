@@ -47,7 +47,7 @@ def write_exactly(model: ir.Model, numbers: dict[float, float]) -> None:
 
 def _may_give_float64(node: ir.Node) -> bool:
     if node.op_type == "Cast":
-        return node.attributes["to"].as_int() == ir.DataType.DOUBLE
+        return bool(node.attributes["to"].as_int() == ir.DataType.DOUBLE)
     return node.op_type == "CastLike"
 
 
