@@ -48,7 +48,7 @@ def write_exactly(model: ir.Model, numbers: dict[float, float]) -> None:
 def _may_give_float64(node: ir.Node) -> bool:
     if node.op_type == "Cast":
         return bool(node.attributes["to"].as_int() == ir.DataType.DOUBLE)
-    return node.op_type == "CastLike"
+    return bool(node.op_type == "CastLike")
 
 
 def _graphs(exported: torch.export.ExportedProgram) -> Iterator[torch.fx.Graph]:
