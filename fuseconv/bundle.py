@@ -27,7 +27,7 @@ from pydantic import (
 
 from fuseconv.contract import Contract
 from fuseconv.errors import RefusedError, UsageError
-from fuseconv.files import check_unshared, is_plain, open_plain, read_plain
+from fuseconv.files import check_text, check_unshared, is_plain, open_plain, read_plain
 
 MANIFEST = "manifest.json"
 SUFFIX = ".fuseconv"
@@ -213,8 +213,9 @@ def require_folder(folder: Path) -> None:
     """Checks that there is such a folder.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or its path is not UTF-8.
     """
+    check_text(folder)
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise UsageError(f"the bundle {problem}", where=str(folder), fix="name the folder that convert wrote")

@@ -22,6 +22,7 @@ from fuseconv.bundle import SUFFIX, check_replaceable, open_bundle
 from fuseconv.capture import Program, capture
 from fuseconv.conversion import Conversion
 from fuseconv.errors import UsageError
+from fuseconv.files import check_text
 from fuseconv.filling import Filling
 from fuseconv.gate import Gate
 from fuseconv.matching import explanation
@@ -312,9 +313,10 @@ def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
     """Returns the folder a bundle is written to: the one named, or one beside the model.
 
     Raises:
-        UsageError: none is named, and the model is read from a stream, as /dev/stdin.
+        UsageError: its path is not UTF-8; or none is named, and the model is read from a stream, as /dev/stdin.
     """
     if output is not None:
+        check_text(Path(output))
         return Path(output)
     model = Path(model).absolute()
     if model.parts[1:2] in (("dev",), ("proc",)):
