@@ -25,7 +25,7 @@ from fuseconv.indexed import indexed_sizes
 from fuseconv.inputs import draw, example_sizes
 from fuseconv.named_sizes import named_sizes
 from fuseconv.op_aliases import name_ops_once
-from fuseconv.original import Kind, Original
+from fuseconv.original import Kind, Original, keeping_buffers
 from fuseconv.purity import purify
 from fuseconv.regions import inline_regions
 from fuseconv.size_guards import suspects
@@ -110,7 +110,7 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
             prefer_deferred_runtime_asserts_over_guards=deferred,
         )
 
-    with torch.no_grad(), quiet_torch():
+    with torch.no_grad(), quiet_torch(), keeping_buffers(subject.module):
         return export_proving(exported)
 
 
