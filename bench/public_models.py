@@ -76,12 +76,14 @@ def _warm() -> None:
     import torch
 
     from fuseconv.contract.spec import parse_inputs
+    from fuseconv.sources import Options
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder, "model.pt")
         torch.save(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.LayerNorm(8)), model)
-        _convert(model, parse_inputs(["input=f32[b:1..4,4]"]), list(TARGETS), Path(folder, "all.fuseconv"))
+        options = Options(trust=frozenset({"pickle"}), inputs=parse_inputs(["input=f32[b:1..4,4]"]))
+        _convert(model, options, list(TARGETS), Path(folder, "all.fuseconv"))
 
 
 def _in_child(entry: Any, limit: float) -> Row:
@@ -135,26 +137,49 @@ def try_model(entry: Any) -> Row:
     contract = Contract(specs, ())
     inputs = draw(contract, example_sizes(contract), seed=0)
     row: Row = {"exports": False}
-    try:
-        exported = _exported(module, specs, inputs)
-    except Exception as error:  # noqa: BLE001 - torch's word that it cannot
-        return {**row, "error": _first(error)}
-    from unfused import families
-
-    row |= {"exports": True, "before": dict(families(exported.graph))}
     with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder, "model.pt")
-        torch.save(module, model)
-        row |= _convert(model, specs, list(TARGETS), Path(folder, "all.fuseconv"))
+        # Before torch exports it: a model that keeps what it computed keeps tensors of the trace, which no file takes.
+        model, options = _saved(module, entry, Path(folder), specs)
+        try:
+            exported = _exported(module, specs, inputs)
+        except Exception as error:  # noqa: BLE001 - torch's word that it cannot
+            return {**row, "error": _first(error)}
+        from unfused import families
+
+        row |= {"exports": True, "before": dict(families(exported.graph))}
+        row |= _convert(model, options, list(TARGETS), Path(folder, "all.fuseconv"))
         reasons: dict[str, str] = {}
         for target in TARGETS:
             if row["converted"].get(target) is None:
-                alone = _convert(model, specs, [target], Path(folder, f"{target}.fuseconv"))
+                alone = _convert(model, options, [target], Path(folder, f"{target}.fuseconv"))
                 if alone["converted"].get(target) is None:
                     reasons[target] = alone["error"] or alone["skipped"].get(target, "")
         row["reasons"] = reasons
         row["whole"] = all(row["converted"].get(target) for target in TARGETS)
     return row
+
+
+_FACTORY = """from public_zoo_hub import ENTRIES
+
+build = next(entry for entry in ENTRIES if (entry.library, entry.name) == {key!r}).build
+"""
+
+
+def _saved(module: Any, entry: Any, folder: Path, specs: Any) -> tuple[Path, Any]:
+    """Saves a model as its users would: whole, or, where parametrizations forbid that, as what fills a new one."""
+    import torch
+    from torch.nn.utils import parametrize
+
+    from fuseconv.sources import Options
+
+    model = folder / "model.pt"
+    if not any(map(parametrize.is_parametrized, module.modules())):
+        torch.save(module, model)
+        return model, Options(trust=frozenset({"pickle"}), inputs=specs)
+    torch.save(module.state_dict(), model)
+    factory = folder / "factory.py"
+    factory.write_text(_FACTORY.format(key=(entry.library, entry.name)), encoding="utf-8")
+    return model, Options(trust=frozenset({"code"}), inputs=specs, model=f"{factory}:build")
 
 
 def _exported(module: Any, specs: Sequence[Any], inputs: Sequence[Any]) -> Any:
@@ -179,16 +204,14 @@ def _exported(module: Any, specs: Sequence[Any], inputs: Sequence[Any]) -> Any:
         return torch.export.export(module, tuple(inputs), dynamic_shapes=tuple(shapes), strict=False)
 
 
-def _convert(model: Path, specs: Any, targets: Sequence[str], output: Path) -> Row:
+def _convert(model: Path, options: Any, targets: Sequence[str], output: Path) -> Row:
     """Converts to some targets at once."""
     import torch
 
     from fuseconv.pipeline.convert import convert
-    from fuseconv.sources import Options
 
     row: Row = {"converted": {}, "skipped": {}, "error": "", "rules": {}, "left": {}}
     try:
-        options = Options(trust=frozenset({"pickle"}), inputs=specs)
         done = convert(model, target=targets, output=output, options=options)
     except Exception as error:  # noqa: BLE001 - the row says what it was
         row["error"] = f"{type(error).__name__}: {_first(error)}"

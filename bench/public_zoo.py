@@ -48,6 +48,34 @@ def _timm(name: str, size: int = 32, **options: Any) -> Entry:
     return Entry("timm", name, made("timm:create_model", name, num_classes=10, **options), image(size))
 
 
+_MIXER = "timm.models.mlp_mixer"
+
+
+def _mixer(name: str, **parts: str) -> Entry:
+    """Returns timm's mixer of one small block: `create_model` takes no other sizes for these than their own.
+
+    Args:
+        name: what timm calls the model whose parts these are.
+        parts: `package.module:name` of the classes that differ from the plain mixer's.
+    """
+
+    def build() -> nn.Module:
+        places = {key: path.partition(":") for key, path in parts.items()}
+        found = {key: getattr(import_module(module), name) for key, (module, _, name) in places.items()}
+        return made(
+            f"{_MIXER}:MlpMixer",
+            num_classes=10,
+            img_size=32,
+            patch_size=8,
+            num_blocks=1,
+            embed_dim=32,
+            mlp_ratio=4.0,
+            **found,
+        )()
+
+    return Entry("timm", name, build, image())
+
+
 _VIT = {"img_size": 32, "patch_size": 8, "depth": 1, "embed_dim": 48, "num_heads": 3}
 _SWIN = {"img_size": 32, "patch_size": 2, "window_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (2, 4)}
 
@@ -70,10 +98,10 @@ TIMM = (
     _timm("eva02_tiny_patch14_224", **_VIT),
     _timm("cait_xxs24_224", **_VIT),
     _timm("xcit_nano_12_p16_224", img_size=32, depth=1, embed_dim=32, num_heads=2),
-    _timm("mixer_s32_224", img_size=32, num_blocks=1, embed_dim=32),
-    _timm("gmixer_12_224", img_size=32, num_blocks=1, embed_dim=32),
-    _timm("resmlp_12_224", img_size=32, num_blocks=1, embed_dim=32),
-    _timm("gmlp_ti16_224", img_size=32, num_blocks=1, embed_dim=32),
+    _mixer("mixer_s32_224"),
+    _mixer("gmixer_12_224", mlp_layer="timm.layers:GluMlp", act_layer="torch.nn:SiLU"),
+    _mixer("resmlp_12_224", block_layer=f"{_MIXER}:ResBlock", norm_layer=f"{_MIXER}:Affine"),
+    _mixer("gmlp_ti16_224", block_layer=f"{_MIXER}:SpatialGatingBlock", mlp_layer="timm.layers:GatedMlp"),
     _timm("swin_tiny_patch4_window7_224", **_SWIN),
     _timm("swinv2_tiny_window8_256", **_SWIN),
     _timm("swin_s3_tiny_224", **{**_SWIN, "window_size": (4, 4)}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 from collections.abc import Callable
@@ -152,6 +153,34 @@ class Writes(nn.Module):
 def test_a_model_that_writes_to_itself_at_some_sizes_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="changes seen when it is called"):
         capture(subject_of(Writes(), "x=f32[n:1..16,8]"))
+
+
+class Keeps(nn.Module):
+    """Keeps what it computed of a size in a buffer: None at first, not there at all, or larger than needed."""
+
+    def __init__(self, first: str) -> None:
+        super().__init__()
+        if first == "none":
+            self.register_buffer("kept", None, persistent=False)
+        if first == "long":
+            self.register_buffer("kept", torch.arange(64.0).cos(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = getattr(self, "kept", None)
+        if kept is None or kept.shape[0] < x.shape[0]:
+            self.register_buffer("kept", torch.arange(x.shape[0], dtype=x.dtype).cos(), persistent=False)
+        return x * self.kept[: x.shape[0], None]
+
+
+@pytest.mark.parametrize("first", ["none", "absent", "long"])
+def test_a_model_that_keeps_what_it_computed_in_a_buffer_keeps_numbers(first: str) -> None:
+    subject = subject_of(nn.Sequential(Keeps(first), nn.ReLU()), "x=f32[n:2..16,8]")
+    program = capture(subject)
+    kept = dict(subject.module.named_buffers()).get("0.kept")
+    assert kept is None or type(kept) is Tensor
+    x = torch.randn(5, 8)
+    assert torch.equal(program.exported.module()(x)[0], subject.module(x))
+    pickle.dumps(subject.module)
 
 
 def test_the_original_leaves_inputs_and_random_numbers_alone() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fuseconv import ops
+from fuseconv import ops, sources
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
@@ -19,6 +19,9 @@ sys.path.insert(0, str(BENCH))
 import cases  # noqa: E402  # scripts, not a package
 import clock  # noqa: E402
 import counters  # noqa: E402
+import public_models  # noqa: E402
+import public_zoo  # noqa: E402
+import public_zoo_hub  # noqa: E402
 import record  # noqa: E402
 import render  # noqa: E402
 
@@ -117,3 +120,37 @@ def test_the_page_is_what_the_files_hold():
 def test_a_marker_without_a_row_is_an_error():
     with pytest.raises(ValueError, match="no row of"):
         render.rendered("<!-- table: h200_gemm_linear_act.json op=other -->\n<!-- end -->")
+
+
+class Kept(torch.nn.Module):
+    """Keeps what it computed, as the bias of x-transformers does: torch.export puts tensors of its trace there."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", None, persistent=False)
+
+    def forward(self, x):
+        if self.kept is None:
+            self.kept = torch.arange(4.0).cos()
+        return x * self.kept
+
+
+def parametrized():
+    return torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 8)), torch.nn.GELU())
+
+
+@pytest.mark.parametrize("build", [lambda: torch.nn.Sequential(Kept(), torch.nn.ReLU()), parametrized])
+def test_a_public_model_is_saved_so_that_it_is_read_again(build, monkeypatch):
+    entry = public_zoo.Entry("package", "model", build, ("input=f32[b:1..4,4]",))
+    monkeypatch.setattr(public_zoo_hub, "ENTRIES", (entry,))
+    read = []
+
+    def convert(model, options, targets, output):
+        read.append(sources.read(model, options=options))
+        return {"converted": dict.fromkeys(targets, True), "skipped": {}, "error": "", "output": output.name}
+
+    monkeypatch.setattr(public_models, "_convert", convert)
+    row = public_models.try_model(entry)
+    assert (row["exports"], row["whole"], len(read)) == (True, True, 1), row
+    torch.manual_seed(0)
+    torch.testing.assert_close(read[0].module(torch.ones(2, 4)), build()(torch.ones(2, 4)))

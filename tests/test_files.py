@@ -9,7 +9,10 @@ import os
 import pwd
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,9 +21,9 @@ from safetensors.torch import save_file
 
 import fuseconv
 from fuseconv import sources
-from fuseconv.bundle.manifest import open_bundle
+from fuseconv.bundle.manifest import bundle_folder, open_bundle
 from fuseconv.contract.inputs import from_file
-from fuseconv.errors import FileError, FuseconvError, RefusedError, RuleError
+from fuseconv.errors import FileError, FuseconvError, RefusedError, RuleError, UsageError
 from fuseconv.matching.lock import read_lock
 from fuseconv.matching.steps import read_plan
 from fuseconv.rulebook.rule_file import load_rules
@@ -74,6 +77,36 @@ def test_names_that_no_file_can_have(name: str, tmp_path: Path) -> None:
     assert not files.leads_somewhere(tmp_path / name)
     with pytest.raises(RuleError):
         load_rules(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        (["convert", "a\udcff.pt2"], r"a\xff.pt2"),
+        (["convert", "a.pt2", "-o", "b\udcff/out"], r"b\xff/out"),
+        (["inspect", "a\udcff.pt2"], r"a\xff.pt2"),
+        (["verify", "a\udcff.fuseconv"], r"a\xff.fuseconv"),
+    ],
+    ids=["a model", "an output", "a model to read", "a bundle"],
+)
+def test_a_path_that_is_not_text_is_refused_before_torch_is_imported(
+    arguments: list[str], where: str, tmp_path: Path
+) -> None:
+    for name in ("a.pt2", "a\udcff.pt2"):
+        (tmp_path / name).write_bytes(b"")
+    code = "import sys; from fuseconv import cli; sys.exit(cli.main(sys.argv[1:]) + 100 * ('torch' in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == UsageError.exit_status
+    assert "the path is not valid UTF-8" in done.stderr
+    assert where in done.stderr
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("read", [sources.read, partial(bundle_folder, "a.pt2"), open_bundle])
+def test_a_path_that_is_not_text_is_refused_by_the_library(read: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / "a\udcff").mkdir()
+    with pytest.raises(UsageError, match="the path is not valid UTF-8"):
+        read(tmp_path / "a\udcff")
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:

@@ -361,3 +361,20 @@ def test_statistics_are_updated_as_often_as_before():
     assert "duplicates" in planned(model.eval(), x, trainable=False).counts()
     assert "duplicates" not in planned(model.train(), x, trainable=False).counts()
     assert "duplicates" not in planned(model, x, trainable=True).counts()
+
+
+def test_a_model_that_keeps_what_it_computed_stays_usable():
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kept", None, persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.kept is None:
+                self.kept = torch.arange(8.0).cos()
+            return x * self.kept
+
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), Keeps()), torch.randn(3, 8)
+    fused = fuseconv.fuse(model, x)
+    assert type(model[2].kept) is Tensor
+    torch.testing.assert_close(fused(x), model(x))

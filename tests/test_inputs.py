@@ -108,6 +108,33 @@ def test_from_file_refuses_damage(tmp_path, content, error):
     assert str(path) in caught.value.where
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([1, torch.ones(2, 4)], "holds a list, and at 0 there is an int"),
+        ((torch.ones(2, dtype=torch.int64), None), "holds a tuple, and at 1 there is None"),
+        ([[torch.ones(2, dtype=torch.int64), torch.ones(2, 4)]], "holds a list, and at 0 there is a list"),
+        ({"ids": torch.ones(2, dtype=torch.int64), "x": [1.0]}, "holds a dict, and at 'x' there is a list"),
+        ("ids", "holds a str"),
+    ],
+)
+@pytest.mark.parametrize("contract", [CONTRACT, None], ids=["contract", "no contract"])
+def test_a_file_of_something_else_is_said_to_hold_it(tmp_path, value, said, contract):
+    torch.save(value, tmp_path / "a.pt")
+    with pytest.raises(RefusedError, match=said) as caught:
+        from_file(tmp_path / "a.pt", contract)
+    assert "or a list of them" in caught.value.fix
+
+
+def test_a_sequence_has_a_tensor_for_each_input_in_order(tmp_path):
+    torch.save(list(TENSORS.values()), tmp_path / "a.pt")
+    assert list(from_file(tmp_path / "a.pt", CONTRACT)) == ["ids", "x"]
+    torch.save((TENSORS["x"],), tmp_path / "a.pt")
+    with pytest.raises(UsageError, match="holds a tuple of 1 tensor, the model takes 2 inputs") as caught:
+        from_file(tmp_path / "a.pt", CONTRACT)
+    assert caught.value.fix.endswith("in this order: ids, x")
+
+
 @pytest.mark.parametrize("header", [b"{'descr': ", b"{'descr': '<f4', 'shape': (", b"(", b"\\", b"\x00" * 64, b"\xff"])
 def test_from_file_refuses_an_array_whose_header_is_no_literal(tmp_path, header):
     path = tmp_path / "inputs.npz"

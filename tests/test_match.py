@@ -163,6 +163,31 @@ def test_shapes_are_proved_for_all_sizes_or_refused():
     assert "size(a, 0) >= 2" in reason(beyond, example_program(["a: f64[n, 4]", "b: f64[n, 4]", *tail]))
 
 
+SQUEEZED = {
+    # name: (what is done to y of n rows, 1 of them at least; whether that is known to keep the shape)
+    "a view of what is squeezed": (lambda y: y.squeeze(0).view(-1, 8), False),
+    "all that are 1 are squeezed": (lambda y: y.squeeze().reshape(-1, 8), False),
+    "several are squeezed": (lambda y: y.squeeze((0, 1)).expand(y.shape[0], 8), False),
+    "further down": (lambda y: torch.tanh(torch.exp(y.squeeze(0)) * 2).view(-1, 8), False),
+    "added to what is not": (lambda y: (y.squeeze(0) + y).view(-1, 8), False),
+    "an axis of another size": (lambda y: y.squeeze(1).view(-1, 8), True),
+    "an axis of size 1": (lambda y: y.unsqueeze(1).squeeze(1).view(-1, 8), True),
+    "two views": (lambda y: torch.tanh(y.squeeze(0).view(-1, 2, 4)).view(-1, 2, 4), True),
+}
+
+
+@pytest.mark.parametrize("name", SQUEEZED)
+def test_shapes_after_a_squeeze_of_what_may_be_one_are_not_known(default_rules, name):
+    change, known = SQUEEZED[name]
+    x = torch.randn(3, 8)
+    no_op = next(rule for rule in default_rules if rule.name == "no-op-view")
+    sites, misses = find(no_op, capture(Function(lambda _, x: torch.neg(change(torch.relu(x)))), x))
+    assert bool(sites) == known
+    assert known or "squeezes is 1" in misses[0].miss.found
+    two = torch.export.Dim("n", min=2, max=64)
+    assert find(no_op, capture(Function(lambda _, x: torch.neg(change(torch.relu(x)))), x, dims=({0: two},)))[0]
+
+
 def test_matching_adds_no_guard_and_changes_nothing(default_rules):
     program = example_program(
         [

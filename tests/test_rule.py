@@ -10,6 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from fuseconv.errors import RuleError
+from fuseconv.matching.lock import read_lock
+from fuseconv.matching.steps import read_plan
 from fuseconv.rulebook.rule import Rule, schema
 from fuseconv.rulebook.rule_file import load_rules
 from fuseconv.rulebook.rule_text import RuleTextError, parse_condition, parse_line
@@ -146,6 +148,41 @@ def test_two_rules_of_one_name(tmp_path):
         load_rules(tmp_path)
     assert "b.json" in caught.value.where
     assert "a.json" in caught.value.fix
+
+
+NO_RULES = {
+    "text": ("SECRET x", "not JSON: a value is missing", ":1:1"),
+    "text in JSON": ('{"rules":\n  SECRET}', "not JSON: a value is missing", ":2:3"),
+    "a key": ('{"SECRET": x}', "not JSON: a value is missing", ":1:12"),
+    "a key twice": ('{"SECRET": 1, "SECRET": 1}', "not JSON: a key is there twice", ":1:15"),
+    "a number": ("5373e999", "not JSON: the number is too large", ":1:9"),
+    "an escape": ('"\\SECRET"', "not JSON: a string does not end", ":1:2"),
+    "a comma": ('{"SECRET": 1 "SECRET": 1}', "not JSON: a ',' or '}' is missing", ":1:14"),
+    "other JSON": ('{"SECRET": 1}', "the included file is no rule file", ""),
+    "a string": ('"SECRET"', "the included file is no rule file", ""),
+    "bytes": (b"SECRET\n\xff\xfe", "byte 7 is not UTF-8", ":2:1 (/)"),
+}
+
+
+@pytest.mark.parametrize("name", NO_RULES)
+def test_of_an_included_file_that_is_none_nothing_is_shown(tmp_path, name):
+    text, what, place = NO_RULES[name]
+    (tmp_path / "private").write_bytes(text if isinstance(text, bytes) else text.encode())
+    (tmp_path / "rules.json").write_text('{"include": ["private"]}')
+    with pytest.raises(RuleError) as caught:
+        load_rules(tmp_path / "rules.json")
+    assert what in caught.value.what
+    assert caught.value.where == f"{tmp_path / 'private'}{place}"
+    assert not any(part in str(caught.value) for part in ("SECRET", "secret", "5373", "xff"))
+
+
+@pytest.mark.parametrize("text", ["SECRET", '{"rules": SECRET}', "5373e999", '{"a": "\\SECRET"}'])
+def test_of_a_file_that_is_no_json_no_text_is_shown(tmp_path, text):
+    (tmp_path / "rules.json").write_text(text)
+    for read in (load_rules, read_lock, read_plan):
+        with pytest.raises(RuleError) as caught:
+            read(tmp_path / "rules.json")
+        assert not any(part in str(caught.value).lower() for part in ("secret", "5373"))
 
 
 def test_a_chain_of_includes_is_bounded(tmp_path):

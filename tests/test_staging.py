@@ -162,10 +162,15 @@ def test_a_missing_parent_is_made(tmp_path: Path) -> None:
     assert (tmp_path / "none" / "out" / "file").read_text() == "new"
 
 
-def test_a_parent_that_is_a_file_is_a_file_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("output", ["file/out", "file/none/out", "link/out"])
+def test_a_parent_that_is_no_folder_is_said_to_be_none(output: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FileError, match="exists"), staged(tmp_path / "file" / "out", anything):
+    (tmp_path / "link").symlink_to("nowhere")
+    what = r"the parent of the output is a (file|link that leads nowhere), not a folder"
+    with pytest.raises(FileError, match=what) as caught, staged(tmp_path / output, anything):
         pytest.fail("the block must not run")
+    assert caught.value.where == str(tmp_path / output.partition("/")[0])
+    assert "space" not in caught.value.fix
 
 
 def test_without_the_exchange_of_names_a_kill_between_the_renames_is_undone(tmp_path: Path) -> None:

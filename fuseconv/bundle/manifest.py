@@ -28,6 +28,7 @@ from pydantic import (
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import RefusedError, UsageError
 from fuseconv.untrusted.files import (
+    check_text,
     check_unshared,
     is_plain,
     open_plain,
@@ -218,8 +219,9 @@ def require_folder(folder: Path) -> None:
     """Checks that there is such a folder.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or its path is not UTF-8.
     """
+    check_text(folder)
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise UsageError(f"the bundle {problem}", where=str(folder), fix="name the folder that convert wrote")
@@ -340,9 +342,10 @@ def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
     """Returns the folder a bundle is written to: the one named, or one beside the model.
 
     Raises:
-        UsageError: none is named, and the model is read from a stream, as /dev/stdin.
+        UsageError: its path is not UTF-8; or none is named, and the model is read from a stream, as /dev/stdin.
     """
     if output is not None:
+        check_text(Path(output))
         return Path(output)
     model = Path(model).absolute()
     if model.parts[1:2] in (("dev",), ("proc",)):

@@ -40,6 +40,7 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
     output = output.absolute()
     _check_existing(output, check)  # before its name is used: the root has none
     try:
+        _check_parents(output)
         output.parent.mkdir(parents=True, exist_ok=True)
         with _locked(output.parent):
             _remove_leftovers(output)
@@ -102,6 +103,18 @@ def _remove_leftovers(output: Path) -> None:
 def _check_existing(output: Path, check: Callable[[Path], None]) -> None:
     if os.path.lexists(output):
         check(output)
+
+
+def _check_parents(output: Path) -> None:
+    """Checks that the nearest parent that exists is a folder."""
+    parent = next(parent for parent in output.parents if os.path.lexists(parent))
+    if not parent.is_dir():
+        kind = "a file" if parent.exists() else "a link that leads nowhere"
+        raise FileError(
+            f"the parent of the output is {kind}, not a folder",
+            where=str(parent),
+            fix="choose an output whose parent is a folder, or is not there yet",
+        )
 
 
 def _put_in_place(staging: Path, output: Path) -> None:

@@ -28,7 +28,7 @@ from fuseconv.graph.indexed import indexed_sizes
 from fuseconv.graph.op_aliases import name_ops_once
 from fuseconv.program.calling import arguments, bound_shapes
 from fuseconv.program.captured import Program
-from fuseconv.program.original import Kind, Original
+from fuseconv.program.original import Kind, Original, keeping_buffers
 from fuseconv.program.quiet import quiet_torch
 from fuseconv.sizes import multiples
 from fuseconv.sizes.named_sizes import named_sizes
@@ -92,7 +92,7 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
             prefer_deferred_runtime_asserts_over_guards=deferred,
         )
 
-    with torch.no_grad(), quiet_torch():
+    with torch.no_grad(), quiet_torch(), keeping_buffers(subject.module):
         return export_proving(exported)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options
+from fuseconv.commands.options import json_option, model_argument, model_options, named, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured, Settings
@@ -24,7 +24,14 @@ from fuseconv.errors import UsageError
     metavar="NAME",
     help="torchscript, export, aoti, onnx, onnx-plugin; may be repeated. [default: all]",
 )
-@click.option("-o", "--output", type=Path, metavar="FOLDER", help="The bundle. [default: MODEL.fuseconv beside MODEL]")
+@click.option(
+    "-o",
+    "--output",
+    type=Path,
+    callback=named,
+    metavar="FOLDER",
+    help="The bundle. [default: MODEL.fuseconv beside MODEL]",
+)
 @model_options
 @click.option("--plan", type=Path, metavar="FILE", help="Execute this plan instead of matching rules.")
 @click.option(

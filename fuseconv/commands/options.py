@@ -11,7 +11,7 @@ import click
 from fuseconv.bundle.manifest import require_folder
 from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import FileError
-from fuseconv.untrusted.files import leads_somewhere
+from fuseconv.untrusted.files import check_text, leads_somewhere
 
 if TYPE_CHECKING:
     from fuseconv.sources import Options
@@ -65,9 +65,22 @@ def existing(_context: click.Context, _argument: click.Parameter, path: Path) ->
 
     Raises:
         FileError: it leads nowhere.
+        UsageError: it is not UTF-8.
     """
     if not leads_somewhere(path):
         raise FileError.absent(path)
+    check_text(path)
+    return path
+
+
+def named(_context: click.Context, _argument: click.Parameter, path: Path | None) -> Path | None:
+    """Checks the path of a bundle that is to be written, before torch is imported.
+
+    Raises:
+        UsageError: it is not UTF-8.
+    """
+    if path is not None:
+        check_text(path)
     return path
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tokenize import TokenError
+from typing import Any
 
 import numpy as np
 import torch
@@ -158,7 +159,8 @@ def _not_tensors(path: Path, reason: str) -> RefusedError:
     return RefusedError(
         f"the inputs file is not plain tensors: {reason.splitlines()[0] if reason else 'it is damaged'}",
         where=str(path),
-        fix="save a dict of tensors with safetensors.torch.save_file, numpy.savez or torch.save",
+        fix="save a dict of one tensor per input with safetensors.torch.save_file, numpy.savez or torch.save, "
+        "or a list of them with torch.save",
     )
 
 
@@ -166,13 +168,38 @@ def _named(value: object, path: Path, names: list[str] | None) -> dict[str, torc
     if isinstance(value, torch.Tensor):
         value = (value,)
     if isinstance(value, list | tuple):
+        _check_items(value, dict(enumerate(value)), path)
         keys = names if names is not None else [f"input_{index}" for index in range(len(value))]
         if len(keys) != len(value):
-            raise UsageError(f"the file has {len(value)} tensors for {len(keys)} inputs", where=str(path))
-        value = dict(zip(keys, value, strict=True))
-    if isinstance(value, Mapping) and all(isinstance(tensor, torch.Tensor) for tensor in value.values()):
+            raise UsageError(
+                f"the file holds a {type(value).__name__} of {_counted(len(value), 'tensor')}, "
+                f"the model takes {_counted(len(keys), 'input')}",
+                where=str(path),
+                fix=f"save a {type(value).__name__} of one tensor per input, in this order: {', '.join(keys)}",
+            )
+        return dict(zip(keys, value, strict=True))
+    if isinstance(value, Mapping):
+        _check_items(value, value, path)
         return {str(name): tensor for name, tensor in value.items()}
-    raise _not_tensors(path, f"it holds a {type(value).__name__}")
+    raise _not_tensors(path, f"it holds {_kind(value)}")
+
+
+def _check_items(value: object, items: Mapping[Any, object], path: Path) -> None:
+    """Checks that everything a container has is a tensor; nothing in it is taken apart."""
+    for key, item in items.items():
+        if not isinstance(item, torch.Tensor):
+            raise _not_tensors(path, f"it holds a {type(value).__name__}, and at {key!r} there is {_kind(item)}")
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind = "random") -> tuple[torch.Tensor, ...]:

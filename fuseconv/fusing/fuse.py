@@ -20,6 +20,7 @@ from fuseconv.graph.op_aliases import name_ops_once
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
 from fuseconv.program.captured import Program
+from fuseconv.program.original import keeping_buffers
 from fuseconv.program.quiet import quiet_torch
 from fuseconv.proof.checked import checked_plan
 from fuseconv.rulebook.own_rules import load_rules
@@ -81,7 +82,7 @@ def _call(example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> tuple[t
 def _capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Program:
     """Captures a model in its own mode, with gradients, under the autocast that is on."""
     try:
-        with torch.enable_grad(), quiet_torch():
+        with torch.enable_grad(), quiet_torch(), keeping_buffers(model):
             exported = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
         raise explain_call(error, model, args, kwargs) from error

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.value_ranges import bound_sympy
 
 from fuseconv.graph.op_aliases import canonical
 from fuseconv.untrusted.permitted import lookup, refusal
@@ -99,6 +100,46 @@ def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
     if isinstance(value, list | tuple):
         return [map_nodes(item, change) for item in value]
     return value
+
+
+def may_squeeze(node: Node, ranges: Mapping[Any, Any]) -> bool:
+    """Whether an op takes away an axis where its size is 1, and keeps it at the other sizes of its range.
+
+    torch.export takes every size for 2 or more: it has the axis in the shapes of all that follows.
+    """
+    if not is_call(node) or not op_name(node.target).startswith("aten.squeeze."):
+        return False
+    fake, values = arguments(node)["self"].meta["val"], arguments(node)
+    axes = values.get("dim", range(fake.dim()))
+    sizes = [fake.shape[axis] for axis in ([axes] if isinstance(axes, int) else axes)] if fake.dim() else []
+    return any(isinstance(size, torch.SymInt) and 1 in bound_sympy(size.node.expr, dict(ranges)) for size in sizes)
+
+
+def squeezed(graph: Graph, ranges: Mapping[Any, Any]) -> dict[Node, Node]:
+    """Returns the values that have another shape at a size of 1 than the one that they are known by.
+
+    Returns:
+        Each with the node that decides its shape there: two of one such node have one shape, others need not.
+    """
+    found: dict[Node, Node] = {}
+    for node in graph.nodes:
+        given = node.all_input_nodes
+        if op_name(node.target) in _RESHAPES:  # in a shape that is given, whatever it was
+            given = [one for one in given if one is not node.args[0]]
+        deciding = {found.get(one) for one in given if _is_symbolic(one.meta.get("val"))}
+        if may_squeeze(node, ranges) or len(deciding) > 1:
+            found[node] = node
+        elif (first := next(iter(deciding), None)) is not None:
+            found[node] = first
+    return found
+
+
+_RESHAPES = ("aten.view.default", "aten.reshape.default", "aten.expand.default")
+
+
+def _is_symbolic(value: Any) -> bool:
+    sizes = value.shape if isinstance(value, torch.Tensor) else [value]
+    return any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def source_line(node: Node) -> str:

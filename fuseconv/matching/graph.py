@@ -28,9 +28,11 @@ from fuseconv.graph.nodes import (
     is_repeatable,
     is_returned,
     map_nodes,
+    may_squeeze,
     nodes_in,
     op_name,
     source_line,
+    squeezed,
     why_no_op,
 )
 from fuseconv.rulebook.predicates import Refused
@@ -126,6 +128,8 @@ class Workspace:
         self._computed: dict[str, Node] = {}
         self.results: dict[Any, Any] = {}
         self._formulas: dict[Any, Any] = {}  # until the graph changes: layers have one mask in common
+        self._squeezes = any(may_squeeze(node, self.ranges) for node in self.graph.nodes)
+        self._squeezed: dict[Node, Node] | None = None  # until the graph changes
         self._changed: dict[Node, None] = {}
         self._loose: dict[Node, None] = {}  # those of them that may have lost their last reader since `clean`
         self._first = self._first_of_inputs()
@@ -159,6 +163,15 @@ class Workspace:
             return leaves_some(node, self.ranges, self.constant, self.aliases.is_written)
         except UnknownError as problem:
             raise Refused("elements that depend on no input", str(problem)) from None
+
+    def squeezed(self, node: Any) -> Node | None:
+        """Returns the node that decides a value's shape at a size of 1, where it is another than the one known.
+
+        None where the shape is the known one at every size.
+        """
+        if self._squeezed is None:
+            self._squeezed = squeezed(self.graph, self.ranges) if self._squeezes else {}
+        return self._squeezed.get(node) if isinstance(node, Node) else None
 
     def is_state(self, node: Any) -> bool:
         """Whether a node is a parameter, buffer or constant of the model, or computed of constants at conversion."""
@@ -351,6 +364,7 @@ class Workspace:
         changed, self._changed = list(self._changed), {}
         if changed:
             self._formulas.clear()
+            self._squeezed = None
         if self.aliases.is_changed_by(changed):
             self.aliases = Aliases(self.graph, self.root)
         return changed

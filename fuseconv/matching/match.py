@@ -290,11 +290,25 @@ def _check_where(rule: Rule, values: Mapping[str, Any], index: Index) -> None:
             raise Refused(text, f"no value {missing} in this match") from None
         except Refused as problem:
             raise Refused(f"{text}: {problem.expected}", problem.found) from None
+        if isinstance(condition.left, Apply) and condition.left.function in _OF_SHAPES:
+            _check_shapes(text, [values.get(name) for name in _operands(condition.left)], index.workspace)
         if condition.comparison is not None:
             symbols = [_symbol(item) for item in right] if isinstance(right, list) else _symbol(right)
             if not compare(left, condition.comparison, symbols, index.workspace.ranges):
                 operand = values.get(next(iter(_operands(condition.left)), ""), left)
                 raise Refused(text, text_of(operand))
+
+
+_OF_SHAPES = ("has_sizes", "same_shape", "same_value")
+"""The predicates that compare shapes as they are known: a squeeze may make others of them where a size is 1."""
+
+
+def _check_shapes(text: str, operands: Sequence[Any], workspace: Workspace) -> None:
+    deciding = {operand: workspace.squeezed(operand) for operand in operands if isinstance(operand, Node)}
+    if len(set(deciding.values())) > 1 or (len(deciding) == 1 and None not in deciding.values()):
+        operand, node = next((operand, node) for operand, node in deciding.items() if node is not None)
+        what = f"{text_of(operand)}, which has fewer axes where a size that {node.name} squeezes is 1"
+        raise Refused(f"{text}: a shape that holds at every size", what)
 
 
 def _operands(term: Apply | Name) -> Iterator[str]:

@@ -79,6 +79,23 @@ class Original:
 
 
 @contextmanager
+def keeping_buffers(module: torch.nn.Module) -> Iterator[None]:
+    """Gives a module its own buffers back when the block ends, also those that were None or not there.
+
+    A model may keep what it computed, as the bias of its positions, in a buffer that has no tensor yet. What it
+    computes while torch.export traces it is no tensor of numbers, and torch.export leaves it where the model put it.
+    """
+    parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
+    before = [dict(part._buffers) for part in parts]
+    try:
+        yield
+    finally:
+        for part, buffers in zip(parts, before, strict=True):
+            part._buffers.clear()
+            part._buffers.update(buffers)
+
+
+@contextmanager
 def _slow_path() -> Iterator[None]:
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -69,12 +69,18 @@ def pointer_of(*keys: str | int) -> str:
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
 
 
-def read_json(path: Path, error: type[FuseconvError]) -> Document:
+def read_json(path: Path, error: type[FuseconvError], *, named: bool = True) -> Document:
     """Reads one JSON file.
+
+    Args:
+        path: the file.
+        error: the class of what is raised.
+        named: whether the user named the file. What another file names may be a file that is nobody else's business:
+            of one that is not JSON no key is shown.
 
     Raises:
         FuseconvError: of the class `error`, naming file, line, column and pointer, when the file cannot be read, is
-            larger than `MAX_BYTES`, is not UTF-8, or is not strict JSON.
+            larger than `MAX_BYTES`, is not UTF-8, or is not strict JSON. Of its text nothing but keys is shown.
     """
     try:
         data = read_plain(path, MAX_BYTES)
@@ -89,28 +95,33 @@ def read_json(path: Path, error: type[FuseconvError]) -> Document:
         raise error(
             f"byte {problem.start} is not UTF-8", where=f"{path}:{line}:1 (/)", fix="save the file as UTF-8"
         ) from problem
-    return parse_json(text, str(path), error)
+    return parse_json(text, str(path), error, named=named)
 
 
-def parse_json(text: str, path: str, error: type[FuseconvError]) -> Document:
+def parse_json(text: str, path: str, error: type[FuseconvError], *, named: bool = True) -> Document:
     """Reads JSON from a string; see `read_json`."""
-    reader = _Reader(text, path, error)
+    reader = _Reader(text, path, error, named=named)
     return Document(path, reader.document(), reader.offsets, text, error)
 
 
 def _place(path: str, text: str, offset: int, pointer: str) -> str:
+    return f"{_line_and_column(path, text, offset)} ({pointer or '/'})"
+
+
+def _line_and_column(path: str, text: str, offset: int) -> str:
     line = text.count("\n", 0, offset) + 1
     column = offset - text.rfind("\n", 0, offset)
-    return f"{path}:{line}:{column} ({pointer or '/'})"
+    return f"{path}:{line}:{column}"
 
 
 class _Reader:
     """A recursive descent over one text; the recursion is bounded by `MAX_DEPTH`."""
 
-    def __init__(self, text: str, path: str, error: type[FuseconvError]) -> None:
+    def __init__(self, text: str, path: str, error: type[FuseconvError], *, named: bool) -> None:
         self.text = text
         self.path = path
         self.error = error
+        self.named = named
         self.offset = 0
         self.offsets: dict[str, int] = {}
 
@@ -149,7 +160,7 @@ class _Reader:
             inner = pointer + pointer_of(key)
             if key in members:
                 self.offset = start
-                self.refuse(f"the key {json.dumps(key)} is there twice", "keep one of them", inner)
+                self.refuse("a key is there twice", "keep one of them", inner)
             self.skip()
             if not self.text.startswith(":", self.offset):
                 self.refuse("a ':' is missing after the key", 'write "key": value', inner)
@@ -185,21 +196,21 @@ class _Reader:
             value, self.offset = scanstring(self.text, self.offset + 1, True)
         except json.JSONDecodeError as problem:
             self.offset = problem.pos
-            self.refuse(problem.msg.removesuffix(" at").lower(), "write a JSON string", pointer)
+            self.refuse("not JSON: a string does not end, or has a wrong escape", "write a JSON string", pointer)
         return str(value)
 
     def number(self, pointer: str) -> int | float:
         match = _NUMBER.match(self.text, self.offset)
         if match is None:
-            found = self.text[self.offset : self.offset + 12].split("\n")[0]
-            what = f"not JSON: {found!r}" if found else "not JSON: a value is missing"
-            self.refuse(what, "write an object, array, string, number, true, false or null", pointer)
+            self.refuse(
+                "not JSON: a value is missing", "write an object, array, string, number, true, false or null", pointer
+            )
         self.offset = match.end()
         if match["fraction"] is None and match["exponent"] is None:
             return int(match[0])
         number = float(match[0])
         if not math.isfinite(number):
-            self.refuse(f"the number {match[0]} is too large", "write a finite number", pointer)
+            self.refuse("the number is too large", "write a finite number", pointer)
         return number
 
     def skip(self) -> None:
@@ -208,4 +219,7 @@ class _Reader:
         self.offset = match.end()
 
     def refuse(self, what: str, fix: str, pointer: str) -> NoReturn:
-        raise self.error(what, where=_place(self.path, self.text, self.offset, pointer), fix=fix)
+        if self.named:
+            raise self.error(what, where=_place(self.path, self.text, self.offset, pointer), fix=fix)
+        what = f"not JSON: {what.removeprefix('not JSON: ')}"
+        raise self.error(what, where=_line_and_column(self.path, self.text, self.offset), fix=fix)

@@ -82,7 +82,11 @@ def _load(path: Path, open_files: tuple[Path, ...], done: set[Path], where: str)
         for member in members:
             yield from _load(member, open_files, done, where)
         return
-    document = read_json(path, RuleError)
+    document = read_json(path, RuleError, named=not open_files)
+    if open_files and not (isinstance(document.value, dict) and document.value.keys() & RuleFile.model_fields.keys()):
+        raise RuleError(
+            "the included file is no rule file", where=str(path), fix='include files that have "rules" or "include"'
+        )
     file = _validated(document)
     if not (file.rules or file.include or file.ops):
         raise RuleError(

@@ -16,7 +16,7 @@ from fuseconv.errors import FileError, UpstreamError, UsageError
 from fuseconv.sources import archive, huggingface, pickled, state_dict, torchscript
 from fuseconv.sources.sniffing import sniff
 from fuseconv.sources.subject import Loaded, Options, Subject, prepare
-from fuseconv.untrusted.files import leads_somewhere
+from fuseconv.untrusted.files import check_text, leads_somewhere
 
 __all__ = ["FORMS", "Options", "Subject", "check_device", "read", "sniff"]
 
@@ -50,6 +50,7 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
     options = options or Options()
     if not leads_somewhere(path):
         raise FileError.absent(path)
+    check_text(path)
     if os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
         logging.getLogger("fuseconv").warning(
             "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set; it is ignored: what runs code needs --trust"

@@ -65,10 +65,11 @@ def save(program: Program, folder: Path) -> None:
 
     program = own_outputs(program)
     outputs = _apart(program.contract.outputs, {*program.exported.state_dict, *program.exported.constants})
-    model = _export(program.exported, [spec.name for spec in program.contract.inputs], outputs)
+    device = program.contract.device
+    model = _export(program.exported, device, [spec.name for spec in program.contract.inputs], outputs)
     _name_outputs(model, program.contract.outputs)
     _name_dims(model, program)
-    _add_functions(model)
+    _add_functions(model, device)
     try:
         (folder / NAME).mkdir(parents=True, exist_ok=True)
         ir.save(model, folder / ARTIFACT, external_data="model.onnx.data")
@@ -113,8 +114,10 @@ def load(path: Path, device: str) -> Runner:
     return runner(open_session(path, device), device)
 
 
-def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, outputs: list[str] | None) -> Any:
-    """Calls the exporter and returns an onnx_ir model.
+def _export(
+    exported: torch.export.ExportedProgram, device: str, inputs: list[str] | None, outputs: list[str] | None
+) -> Any:
+    """Calls the exporter and returns an onnx_ir model, for ONNX Runtime on a device.
 
     Raises:
         UnsupportedError: an operator has no ONNX form.
@@ -134,7 +137,7 @@ def _export(exported: torch.export.ExportedProgram, inputs: list[str] | None, ou
     try:
         with _quiet():
             program = torch.onnx.export(
-                respelled(exported),
+                respelled(exported, device),
                 (),
                 dynamo=True,
                 opset_version=OPSET,
@@ -222,7 +225,7 @@ def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
     return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), expression)
 
 
-def _add_functions(model: Any) -> None:
+def _add_functions(model: Any, device: str) -> None:
     """Gives every node of ours the function body for its way of being called."""
     from fuseconv.ops import OPS
     from fuseconv.targets import onnx_functions
@@ -236,6 +239,6 @@ def _add_functions(model: Any) -> None:
             node.overload = str(calls.setdefault(call, len(calls)))
     if not calls:
         return
-    for function in onnx_functions.bodies(list(calls), lambda exported: _export(exported, None, None)):
+    for function in onnx_functions.bodies(list(calls), lambda exported: _export(exported, device, None, None)):
         model.functions[function.identifier()] = function
     model.ir_version = max(model.ir_version, _FUNCTION_OVERLOADS_IR)

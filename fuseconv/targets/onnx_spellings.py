@@ -26,8 +26,10 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
 }
 
 
-def respelled(exported: ExportedProgram) -> ExportedProgram:
+def respelled(exported: ExportedProgram, device: str) -> ExportedProgram:
     """Returns the program in ops that the exporter translates rightly; the given one where there is nothing to do.
+
+    For a CPU some ops are spelled besides for which ONNX Runtime's kernels on a CPU are imprecise.
 
     Where an op is called with a number for a tensor, the program has a constant tensor.
     """
@@ -37,10 +39,11 @@ def respelled(exported: ExportedProgram) -> ExportedProgram:
         for node, name in numbers:
             _write_as_tensor(graph, nodes[node.name], name)
         exported = with_graph(exported, graph)
+    spellings = {**SPELLINGS, **onnx_arithmetic.ON_CPU} if device == "cpu" else SPELLINGS
     graphs = [module.graph for module in exported.graph_module.modules() if isinstance(module, GraphModule)]
-    if not any(_is_spelled(node) for graph in graphs for node in graph.nodes):
+    if not any(_is_spelled(node, spellings) for graph in graphs for node in graph.nodes):
         return exported
-    spelled: ExportedProgram = exported.run_decompositions(dict(SPELLINGS))
+    spelled: ExportedProgram = exported.run_decompositions(dict(spellings))
     spelled._guards_code = exported._guards_code  # not anew: a flat program's name no containers
     return spelled
 
@@ -84,11 +87,11 @@ def _value(node: Node) -> Any:
     return node.meta.get("val")
 
 
-def _is_spelled(node: Node) -> bool:
+def _is_spelled(node: Node, spellings: Mapping[Any, Callable[..., Any]]) -> bool:
     """Whether an op is one to be spelled, called as it is: run on fake tensors, its spelling says so."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    spelling = SPELLINGS.get(_functional(node.target))
+    spelling = spellings.get(_functional(node.target))
     if spelling is None:
         return False
     args, kwargs = map_arg((node.args, dict(node.kwargs)), _value)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
 
-from fuseconv.errors import RefusedError
+from fuseconv.errors import RefusedError, UsageError
 
 TEXT_LIMIT = 64 << 20
 """The most bytes of a file of text that is read whole, in bytes: a manifest or a plan of 100,000 nodes fits."""
@@ -103,6 +103,22 @@ def leads_somewhere(path: Path) -> bool:
     except OSError as error:
         return error.errno not in (errno.ELOOP, errno.ENAMETOOLONG)
     return True
+
+
+def check_text(path: Path) -> None:
+    """Checks that a path is text: torch, safetensors and the runtimes take no other.
+
+    Raises:
+        UsageError: it, or the working directory that it is relative to, is not UTF-8.
+    """
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            "the path is not valid UTF-8, and the libraries underneath take no other",
+            where=str(path.absolute()),
+            fix="rename it, or its folder, and name it again",
+        ) from None
 
 
 def check_unshared(paths: Iterable[Path]) -> None:
