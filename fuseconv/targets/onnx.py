@@ -6,8 +6,9 @@ import itertools
 import logging
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def _export(
     from fuseconv.targets.onnx_spellings import respelled
 
     try:
-        with _quiet():
+        with _exporting():
             program = torch.onnx.export(
                 respelled(exported, device),
                 (),
@@ -184,17 +185,30 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences the exporter: it reports that torchvision is absent, and copies tree specs in a deprecated way."""
-    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = registry.level
+def _exporting() -> Iterator[None]:
+    """Keeps the exporter quiet, and from reading all its translations anew, which takes longer than most programs.
+
+    It reports that torchvision is absent, and copies tree specs in a deprecated way.
+    """
+    from torch.onnx._internal.exporter import _registration
+
+    registry, library = logging.getLogger(_registration.__name__), vars(_registration)["onnxscript_apis"]
+    level, read = registry.level, library.get_torchlib_ops
     registry.setLevel(logging.ERROR)
+    library.get_torchlib_ops = partial(_translations, read)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
             yield
     finally:
+        library.get_torchlib_ops = read
         registry.setLevel(level)
+
+
+@cache
+def _translations(read: Callable[[], Any]) -> Any:
+    """The exporter's translations of ops, which are the same for every export of a process."""
+    return read()
 
 
 def _name_dims(model: Any, program: Program) -> None:
