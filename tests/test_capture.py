@@ -336,7 +336,7 @@ def test_archives_of_other_libraries_containers(tmp_path):
     torch.export.save(exported, tmp_path / "model.pt2")
     script = (
         "import sys\n"
-        "from fuseconv.capture import capture\n"
+        "from fuseconv.capture.capture import capture\n"
         "from fuseconv.sources import read\n"
         "contract = capture(read(sys.argv[1])).contract\n"
         "print(*contract.inputs, contract.outputs)\n"

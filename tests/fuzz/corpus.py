@@ -16,6 +16,7 @@ from safetensors.torch import save
 
 from fuseconv.bundle.manifest import MANIFEST, _spell
 from fuseconv.capture.capture import capture
+from fuseconv.commands.convert import convert
 from fuseconv.commands.settings import _check, read_settings
 from fuseconv.contract.inputs import from_file
 from fuseconv.matching.lock import read_lock
@@ -133,7 +134,7 @@ allow-mismatch = false
 
 
 def _settings(_: Path) -> list[Seed]:
-    return [Seed("settings", {"pyproject.toml": _SETTINGS}, lambda place: _check(read_settings(place)))]
+    return [Seed("settings", {"pyproject.toml": _SETTINGS}, lambda place: _check(read_settings(place), convert))]
 
 
 def _folders(folder: Path) -> list[Seed]:
