@@ -52,7 +52,21 @@ _SUMS: Functions = {
 
 HALVES = Table(
     ("x=f16[b:1..8,6,8]",),
-    {**_SUMS, "sum of all": lambda x: (x.sum(), x.prod()), "sums to float": lambda x: x.sum(1, dtype=torch.float32)},
+    {
+        **_SUMS,
+        "elementwise": lambda x: (
+            x.abs(),
+            x.neg(),
+            x.exp(),
+            x.sigmoid(),
+            F.gelu(x),
+            x * 0.1,
+            x.abs().sqrt(),
+            x.round(),
+        ),
+        "sum of all": lambda x: (x.sum(), x.prod()),
+        "sums to float": lambda x: x.sum(1, dtype=torch.float32),
+    },
     error=2e-3,  # PyTorch multiplies halves in halves
 )
 

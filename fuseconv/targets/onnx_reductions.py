@@ -15,26 +15,10 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
-_HALVES = (torch.float16, torch.bfloat16)
-
-
-def _of_halves(op: Any) -> Callable[..., Any]:
-    """Computes in float32, as PyTorch does; the exporter leaves the result in that."""
-
-    def reduce(x: Tensor, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
-        if x.dtype not in _HALVES or (dtype is not None and dtype not in _HALVES):
-            return NotImplemented
-        return op(x.float(), *args, **kwargs).to(dtype or x.dtype)
-
-    return reduce
-
-
 def _extremum(op: Any) -> Callable[..., Any]:
     """The exporter wants the axes that are left out when all are meant."""
 
     def reduce(x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
-        if x.dtype in _HALVES:
-            return op(x.float(), dim, keepdim).to(x.dtype)
         return NotImplemented if len(dim) or not x.dim() else op(x, list(range(x.dim())), keepdim)
 
     return reduce
@@ -229,10 +213,6 @@ def hamming_window(
 
 
 SPELLINGS: Mapping[Any, Callable[..., Any]] = {
-    **{
-        op: _of_halves(op)
-        for op in (aten.sum.default, aten.sum.dim_IntList, aten.prod.default, aten.prod.dim_int, aten.cumsum.default)
-    },
     aten.roll.default: roll,
     aten.amax.default: _extremum(aten.amax.default),
     aten.amin.default: _extremum(aten.amin.default),

@@ -31,13 +31,17 @@ def respelled(exported: ExportedProgram, device: str) -> ExportedProgram:
 
     For a CPU some ops are spelled besides for which ONNX Runtime's kernels on a CPU are imprecise.
 
-    Where an op is called with a number for a tensor, the program has a constant tensor.
+    Where an op is called with a number for a tensor, the program has a constant tensor. What it returns in 16 bits is a
+    copy: the exporter computes some ops in float32, and casts back what other nodes read, but not what is returned.
     """
-    if numbers := [(node, name) for node in exported.graph.nodes for name in _numbers(node)]:
+    numbers = [(node, name) for node in exported.graph.nodes for name in _numbers(node)]
+    returned: Any = exported.graph.output_node().args[0]
+    if numbers or any(_is_half(node) for node in returned):
         graph = copied(exported.graph)
         nodes = {node.name: node for node in graph.nodes}
         for node, name in numbers:
             _write_as_tensor(graph, nodes[node.name], name)
+        _copy_halves(graph.output_node())
         exported = with_graph(exported, graph)
     spellings = {**SPELLINGS, **onnx_arithmetic.ON_CPU} if device == "cpu" else SPELLINGS
     graphs = [module.graph for module in exported.graph_module.modules() if isinstance(module, GraphModule)]
@@ -81,6 +85,22 @@ def _write_as_tensor(graph: Graph, node: Node, name: str) -> None:
         node.update_kwarg(name, constant)
     else:
         node.update_arg(names.index(name), constant)
+
+
+def _is_half(node: Any) -> bool:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+
+
+def _copy_halves(output: Node) -> None:
+    returned: Any = output.args[0]
+    results = list(returned)
+    for at, node in enumerate(results):
+        if _is_half(node):
+            with output.graph.inserting_before(output):
+                results[at] = output.graph.call_function(torch.ops.aten.clone.default, (node,))
+            results[at].meta = dict(node.meta)
+    output.args = (tuple(results),)
 
 
 def _value(node: Node) -> Any:
