@@ -28,6 +28,12 @@ DOUBLES = Table(
             F.huber_loss(x, x * x, "none", 0.1),
             F.smooth_l1_loss(x, x * x, reduction="none", beta=0.1),
         ),
+        "scaled products": lambda x: (
+            (x @ x.mT) * 0.3,
+            (x / 0.3) @ (x.mT * 0.7),
+            torch.baddbmm(x[..., :6], x, x.mT, beta=0.1, alpha=0.3),
+        ),
+        "attention": lambda x: (F.scaled_dot_product_attention(x, x, x), torch.softmax((x @ x.mT) * 0.1, -1) @ x),
         "padding": lambda x: F.pad(x, (1, 1), value=0.1),
     },
     sizes=(0, 1, 3),

@@ -131,7 +131,7 @@ def _export(
     from fuseconv.targets.onnx_clamp import clamp, clamp_max, clamp_min
     from fuseconv.targets.onnx_functions import translations
     from fuseconv.targets.onnx_group_norm import group_norm, instance_norm
-    from fuseconv.targets.onnx_numbers import numbers_of, write_exactly
+    from fuseconv.targets.onnx_numbers import keep_factors, numbers_of, write_exactly
     from fuseconv.targets.onnx_pools import conv3d, keep_pads
     from fuseconv.targets.onnx_spellings import respelled
 
@@ -165,6 +165,7 @@ def _export(
             write_exactly(program.model, numbers_of(program.exported_program))
             onnxscript.optimizer.fold_constants(program.model)
             onnxscript.optimizer.remove_unused_nodes(program.model)
+            keep_factors(program.model)
             keep_pads(program.model)
             count_axes_from_the_first(program.model.graph.all_nodes())
     except torch.onnx.errors.OnnxExporterError as error:

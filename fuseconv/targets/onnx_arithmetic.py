@@ -196,6 +196,11 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Any:
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
+def addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """ONNX holds the factors of Gemm in float32."""
+    return NotImplemented if x.dtype != torch.float64 or (beta, alpha) == (1, 1) else beta * x + alpha * (a @ b)
+
+
 def celu(x: Tensor, alpha: Any = 1.0) -> Any:
     """The exporter computes float64 in float32."""
     return NotImplemented if x.dtype != torch.float64 else torch.where(x > 0, x, alpha * torch.expm1(x / alpha))
@@ -280,6 +285,7 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
     aten.__rshift__.Tensor: shift_right,
     aten.bitwise_right_shift.Tensor: shift_right,
     aten.bitwise_right_shift.Tensor_Scalar: shift_right,
+    aten.addmm.default: addmm,
     aten.arange.start_step: arange,
     aten.celu.default: celu,
     aten.gelu.default: gelu,

@@ -12,6 +12,8 @@ from typing import Any
 import onnx_ir as ir
 from onnxscript import opset22 as op
 
+from fuseconv.targets.onnx_numbers import PRODUCT
+
 
 def scaled_dot_product_attention(
     query: Any,
@@ -39,11 +41,11 @@ def scaled_dot_product_attention(
     """
     assert dropout_p == 0, "capture refuses what draws at random"
     scaled, columns = op.Mul(query, _scale(query, scale)), _transposed(key)
-    scores = _grouped_product(query, scaled, key, columns) if enable_gqa else op.MatMul(scaled, columns)
+    scores = _grouped_product(query, scaled, key, columns) if enable_gqa else _product(query, scaled, columns)
     if is_causal:
         scores = op.Add(scores, _causal_mask(query, key))
     weights = op.Softmax(scores, axis=-1) if attn_mask is None else _masked_softmax(scores, attn_mask, query.dtype)
-    return _grouped_product(query, weights, value, value) if enable_gqa else op.MatMul(weights, value)
+    return _grouped_product(query, weights, value, value) if enable_gqa else _product(query, weights, value)
 
 
 def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
@@ -58,7 +60,12 @@ def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
     heads, shared = query.shape[-3], group.shape[-3]
     kept = [0] * (len(query.shape) - 3)
     rows = op.Reshape(left, op.Constant(value_ints=[*kept, shared, -1, 0]))
-    return op.Reshape(op.MatMul(rows, right), op.Constant(value_ints=[*kept, heads, -1, 0]))
+    return op.Reshape(_product(query, rows, right), op.Constant(value_ints=[*kept, heads, -1, 0]))
+
+
+def _product(query: Any, left: Any, right: Any) -> Any:
+    """Multiplies matrices; of float64 without a MatMul, into which ONNX Runtime takes the scale, in float32."""
+    return op.Einsum(left, right, equation=PRODUCT) if query.dtype == ir.DataType.DOUBLE else op.MatMul(left, right)
 
 
 def _scale(query: Any, scale: float | None) -> Any:

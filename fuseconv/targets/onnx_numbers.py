@@ -1,4 +1,4 @@
-"""Numbers of a float64 program in ONNX: the exporter rounds them to float32 before it casts them."""
+"""Numbers of a float64 program in ONNX: the exporter and ONNX Runtime's optimiser would round them to float32."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import onnx_ir as ir
 import torch
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
+
+PRODUCT = "...ij,...jk->...ik"
+"""An Einsum of matrices, which ONNX Runtime does not merge with what scales them."""
 
 
 def numbers_of(exported: torch.export.ExportedProgram) -> dict[float, float]:
@@ -63,3 +66,28 @@ def _number(node: ir.Node) -> Any:
         return np.float32(attribute.as_float())
     tensor = node.attributes["value"].as_tensor() if "value" in node.attributes else None
     return tensor.numpy() if tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size == 1 else None
+
+
+def keep_factors(model: ir.Model) -> None:
+    """Writes a float64 product of matrices that is scaled as an Einsum, which ONNX Runtime leaves as it is.
+
+    It would take the factor into a MatMul, and hold it there in float32.
+    """
+    for node in list(model.graph.all_nodes()):
+        operands = [value for value in node.inputs if value is not None]
+        if node.op_type != "MatMul" or not all(_is_matrix(value) for value in operands):
+            continue
+        made = (value.producer() for value in operands)
+        read = (use.node for use in node.outputs[0].uses())
+        if any(_scales(one) for one in (*made, *read) if one is not None):
+            node.op_type = "Einsum"
+            node.attributes["equation"] = ir.AttrString("equation", PRODUCT)
+
+
+def _is_matrix(value: ir.Value) -> bool:
+    return value.dtype == ir.DataType.DOUBLE and value.shape is not None and len(value.shape) >= 2
+
+
+def _scales(node: ir.Node) -> bool:
+    factors = (ir.convenience.get_const_tensor(value) for value in node.inputs if value is not None)
+    return node.op_type in ("Mul", "Div") and any(one is not None and one.size == 1 for one in factors)
