@@ -16,13 +16,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from fuseconv.errors import UnsupportedError
+from fuseconv.graph.aliases import viewed
+from fuseconv.graph.nodes import arguments, nodes_in
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
-
-_MAY_RETURN_ITS_INPUT = frozenset(
-    {"aten::dropout", "aten::alpha_dropout", "aten::feature_alpha_dropout", "aten::feature_dropout", "aten::pad"}
-)
-"""Ops that return their input itself, though their schema does not say so."""
 
 
 def purify(exported: ExportedProgram) -> None:
@@ -62,33 +59,17 @@ def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     schema = node.target._schema
     for argument in schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from _nodes(_argument(node, argument.name))
-    if schema.name == "aten::batch_norm" and _argument(node, "training"):
-        yield from _nodes(_argument(node, "running_mean"))
-        yield from _nodes(_argument(node, "running_var"))
+            yield from nodes_in(arguments(node)[argument.name])
+    if schema.name == "aten::batch_norm" and (given := arguments(node))["training"]:
+        yield from nodes_in((given["running_mean"], given["running_var"]))
 
 
 def _owners(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """Yields the placeholders whose memory a node's value may share."""
     if node.op == "placeholder":
         yield node
-    elif isinstance(node.target, torch._ops.OpOverload):
-        schema = node.target._schema
-        shares = schema.name in _MAY_RETURN_ITS_INPUT
-        for position, argument in enumerate(schema.arguments):
-            if argument.alias_info is not None or (shares and position == 0):
-                for part in _nodes(_argument(node, argument.name)):
-                    yield from _owners(part)
-    else:  # operator.getitem of a list of views
-        for part in node.all_input_nodes:
-            yield from _owners(part)
-
-
-def _nodes(value: object) -> Iterator[torch.fx.Node]:
-    """Yields the nodes in an argument: a tensor, a list of them, or neither."""
-    for part in value if isinstance(value, list | tuple) else [value]:
-        if isinstance(part, torch.fx.Node):
-            yield part
+    for part in viewed(node):
+        yield from _owners(part)
 
 
 def _copy_first(graph: torch.fx.Graph, owner: torch.fx.Node) -> None:
@@ -104,19 +85,11 @@ def _check_random(node: torch.fx.Node) -> None:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
         return
-    if _argument(node, "train") is False or any(_argument(node, name) == 0 for name in ("p", "dropout_p")):
+    given = arguments(node)
+    if given.get("train") is False or any(given.get(name) == 0 for name in ("p", "dropout_p")):
         return
     raise UnsupportedError(
         f"{target} draws random numbers, so that no two runs agree",
         where=source_line(node),
         fix="convert in eval mode, or take the random numbers as an input",
     )
-
-
-def _argument(node: torch.fx.Node, name: str) -> object:
-    """Returns an argument by its name in the schema, with its default; None when there is none."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    for position, argument in enumerate(node.target._schema.arguments):
-        if argument.name == name:
-            return node.args[position] if position < len(node.args) else node.kwargs.get(name, argument.default_value)
-    return None
