@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from lowering_table import Functions, Table
+from lowering_table import Functions, Table, weight
 from torch.nn import functional as F
 
 DOUBLES = Table(
@@ -81,6 +81,12 @@ EMPTY = Table(
     {
         **_SUMS,
         "sum of rows": lambda x: (x.sum(0), x.sum(0, keepdim=True), x.sum()),
+        "group norm": lambda x: (F.group_norm(x, 3), F.group_norm(x, 2, weight(6), weight(6)), F.instance_norm(x)),
+        "attention grouped": lambda x: F.scaled_dot_product_attention(
+            x.unflatten(-1, (4, 2)).transpose(1, 2),
+            *2 * (x[..., :4].unflatten(-1, (2, 2)).transpose(1, 2),),
+            enable_gqa=True,
+        ),
         "softmax": lambda x: (x.softmax(-1), x.log_softmax(-1)),
         "roll": lambda x: (x.roll(1, 0), x.roll(-11, 0), x.roll((1, 2), (0, 1)), x.roll(3), x.roll((1, -1), (1, 2))),
     },

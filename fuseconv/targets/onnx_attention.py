@@ -57,10 +57,12 @@ def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
         group: key or value; its shape names the heads that are shared.
         right: [..., shared heads, k, n].
     """
-    heads, shared = query.shape[-3], group.shape[-3]
+    heads, shared, queries = query.shape[-3], group.shape[-3], query.shape[-2]
+    is_known = isinstance(queries, int)  # a size to be found out is none where there are no elements
     kept = [0] * (len(query.shape) - 3)
-    rows = op.Reshape(left, op.Constant(value_ints=[*kept, shared, -1, 0]))
-    return op.Reshape(_product(query, rows, right), op.Constant(value_ints=[*kept, heads, -1, 0]))
+    rows = op.Reshape(left, op.Constant(value_ints=[*kept, shared, heads // shared * queries if is_known else -1, 0]))
+    product = _product(query, rows, right)
+    return op.Reshape(product, op.Constant(value_ints=[*kept, heads, queries if is_known else -1, 0]))
 
 
 def _product(query: Any, left: Any, right: Any) -> Any:

@@ -8,6 +8,7 @@ before they are squared, and centred twice, which takes away the rounding of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ def group_norm(
     del cudnn_enabled
     wide = _wide(x.dtype)
     values = x if wide == x.dtype else op.Cast(x, to=wide)
-    groups = op.Reshape(values, op.Constant(value_ints=[0, num_groups, -1]))
+    groups = op.Reshape(values, _by_groups(x, num_groups), allowzero=1)
     last = op.Constant(value_ints=[-1])
     for _ in range(2):
         groups = op.Sub(groups, op.ReduceMean(groups, last))
@@ -79,6 +80,17 @@ def instance_norm(
 def _wide(dtype: ir.DataType) -> ir.DataType:
     """What moments are computed in: float32 at least, as PyTorch does."""
     return ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+
+
+def _by_groups(x: Any, groups: int) -> Any:
+    """The shape [N, groups, the rest], without a size to be found out: of no elements there is none."""
+    given = op.Constant(value_ints=[groups])
+    inner = x.shape[1:]
+    if all(isinstance(size, int) for size in inner):
+        rest = op.Constant(value_ints=[math.prod(inner) // groups])
+    else:
+        rest = op.Div(op.ReduceProd(op.Shape(x, start=1), keepdims=1), given)
+    return op.Concat(op.Shape(x, end=1), given, rest, axis=0)
 
 
 def _affine(normed: Any, weight: Any, bias: Any, rank: int, wide: ir.DataType) -> Any:
