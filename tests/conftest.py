@@ -25,6 +25,8 @@ from fuseconv.runtime import cpp
 from fuseconv.targets import TARGETS
 from fuseconv.untrusted import permitted
 
+pytest_plugins = ["gpu_marker"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write tests/golden/*.txt anew")

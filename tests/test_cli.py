@@ -81,6 +81,16 @@ def as_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int
     return status, record
 
 
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [(["--version"], 0, "fuseconv, version "), (["convrt"], 2, "did you mean `fuseconv convert`?")],
+)
+def test_the_package_is_run_as_the_command(words: list[str], status: int, said: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "fuseconv", *words], capture_output=True, text=True)
+    assert done.returncode == status
+    assert said in done.stdout + done.stderr
+
+
 def test_help_comes_at_once() -> None:
     command = [sys.executable, "-m", "fuseconv.cli", "--help"]
     times = []

@@ -27,7 +27,7 @@ from fuseconv.runtime.cuda_graphs import GraphedRunner
 from fuseconv.runtime.model import Model, load, load_target
 
 pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.gpu,
     pytest.mark.timeout(600),  # the first test compiles the package
 ]
 

@@ -84,9 +84,6 @@ def test_a_bundle_with_buckets_is_read(run_in_cpp: Run, bundle_copy: Path) -> No
     assert_same_refusal(run_in_cpp, bundle_copy, "torchscript", {**INPUTS, "x": INPUTS["x"][:2]})
 
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = tmp_path_factory.mktemp("build")
@@ -113,7 +110,7 @@ def saved(folder: Path, batch: int, seq: int, seed: int = 0) -> Path:
     return path
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_bytes_are_the_artifacts_on_every_thread(
     target: str, built: Path, graphs_bundle: Path, tmp_path: Path
@@ -127,7 +124,7 @@ def test_the_bytes_are_the_artifacts_on_every_thread(
     assert int(told["memory"]) > 0
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("choice", ["auto", "off", "on"])
 def test_fuseconv_run_gives_pythons_bits(
@@ -137,7 +134,7 @@ def test_fuseconv_run_gives_pythons_bits(
     assert_run_gives(expected, [built / "fuseconv-run", graphs_bundle, "--cuda-graphs", choice], target, tmp_path)
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_buckets_are_rounded_up_to_as_in_python(built: Path, padded_bundle: Path, tmp_path: Path) -> None:
     expected = load(padded_bundle, "torchscript", cuda_graphs=True)(*draw(3, 5))._asdict()
     command = [built / "fuseconv-run", padded_bundle, "--cuda-graphs", "on"]

@@ -65,8 +65,9 @@ def test_the_mask_does_not_depend_on_dtype_layout_or_device(device, dtype):
         assert torch.equal((ops.gelu_dropout(layout, seed_of(5, device), 0.3) != 0).cpu(), expected)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="8 GB of results need a GPU's memory")
+@pytest.mark.gpu
 def test_indices_beyond_32_bits():
+    """On a GPU, for the memory: 8 GB of results."""
     n = 2**32 + 8
     x = torch.full((), 8.0, device="cuda", dtype=torch.float16).expand(n)
     last = ops.gelu_dropout(x, seed_of(9, "cuda"), 0.5)[-8:].cpu() != 0
@@ -88,7 +89,7 @@ def test_for_models_the_seed_follows_the_default_generator(device):
     assert torch.equal(gradient == 0, first == 0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need CUDA")
+@pytest.mark.gpu
 def test_a_cuda_graph_draws_a_new_mask_at_every_replay():
     x = torch.randn(4096, device="cuda")
     ops.gelu_with_dropout(x)

@@ -18,9 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from linear_library import ACTIVATIONS, BACKENDS, Choice, Library, draw, error
 
 LIBRARY = os.environ.get("FUSECONV_LINEAR_LIBRARY")
-pytestmark = pytest.mark.skipif(
-    LIBRARY is None or not torch.cuda.is_available(), reason="needs a GPU and FUSECONV_LINEAR_LIBRARY"
-)
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(LIBRARY is None, reason="FUSECONV_LINEAR_LIBRARY names no library")]
 
 SHAPES = 6  # of tiles, as sm90.h lists them
 PLACES = [(1, 1, 8), (2, 1, 8), (1, 2, 3)]  # cluster rows, cluster columns, strip

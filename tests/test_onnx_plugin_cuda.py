@@ -22,7 +22,8 @@ def cublas():
     return next((path for folder in folders for path in Path(folder).glob("cu*/lib/libcublasLt.so.*")), None)
 
 
-@pytest.mark.skipif(not HAS_CUDA, reason="needs a GPU and its ONNX Runtime")
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="ONNX Runtime has no CUDA here: install onnxruntime-gpu")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_cuda_graphs_replay_on_new_values(dtype, tmp_path):
     op = ops.linear_act

@@ -7,7 +7,7 @@ from truth import assert_close_to_truth
 
 from fuseconv import ops
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 HUGE = 2**31 + 2**12
 

@@ -270,7 +270,7 @@ def test_no_cuda_device(saved):
     assert caught.value.exit_status == 5
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("form", SAVERS)
 def test_cuda(saved, form):
     subject = read(saved[Convolution, form], options=options_for(Convolution, form, device="cuda"))

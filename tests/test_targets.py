@@ -316,7 +316,7 @@ def test_onnx_says_which_kernel_the_runtime_lacks(tmp_path: Path) -> None:
     assert caught.value.exit_status == 4
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_onnx_says_which_kernel_cuda_lacks(tmp_path: Path) -> None:
     """Of bfloat16 it multiplies, and compares nothing."""
     program = small_bundle.program(Function(lambda m, x: x.eq(0)), ("x=bf16[batch:1..4,8]",))

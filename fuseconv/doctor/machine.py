@@ -55,7 +55,7 @@ def findings() -> Iterator[Finding]:
     yield _library("op library, cpu", "cpu", "make build")
     yield _gpu()
     if torch.cuda.is_available():
-        yield _library("op library, cuda", "cuda", "build where nvcc is on the PATH: make build")
+        yield _library("op library, cuda", "cuda", "build where nvcc is on the PATH: make build CUDA=ON")
     yield _compiler()
     yield _package("onnxscript", "ONNX export", "pip install onnxscript")
     yield _onnxruntime()

@@ -33,7 +33,7 @@ def library_paths(device: str) -> list[Path]:
             raise FileError(
                 f"the op library {path.name} is not built",
                 where=str(path),
-                fix="run `make build` (the CUDA library also needs nvcc), or reinstall fuseconv",
+                fix="run `make build` (for CUDA `make build CUDA=ON`, where nvcc is), or reinstall fuseconv",
             )
     return paths
 
@@ -50,7 +50,7 @@ def plugin_path(device: str) -> Path:
             f"the op library for ONNX Runtime, {path.name}, is not built",
             where=str(path),
             fix="set FUSECONV_ONNXRUNTIME_INCLUDE to the folder of onnxruntime_c_api.h and run `make build` "
-            "(the CUDA library also needs nvcc and cublasLt.h)",
+            "(for CUDA `make build CUDA=ON`, where nvcc and cublasLt.h are)",
         )
     return path
 
