@@ -1,4 +1,4 @@
-"""fuseconv turns a PyTorch model into a fused, deployable bundle and proves that it computes the same thing.
+"""fuseconv turns a PyTorch model into a fused, deployable bundle and proves that it computes the same results.
 
 The names below are imported when they are first used: `fuseconv --help` must not wait for torch.
 """

@@ -33,13 +33,13 @@ Exit status:
   0  done
   1  parity, a rule check or the lock failed
   2  an option, a rule file or a call is wrong
-  3  refused: damaged, or code that is not trusted
-  4  the model, or this machine, has what is not supported
-  5  a tool underneath, or the device, failed
+  3  refused: the input is damaged, or would run code that is not trusted
+  4  the model or this machine is not supported
+  5  an exporter, a compiler, a runtime or the device failed
   6  a file could not be read or written
   7  a bug in fuseconv
   130  interrupted
-  141  done, but what reads the output is gone"""
+  141  done, but the reader of the output closed the pipe"""
 
 
 class LazyGroup(click.Group):
@@ -71,7 +71,7 @@ class LazyGroup(click.Group):
         if args and args[0] not in self.lazy and not args[0].startswith("-"):
             near = get_close_matches(args[0], self.lazy, n=1)
             fix = f"did you mean `{ctx.command_path} {near[0]}`?" if near else f"see `{ctx.command_path} --help`"
-            raise UsageError(f"no command {args[0]!r}", where=ctx.command_path, fix=fix)
+            raise UsageError(f"unknown command {args[0]!r}", where=ctx.command_path, fix=fix)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -81,15 +81,15 @@ class LazyGroup(click.Group):
 
 
 COMMANDS = {
-    "convert": "Fuse a model, write it for every target, prove parity.",
-    "verify": "Prove a bundle's parity again, on this machine.",
-    "explain": "Say per rule what matched, what nearly did, and why not.",
-    "match": "Write the plan of a conversion, to read or to edit.",
-    "inspect": "Show what a model file or a bundle holds.",
+    "convert": "Fuse a model, export it for every target, and prove parity.",
+    "verify": "Prove a bundle's parity again on this machine.",
+    "explain": "Show per rule what matched, what nearly matched, and why not.",
+    "match": "Write the plan of a conversion for review or editing.",
+    "inspect": "Show what is in a model file or a bundle.",
     "run": "Run a bundle on inputs from a file.",
-    "bench": "Time a bundle's targets on this machine.",
+    "bench": "Benchmark a bundle's targets on this machine.",
     "rules": "List, show and check rule files.",
-    "doctor": "Say what this machine, or a bundle on it, can do.",
+    "doctor": "Show what this machine supports, or whether a bundle loads here.",
     "demo": "Convert a real pretrained sentence-embedding model.",
 }
 
@@ -98,9 +98,9 @@ COMMANDS = {
     cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_STATUSES
 )
 @click.version_option(__version__, prog_name="fuseconv")
-@click.option("--debug", is_flag=True, help="Show tracebacks, and the warnings of the tools underneath.")
+@click.option("--debug", is_flag=True, help="Show tracebacks, and the warnings of PyTorch and the other tools.")
 def cli(debug: bool) -> None:
-    """Turn a PyTorch model into a fused, deployable bundle, and prove that it computes the same thing."""
+    """Turn a PyTorch model into a fused, deployable bundle, and prove that it computes the same results."""
     if not debug:
         import warnings
 
@@ -134,7 +134,7 @@ def _run(arguments: Sequence[str], end: _Ending) -> int:
         if sys.stdout is not stdout:  # click's own way to say that nobody reads it
             sys.stdout = stdout
             return streams.UNREAD
-        ended = UpstreamError(f"the model's code ended the process with {error.code!r}", fix="take sys.exit out of it")
+        ended = UpstreamError(f"the model's code raised SystemExit({error.code!r})", fix="remove the sys.exit call")
         return end.fail(ended, ended.exit_status)
     except Exception as error:  # noqa: BLE001 - the one place where a bug becomes an exit status
         told = _unforeseen(error)
@@ -145,13 +145,15 @@ def _unforeseen(error: Exception) -> FuseconvError:
     """Returns an error that no other place has named: the machine's, a tool's, or a bug."""
     reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     if is_out_of_memory(error):
-        fix = "free some, narrow the ranges of --input, or convert with --device cpu"
-        return UpstreamError(f"memory ran out: {reason}", fix=fix)
+        fix = "free memory, narrow the ranges in --input, or convert with --device cpu"
+        return UpstreamError(f"out of memory: {reason}", fix=fix)
     if isinstance(error, OSError):
         where = str(error.filename or "")
-        return FileError(error.strerror or reason, where=where, fix="check path, rights and space")
+        return FileError(
+            error.strerror or reason, where=where, fix="check the path, its permissions and the free disk space"
+        )
     if isinstance(error, ImportError) and not str(error.name).startswith("fuseconv"):
-        return UpstreamError(f"{error.name or 'a package'} cannot be imported: {reason}", fix="install it again")
+        return UpstreamError(f"{error.name or 'a package'} cannot be imported: {reason}", fix="reinstall it")
     return bug(error)
 
 
@@ -160,7 +162,7 @@ def _as_usage(error: click.ClickException, command: str) -> UsageError:
     path = context.command_path if context else f"fuseconv {command}".strip()
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         fix = f"did you mean {' or '.join(error.possibilities)}?"
-        return UsageError(f"no option {error.option_name}", where=path, fix=fix)
+        return UsageError(f"unknown option {error.option_name}", where=path, fix=fix)
     return UsageError(error.format_message(), where=path, fix=f"see `{path} --help`")
 
 
@@ -181,7 +183,7 @@ class _Ending:
             return status or streams.UNREAD
         except OSError as error:
             what = f"the output cannot be written: {error.strerror or error}"
-            lost = FileError(what, where="stdout", fix="free space, or let it lead elsewhere")
+            lost = FileError(what, where="stdout", fix="free disk space, or redirect the output elsewhere")
             streams.tell(f"error: {lost}")
             return status or lost.exit_status
         if outcome.error is not None and not self.as_json:

@@ -115,7 +115,7 @@ class FileError(FuseconvError):
 
 def bug(error: BaseException) -> FuseconvError:
     """Returns the error of what nobody foresaw."""
-    fix = "report it with the output of `fuseconv --debug ...` and of `fuseconv doctor`"
+    fix = "report it, with the output of `fuseconv --debug ...` and `fuseconv doctor`"
     return FuseconvError(f"a bug in fuseconv: {type(error).__name__}: {error}", fix=fix)
 
 

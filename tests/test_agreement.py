@@ -133,7 +133,7 @@ class Chance(nn.Module):
 
 @pytest.mark.parametrize("module", [Stateful(), Chance()], ids=["state", "chance"])
 def test_a_model_that_is_no_function_of_its_inputs_is_refused(module: nn.Module) -> None:
-    with pytest.raises(UnsupportedError, match="other numbers from one call to the next"):
+    with pytest.raises(UnsupportedError, match="different results for the same inputs"):
         capture(subject_of(module, "x=f32[n:1..16,8]"))
 
 

@@ -29,7 +29,7 @@ def test_what_a_target_wrote_before_it_found_out_is_removed(tmp_path: Path) -> N
 
 
 RAISED = {
-    "a bug of the exporter": (KeyError("s77"), r"exporter of the target export failed: KeyError: 's77'"),
+    "a bug of the exporter": (KeyError("s77"), r"exporter for the target export failed: KeyError: 's77'"),
     "an op": (
         RuntimeError("while translating aten.roll.default\nTraceback"),
         r"failed: RuntimeError: while translating aten\.roll\.default",

@@ -263,11 +263,11 @@ LEFT_ALONE = {
     ),
     "weights returned": (returned, "aten.sum.default"),
     "hidden by little": (by(lambda m, s, q: s.masked_fill(future(q), -5.0)), "a fill of -10000 or less"),
-    "a factor of keys": (by(lambda m, s, q: s * (distance(q) + 1)), "a factor that all keys have in common"),
+    "a factor of keys": (by(lambda m, s, q: s * (distance(q) + 1)), "a factor that is the same for all keys"),
     "a factor that is a size": (by(lambda m, s, q: s * q.shape[2]), "found aten.mul"),
     "a softmax of all pairs": (
         lambda m, q, k, v: (q @ k.mT).flatten(2).softmax(-1).view(q.shape[0], HEADS, q.shape[2], k.shape[2]) @ v,
-        "the axis of keys",
+        "the key axis",
     ),
     "two finite masks": (
         by(lambda m, s, q: s.masked_fill(future(q), -1e9) + (distance(q) > 3).to(s.dtype) * -1e9),

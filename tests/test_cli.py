@@ -165,7 +165,7 @@ FAILURES = {
     "no target": (["convert", "{}/gate.pt2", "--target", "tflite"], 2, "use one of"),
     "nothing to allow": (["convert", "{}/gate.pt2", "--allow", "gelutanh"], 2, "leave it out"),
     "no inputs": (["convert", "{}/gate.pt2", "--inputs", "{}/absent.npz"], 6, "absent.npz"),
-    "a model twice": (["convert", "{}/gate.pt2", "--model", "models.py:gate"], 2, "leave it out"),
+    "a model twice": (["convert", "{}/gate.pt2", "--model", "models.py:gate"], 2, "remove --model"),
     "no bundle": (["verify", "{}/absent"], 2, "does not exist"),
     "bad input": (["convert", "{}/gate.pt2", "--input", "x=f32[batch:]"], 2, "NAME=DTYPE"),
     "empty range": (["convert", "{}/gate.pt2", "--input", "x=f32[batch:4..1]"], 2, "batch:1..4"),
@@ -226,7 +226,7 @@ def test_a_wrong_rule_is_left_out_and_said_to_be(
     wrong = ["convert", folder / "gate.pt2", "--rules", folder / "swapped.json", "--target", "export", "-o", output]
     status, out, _ = run(capsys, *wrong)
     assert status == 0  # the bundle is right
-    assert "1 sites rejected, left as they were" in out
+    assert "matches rejected and left unfused: 1" in out
     assert "mul-add-swapped" in out
     assert "rmse against float64" in out
     assert run(capsys, "verify", output)[0] == 0

@@ -84,7 +84,7 @@ ALMOST = [
     (layer_norm_over_rows, vectors, "rms-norm", False, "mean_1", "dim of aten.mean.dim to be -1", "0"),
     (rms_norm_of_cubes, vectors, "rms-norm", False, "inputs_0", "other of aten.mul.Tensor", "inputs_0: f32[3, 8]"),
     (attention_along_queries, heads, "attention", False, "softmax", "dim of aten.softmax.int to be -1", "1"),
-    (linear_seen_twice, vectors, "linear-act", True, "linear", "inside the match only", "an output of the program"),
+    (linear_seen_twice, vectors, "linear-act", True, "linear", "no user outside the match", "an output of the program"),
     (gated_by_another_input, vectors, "gated", False, "add", "input of aten.linear.default to be x", "add"),
     (residual_of_other_shape, vectors, "add-layer-norm", True, "layer_norm", "same_shape", "unsqueeze_1: f32[1, "),
 ]

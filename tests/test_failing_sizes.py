@@ -92,13 +92,13 @@ def test_sizes_that_fail_together_are_named():
     captured = small_bundle.program(Cells(), ["x=f32[height:2..60,width:2..60]"])
     error = failure(captured, {"height": 60, "width": 60})
     assert error.what.startswith("the model fails at height = 60, width = 60: IndexError: ")
-    assert error.fix == "give the dims ranges that leave these sizes out"
+    assert error.fix == "narrow the ranges of the dims to exclude these sizes"
 
 
 def test_what_fails_at_every_size_is_no_matter_of_sizes():
     with pytest.raises(UsageError) as told:
         small_bundle.program(Positions(turned=True), ["x=f32[2,seq:2..4,4]"])
-    assert told.value.what.startswith("the model fails on inputs that are drawn for it, at seq = 3: IndexError: ")
+    assert told.value.what.startswith("the model fails on random inputs at seq = 3: IndexError: ")
 
 
 def test_a_conversion_ends_with_it():

@@ -170,7 +170,7 @@ def test_no_reader_waits_or_reads_for_ever(reader: str, kind: str, tmp_path: Pat
 # ---- who may change what runs ----
 
 
-MODES = {0o644: "", 0o600: "", 0o755: "", 0o646: "everybody may write", 0o666: "everybody may write"}
+MODES = {0o644: "", 0o600: "", 0o755: "", 0o646: "is writable by everyone", 0o666: "is writable by everyone"}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -210,7 +210,7 @@ def test_a_group_may_write_if_it_is_the_users_own(name: str, tmp_path: Path, mon
     if fine:
         files.check_unshared([library])
         return
-    with pytest.raises(RefusedError, match="a group may write"):
+    with pytest.raises(RefusedError, match="is writable by a group"):
         files.check_unshared([library])
 
 
@@ -229,7 +229,7 @@ def test_in_a_folder_with_the_sticky_bit_others_may_write_theirs(tmp_path: Path)
     tmp_path.chmod(0o1777)
     files.check_unshared([tmp_path])
     tmp_path.chmod(0o777)
-    with pytest.raises(RefusedError, match="everybody may write"):
+    with pytest.raises(RefusedError, match="is writable by everyone"):
         files.check_unshared([tmp_path])
 
 

@@ -133,5 +133,5 @@ def test_a_site_of_such_a_rule_is_left_alone_with_the_numbers(size):
     found = checked_plan(program, [Rule.model_validate(TRAPPED)], **EVERYWHERE)
     assert found.steps == ()
     (miss,) = found.rejected
-    assert "it computes something else: the result differs at [" in miss.reason
+    assert "the numerical test gives a different result: the result differs at [" in miss.reason
     assert "captured values" in miss.reason

@@ -78,7 +78,7 @@ def test_inputs_come_from_a_file_and_the_table_says_so(
     arguments = ["--target", "export", "--rounds", "2", "--inputs", str(tmp_path / "in.pt")]
     assert cli.main(["bench", str(folder / "wide.fuseconv"), *arguments]) == 0
     printed = capsys.readouterr().out
-    assert "2 calls of each, in turn, with x=f32[5,8]" in printed
+    assert "2 interleaved calls per target with x=f32[5,8]" in printed
     assert "torchscript" not in printed
 
 
@@ -88,8 +88,12 @@ FAILURES = {
     "no dim": (["{}/wide.fuseconv", "--shape", "rows=3"], "usage", "no dim rows"),
     "a size outside": (["{}/wide.fuseconv", "--shape", "dim0=65"], "usage", "65 is outside dim0:1..64"),
     "two sizes": (["{}/wide.fuseconv", "--shape", "dim0=3", "--shape", "dim0=4"], "usage", "two sizes"),
-    "not a size": (["{}/wide.fuseconv", "--shape", "dim0"], "usage", "not readable"),
-    "sizes and a file": (["{}/wide.fuseconv", "--shape", "dim0=3", "--inputs", "{}/x.pt"], "usage", "its own sizes"),
+    "not a size": (["{}/wide.fuseconv", "--shape", "dim0"], "usage", "cannot be parsed"),
+    "sizes and a file": (
+        ["{}/wide.fuseconv", "--shape", "dim0=3", "--inputs", "{}/x.pt"],
+        "usage",
+        "already fixes the sizes",
+    ),
     "no rounds": (["{}/wide.fuseconv", "--rounds", "0"], "usage", "0 is not in the range"),
     "another model": (["{}/wide.fuseconv", "--against", "{}/other.pt2", "--rounds", "1"], "usage", "is not what"),
 }
@@ -97,7 +101,7 @@ FAILURES = {
 
 def test_a_size_that_is_no_multiple_is_refused() -> None:
     contract = Contract(parse_inputs(["x=f32[n:8..64:8]"]), ())
-    with pytest.raises(UsageError, match="20 is no multiple of 8") as caught:
+    with pytest.raises(UsageError, match="20 is not a multiple of 8") as caught:
         latency.chosen_inputs(contract, None, {"n": 20})
     assert caught.value.fix == "choose 16"
     assert latency.chosen_inputs(contract, None, {"n": 16})[0].shape == (16,)

@@ -89,14 +89,14 @@ def test_a_lost_site_is_named_with_what_the_match_said(tmp_path, locked, default
         frozen(tmp_path, *planned(model(twice=True), default_rules), default_rules)
     (line,) = [line for line in caught.value.what.splitlines() if "- linear-act" in line]
     assert "- linear-act at 1: 1 locked, 0 found: expected" in line
-    assert "also read by add" in line
+    assert "no user outside the match, found add" in line
     assert caught.value.exit_status == 1
     assert "(/bundles/m.fuseconv)" in caught.value.where
 
 
 def test_a_rule_left_out_is_the_reason(tmp_path, locked, default_rules):
     rules = [rule for rule in default_rules if rule.name != "add-layer-norm"]
-    with pytest.raises(FrozenError, match=r"- add-layer-norm at 0: .* not among those asked for") as caught:
+    with pytest.raises(FrozenError, match=r"- add-layer-norm at 0: .* not among the rules in use") as caught:
         frozen(tmp_path, *planned(model(), rules), rules)
     assert "+ add-layer-norm-sum at 0: 0 locked, 1 found" in caught.value.what
 
@@ -117,13 +117,13 @@ def test_what_takes_the_place_of_a_site_is_the_reason(tmp_path, default_rules):
     lock.write_lock(tmp_path / "fuseconv.lock", "m.fuseconv", sites)
     with pytest.raises(FrozenError) as caught:
         frozen(tmp_path, program, Plan(found.steps), default_rules)
-    assert "- mlp at 0: 1 locked, 0 found: linear-act is found there now" in caught.value.what
+    assert "- mlp at 0: 1 locked, 0 found: linear-act matches there now" in caught.value.what
     assert "+ linear-act at 0: 0 locked, 1 found" in caught.value.what
 
 
 def test_nothing_is_locked_for_the_bundle(tmp_path, locked, default_rules):
     program, found = locked
-    with pytest.raises(FrozenError, match=r"no sites are locked for other\.fuseconv"):
+    with pytest.raises(FrozenError, match=r"the lock has no entry for other\.fuseconv"):
         lock.check_lock(tmp_path / "fuseconv.lock", "other.fuseconv", found, program, ())
 
 

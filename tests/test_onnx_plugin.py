@@ -198,7 +198,9 @@ def test_one_session_serves_many_threads(bundle):
 def test_the_library_comes_from_the_bundle_and_from_nowhere_else(bundle_copy, tmp_path, monkeypatch):
     library = bundle_copy / "lib/libfuseconv_ort_cpu.so"
     library.chmod(0o757)
-    with pytest.raises(RefusedError, match=r"everybody may write libfuseconv_ort_cpu\.so"):
+    with pytest.raises(
+        RefusedError, match=r"libfuseconv_ort_cpu\.so, from which code is loaded, is writable by everyone"
+    ):
         load(bundle_copy, "onnx-plugin")
     shutil.move(library, tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -28,7 +28,7 @@ def test_of_overlapping_sites_the_earlier_rule_wins_a_tie(default_rules):
     found = plan(program, default_rules, device="cpu", targets=())
     assert found.counts() == {"add-layer-norm": 1}
     (miss,) = [miss for miss in found.misses if miss.rule == "linear-residual"]
-    assert "overlaps with a site of rule add-layer-norm at layer_norm, which comes first" in miss.reason
+    assert "overlaps with a match of rule add-layer-norm at layer_norm, which comes first" in miss.reason
     assert plan(program, default_rules[::-1], device="cpu", targets=()).counts() == {"linear-residual": 1}
 
 
@@ -37,7 +37,7 @@ def test_of_overlapping_sites_the_one_that_saves_more_wins(default_rules):
     program = example_program([*lines, "y = aten.layer_norm.default(s, [8])", "return y"])
     found = plan(program, default_rules[::-1], device="cpu", targets=())
     assert found.counts() == {"linear-act-residual": 1}
-    assert any("saves 2 ops against 1" in miss.reason for miss in found.misses)
+    assert any("saves 2 ops instead of 1" in miss.reason for miss in found.misses)
 
 
 def test_stages_run_in_order_each_to_its_fixpoint():
@@ -65,7 +65,7 @@ def test_rules_that_feed_each_other_through_other_ops_are_stopped():
     back = rule("back", ["y = aten.abs.default(x)"], ["y = aten.neg.default(x)"], "canonical")
     lines = ["x: f64[n]", "a = aten.neg.default(x)", "y = aten.neg.default(a)", "return y"]
     start = time.perf_counter()
-    with pytest.raises(RuleError, match=r"stage canonical does not settle: back, grow"):
+    with pytest.raises(RuleError, match=r"stage canonical does not terminate: back, grow"):
         plan(example_program(lines), [grow, back], device="cpu", targets=())
     assert time.perf_counter() - start < 20
 
@@ -94,7 +94,7 @@ def test_a_rule_limits_itself(limits, kwargs, applies):
     assert bool(found.steps) == applies
     silent = applies or not kwargs["targets"]
     assert [miss.reason for miss in found.misses] == (
-        [] if silent else ["rule limited is for onnx; this conversion also writes aoti"]
+        [] if silent else ["rule limited supports only onnx; this conversion also writes aoti"]
     )
 
 
@@ -105,7 +105,8 @@ def test_a_rule_may_name_every_target_and_gives_way_where_it_is_not_for_all(tmp_
     found = plan(program, [some, every], device="cpu", targets=list(TARGETS))
     assert found.counts() == {"every": 1}
     assert (
-        "some is for export, onnx-plugin; this conversion also writes aoti, onnx, torchscript" in found.misses[0].reason
+        "some supports only export, onnx-plugin; this conversion also writes aoti, onnx, torchscript"
+        in found.misses[0].reason
     )
     assert plan(program, [some, every], device="cpu", targets=["onnx-plugin"]).counts() == {"some": 1}
 

@@ -65,9 +65,12 @@ LEFT = {
     "tanh": (lambda h: functional.dropout(functional.gelu(h, approximate="tanh"), P), "to be 'none', found 'tanh'"),
     "its mask is used": (
         lambda h: math.prod(torch.native_dropout(functional.gelu(h), P, True)),
-        "read inside the match only, found it is also read by mul",
+        "no user outside the match, found mul",
     ),
-    "gelu is used": (lambda h: (g := functional.gelu(h)) + functional.dropout(g, P), "also read by add"),
+    "gelu is used": (
+        lambda h: (g := functional.gelu(h)) + functional.dropout(g, P),
+        "no user outside the match, found add",
+    ),
     "everything is dropped": (lambda h: functional.dropout(functional.gelu(h), 1.0), "p < 1, found 1.0"),
     "hardly anything is dropped": (lambda h: functional.dropout(functional.gelu(h), 1e-4), "p >= 0.001"),
     "nothing is dropped": (lambda h: functional.dropout(functional.gelu(h), 0.0), ""),

@@ -108,7 +108,7 @@ def test_any_one_step_may_be_left_out_and_what_an_error_says_to_leave_out_with_i
         with_it = re.search(r'"apply": false on steps? ([\d, ]+) too', problem.fix) if problem else None
         numbers = map(int, with_it[1].split(",")) if with_it else ()
         torch.testing.assert_close(run(rewrite(program, off(found, number, *numbers))), run(program))
-        assert problem is None or f"execute step {number} (rule {step.rule})" in problem.fix
+        assert problem is None or f"enable step {number} (rule {step.rule})" in problem.fix
 
 
 @pytest.mark.parametrize("left_out", ["eval-dropout", "no-op-contiguous", "duplicates"])
@@ -135,7 +135,7 @@ def test_what_a_step_is_built_on_is_named(planned):
         rewrite(program, off(found, 1))
     assert "expected add_1 to call aten.linear.default, found aten.add.Tensor" in caught.value.what
     assert caught.value.where == "step 2 of the plan, rule linear-act (/steps/2)"
-    assert caught.value.fix.startswith("execute step 1 (rule linear-bias), on which it builds, or set")
+    assert caught.value.fix.startswith("enable step 1 (rule linear-bias), which this step builds on, or set")
 
 
 BOUND = {"x": {"node": "mul_1"}, "w": {"node": "p_w"}, "b": {"node": "p_b"}, "act": {"value": "relu"}}
@@ -152,13 +152,13 @@ EDITS = {
     "a result outside": ({"results": {"y": "x"}}, "results among the matched nodes"),
     "another dtype": (
         {"replace": ("y = aten.to.dtype(x, f32)",), "bindings": {"x": {"node": "mul_1"}}},
-        "a replacement of dtype",
+        "a replacement with dtype",
     ),
     "no such op": ({"replace": ("y = aten.nothing.default(x)",)}, "aten.nothing.default"),
-    "no line": ({"replace": ("y",)}, "not one assignment"),
+    "no line": ({"replace": ("y",)}, "the line is not a single assignment"),
     "no such function": ({"replace": ("y = aten.gelu.default(x, approximate=hello(x))",)}, "hello"),
     "arguments that do not fit": ({"replace": ("y = aten.mm.default(x, w)",)}, "arguments that aten.mm.default takes"),
-    "another shape": ({"replace": ("y = aten.relu.default(x)",)}, "a replacement of the shape"),
+    "another shape": ({"replace": ("y = aten.relu.default(x)",)}, "a replacement with the shape"),
     "an intermediate that others read": (
         {"nodes": ("add_1",), "ops": ("aten.linear.default",), "results": {}, "replace": ()},
         "read",

@@ -71,11 +71,11 @@ def made_elsewhere(bundle: Path, **fields: str | None) -> None:
 # ---- an artifact for another machine, or made by what is newer ----
 
 ELSEWHERE = [
-    *(("machine", "sparc", target, "a sparc machine, this is ") for target in CPP_TARGETS),
-    *(("gpu", "9.0", target, "GPU architecture 9.0, this is None") for target in CPP_TARGETS),
-    *(("torch", "99.1.0", target, "torch 99.1.0, this is 2.") for target in ("aoti", "torchscript")),
-    *(("onnxruntime", "99.1.0", target, "ONNX Runtime 99.1.0, this is 1.") for target in ("onnx", "onnx-plugin")),
-    ("cpu", "AVX1024", "aoti", "a CPU with AVX1024, this has "),
+    *(("machine", "sparc", target, "a sparc machine, but this is ") for target in CPP_TARGETS),
+    *(("gpu", "9.0", target, "GPU architecture 9.0, but this is None") for target in CPP_TARGETS),
+    *(("torch", "99.1.0", target, "torch 99.1.0, but this is 2.") for target in ("aoti", "torchscript")),
+    *(("onnxruntime", "99.1.0", target, "ONNX Runtime 99.1.0, but this is 1.") for target in ("onnx", "onnx-plugin")),
+    ("cpu", "AVX1024", "aoti", "a CPU with AVX1024, but this one has "),
 ]
 
 
@@ -116,12 +116,12 @@ OVER: dict[str, tuple[tuple[Tensor, Tensor, Tensor], str]] = {
     "seq above": (draw(3, MAX_SEQ + 1), "x has size 33 at axis 1, outside seq:1..32"),
     "tied": ((X, SKIP[:, :4], KEEP), "skip has seq=4 at axis 1, but x has 5"),
     "tied, a mask": ((X, SKIP, KEEP[:2]), "keep has batch=2 at axis 0, but x has 3"),
-    "static": ((X[..., :7], SKIP, KEEP), "x has size 7 at axis 2, the contract says 8"),
-    "dtype": ((X.double(), SKIP, KEEP), "x has dtype f64, the contract says f32"),
-    "dtype of one size": ((X.view(torch.int32), SKIP, KEEP), "x has dtype i32, the contract says f32"),
-    "dtype, a mask": ((X, SKIP, KEEP.to(torch.uint8)), "keep has dtype u8, the contract says bool"),
-    "rank": ((X[0], SKIP, KEEP), "x has 2 dims [5, 8], the contract says 3"),
-    "rank above": ((X[None], SKIP, KEEP), "x has 4 dims [1, 3, 5, 8], the contract says 3"),
+    "static": ((X[..., :7], SKIP, KEEP), "x has size 7 at axis 2, but the contract says 8"),
+    "dtype": ((X.double(), SKIP, KEEP), "x has dtype f64, but the contract says f32"),
+    "dtype of one size": ((X.view(torch.int32), SKIP, KEEP), "x has dtype i32, but the contract says f32"),
+    "dtype, a mask": ((X, SKIP, KEEP.to(torch.uint8)), "keep has dtype u8, but the contract says bool"),
+    "rank": ((X[0], SKIP, KEEP), "x has 2 dims [5, 8], but the contract says 3"),
+    "rank above": ((X[None], SKIP, KEEP), "x has 4 dims [1, 3, 5, 8], but the contract says 3"),
 }
 
 
@@ -176,17 +176,17 @@ def exchange(library: Path) -> str:
 
 def open_to_all(library: Path) -> str:
     library.chmod(0o757)
-    return f"everybody may write {library.name}, from which code is loaded"
+    return f"{library.name}, from which code is loaded, is writable by everyone"
 
 
 def open_its_folder(library: Path) -> str:
     library.parent.chmod(0o777)
-    return "everybody may write lib, from which code is loaded"
+    return "lib, from which code is loaded, is writable by everyone"
 
 
 def open_the_bundle(library: Path) -> str:
     library.parent.parent.chmod(0o777)
-    return "everybody may write copy.fuseconv, from which code is loaded"
+    return "copy.fuseconv, from which code is loaded, is writable by everyone"
 
 
 @pytest.mark.parametrize("target", CPP_TARGETS)
@@ -199,7 +199,7 @@ def test_an_artifact_that_everybody_may_write_is_refused(
     beside.chmod(0o646)
     status, said = meet(bundle_copy, target)
     assert status == 3
-    assert f"everybody may write {beside.name}, from which code is loaded" in said
+    assert f"{beside.name}, from which code is loaded, is writable by everyone" in said
     assert not loaded()
 
 
@@ -261,9 +261,9 @@ def test_a_library_that_serves_no_op_is_loaded_and_said_to_be_wrong(
     status, said, _ = run_in_cpp(bundle_copy, INPUTS, "--target", target)
     assert loaded()
     if target == "onnx-plugin":
-        with pytest.raises(UnsupportedError, match="does not load the op library: ") as caught:
+        with pytest.raises(UnsupportedError, match="failed to load the op library: ") as caught:
             load(bundle_copy, target)
-        assert "does not load the op library: " in said
+        assert "failed to load the op library: " in said
         assert said.endswith(f"\n  at: {caught.value.where}\n  fix: {caught.value.fix}\n")
     assert status == (4 if target == "onnx-plugin" else 5)
 
@@ -283,8 +283,8 @@ def test_without_a_gpu_a_bundle_for_one_is_an_error_with_a_hint(
     seal(bundle_copy, manifest.model_copy(update={"contract": contract, "environment": environment}))
     status, said = meet(bundle_copy, target)
     assert status == 5
-    assert said.startswith("error: there is no CUDA device here\n")
-    assert "\n  fix: look at nvidia-smi" in said
+    assert said.startswith("error: no CUDA device is available\n")
+    assert "\n  fix: check nvidia-smi" in said
     assert not loaded()
 
 
@@ -359,9 +359,9 @@ def test_an_artifact_that_does_not_load_is_an_error_with_a_hint(
     manifest = open_bundle(bundle_copy)
     (bundle_copy / "torchscript/model.pt").write_bytes(b"no archive")
     seal(bundle_copy, manifest)
-    with pytest.raises(UpstreamError, match="the target torchscript does not load: ") as caught:
+    with pytest.raises(UpstreamError, match="the target torchscript failed to load: ") as caught:
         load(bundle_copy, "torchscript")
     status, said, _ = run_in_cpp(bundle_copy, INPUTS, "--target", "torchscript")
     assert status == caught.value.exit_status == 5
-    assert said.startswith("error: the target torchscript does not load: ")
+    assert said.startswith("error: the target torchscript failed to load: ")
     assert said.endswith(f"\n  at: {caught.value.where}\n  fix: {caught.value.fix}\n")

@@ -146,17 +146,17 @@ VIOLATIONS: dict[str, tuple[tuple[object, ...], dict[str, object], str]] = {
     "batch_0": (draw(0, 5), {}, "x has size 0 at axis 0, outside batch:1..16"),
     "batch_above": (draw(MAX_BATCH + 1, 5), {}, "x has size 17 at axis 0, outside batch:1..16"),
     "seq_above": (draw(1, MAX_SEQ + 1), {}, "x has size 33 at axis 1, outside seq:1..32"),
-    "static_size": ((X[..., :7], SKIP, KEEP), {}, "x has size 7 at axis 2, the contract says 8"),
+    "static_size": ((X[..., :7], SKIP, KEEP), {}, "x has size 7 at axis 2, but the contract says 8"),
     "tied_dims": ((X, SKIP[:, :4], KEEP), {}, "skip has seq=4 at axis 1, but x has 5"),
     "tied_dims_of_a_mask": ((X, SKIP, KEEP[:2]), {}, "keep has batch=2 at axis 0, but x has 3"),
-    "dtype": ((X.double(), SKIP, KEEP), {}, "x has dtype f64, the contract says f32"),
-    "dtype_of_a_mask": ((X, SKIP, KEEP.float()), {}, "keep has dtype f32, the contract says bool"),
-    "device": ((X.to("meta"), SKIP, KEEP), {}, "x is on meta, the contract says cpu"),
+    "dtype": ((X.double(), SKIP, KEEP), {}, "x has dtype f64, but the contract says f32"),
+    "dtype_of_a_mask": ((X, SKIP, KEEP.float()), {}, "keep has dtype f32, but the contract says bool"),
+    "device": ((X.to("meta"), SKIP, KEEP), {}, "x is on meta, but the contract says cpu"),
     "rank": ((X[0], SKIP, KEEP), {}, "x has 2 dims"),
     "no_tensor": (([[1.0]], SKIP, KEEP), {}, "input x is of type list, not a torch.Tensor"),
     "too_few": ((X, SKIP), {}, "takes 3 inputs"),
     "too_many": ((X, SKIP, KEEP, KEEP), {}, "takes 3 inputs"),
-    "unknown_name": ((X, SKIP), {"mask": KEEP}, "the call gives 2 positional, mask"),
+    "unknown_name": ((X, SKIP), {"mask": KEEP}, "the call passes 2 positional, mask"),
     "twice": ((X, SKIP, KEEP), {"keep": KEEP}, "takes 3 inputs"),
 }
 
@@ -246,13 +246,13 @@ def test_another_device_is_refused(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "target", "message"),
     [
-        ("torch", "99.1.0", "export", "torch 99.1.0, this is"),
-        ("torch", "99.1.0", "aoti", "torch 99.1.0, this is"),
-        ("torch", "99.1.0", "torchscript", "torch 99.1.0, this is"),
-        ("onnxruntime", "99.1.0", "onnx", "ONNX Runtime 99.1.0, this is"),
-        ("machine", "sparc", "aoti", "a sparc machine, this is"),
-        ("cpu", "AMX", "aoti", "a CPU with AMX, this has"),
-        ("gpu", "9.0", "torchscript", "GPU architecture 9.0, this is None"),
+        ("torch", "99.1.0", "export", "torch 99.1.0, but this is"),
+        ("torch", "99.1.0", "aoti", "torch 99.1.0, but this is"),
+        ("torch", "99.1.0", "torchscript", "torch 99.1.0, but this is"),
+        ("onnxruntime", "99.1.0", "onnx", "ONNX Runtime 99.1.0, but this is"),
+        ("machine", "sparc", "aoti", "a sparc machine, but this is"),
+        ("cpu", "AMX", "aoti", "a CPU with AMX, but this one has"),
+        ("gpu", "9.0", "torchscript", "GPU architecture 9.0, but this is None"),
     ],
 )
 def test_an_artifact_from_elsewhere_is_refused_before_it_is_opened(
@@ -294,7 +294,7 @@ class TestTheOpLibrary:
     def test_that_everybody_may_write(self, part: str, bundle_copy: Path) -> None:
         path = bundle_copy / part
         path.chmod(path.stat().st_mode | 0o002)
-        with pytest.raises(RefusedError, match="everybody may write") as caught:
+        with pytest.raises(RefusedError, match="is writable by everyone") as caught:
             load(bundle_copy)
         assert str(path.absolute()) in caught.value.where
 
@@ -302,7 +302,7 @@ class TestTheOpLibrary:
         manifest = open_bundle(bundle_copy)
         (bundle_copy / self.NAME).write_bytes(b"\x7fELF nonsense")
         seal(bundle_copy, manifest)
-        with pytest.raises(UnsupportedError, match="does not load"):
+        with pytest.raises(UnsupportedError, match="failed to load"):
             load(bundle_copy)
 
     def test_planted_in_the_working_directory(

@@ -99,16 +99,16 @@ def test_the_lock_lies_beside_the_file(project, capsys):
 @pytest.mark.parametrize(
     ("text", "what", "fix"),
     [
-        ('no_rule = ["x"]', "there is no setting no_rule", "did you mean no-rule?"),
-        ('targets = ["export"]', "there is no setting targets", "did you mean target?"),
-        ("zzz = 1", "there is no setting zzz", "use one of "),
-        ('trust = ["pickle"]', "trust is not set in a file", "give --trust"),
-        ('output = "x"', "output is not set in a file", "give --output"),
-        ("frozen = true", "frozen is not set in a file", "give --frozen"),
+        ('no_rule = ["x"]', "unknown setting no_rule", "did you mean no-rule?"),
+        ('targets = ["export"]', "unknown setting targets", "did you mean target?"),
+        ("zzz = 1", "unknown setting zzz", "use one of "),
+        ('trust = ["pickle"]', "trust cannot be set in a file", "give --trust"),
+        ('output = "x"', "output cannot be set in a file", "give --output"),
+        ("frozen = true", "frozen cannot be set in a file", "give --frozen"),
         ('target = "export"', "target is 'export', not a list of strings", "as a list of strings"),
         ("rules = 3", "rules is 3, not a string", "as a string"),
         ('allow-mismatch = "yes"', "not true or false", "as true or false"),
-        ("rules = ", "not TOML", "correct it"),
+        ("rules = ", "invalid TOML", "correct it"),
         ('rules = "nowhere.json"', "there is no nowhere.json", "nowhere.json"),
         ('device = "tpu"', "tpu", "cpu"),
     ],
@@ -134,4 +134,4 @@ def test_the_page_shows_settings_that_are_right(project, capsys):
 def test_a_table_that_is_none(project, capsys):
     root = project("")
     (root / "pyproject.toml").write_text("[tool]\nfuseconv = 3\n")
-    assert run(capsys, "rules", "list")[1]["error"]["message"] == "tool.fuseconv is not a table"
+    assert run(capsys, "rules", "list")[1]["error"]["message"] == "tool.fuseconv must be a table"

@@ -210,9 +210,9 @@ def test_derived_dims_of_an_archive_are_refused(tmp_path):
 FACTORIES = [
     ("saved_models.py:Perceptron", None, None),
     ("saved_models:Perceptron", None, None),
-    ("Perceptron", UsageError, "not readable"),
-    ("saved_models.py:", UsageError, "not readable"),
-    ("saved_models.py:not-a-name", UsageError, "not readable"),
+    ("Perceptron", UsageError, "cannot be parsed"),
+    ("saved_models.py:", UsageError, "cannot be parsed"),
+    ("saved_models.py:not-a-name", UsageError, "cannot be parsed"),
     ("nothing.py:Perceptron", UsageError, "no such file"),
     ("nothing_at_all:Perceptron", UsageError, "ModuleNotFoundError"),
     ("saved_models.py:Nothing", UsageError, "AttributeError"),
@@ -253,7 +253,7 @@ def test_two_state_dicts_are_ambiguous(tmp_path):
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
-        ((), "nothing says what the model's inputs are"),
+        ((), "the model's inputs are not specified"),
         (("x=f32[2,4]", "y=f32[2,4]"), "forward takes (x)"),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
     gone.mkdir()
     done = shell(f"rmdir {gone}; {{}}", ["rules", "list"], gone)
     assert done.returncode == 6
-    assert b"the working directory is not there any more" in done.stderr
+    assert b"the working directory no longer exists" in done.stderr
 
 
 def test_a_closed_stream_does_not_lend_its_number_to_a_file(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_model_from_a_pipe_is_refused(capsys) -> None:
 # ---- what code and machines do ----
 
 CODE = {
-    "import sys\nsys.exit(0)": (5, "ended the process with 0"),
+    "import sys\nsys.exit(0)": (5, "raised SystemExit(0)"),
     "import no_such_package_at_all": (2, "no_such_package_at_all"),
     "raise MemoryError": (2, "MemoryError"),
 }

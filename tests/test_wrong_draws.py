@@ -107,4 +107,4 @@ def test_what_an_example_does_not_show_a_variant_does():
 def test_other_numbers_may_be_drawn_of_one_dropout_alone():
     said = rule("constant").model_copy(update={"draws": "any"})
     (failing, *_) = [row for row in check_rules([said]) if not row.ok]
-    assert "`draws` is of one dropout with 0 < p < 1" in failing.detail
+    assert "`draws` needs one result that is computed from one dropout with 0 < p < 1" in failing.detail

@@ -45,5 +45,5 @@ def test_what_is_below_every_tolerance_is_found_by_algebra_alone(name):
 def test_a_function_of_what_no_op_reads_is_refused_when_the_rule_is_read():
     match = ["y = aten.to.other(x, ...)", "kind = dtype_of(other)"]
     base = {"name": "unread", "stage": "fuse", "doc": "For tests.", "match": match}
-    with pytest.raises(ValueError, match="other is no operand of an op that is matched"):
+    with pytest.raises(ValueError, match="other is not an operand of a matched op"):
         Rule.model_validate({**base, "replace": ["y = aten.to.dtype(x, kind)"]})

@@ -36,7 +36,7 @@ void check_own_hash(const std::string& text, const std::string& hash, const fs::
     sum.add(text.data() + place + line.size(), text.size() - place - line.size());
   }
   if (place == std::string::npos || sum.digest() != hash) {
-    throw refused(std::string(kManifest) + " is damaged: it was changed after it was written", path);
+    throw refused(std::string(kManifest) + " is damaged: it was modified after it was written", path);
   }
 }
 
@@ -86,7 +86,7 @@ void compare(const fs::path& folder, const nlohmann::json& files) {
     const uint64_t size = file.at("size");
     if (measured.size != size) {
       throw refused(
-          name + " has " + std::to_string(measured.size) + " bytes, the manifest says " + std::to_string(size),
+          name + " has " + std::to_string(measured.size) + " bytes, but the manifest says " + std::to_string(size),
           folder / name);
     }
     if (measured.sha256 != file.at("sha256").get<std::string>()) {
@@ -130,7 +130,7 @@ std::optional<std::string> optional_text(const nlohmann::json& value) {
 Manifest open_bundle(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
     throw Error(Kind::usage, std::string("the bundle ") + (fs::exists(folder) ? "is not a folder" : "does not exist"),
-                folder.string(), "name the folder that convert wrote");
+                folder.string(), "give the folder that `fuseconv convert` wrote");
   }
   const fs::path path = folder / kManifest;
   const fs::file_status status = fs::symlink_status(path);
@@ -146,7 +146,7 @@ Manifest open_bundle(const fs::path& folder) {
     const nlohmann::json value = nlohmann::json::parse(text);
     check_own_hash(text, value.at("manifest_sha256"), path);
     if (value.at("format") != "fuseconv bundle" || value.at("schema_version") != 1) {
-      throw refused(std::string(kManifest) + " is not one this version reads", path);
+      throw refused(std::string(kManifest) + " is not supported by this version of fuseconv", path);
     }
     manifest.contract = contract_of(value.at("contract"));
     manifest.targets = value.at("targets").get<std::map<std::string, std::string>>();
@@ -161,7 +161,7 @@ Manifest open_bundle(const fs::path& folder) {
     }
     for (const std::string& name : named) {
       if (!value.at("files").contains(name)) {
-        throw refused(name + " is not a file of the bundle", path);
+        throw refused(name + " is not a file in the bundle", path);
       }
     }
   } catch (const nlohmann::json::exception& error) {

@@ -67,12 +67,12 @@ bool is_filled(const Tensor& tensor) {
 
 void check(const TensorSpec& spec, const Tensor& tensor, Sizes& sizes) {
   if (tensor.dtype != spec.dtype) {
-    throw violation(spec, "has dtype " + tensor.dtype + ", the contract says " + spec.dtype);
+    throw violation(spec, "has dtype " + tensor.dtype + ", but the contract says " + spec.dtype);
   }
   const size_t rank = tensor.shape.size();
   if (rank != spec.shape.size()) {
-    throw violation(spec, "has " + std::to_string(rank) + " dims " + shape_text(tensor.shape) + ", the contract says " +
-                              std::to_string(spec.shape.size()));
+    throw violation(spec, "has " + std::to_string(rank) + " dims " + shape_text(tensor.shape) +
+                              ", but the contract says " + std::to_string(spec.shape.size()));
   }
   for (size_t axis = 0; axis < rank; ++axis) {
     const Size& expected = spec.shape[axis];
@@ -80,7 +80,8 @@ void check(const TensorSpec& spec, const Tensor& tensor, Sizes& sizes) {
     const std::string at = " at axis " + std::to_string(axis);
     if (expected.name.empty()) {
       if (size != expected.value) {
-        throw violation(spec, "has size " + std::to_string(size) + at + ", the contract says " + to_string(expected));
+        throw violation(spec,
+                        "has size " + std::to_string(size) + at + ", but the contract says " + to_string(expected));
       }
       continue;
     }
@@ -90,7 +91,7 @@ void check(const TensorSpec& spec, const Tensor& tensor, Sizes& sizes) {
     }
     if (is_new && size % expected.step != 0) {
       throw violation(spec,
-                      "has size " + std::to_string(size) + at + ", no multiple of " + std::to_string(expected.step));
+                      "has size " + std::to_string(size) + at + ", not a multiple of " + std::to_string(expected.step));
     }
     if (first->second.first != size) {
       throw violation(spec, "has " + expected.name + "=" + std::to_string(size) + at + ", but " + first->second.second +
@@ -98,8 +99,8 @@ void check(const TensorSpec& spec, const Tensor& tensor, Sizes& sizes) {
     }
   }
   if (!is_filled(tensor)) {
-    throw violation(spec, "has " + std::to_string(tensor.data.size()) + " bytes, which is not what " +
-                              shape_text(tensor.shape) + " of " + tensor.dtype + " takes");
+    throw violation(spec, "has " + std::to_string(tensor.data.size()) + " bytes, which does not match " +
+                              shape_text(tensor.shape) + " of " + tensor.dtype);
   }
 }
 
@@ -120,7 +121,7 @@ std::vector<const Tensor*> Contract::bind(const NamedTensors& tensors) const {
     const std::string given = joined(tensors, [](const auto& item) { return item.first; });
     throw Error(Kind::contract,
                 "the model takes " + std::to_string(inputs.size()) + " inputs (" +
-                    joined(inputs, [](const TensorSpec& spec) { return spec.name; }) + "), the call gives " +
+                    joined(inputs, [](const TensorSpec& spec) { return spec.name; }) + "), but the call passes " +
                     (given.empty() ? "none" : given),
                 "the call's arguments",
                 "pass " + joined(inputs, [](const TensorSpec& spec) { return to_string(spec); }));

@@ -62,19 +62,19 @@ void check_unshared(const std::vector<fs::path>& paths) {
   for (const fs::path& path : paths) {
     struct stat found;
     if (stat(path.c_str(), &found) != 0) {
-      throw Error(Kind::file, std::strerror(errno), path.string(), "check path and rights");
+      throw Error(Kind::file, std::strerror(errno), path.string(), "check the path and its permissions");
     }
     const std::string name = path.filename().string();
     const bool sticky = S_ISDIR(found.st_mode) && (found.st_mode & S_ISVTX) != 0;
     if (found.st_uid != 0 && found.st_uid != geteuid()) {
       refuse(name + ", from which code is loaded, belongs to another user", path,
-             "if you trust its maker, make a copy of your own, or chown it to " + user(geteuid()));
+             "if you trust its author, make your own copy, or chown it to " + user(geteuid()));
     }
     if ((found.st_mode & S_IWOTH) != 0 && !sticky) {
-      refuse("everybody may write " + name + ", from which code is loaded", path, "chmod o-w " + path.string());
+      refuse(name + ", from which code is loaded, is writable by everyone", path, "chmod o-w " + path.string());
     }
     if ((found.st_mode & S_IWGRP) != 0 && !sticky && !is_private(found.st_gid, found.st_uid)) {
-      refuse("a group may write " + name + ", from which code is loaded", path, "chmod g-w " + path.string());
+      refuse(name + ", from which code is loaded, is writable by a group", path, "chmod g-w " + path.string());
     }
   }
 }

@@ -63,8 +63,8 @@ std::string gpu_architecture(const fs::path& folder) {
     const auto function =
         driver == nullptr ? nullptr : reinterpret_cast<int (*)(decltype(arguments)...)>(dlsym(driver, name));
     if (function == nullptr || function(arguments...) != 0) {
-      throw Error(Kind::upstream, "there is no CUDA device here", folder.string(),
-                  "look at nvidia-smi and for a CUDA build of torch, or convert the model with --device cpu");
+      throw Error(Kind::upstream, "no CUDA device is available", folder.string(),
+                  "check nvidia-smi and that torch is a CUDA build, or convert the model with --device cpu");
     }
   };
   constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
@@ -84,25 +84,25 @@ void check_environment(const Manifest& manifest, const std::string& target, cons
   utsname system;
   uname(&system);
   if (made.machine != system.machine) {
-    add("a " + made.machine + " machine, this is " + system.machine);
+    add("a " + made.machine + " machine, but this is " + system.machine);
   }
   if (made.gpu.value_or("") != gpu) {
-    add("GPU architecture " + made.gpu.value_or("None") + ", this is " + (gpu.empty() ? "None" : gpu));
+    add("GPU architecture " + made.gpu.value_or("None") + ", but this is " + (gpu.empty() ? "None" : gpu));
   }
   if (is_onnx(target)) {
     const std::string wrote = made.onnxruntime.value_or("0.0"), here = onnxruntime_version();
     if (release(wrote) > release(here)) {
-      add("ONNX Runtime " + wrote + ", this is " + here);
+      add("ONNX Runtime " + wrote + ", but this is " + here);
     }
   } else if (release(made.torch) > release(torch_version())) {
-    add("torch " + made.torch + ", this is " + torch_version());
+    add("torch " + made.torch + ", but this is " + torch_version());
   }
   if (target == "aoti" && !includes(torch_cpu(), made.cpu)) {
-    add("a CPU with " + made.cpu + ", this has " + torch_cpu());
+    add("a CPU with " + made.cpu + ", but this one has " + torch_cpu());
   }
   if (!problems.empty()) {
-    throw Error(Kind::unsupported, "the target " + target + " was made for " + problems, folder.string(),
-                "convert the model here");
+    throw Error(Kind::unsupported, "the target " + target + " was built for " + problems, folder.string(),
+                "convert the model on this machine");
   }
 }
 
@@ -114,13 +114,13 @@ std::string ungraphed_reason(Capture capture, const std::string& device, const s
   std::string reason, fix;
   if (device != "cuda") {
     reason = "the bundle is for " + device;
-    fix = "convert with --device cuda, or leave cuda_graphs out";
+    fix = "convert with --device cuda, or do not set cuda_graphs";
   } else if (is_onnx(target)) {
-    reason = "the target " + target + " is not captured";
-    fix = "use aoti or torchscript, or leave cuda_graphs out";
+    reason = "the target " + target + " does not support CUDA graphs";
+    fix = "use aoti or torchscript, or do not set cuda_graphs";
   }
   if (!reason.empty() && capture == Capture::on) {
-    throw Error(Kind::usage, "there are no CUDA graphs: " + reason, "cuda_graphs", fix);
+    throw Error(Kind::usage, "CUDA graphs cannot be used: " + reason, "cuda_graphs", fix);
   }
   return reason;
 }
@@ -170,8 +170,8 @@ Model Model::load(const fs::path& bundle, const std::string& target, const Optio
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(Kind::upstream, "the target " + model.target_ + " does not load: " + message(error), folder.string(),
-                "convert the model here");
+    throw Error(Kind::upstream, "the target " + model.target_ + " failed to load: " + message(error), folder.string(),
+                "convert the model on this machine");
   }
   return model;
 }
@@ -189,14 +189,14 @@ NamedTensors Model::operator()(const NamedTensors& inputs) const {
       shapes += (shapes.empty() ? "" : ", ") + shape_text(input->shape);
     }
     throw Error(Kind::upstream, "the target " + target_ + " failed: " + message(error), "a call with " + shapes,
-                "try another target, or smaller inputs if the memory was short");
+                "try another target, or smaller inputs if memory ran out");
   }
   NamedTensors named;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const std::string& name = contract_.outputs.at(i);
     if (outputs[i].dtype.empty()) {
       throw Error(Kind::unsupported,
-                  "the output " + name + " has a dtype that the C++ runtime has not, as complex ones",
+                  "the output " + name + " has a dtype that the C++ runtime does not support, such as a complex one",
                   "the target " + target_, "run it from Python");
     }
     named[name] = std::move(outputs[i]);

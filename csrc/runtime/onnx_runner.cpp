@@ -30,7 +30,7 @@ const OrtApiBase& base() {
     using Get = const OrtApiBase* (*)();
     const auto get = library == nullptr ? nullptr : reinterpret_cast<Get>(dlsym(library, "OrtGetApiBase"));
     if (get == nullptr) {
-      throw Error(Kind::unsupported, std::string("ONNX Runtime does not load: ") + dlerror(), "the target onnx",
+      throw Error(Kind::unsupported, std::string("ONNX Runtime failed to load: ") + dlerror(), "the target onnx",
                   "set FUSECONV_ONNXRUNTIME to the path of libonnxruntime.so");
     }
     return get();
@@ -95,7 +95,7 @@ class Onnx final : public Runner {
       if (OrtStatus* status = api().RegisterCustomOpsLibrary_V2(options.get(), library.c_str()); status != nullptr) {
         throw Error(Kind::unsupported,
                     std::string("ONNX Runtime ") + base().GetVersionString() +
-                        " does not load the op library: " + taken(status).first,
+                        " failed to load the op library: " + taken(status).first,
                     library.string(),
                     "leave the target onnx-plugin out, or use the ONNX Runtime of the machine that wrote the bundle");
       }

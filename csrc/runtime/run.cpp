@@ -21,19 +21,19 @@ constexpr const char* kUsage =
 constexpr const char* kHelp =
     R"(Usage: fuseconv-run BUNDLE [OPTIONS] (--inputs FILE -o FILE)...
 
-  Run BUNDLE on the tensors in a file, and write its outputs to another. The bundle
+  Run BUNDLE on the tensors in a file, and write its outputs to another file. The bundle
   is loaded once and called for every --inputs, whose outputs go to the -o beside it.
 
 Options:
   --inputs FILE                 .safetensors, one tensor for each input.
-  -o FILE                       Where to write the outputs: .safetensors.
-  --target NAME                 aoti, torchscript, onnx-plugin, onnx. [default: the best there is]
+  -o FILE                       Output file: .safetensors.
+  --target NAME                 aoti, torchscript, onnx-plugin, onnx. [default: the bundle's default target]
   --cuda-graphs auto|off|on     Whether calls are replayed from CUDA graphs. [default: off]
   --versions                    Print the versions of LibTorch and ONNX Runtime.
   -h, --help                    Print this.
 
 Exit status: 0 done, 2 an option or a call is wrong, 3 refused, 4 not supported here,
-  5 a tool underneath failed, 6 a file could not be read or written, 7 a bug.
+  5 a runtime or the device failed, 6 a file could not be read or written, 7 a bug.
 )";
 
 // For one call a capture is lost, so there is none unless it is asked for.

@@ -17,7 +17,7 @@ constexpr std::pair<const char*, const char*> kNames[] = {
 };
 
 Error damaged(const std::string& what, const std::filesystem::path& path) {
-  return Error(Kind::refused, "the file is not a sound safetensors file: " + what, path.string(), "write it again");
+  return Error(Kind::refused, "the file is not a valid safetensors file: " + what, path.string(), "write it again");
 }
 
 Tensor tensor_of(const nlohmann::json& entry, const std::vector<char>& data, const std::filesystem::path& path) {
@@ -53,11 +53,11 @@ Tensor tensor_of(const nlohmann::json& entry, const std::vector<char>& data, con
 NamedTensors load_tensors(const std::filesystem::path& path) {
   const std::filesystem::file_status status = std::filesystem::status(path);
   if (const std::string odd = oddity(status); std::filesystem::exists(status) && !odd.empty()) {
-    throw Error(Kind::file, "the file cannot be read: " + odd, path.string(), "check path and rights");
+    throw Error(Kind::file, "the file cannot be read: " + odd, path.string(), "check the path and its permissions");
   }
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) {
-    throw Error(Kind::file, "the file cannot be read", path.string(), "check path and rights");
+    throw Error(Kind::file, "the file cannot be read", path.string(), "check the path and its permissions");
   }
   const uint64_t size = static_cast<uint64_t>(file.tellg());
   file.seekg(0);
@@ -110,7 +110,7 @@ void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors
   file.close();
   if (!file) {
     throw Error(Kind::file, "the file cannot be written: " + std::string(std::strerror(errno)), path.string(),
-                "check path, rights and space");
+                "check the path, its permissions and the free disk space");
   }
 }
 

@@ -82,8 +82,8 @@ std::string torch_cpu() { return at::get_cpu_capability(); }
 
 void load_torch_library(const std::filesystem::path& path) {
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
-    throw Error(Kind::unsupported, std::string("the op library does not load: ") + dlerror(), path.string(),
-                "use the fuseconv that wrote the bundle, or convert the model again");
+    throw Error(Kind::unsupported, std::string("the op library failed to load: ") + dlerror(), path.string(),
+                "use the version of fuseconv that wrote the bundle, or convert the model again");
   }
 }
 

@@ -47,7 +47,7 @@ def _contract(value: Any) -> Contract:
     try:
         return Contract.from_json(value)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a contract: {error}") from error
+        raise ValueError(f"invalid contract: {error}") from error
 
 
 class _Model(BaseModel):
@@ -191,11 +191,11 @@ class Manifest(_Model):
         """
         value = json.loads(data)
         if not isinstance(value, dict) or "manifest_sha256" not in value:
-            raise ValueError("it has no hash of its own")
+            raise ValueError("it lacks its own hash")
         del value["manifest_sha256"]
         manifest = Manifest.model_validate(value)
         if manifest.render() != data:
-            raise ValueError("it was changed after it was written")
+            raise ValueError("it was modified after it was written")
         return manifest
 
 
@@ -224,7 +224,9 @@ def require_folder(folder: Path) -> None:
     check_text(folder)
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(f"the bundle {problem}", where=str(folder), fix="name the folder that convert wrote")
+        raise UsageError(
+            f"the bundle {problem}", where=str(folder), fix="give the folder that `fuseconv convert` wrote"
+        )
 
 
 def open_bundle(folder: Path) -> Manifest:
@@ -244,7 +246,9 @@ def open_bundle(folder: Path) -> Manifest:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise RefusedError(
-            f"{MANIFEST} is not one this version reads: {field}: {first['msg']}", where=str(path), fix=_AGAIN
+            f"{MANIFEST} is not supported by this version of fuseconv: {field}: {first['msg']}",
+            where=str(path),
+            fix=_AGAIN,
         ) from error
     except OSError as error:
         raise RefusedError(f"{MANIFEST} is damaged: {error.strerror}", where=str(path), fix=_AGAIN) from error
@@ -253,7 +257,7 @@ def open_bundle(folder: Path) -> Manifest:
     _compare(folder, manifest.files, _measure(folder))
     for name in [*manifest.targets.values(), *manifest.libraries]:
         if name not in manifest.files:
-            raise RefusedError(f"{name} is not a file of the bundle", where=str(path), fix=_AGAIN)
+            raise RefusedError(f"{name} is not a file in the bundle", where=str(path), fix=_AGAIN)
     if not manifest.targets:
         raise RefusedError("the bundle has no target: there is nothing to run", where=str(path), fix=_AGAIN)
     return manifest
@@ -289,7 +293,9 @@ def check_replaceable(path: Path) -> None:
         if is_plain(manifest) and b'"fuseconv bundle"' in read_plain(manifest):
             return
     raise UsageError(
-        "the output exists and is not a bundle", where=str(path), fix="remove it, or choose another name with -o"
+        "the output path already exists and is not a bundle",
+        where=str(path),
+        fix="remove it, or choose another name with -o",
     )
 
 
@@ -298,7 +304,7 @@ def _compare(folder: Path, expected: dict[str, File], found: dict[str, File]) ->
         if name not in found:
             problem = "is missing"
         elif found[name].size != file.size:
-            problem = f"has {found[name].size} bytes, the manifest says {file.size}"
+            problem = f"has {found[name].size} bytes, but the manifest says {file.size}"
         elif found[name] != file:
             problem = "does not have the sha256 in the manifest"
         else:
@@ -349,5 +355,7 @@ def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
         return Path(output)
     model = Path(model).absolute()
     if model.parts[1:2] in (("dev",), ("proc",)):
-        raise UsageError(f"beside {model} is no place for a bundle", where=str(model), fix="say where with -o FOLDER")
+        raise UsageError(
+            f"the bundle cannot be written next to {model}", where=str(model), fix="choose a folder with -o FOLDER"
+        )
     return model.with_name((model.name if model.is_dir() else model.stem) + SUFFIX)

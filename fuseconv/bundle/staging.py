@@ -63,7 +63,7 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
         raise FileError(
             f"the folder cannot be written: {error.strerror or error}",
             where=str(error.filename or output),
-            fix="free some space or choose another output folder; what was there before is unchanged",
+            fix="free disk space or choose another output folder; the previous contents are unchanged",
         ) from error
 
 
@@ -109,11 +109,11 @@ def _check_parents(output: Path) -> None:
     """Checks that the nearest parent that exists is a folder."""
     parent = next(parent for parent in output.parents if os.path.lexists(parent))
     if not parent.is_dir():
-        kind = "a file" if parent.exists() else "a link that leads nowhere"
+        kind = "a file" if parent.exists() else "a broken symbolic link"
         raise FileError(
             f"the parent of the output is {kind}, not a folder",
             where=str(parent),
-            fix="choose an output whose parent is a folder, or is not there yet",
+            fix="choose an output path whose parent is a folder or does not exist yet",
         )
 
 

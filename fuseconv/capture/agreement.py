@@ -35,12 +35,12 @@ def difference(
         truth: those of the program in float64.
     """
     if not len(original) == len(program) == len(names):
-        counts = f"the model gives {len(original)} tensors, the captured program {len(program)}"
-        return f"{counts}, where its graph says {len(names)}"
+        counts = f"the model returns {len(original)} tensors, the exported program {len(program)}"
+        return f"{counts}; its graph declares {len(names)}"
     for at, (name, ours, captured) in enumerate(zip(names, original, program, strict=True)):
         if ours.dtype != captured.dtype or ours.shape != captured.shape:
             kinds = [f"{one.dtype} {list(one.shape)}" for one in (ours, captured)]
-            return f"the model's {name} is {kinds[0]}, the captured program's is {kinds[1]}"
+            return f"output {name} is {kinds[0]} in the model and {kinds[1]} in the exported program"
         if torch.equal(ours, captured):
             continue
         row = compare(ours, captured, truth[at])
@@ -89,7 +89,7 @@ def against(module: GraphModule, inputs: tuple[Tensor, ...], expected: Sequence[
         with torch.no_grad():
             found = pytree.tree_leaves(module(*inputs))
     except Exception as error:  # noqa: BLE001 - whatever it is, the model does not raise it
-        return f"the model runs, and the captured program fails: {type(error).__name__}: {first_line(error)}"
+        return f"the model runs, but the exported program fails: {type(error).__name__}: {first_line(error)}"
 
     if _are_equal(expected, found):
         return ""
@@ -106,10 +106,10 @@ def _are_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 def not_the_original(reason: str, original: Original, when: str) -> UnsupportedError:
     """Returns the error of a captured program that is not the model, where sizes are not the cause."""
     return UnsupportedError(
-        f"what torch.export captured is not the model: {when}: {reason}",
+        f"the exported program and the model give different results {when}: {reason}",
         where=type(original.module).__name__,
-        fix="look for what the model does otherwise while it is exported: torch.compiler.is_exporting, isinstance of a "
-        "size, state that is kept in Python from one call to the next; or narrow the ranges of --input",
+        fix="look for code that behaves differently during export (torch.compiler.is_exporting, isinstance of a size, "
+        "Python state kept between calls), or narrow the ranges in --input",
     )
 
 
@@ -125,12 +125,12 @@ def _disagreement(
     inputs, first = draw_taken(original, contract, tried, seed=0)
     if difference(original(*inputs), first, contract.outputs, first):
         return UnsupportedError(
-            "the model gives other numbers from one call to the next",
+            "the model returns different results for the same inputs",
             where=where,
-            fix="make it a function of its inputs",
+            fix="make the outputs depend on nothing but the inputs",
         )
     if differs(ordinary):
-        return not_the_original(reason, original, f"at {at}" if at else "on inputs drawn for it")
+        return not_the_original(reason, original, f"at {at}" if at else "on random inputs")
 
     def same(sizes: Mapping[str, int]) -> bool:
         try:
@@ -139,7 +139,7 @@ def _disagreement(
             return False
 
     return UnsupportedError(
-        f"the model changes with its sizes, and only one of its ways was captured: at {at}: {reason}",
+        f"the model branches on its sizes, and torch.export captured only one branch: it differs at {at}: {reason}",
         where=where,
         fix=_narrower(tried, ordinary, contract, same),
     )
@@ -159,6 +159,6 @@ def _narrower(
             if not only.min <= tried[name] <= only.max:
                 ranges.append(only)
     if ranges:
-        return f"write {' or '.join(map(str, ranges))} in --input, or give the size as a number"
+        return f"write {' or '.join(map(str, ranges))} in --input, or give a fixed size"
     names = [name for name in tried if tried[name] != ordinary[name]] or list(tried)
-    return f"give {' and '.join(names)} narrower ranges in --input, or numbers"
+    return f"narrow the ranges of {' and '.join(names)} in --input, or give fixed sizes"

@@ -104,7 +104,7 @@ def draw_special(
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            why = why or f"the model does not take them: {type(error).__name__}: {failing_sizes.first_line(error)}"
+            why = why or f"the model rejects these values: {type(error).__name__}: {failing_sizes.first_line(error)}"
             continue
         return inputs, ""
     return (), why

@@ -49,7 +49,7 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
         error, subject.module, args, kwargs, shapes, "correct --input (sizes, dtypes, ranges) or --input-range"
     )
     if isinstance(told, UsageError) and (accepted := multiples.accepted(subject.contract, _runs(subject))):
-        told.fix = f"it takes {' and '.join(map(str, accepted))}: write that in --input"
+        told.fix = f"the model accepts {' and '.join(map(str, accepted))}: write that in --input"
     return told
 
 
@@ -73,7 +73,7 @@ def explain_narrowed(
     where = _guard_line((error.dim.name,), subject, tensors, export) or type(subject.module).__name__
     told = _restricted(error.dim, error.kept or error.equal, where)
     if not (error.kept or error.equal) and error.other:
-        told.fix = f"write {error.other} in --input, whose sizes it treats alike"
+        told.fix = f"write {error.other} in --input: the model treats all of those sizes alike"
     return told
 
 
@@ -83,9 +83,9 @@ def explain_suspect(
     """Says at which sizes the program is not the model, and what it took for granted."""
     at = ", ".join(f"{name}={suspect.sizes[name]}" for name in suspect.dims)
     return UnsupportedError(
-        f"the model changes with its sizes: captured where {suspect.guard}, it is another at {at}",
+        f"the model branches on its sizes: the exported program assumes {suspect.guard}, which does not hold at {at}",
         where=_guard_line(suspect.dims, subject, tensors, export) or type(subject.module).__name__,
-        fix=f"give {' and '.join(suspect.dims)} narrower ranges in --input, or numbers",
+        fix=f"narrow the ranges of {' and '.join(suspect.dims)} in --input, or give fixed sizes",
     )
 
 
@@ -93,12 +93,17 @@ def _restricted(dim: Dim, to: Dim | str | None, where: str) -> UnsupportedError:
     """A dim is not as free as the contract says: it is of other sizes, or equal to another dim."""
     name = dim.name
     if isinstance(to, str):
-        what, fix = f"the dims {name} and {to} must be equal", f"write {to} in place of {name} in --input"
+        what, fix = f"the dims {name} and {to} must be equal", f"replace {name} with {to} in --input"
     elif to is None:
-        what, fix = f"the model does not treat all sizes of {dim} alike", f"give a number in place of {dim} in --input"
+        what, fix = (
+            f"the model does not treat all sizes of {dim} alike",
+            f"give a fixed size instead of {dim} in --input",
+        )
     elif to.min == to.max:
-        what = f"the model works only with {name} = {to.min}: it specialises the dim to the size it was captured with"
-        fix = f"if that is meant, give a number in place of {dim}; else change that line to take the size from x.shape"
+        what = f"the model works only with {name} = {to.min}: its code specializes this dim to the exported size"
+        fix = (
+            f"if intended, give a fixed size instead of {dim}; otherwise change that line to read the size from x.shape"
+        )
     else:
         step = f", in multiples of {to.step}" if to.step > 1 else ""
         what, fix = f"the model works only with {name} within {to.min}..{to.max}{step}", f"write {to} in --input"
@@ -109,7 +114,9 @@ def explain_call(
     error: Exception, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> FuseconvError:
     """Turns what `torch.export.export` raised for a module and example inputs into an error with a remedy."""
-    return _explain(error, module, args, kwargs, "the example inputs", "give inputs with which the model itself runs")
+    return _explain(
+        error, module, args, kwargs, "the example inputs", "give example inputs on which the model itself runs"
+    )
 
 
 def _explain(
@@ -121,7 +128,7 @@ def _explain(
         return UnsupportedError(
             f"the model's control flow depends on the values of a tensor: {_first_line(text)}",
             where=where,
-            fix="choose with torch.where or torch.cond, or decide from shapes and settings, which are known beforehand",
+            fix="use torch.where or torch.cond, or branch only on shapes and settings, which are known during export",
         )
     refusal = _eager(module, args, kwargs)
     if refusal is not None:
@@ -133,7 +140,7 @@ def _explain(
     return UnsupportedError(
         f"the model cannot be exported: {type(error).__name__}: {_first_line(text)}",
         where=where,
-        fix="replace that line by torch operations on tensors; torch.export.draft_export lists every such place",
+        fix="replace that line with torch operations on tensors; torch.export.draft_export lists all such lines",
     )
 
 
@@ -187,9 +194,9 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
         if named and (constant := _CONSTANT.search(bullet)):
             return _restricted(dims[named], Dim(named, int(constant[1]), int(constant[1])), where)
         return UnsupportedError(
-            f"the model restricts its dims in a way that has no simple form: {bullet}",
+            f"the model constrains its dims in a way that --input cannot express: {bullet}",
             where=where,
-            fix="give a number in place of the dim in --input",
+            fix="give a fixed size instead of the dim in --input",
         )
     wanted, dim = suggestions[name], dims[name]
     where = _guard_line((name,), subject, tensors, export) or type(subject.module).__name__
@@ -203,9 +210,9 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
         bounds = {key: step * int(value) for key, value in _BOUND.findall(root)}
         return _restricted(dim, dim.narrowed(bounds.get("min", dim.min), bounds.get("max", dim.max), step), where)
     return UnsupportedError(
-        f"the model works only with {name} = {wanted.replace('_' + name, 'k')}, k a whole number",
+        f"the model works only with {name} = {wanted.replace('_' + name, 'k')}, where k is an integer",
         where=where,
-        fix=f"give a number of that form in place of {dim} in --input",
+        fix=f"give a fixed size of that form instead of {dim} in --input",
     )
 
 

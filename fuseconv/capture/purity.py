@@ -37,9 +37,9 @@ def purify(exported: ExportedProgram) -> None:
             for owner in _owners(written):
                 if owner.name in states:
                     raise UnsupportedError(
-                        f"{node.target} changes {states[owner.name]}, so that each call depends on those before it",
+                        f"{node.target} mutates {states[owner.name]}, so each call depends on the calls before it",
                         where=source_line(node),
-                        fix="convert in eval mode, or return the new state as an output and take it as an input",
+                        fix="convert in eval mode, or pass the state in as an input and return it as an output",
                     )
     for owner in {owner for node in graph.nodes for written in _written(node) for owner in _owners(written)}:
         _copy_first(graph, owner)
@@ -89,7 +89,7 @@ def _check_random(node: torch.fx.Node) -> None:
     if given.get("train") is False or any(given.get(name) == 0 for name in ("p", "dropout_p")):
         return
     raise UnsupportedError(
-        f"{target} draws random numbers, so that no two runs agree",
+        f"{target} generates random numbers, so no two runs give the same result",
         where=source_line(node),
-        fix="convert in eval mode, or take the random numbers as an input",
+        fix="convert in eval mode, or pass the random numbers in as an input",
     )

@@ -14,15 +14,18 @@ from fuseconv.commands.outcome import Outcome
 @click.command()
 @bundle_argument
 @click.option(
-    "--target", multiple=True, metavar="NAME", help="A target of the bundle; may be repeated. [default: all of them]"
+    "--target",
+    multiple=True,
+    metavar="NAME",
+    help="Target to time; may be repeated. [default: all targets of the bundle]",
 )
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=101, show_default=True, help="How many calls of each to time."
+    "--rounds", type=click.IntRange(min=1), default=101, show_default=True, help="Number of timed calls per target."
 )
 @click.option(
-    "--shape", multiple=True, metavar="DIM=SIZE", help="The size of a dynamic dim, 'seq=128'; may be repeated."
+    "--shape", multiple=True, metavar="DIM=SIZE", help="Size of a dynamic dim, for example 'seq=128'; may be repeated."
 )
-@click.option("--against", type=Path, metavar="MODEL", help="The original, to be timed too.")
+@click.option("--against", type=Path, metavar="MODEL", help="The original model, timed as the baseline.")
 @click.option(
     "--peer",
     "peers",
@@ -30,7 +33,7 @@ from fuseconv.commands.outcome import Outcome
     type=click.Choice(("eager", "compile")),
     default=("eager",),
     show_default=True,
-    help="How to run the original.",
+    help="How to run the original model: in eager mode or with torch.compile.",
 )
 @model_options
 @json_option
@@ -45,8 +48,8 @@ def bench(
 ) -> Outcome:
     """Time BUNDLE's targets: cold start, first call, latency, throughput, memory.
 
-    They are called in turn, with tensors drawn for the contract or with those in the file of --inputs. The other
-    options that say how a model is read apply to --against.
+    The targets are called in turn, on random tensors that fit the contract or on the tensors in --inputs. The other
+    options for reading a model apply to --against.
     """
     options = reading(**source)
 

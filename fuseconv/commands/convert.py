@@ -30,7 +30,7 @@ from fuseconv.errors import UsageError
     type=Path,
     callback=named,
     metavar="FOLDER",
-    help="The bundle. [default: MODEL.fuseconv beside MODEL]",
+    help="Output bundle. [default: MODEL.fuseconv next to MODEL]",
 )
 @model_options
 @click.option("--plan", type=Path, metavar="FILE", help="Execute this plan instead of matching rules.")
@@ -38,14 +38,18 @@ from fuseconv.errors import UsageError
     "--allow",
     multiple=True,
     metavar="NAME",
-    help="Apply the rules that change numbers and say so by this name; may be repeated.",
+    help="Allow the rules that change numerical results and declare this name in `allow`; may be repeated.",
 )
-@click.option("--bucket", metavar="BUCKETS", help="Sizes to pad a batch to for CUDA graphs: 'batch=1,8,32'.")
-@click.option("--lock", is_flag=True, help="Write the sites of each rule to fuseconv.lock.")
-@click.option("--frozen", is_flag=True, help="Fail if a site in fuseconv.lock is lost, or another is gained.")
-@click.option("--dry-run", is_flag=True, help="Match, print the fusions, write nothing.")
-@click.option("--allow-mismatch", is_flag=True, help="Keep a bundle that fails parity, marked as such.")
-@click.option("--strict", is_flag=True, help="Fail if a site or a target has to be left out.")
+@click.option(
+    "--bucket", metavar="BUCKETS", help="Sizes to pad a batch to for CUDA graphs, for example 'batch=1,8,32'."
+)
+@click.option("--lock", is_flag=True, help="Record the matches of each rule in fuseconv.lock.")
+@click.option("--frozen", is_flag=True, help="Fail if a match in fuseconv.lock is lost, or if there is a new one.")
+@click.option("--dry-run", is_flag=True, help="Match and print the fusions, but write nothing.")
+@click.option(
+    "--allow-mismatch", is_flag=True, help="Keep a bundle that fails the parity check, and mark it as failing."
+)
+@click.option("--strict", is_flag=True, help="Fail if any match or target has to be left out.")
 @json_option
 @click.pass_obj
 def convert(
@@ -66,15 +70,15 @@ def convert(
     strict: bool,
     **source: Any,
 ) -> Outcome:
-    """Fuse MODEL, write it for every target, prove parity.
+    """Fuse MODEL, export it for every target, and prove parity.
 
-    MODEL is a .pt2 archive, a TorchScript archive, a pickled module, a state dict, or a Hugging Face folder; what it is
-    is read from its content.
+    MODEL is a .pt2 archive, a TorchScript archive, a pickled module, a state dict, or a Hugging Face folder; the
+    kind is detected from its content.
     """
     if lock and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
         raise UsageError(
-            f"--lock writes what {other} must not change", where="--lock", fix=f"leave out --lock or {other}"
+            f"--lock writes fuseconv.lock, and {other} must not", where="--lock", fix=f"remove --lock or {other}"
         )
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
 

@@ -22,7 +22,7 @@ from fuseconv.commands.progress import shown
 )
 @json_option
 def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:
-    """Convert all-MiniLM-L6-v2, a real sentence-embedding model of 22 million parameters, and use what comes out."""
+    """Convert all-MiniLM-L6-v2, a real sentence-embedding model of 22 million parameters, and use the result."""
     from fuseconv.commands import demonstration, report
     from fuseconv.pipeline.convert import convert
 

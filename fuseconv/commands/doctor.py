@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @click.argument("bundle", type=Path, required=False)
 @json_option
 def doctor(bundle: Path | None) -> Outcome:
-    """Say what this machine can build and run, target by target, each with the fix.
+    """Show what this machine can build and run per target, and how to fix what is missing.
 
-    With BUNDLE, say whether its targets can be loaded here; nothing of it is loaded. The exit status is 0 if the target
-    can be that is loaded unless another is named.
+    With BUNDLE, show which of its targets load here; nothing is loaded. The exit status is 0 if the default target
+    loads here.
     """
     from fuseconv.commands import report
     from fuseconv.doctor import abilities, machine

@@ -17,13 +17,15 @@ from fuseconv.commands.settings import Configured
 @model_argument
 @rules_options
 @model_options
-@click.option("--all", "everything", is_flag=True, help="Every rejected site and near miss, not the best a rule.")
-@click.option("--try", "tried", is_flag=True, help="Try every site on numbers too, as convert does: slower.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Show every rejected match and near miss, not only the best per rule."
+)
+@click.option("--try", "tried", is_flag=True, help="Also test every match numerically, as convert does (slower).")
 @json_option
 def explain(
     model: Path, rules: Path | None, without: tuple[str, ...], everything: bool, tried: bool, **source: Any
 ) -> Outcome:
-    """Say per rule where it applies in MODEL, where it is rejected and why, and what came nearest."""
+    """Show per rule where it applies in MODEL, where it was rejected and why, and its nearest misses."""
     options = reading(**source)
 
     from fuseconv.commands import report

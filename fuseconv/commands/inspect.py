@@ -18,7 +18,7 @@ from fuseconv.commands.progress import shown
 @model_options
 @json_option
 def inspect(path: Path, **source: Any) -> Outcome:
-    """Show what a model file or a bundle holds: form, contract, sizes; for a bundle its targets, rules and parity."""
+    """Show what is in a model file or a bundle: form, contract, sizes; for a bundle also targets, rules and parity."""
     if (path / MANIFEST).is_file():
         return _bundle(open_bundle(path))
     return _model(path, reading(**source))

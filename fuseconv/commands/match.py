@@ -20,7 +20,7 @@ from fuseconv.commands.settings import Configured
 @model_options
 @json_option
 def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Path, **source: Any) -> Outcome:
-    """Write the plan of converting MODEL, to read or to edit; `fuseconv convert --plan` executes it."""
+    """Write the plan of converting MODEL for review or editing; `fuseconv convert --plan` executes it."""
     options = reading(**source)
 
     from fuseconv.commands import report

@@ -24,7 +24,7 @@ MODEL_OPTIONS = (
         "inputs",
         multiple=True,
         metavar="SPEC",
-        help="An input, 'ids=i64[batch:1..64,seq:2..512]'; one for each. 'size:32..512:32' are multiples of 32.",
+        help="Input, one --input each: 'ids=i64[batch:1..64,seq:2..512]'. 'size:32..512:32' means multiples of 32.",
     ),
     click.option(
         "--inputs", "inputs_file", type=Path, metavar="FILE", help="Example inputs: .safetensors, .npz or .pt."
@@ -34,29 +34,31 @@ MODEL_OPTIONS = (
         "ranges",
         multiple=True,
         metavar="RANGE",
-        help="Values to draw, 'ids=0..30521'; may be repeated.",
+        help="Range of the random values of an input, 'ids=0..30521'; may be repeated.",
     ),
     click.option(
         "--model",
         "factory",
         metavar="PKG:FACTORY",
-        help="What builds the module a state dict fills: file.py:name or pkg.mod:name.",
+        help="Class or function that builds the module for a state dict: file.py:name or pkg.mod:name.",
     ),
     click.option(
         "--trust",
         multiple=True,
         metavar="KIND",
-        help="Let a source run code: pickle, torchscript, native, code; may be repeated.",
+        help="Allow the source to run code: pickle, torchscript, native, code; may be repeated.",
     ),
-    click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu or cuda."),
-    click.option("--dtype", metavar="DTYPE", help="Convert the model to f64, f32, f16 or bf16 first."),
+    click.option(
+        "--device", default="cpu", show_default=True, metavar="DEVICE", help="Device to convert for: cpu or cuda."
+    ),
+    click.option("--dtype", metavar="DTYPE", help="Cast the model to f64, f32, f16 or bf16 first."),
 )
 
 rules_option = click.option(
-    "--rules", type=Path, metavar="FILE", help="A rule file or folder. [default: the package's default.json]"
+    "--rules", type=Path, metavar="FILE", help="Rule file or folder. [default: the package's default.json]"
 )
 NO_RULE_OPTION = click.option(
-    "--no-rule", "without", multiple=True, metavar="NAME", help="Leave this rule out; may be repeated."
+    "--no-rule", "without", multiple=True, metavar="NAME", help="Do not apply this rule; may be repeated."
 )
 
 
@@ -106,7 +108,9 @@ def add_options(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
 
 model_options = add_options(MODEL_OPTIONS)
 rules_options = add_options((rules_option, NO_RULE_OPTION))
-json_option = click.option("--json", "as_json", is_flag=True, expose_value=False, help="Print one JSON object.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, expose_value=False, help="Print the result as one JSON object."
+)
 
 
 def reading(

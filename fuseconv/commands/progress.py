@@ -1,4 +1,4 @@
-"""Progress on stderr: one line a step, with its time; a spinner while it runs when stderr is a terminal."""
+"""Progress on stderr: one line per step with its time; a spinner while it runs if stderr is a terminal."""
 
 from __future__ import annotations
 

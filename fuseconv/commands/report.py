@@ -40,7 +40,7 @@ _UNBOUNDED = 10_000
 class _Table(Table):
     """A table without lines whose cells are printed as they are: square brackets are shapes here, not markup.
 
-    A table of texts is folded to the terminal; one with numbers has a line a row, as long as that may be.
+    A table of texts is folded to the width of the terminal; one with numbers has one line per row, however long.
     """
 
     def __init__(self, *columns: str, numbers: Collection[str] = ()) -> None:
@@ -62,7 +62,7 @@ class _Table(Table):
 
 
 def print_fusions(console: Console, plan: Plan) -> None:
-    """Prints how often each rule is applied, by stage."""
+    """Prints how many times each rule is applied, by stage."""
     if not plan.applied:
         console.print("no rule applies")
         return
@@ -71,7 +71,7 @@ def print_fusions(console: Console, plan: Plan) -> None:
         count = counts.setdefault((step.stage, step.rule), [0, 0])
         count[0] += 1
         count[1] += len(step.nodes)
-    table = _Table("stage", "rule", "sites", "nodes", numbers=("sites", "nodes"))
+    table = _Table("stage", "rule", "matches", "nodes", numbers=("matches", "nodes"))
     for (stage, rule), (sites, nodes) in counts.items():
         table.add(stage, rule, str(sites), str(nodes))
     console.print(table)
@@ -98,18 +98,18 @@ def print_explanation(console: Console, told: Explanation, *, everything: bool =
         for rule in rules:
             _print_explained(console, rule, everything=everything)
         console.print()
-    console.print(f"{len(silent)} of {len(told.rules)} rules found nothing near", highlight=False)
+    console.print(f"{len(silent)} of {len(told.rules)} rules have no match and no near miss", highlight=False)
 
 
 def _print_explained(console: Console, rule: Explained, *, everything: bool) -> None:
-    counts = {"applied": len(rule.applied), "rejected": len(rule.rejected), "nearly": len(rule.near_misses)}
+    counts = {"applied": len(rule.applied), "rejected": len(rule.rejected), "nearly matched": len(rule.near_misses)}
     text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     console.print(f"  {rule.rule}: {text}", highlight=False, markup=False)
     groups = [(miss, 1) for miss in rule.rejected] if everything else alike(rule.rejected)
     for miss, count in groups if everything else groups[:MOST_REASONS]:
         _print_miss(console, "rejected" + (f" {count} times, first" if count > 1 else ""), miss)
     if len(groups) > MOST_REASONS and not everything:
-        console.print(f"    and {len(groups) - MOST_REASONS} other reasons: --all shows them", highlight=False)
+        console.print(f"    and {len(groups) - MOST_REASONS} other reasons (--all shows them)", highlight=False)
     for miss in rule.near_misses if everything else rule.near_misses[:1]:
         _print_miss(console, f"{miss.matched} of {miss.ops} ops", miss)
 
@@ -128,7 +128,7 @@ def _print_miss(console: Console, what: str, miss: Miss) -> None:
 
 
 def print_conversion(console: Console, conversion: Conversion) -> None:
-    """Prints what was written: fusions, then one line a target."""
+    """Prints what was written: the fusions, then one row per target."""
     print_fusions(console, conversion.plan)
     console.print()
     table = _Table(
@@ -145,7 +145,7 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
     console.print(table)
     _print_shortfall(console, conversion)
     if conversion.plan.rejected:
-        console.print(f"\n{len(conversion.plan.rejected)} sites rejected, left as they were", style="bold")
+        console.print(f"\nmatches rejected and left unfused: {len(conversion.plan.rejected)}", style="bold")
         for miss in conversion.plan.rejected:
             _print_miss(console, miss.rule, miss)
     console.print(f"\nbundle: {conversion.bundle}", highlight=False)
@@ -159,7 +159,7 @@ def _print_shortfall(console: Console, conversion: Conversion) -> None:
         limits.setdefault((limit.target, limit.case), []).append(limit)
     for (target, case), of in limits.items():
         names = ", ".join(limit.output for limit in of)
-        lines.append(f"limit of the runtime of {target}: case {case}, output {names}: {of[0].reason}")
+        lines.append(f"limitation of the runtime of {target}: case {case}, output {names}: {of[0].reason}")
     lines += [f"case {case} was not run: {why}" for case, why in conversion.report.untried.items()]
     if lines:
         console.print()
@@ -190,31 +190,31 @@ def print_parity(console: Console, report: Report) -> None:
     console.print(table)
     for row in report.rows:
         if not row.row.ok:
-            said = "limit of the runtime of " if row.limit else ""
+            said = "limitation of the runtime of " if row.limit else ""
             line = f"{said}{row.target}, {row.case}, {row.output}: {row.row.reason}"
             console.print(line, highlight=False, markup=False)
     for case, why in report.untried.items():
         console.print(f"case {case} was not run: {why}", highlight=False, markup=False)
     counts = report.counts()
-    run = f"{counts['cases']} cases of {counts['targets']} targets were run, {counts['rows']} outputs compared"
+    run = f"ran {counts['cases']} cases on {counts['targets']} targets and compared {counts['rows']} outputs"
     console.print(f"\n{run}", highlight=False)
 
 
 def print_matrix(console: Console, matrix: Matrix) -> None:
-    """Prints a line a target and a column a runtime: the largest difference from the original, or that it is not here.
+    """Prints one row per target and one column per runtime: max abs error against the original, or "unavailable".
 
-    Below it are the reasons, each with the cells that it is for.
+    The reasons follow below the table, each with the cells that it applies to.
     """
     table = _Table(matrix.device, "Python", "C++")
     cells = {(cell.name, cell.runtime): cell for cell in matrix.cells}
     for name in dict.fromkeys(cell.name for cell in matrix.cells):
         table.add(name, *(_matrix_cell(cells[name, runtime]) for runtime in ("python", "cpp")))
     console.print(table)
-    console.print("\nin a cell: the largest difference from the original", highlight=False)
+    console.print("\neach cell: max abs error against the original", highlight=False)
     if matrix.program is not None:
         console.print(f"C++: {matrix.program}", highlight=False, markup=False)
     absent = [(f"{cell.name} in {_LANGUAGES[cell.runtime]}", cell.absent) for cell in matrix.cells]
-    _print_reasons(console, "not available here", [(name, error) for name, error in absent if error is not None])
+    _print_reasons(console, "unavailable", [(name, error) for name, error in absent if error is not None])
     for cell in matrix.cells:
         for row in cell.rows:
             if not row.ok:
@@ -223,7 +223,7 @@ def print_matrix(console: Console, matrix: Matrix) -> None:
 
 
 def print_abilities(console: Console, abilities: Sequence[Ability]) -> None:
-    """Prints a line a target and a column an action, and the reason and remedy of each that cannot be done."""
+    """Prints one row per target and one column per action, then the reason and fix of each action that fails."""
     actions = list(dict.fromkeys(ability.action for ability in abilities))
     can = {(one.device, one.target, one.action): one for one in abilities}
     table = _Table("device", "target", *(_ACTIONS[action] for action in actions))
@@ -233,7 +233,7 @@ def print_abilities(console: Console, abilities: Sequence[Ability]) -> None:
     console.print()
     console.print(table)
     lacking = [(f"{one.device} {one.target}, {_ACTIONS[one.action]}", one.lacking) for one in abilities]
-    _print_reasons(console, "not here", [(name, error) for name, error in lacking if error is not None])
+    _print_reasons(console, "unavailable", [(name, error) for name, error in lacking if error is not None])
 
 
 def _print_reasons(console: Console, title: str, reasons: Iterable[tuple[str, FuseconvError]]) -> None:
@@ -253,7 +253,7 @@ _ACTIONS = {"convert": "convert", "python": "load in Python", "cpp": "load in C+
 
 def _matrix_cell(cell: Cell) -> Text:
     if cell.ok is None:
-        return Text("not here", style="dim")
+        return Text("unavailable", style="dim")
     from fuseconv.parity.report import telling
 
     largest = max(row.row.max_abs for row in telling(cell.rows))
@@ -295,8 +295,8 @@ def print_checks(console: Console, checks: Sequence[CheckRow]) -> None:
     found = summary(checks)
     console.print(
         f"\n{found.rules} rules: {found.proved} proved by algebra on every example, {found.partly} on some, "
-        f"{found.tried} tried on numbers alone, {found.unchecked} not checked, {found.wrong} wrong; "
-        f"{found.draws} draws",
+        f"{found.tried} tested numerically only, {found.unchecked} not checked, {found.wrong} wrong; "
+        f"{found.draws} random draws",
         highlight=False,
     )
 
@@ -305,14 +305,16 @@ def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embe
     """Prints the demonstration's one table, the fusions, and how to go on."""
     worst, sizes = worst_rows(conversion.report), {one.target: one.size for one in conversion.written}
     eager = next(one for one in embedded if one.target == "eager")
-    numbers = ("size", "max error", "ms a batch", "speed", "cosine")
-    table = _Table("target", "size", "parity", "max error", "ms a batch", "speed", "cosine", numbers=numbers)
+    numbers = ("size", "max error", "ms per batch", "speed", "cosine")
+    table = _Table("target", "size", "parity", "max error", "ms per batch", "speed", "cosine", numbers=numbers)
     for one in embedded:
         speed = f"{eager.milliseconds / one.milliseconds:.2f}x"
         cells: tuple[str | Text, ...] = ("", "", "") if one is eager else _judged(worst[one.target], sizes[one.target])
         table.add(one.target, *cells, f"{one.milliseconds:.1f}", speed, f"{one.cosine:.9f}")
     console.print(table)
-    console.print("\nspeed and cosine: against the original model in eager PyTorch, one batch of five sentences\n")
+    console.print(
+        "\nspeed and cosine similarity: against the original model in eager PyTorch, on one batch of five sentences\n"
+    )
     print_fusions(console, conversion.plan)
     _print_shortfall(console, conversion)
     console.print(f"\nThe bundle is in {conversion.bundle}. Load it anywhere that has torch and fuseconv:\n")
@@ -350,9 +352,9 @@ def print_latencies(console: Console, found: Latencies) -> None:
         table.add(row.name, *cold, *times, f"{row.calls_per_second:.1f}", f"{base / row.median_ms:.2f}")
     console.print(table)
     called = ", ".join(f"{name}={shape}" for name, shape in found.inputs.items())
-    console.print(f"\n{found.rounds} calls of each, in turn, with {called}", highlight=False, markup=False)
+    console.print(f"\n{found.rounds} interleaved calls per target with {called}", highlight=False, markup=False)
     for name, error in found.failures.items():
-        console.print(f"{name} does not run here: {error.what}", highlight=False, markup=False)
+        console.print(f"{name} failed on this machine: {error.what}", highlight=False, markup=False)
 
 
 def print_pairs(console: Console, pairs: Mapping[str, object]) -> None:

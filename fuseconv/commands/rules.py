@@ -22,7 +22,7 @@ def rules() -> None:
 @rules_option
 @json_option
 def list_rules(rules: Path | None) -> Outcome:
-    """List every rule with its stage and its sentence."""
+    """List every rule with its stage and description."""
     from fuseconv.commands import report
     from fuseconv.rulebook import own_rules
 
@@ -31,12 +31,12 @@ def list_rules(rules: Path | None) -> Outcome:
     return Outcome(result, lambda console: report.print_rules(console, found))
 
 
-@rules.command(cls=Configured, short_help="Show one rule as its file says it.")
+@rules.command(cls=Configured, short_help="Show one rule as written in its file.")
 @click.argument("name")
 @rules_option
 @json_option
 def show(name: str, rules: Path | None) -> Outcome:
-    """Show one rule: what it finds, under which conditions, and what it puts in place."""
+    """Show one rule: its pattern, conditions and replacement."""
     from fuseconv.commands import report
     from fuseconv.rulebook import own_rules
 
@@ -47,10 +47,10 @@ def show(name: str, rules: Path | None) -> Outcome:
 
 @rules.command(cls=Configured, short_help="Check rules on examples, without a model.")
 @click.argument("rules", metavar="[FILE]", type=Path, required=False)
-@click.option("--trust", multiple=True, metavar="KIND", help="code: let ops that the rules bring be registered.")
+@click.option("--trust", multiple=True, metavar="KIND", help="code: allow the rules to register their custom ops.")
 @json_option
 def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
-    """Check a rule FILE without a model: its form, ops, loops; its examples and variants, on numbers and by algebra."""
+    """Check a rule FILE without a model: syntax, ops, rewrite cycles, and its examples, numerically and by algebra."""
     from fuseconv.commands import report
     from fuseconv.proof.check_row import summary
     from fuseconv.proof.confined import check_rules
@@ -59,7 +59,7 @@ def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
     failing = [row for row in rows if not row.ok]
     error = None
     if failing:
-        what = f"{len(failing)} of {len(rows)} checks fail; first: rule {failing[0].rule}, {failing[0].check}"
+        what = f"{len(failing)} of {len(rows)} checks failed; first: rule {failing[0].rule}, {failing[0].check}"
         error = ParityError(what, where=str(rules or "the default rules"), fix="see the table above")
     result = {"checks": [{**asdict(row), "ok": row.ok} for row in rows], "summary": asdict(summary(rows))}
     return Outcome(result, lambda console: report.print_checks(console, rows), error)

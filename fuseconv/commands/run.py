@@ -12,16 +12,23 @@ from fuseconv.commands.outcome import Outcome
 
 @click.command()
 @bundle_argument
-@click.option("--inputs", "inputs_file", type=Path, required=True, metavar="FILE", help=".safetensors, .npz or .pt.")
 @click.option(
-    "-o", "--output", type=Path, required=True, metavar="FILE", help="Where to write the outputs: .safetensors."
+    "--inputs",
+    "inputs_file",
+    type=Path,
+    required=True,
+    metavar="FILE",
+    help="Input tensors: .safetensors, .npz or .pt.",
 )
+@click.option("-o", "--output", type=Path, required=True, metavar="FILE", help="Output file: .safetensors.")
 @click.option(
-    "--target", metavar="NAME", help="torchscript, export, aoti, onnx, onnx-plugin. [default: the best there is]"
+    "--target",
+    metavar="NAME",
+    help="torchscript, export, aoti, onnx, onnx-plugin. [default: the bundle's default target]",
 )
 @json_option
 def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Outcome:
-    """Run BUNDLE once on the tensors in a file, and write its outputs to another."""
+    """Run BUNDLE once on the tensors in a file, and write its outputs to another file."""
     from safetensors.torch import save
 
     from fuseconv.commands import report

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 FILE = "pyproject.toml"
 
 NOT_SET = {
-    "trust": "whose code may run is for the one who runs it to say, not for a file that came with it",
-    "json": "it says how one run is printed",
-    "dry-run": "it says what one run does",
-    "output": "it says what one run does",
-    "lock": "it says what one run does",
-    "frozen": "it says what one run does",
+    "trust": "the user who runs the command decides whose code to trust, not a file that came with the model",
+    "json": "it controls how a single run is printed",
+    "dry-run": "it applies to a single run",
+    "output": "it applies to a single run",
+    "lock": "it applies to a single run",
+    "frozen": "it applies to a single run",
 }
 """Options that the file cannot set, and why."""
 
@@ -65,10 +65,10 @@ def read_settings(start: Path) -> Settings:
         try:
             found = tomllib.loads(read_plain(path).decode("utf-8")).get("tool", {})
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-            raise UsageError(f"not TOML: {problem}", where=str(path), fix="correct it") from None
+            raise UsageError(f"invalid TOML: {problem}", where=str(path), fix="correct it") from None
         if isinstance(found, dict) and "fuseconv" in found:
             if not isinstance(found["fuseconv"], dict):
-                raise UsageError("tool.fuseconv is not a table", where=str(path), fix="write [tool.fuseconv]")
+                raise UsageError("tool.fuseconv must be a table", where=str(path), fix="write [tool.fuseconv]")
             return Settings(path, found["fuseconv"])
     return Settings()
 
@@ -77,8 +77,8 @@ def _working_directory() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        what = "the working directory is not there any more"
-        raise FileError(what, where="the working directory", fix="cd to one that is") from None
+        what = "the working directory no longer exists"
+        raise FileError(what, where="the working directory", fix="cd to an existing directory") from None
 
 
 class Configured(click.Command):
@@ -148,11 +148,11 @@ def _check(settings: Settings, command: click.Command) -> None:
     for key, value in settings.values.items():
         where = f"{settings.path} ([tool.fuseconv] {key})"
         if key in NOT_SET:
-            raise UsageError(f"{key} is not set in a file: {NOT_SET[key]}", where=where, fix=f"give --{key}")
+            raise UsageError(f"{key} cannot be set in a file: {NOT_SET[key]}", where=where, fix=f"give --{key}")
         if key not in options:
             near = difflib.get_close_matches(key, options, 1, cutoff=0.5)
             fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(options)}"
-            raise UsageError(f"there is no setting {key}", where=where, fix=fix)
+            raise UsageError(f"unknown setting {key}", where=where, fix=fix)
         kind = "a list of strings" if options[key].multiple else "true or false" if options[key].is_flag else "a string"
         if not _is_of(kind, value):
             raise UsageError(f"{key} is {value!r}, not {kind}", where=where, fix=f"write {key} as {kind}")

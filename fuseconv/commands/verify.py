@@ -15,22 +15,24 @@ from fuseconv.errors import UsageError
 
 @click.command()
 @bundle_argument
-@click.option("--against", type=Path, metavar="MODEL", help="The original; by default its outputs in the bundle.")
 @click.option(
-    "--all-runtimes", is_flag=True, help="Python and C++, with and without CUDA graphs, where they are: one table."
+    "--against", type=Path, metavar="MODEL", help="The original model. [default: its outputs stored in the bundle]"
 )
-@click.option("--build-runtime", is_flag=True, help="For --all-runtimes: build fuseconv-run, once, if it is not here.")
+@click.option(
+    "--all-runtimes", is_flag=True, help="Check every available runtime: Python and C++, with and without CUDA graphs."
+)
+@click.option("--build-runtime", is_flag=True, help="With --all-runtimes: build fuseconv-run once if it is not found.")
 @model_options
 @json_option
 def verify(bundle: Path, against: Path | None, all_runtimes: bool, build_runtime: bool, **source: Any) -> Outcome:
-    """Prove BUNDLE's parity again: every target, case and output, against the original and float64.
+    """Prove BUNDLE's parity again: compare every target, case and output with the original and with float64.
 
-    The options that say how a model is read apply to --against. fuseconv-run, the C++ runtime's program, is the one
-    that FUSECONV_RUN names, that is on the PATH, or that --build-runtime has built.
+    The options for reading a model apply to --against. fuseconv-run is the program of the C++ runtime; it is found
+    through FUSECONV_RUN, on the PATH, or where --build-runtime built it.
     """
     options = reading(**source)
     if build_runtime and not all_runtimes:
-        raise UsageError("only --all-runtimes runs C++", where="--build-runtime", fix="add --all-runtimes")
+        raise UsageError("--build-runtime needs --all-runtimes", where="--build-runtime", fix="add --all-runtimes")
 
     from fuseconv.commands import report
     from fuseconv.pipeline.verify import verify as verify_bundle

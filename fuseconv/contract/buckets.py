@@ -56,8 +56,8 @@ def parse_buckets(text: str) -> Buckets:
     sizes = tuple(map(int, match["sizes"].split(","))) if match else ()
     if match is None or sizes[0] == 0 or list(sizes) != sorted(set(sizes)):
         raise UsageError(
-            "the buckets are not readable",
+            "the buckets cannot be parsed",
             where=f"--bucket {text!r}",
-            fix="write DIM=SIZE,SIZE,... with ascending sizes: --bucket batch=1,8,32",
+            fix="write DIM=SIZE,SIZE,... with ascending sizes, for example --bucket batch=1,8,32",
         )
     return Buckets(match["dim"], sizes)

@@ -54,7 +54,9 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
         except ValueError:
             bounds = None
         if match is None or bounds is None or not all(map(np.isfinite, bounds)):
-            raise UsageError("the range is not readable", where=where, fix="write NAME=LOW..HIGH: ids=0..30521")
+            raise UsageError(
+                "the range cannot be parsed", where=where, fix="write NAME=LOW..HIGH, for example ids=0..30521"
+            )
         if bounds[0] > bounds[1]:
             raise UsageError(
                 "the range is empty", where=where, fix=f"write {match['name']}={bounds[1]:g}..{bounds[0]:g}"
@@ -73,7 +75,7 @@ def apply_ranges(specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float
     names = [spec.name for spec in specs]
     if unknown := [name for name in ranges if name not in names]:
         raise UsageError(
-            f"there is no input {', '.join(unknown)}", where="--input-range", fix=f"name one of {', '.join(names)}"
+            f"the model has no input {', '.join(unknown)}", where="--input-range", fix=f"use one of {', '.join(names)}"
         )
     return tuple(
         replace(spec, low=ranges[spec.name][0], high=ranges[spec.name][1]) if spec.name in ranges else spec
@@ -119,7 +121,7 @@ def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.T
     names = [spec.name for spec in contract.inputs]
     if set(tensors) != set(names):
         raise UsageError(
-            f"the file has {', '.join(tensors) or 'no tensors'}, the model takes {', '.join(names)}",
+            f"the file contains {', '.join(tensors) or 'no tensors'}, but the model takes {', '.join(names)}",
             where=str(path),
             fix="save one tensor per input, under the input's name",
         )
@@ -140,7 +142,7 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
         data = read_plain(path, None)
     except OSError as error:
         what = f"the inputs cannot be read: {error.strerror}"
-        raise FileError(what, where=str(path), fix="check the path and your right to read it") from error
+        raise FileError(what, where=str(path), fix="check the path and its read permission") from error
     try:
         kind = container_of(data[:HEAD], len(data))
         if kind == "zip" and any(name.endswith(".npy") for name in zipfile.ZipFile(io.BytesIO(data)).namelist()):
@@ -152,12 +154,12 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
     except (SafetensorError, zipfile.BadZipFile, *_NO_ARRAYS) as error:
         raise _not_tensors(path, str(error)) from error
     except pickle.UnpicklingError as error:
-        raise _not_tensors(path, "it needs more than plain tensors, or is damaged") from error
+        raise _not_tensors(path, "it holds other objects, or is damaged") from error
 
 
 def _not_tensors(path: Path, reason: str) -> RefusedError:
     return RefusedError(
-        f"the inputs file is not plain tensors: {reason.splitlines()[0] if reason else 'it is damaged'}",
+        f"the inputs file does not hold plain tensors: {reason.splitlines()[0] if reason else 'it is damaged'}",
         where=str(path),
         fix="save a dict of one tensor per input with safetensors.torch.save_file, numpy.savez or torch.save, "
         "or a list of them with torch.save",
@@ -173,7 +175,7 @@ def _named(value: object, path: Path, names: list[str] | None) -> dict[str, torc
         if len(keys) != len(value):
             raise UsageError(
                 f"the file holds a {type(value).__name__} of {_counted(len(value), 'tensor')}, "
-                f"the model takes {_counted(len(keys), 'input')}",
+                f"but the model takes {_counted(len(keys), 'input')}",
                 where=str(path),
                 fix=f"save a {type(value).__name__} of one tensor per input, in this order: {', '.join(keys)}",
             )
@@ -188,7 +190,7 @@ def _check_items(value: object, items: Mapping[Any, object], path: Path) -> None
     """Checks that everything a container has is a tensor; nothing in it is taken apart."""
     for key, item in items.items():
         if not isinstance(item, torch.Tensor):
-            raise _not_tensors(path, f"it holds a {type(value).__name__}, and at {key!r} there is {_kind(item)}")
+            raise _not_tensors(path, f"it holds a {type(value).__name__} whose item {key!r} is {_kind(item)}")
 
 
 def _kind(value: object) -> str:
@@ -207,7 +209,7 @@ def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind 
 
     Floats are standard normal, or within [low, high] when both are given. Integers are uniform within [low, high],
     0 or 1 when no range is given. A two-dimensional integer input named `*mask*` within 0..1 has its ones first, at
-    least one a row, as a tokenizer pads. Other kinds than `random` are those of `values`.
+    least one per row, as a tokenizer pads. Other kinds than `random` are those of `values`.
 
     Args:
         contract: names, dtypes, shapes and ranges.

@@ -48,8 +48,8 @@ _RESERVED = frozenset({*keyword.kwlist, *("self", "torch", "device", "inf", "nan
 """Names that the source code generated for a graph uses itself."""
 
 _GRAMMAR = (
-    "write NAME=DTYPE[DIM,...], DIM a number, NAME:MIN..MAX or, of multiples, NAME:MIN..MAX:STEP: "
-    "--input 'ids=i64[batch:1..64,seq:2..512]'"
+    "write NAME=DTYPE[DIM,...], where DIM is a number, NAME:MIN..MAX, or NAME:MIN..MAX:STEP for multiples of STEP; "
+    "for example --input 'ids=i64[batch:1..64,seq:2..512]'"
 )
 
 
@@ -176,7 +176,7 @@ class Contract:
         given = [f"{len(args)} positional"] * bool(args) + sorted(kwargs)
         raise ContractError(
             f"the model takes {len(self.names)} inputs ({', '.join(self.names)}), "
-            f"the call gives {', '.join(given) or 'none'}",
+            f"but the call passes {', '.join(given) or 'none'}",
             where="the call's arguments",
             fix=f"pass {', '.join(str(spec) for spec in self.inputs)}",
         )
@@ -185,25 +185,25 @@ class Contract:
         if (found := _short_dtype(getattr(tensor, "dtype", None))) != spec.dtype:
             if not str(getattr(tensor, "dtype", None)).startswith("torch."):
                 raise _violation(spec, f"is of type {type(tensor).__name__}, not a torch.Tensor")
-            raise _violation(spec, f"has dtype {found}, the contract says {spec.dtype}")
+            raise _violation(spec, f"has dtype {found}, but the contract says {spec.dtype}")
         device = getattr(tensor, "device", None)
         if (place := getattr(device, "type", device)) != self.device:
-            raise _violation(spec, f"is on {place}, the contract says {self.device}")
+            raise _violation(spec, f"is on {place}, but the contract says {self.device}")
         shape = tensor.shape
         if len(shape) != len(spec.shape):
-            raise _violation(spec, f"has {len(shape)} dims {list(shape)}, the contract says {len(spec.shape)}")
+            raise _violation(spec, f"has {len(shape)} dims {list(shape)}, but the contract says {len(spec.shape)}")
         for axis, expected in enumerate(spec.shape):
             size = shape[axis]
             if isinstance(expected, int):
                 if size != expected:
-                    raise _violation(spec, f"has size {size} at axis {axis}, the contract says {expected}")
+                    raise _violation(spec, f"has size {size} at axis {axis}, but the contract says {expected}")
                 continue
             first = sizes.get(expected.name)
             if first is None:
                 if not expected.min <= size <= expected.max:
                     raise _violation(spec, f"has size {size} at axis {axis}, outside {expected}")
                 if expected.step > 1 and size % expected.step != 0:
-                    raise _violation(spec, f"has size {size} at axis {axis}, no multiple of {expected.step}")
+                    raise _violation(spec, f"has size {size} at axis {axis}, not a multiple of {expected.step}")
                 sizes[expected.name] = (size, spec.name)
             elif first[0] != size:
                 raise _violation(spec, f"has {expected.name}={size} at axis {axis}, but {first[1]} has {first[0]}")
@@ -281,7 +281,7 @@ def _parse_input(text: str, dims: dict[str, Dim]) -> tuple[str, str, list[int | 
     where = f"--input {text!r}"
     match = _INPUT.match(text.replace(" ", ""))
     if match is None:
-        raise UsageError("the input specification is not readable", where=where, fix=_GRAMMAR)
+        raise UsageError("the input specification cannot be parsed", where=where, fix=_GRAMMAR)
     if match["name"] in _RESERVED:
         raise UsageError(f"an input cannot be named {match['name']}", where=where, fix="use another name")
     if match["dtype"] not in DTYPES:
@@ -295,14 +295,16 @@ def _parse_dim(text: str, dims: dict[str, Dim], where: str) -> int | str:
         return int(text)
     match = _DIM.match(text)
     if match is None or match["name"] in _RESERVED:
-        raise UsageError(f"the dim {text!r} is not readable", where=where, fix=_GRAMMAR)
+        raise UsageError(f"the dim {text!r} cannot be parsed", where=where, fix=_GRAMMAR)
     if match["min"] is not None:
         low, high, step = int(match["min"]), int(match["max"]), int(match["step"] or 1)
         if low > high:
             raise UsageError(f"the range of {text} is empty", where=where, fix=f"write {match['name']}:{high}..{low}")
         dim = Dim(match["name"], low, high).narrowed(low, high, step) if step else None
         if dim is None or dim.min > dim.max:
-            raise UsageError(f"no multiple of {step} is within {low}..{high}", where=where, fix="choose another range")
+            raise UsageError(
+                f"there is no multiple of {step} in {low}..{high}", where=where, fix="choose another range"
+            )
         if dims.setdefault(dim.name, dim) != dim:
             raise UsageError(f"dim {dim.name} has two ranges, {dims[dim.name]} and {dim}", where=where, fix=_GRAMMAR)
     return match["name"]

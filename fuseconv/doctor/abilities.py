@@ -74,7 +74,9 @@ def _load(target: str, device: str) -> None:
 
 def _load_in_cpp(target: str, device: str) -> None:  # noqa: ARG001 - the signature of a check
     if target == exported.NAME:
-        raise UnsupportedError("torch.export programs are loaded by Python only", fix="use aoti or torchscript in C++")
+        raise UnsupportedError(
+            "torch.export programs can be loaded only in Python", fix="use aoti or torchscript in C++"
+        )
     program = cpp.find()
     if program is None:
         cpp.check_buildable()

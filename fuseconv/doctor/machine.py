@@ -55,7 +55,7 @@ def findings() -> Iterator[Finding]:
     yield _library("op library, cpu", "cpu", "make build")
     yield _gpu()
     if torch.cuda.is_available():
-        yield _library("op library, cuda", "cuda", "build where nvcc is on the PATH: make build CUDA=ON")
+        yield _library("op library, cuda", "cuda", "run `make build CUDA=ON` with nvcc on the PATH")
     yield _compiler()
     yield _package("onnxscript", "ONNX export", "pip install onnxscript")
     yield _onnxruntime()
@@ -86,7 +86,7 @@ def bundle_findings(path: Path) -> tuple[list[Finding], FuseconvError | None]:
         "fails; the bundle was kept with --allow-mismatch" if manifest.mismatch else f"{len(manifest.parity)} rows pass"
     )
     found = [
-        Finding("files", True, f"{len(manifest.files)}, all as the manifest says"),
+        Finding("files", True, f"{len(manifest.files)}, all match the manifest"),
         Finding("made with", True, ", ".join(versions if made.onnxruntime else versions[:1])),
         Finding("made on", True, ", ".join(places if made.gpu else places[:1])),
         Finding("parity there", not manifest.mismatch, parity, "convert again"),
@@ -100,14 +100,12 @@ def bundle_findings(path: Path) -> tuple[list[Finding], FuseconvError | None]:
             errors[target] = error
             found.append(Finding(target, False, error.what, error.fix, needed=target == preferred))
         else:
-            found.append(
-                Finding(target, True, "can be loaded" + (", and is unless another is named" * (target == preferred)))
-            )
+            found.append(Finding(target, True, "loads here" + " (default)" * (target == preferred)))
     if preferred not in errors:
         return found, None
     first, others = errors[preferred], [target for target in sorted(manifest.targets) if target not in errors]
-    what = f"the target {preferred}, which is loaded unless another is named, cannot be: {first.what}"
-    fix = first.fix + (f", or load the target {others[0]}, which can be" if others else "")
+    what = f"the default target {preferred} does not load here: {first.what}"
+    fix = first.fix + (f", or load the target {others[0]}, which loads here" if others else "")
     return found, type(first)(what, where=first.where, fix=fix)
 
 
@@ -130,13 +128,13 @@ def _plugin(device: str) -> Finding:
     try:
         return Finding(name, True, library.plugin_path(device).name)
     except FuseconvError as error:
-        return Finding(name, False, "not built", f"the target onnx-plugin needs it: {error.fix}")
+        return Finding(name, False, "not built", f"needed for the target onnx-plugin: {error.fix}")
 
 
 def _gpu() -> Finding:
     if not torch.cuda.is_available():
         built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch is a CPU build"
-        return Finding("gpu", False, f"none: {built}", "only --device cuda needs one")
+        return Finding("gpu", False, f"none: {built}", "needed only for --device cuda")
     properties = torch.cuda.get_device_properties(0)
     capability = f"sm_{properties.major}{properties.minor}"
     return Finding("gpu", True, f"{properties.name}, {capability}, CUDA {torch.version.cuda}")
@@ -146,12 +144,12 @@ def _compiler() -> Finding:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     name = "C++ compiler"
     if compiler is None:
-        return Finding(name, False, "none", "AOTInductor needs one to convert: apt-get install g++")
+        return Finding(name, False, "none", "needed for conversion with AOTInductor: apt-get install g++")
     command = [*compiler.split(), "--version"]
     if shutil.which(command[0]) is None:
-        return Finding(name, False, f"{command[0]} is not there", "set CXX to a working compiler")
+        return Finding(name, False, f"{command[0]} was not found", "set CXX to a working compiler")
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the user's own CXX
-    first = done.stdout.splitlines()[0] if done.stdout else f"{compiler} prints no version"
+    first = done.stdout.splitlines()[0] if done.stdout else f"{compiler} --version printed nothing"
     return Finding(name, done.returncode == 0, first, "set CXX to a working compiler")
 
 
@@ -159,7 +157,7 @@ def _package(package: str, purpose: str, fix: str) -> Finding:
     try:
         return Finding(package, True, importlib.metadata.version(package))
     except importlib.metadata.PackageNotFoundError:
-        return Finding(package, False, "not installed", f"{purpose} needs it: {fix}")
+        return Finding(package, False, "not installed", f"needed for {purpose}: {fix}")
 
 
 def _onnxruntime() -> Finding:

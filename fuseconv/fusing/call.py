@@ -68,9 +68,9 @@ class Operand:
 
     def _differs(self, wanted: str, found: str) -> ContractError:
         return ContractError(
-            f"{self.name} must be {wanted}, as it was captured, but is {found}",
+            f"{self.name} is {found}, but the graph was captured with {wanted}",
             where=self.name,
-            fix="fuse the model again with such inputs; `dynamic_shapes` names the sizes that may vary",
+            fix="fuse the model again with inputs like these; name the sizes that may vary in `dynamic_shapes`",
         )
 
 
@@ -123,9 +123,9 @@ class CapturedCall:
         leaves, found = pytree.tree_flatten((args, ordered))
         if found != self.arguments:
             raise ContractError(
-                f"the graph was captured for the call {self.arguments}, this is {found}",
+                f"the graph was captured with the arguments {self.arguments}, but this call has {found}",
                 where="call",
-                fix="call it as `example_inputs` did, or fuse the model again with inputs of this form",
+                fix="pass arguments structured like `example_inputs`, or fuse the model again with this structure",
             )
         return leaves
 
@@ -137,9 +137,9 @@ class CapturedCall:
         """
         if (now := autocast.current(self.device)) != self.autocast:
             raise ContractError(
-                f"the graph was captured with autocast {self.autocast or 'off'}, and is called with {now or 'off'}",
+                f"the graph was captured with autocast {self.autocast or 'off'}, but is called with {now or 'off'}",
                 where="torch.autocast",
-                fix="call `fuse` under the autocast under which the module is called",
+                fix="call `fuse` under the same autocast setting as the fused module",
             )
         dims: dict[str, int] = {}
         for operand, value in zip(self.operands, values, strict=True):
@@ -157,7 +157,9 @@ def _size(name: str, size: Any, ranges: Mapping[Any, Any]) -> int | Size:
     factor = expression.subs(symbols[0], 1) - offset
     if len(symbols) != 1 or (expression - factor * symbols[0] - offset).expand() != 0:
         raise UnsupportedError(
-            f"a size of {name} is {expression}", where=name, fix="give dims of which each size is a whole multiple"
+            f"a size of {name} is {expression}, which is not a multiple of a single dim",
+            where=name,
+            fix="choose `dynamic_shapes` so that every size is a multiple of one dim",
         )
     bounds = ranges[symbols[0]]
     high = int(bounds.upper) if bounds.upper.is_Integer else None

@@ -34,28 +34,32 @@ def fuse(
     *,
     dynamic_shapes: Any = None,
 ) -> Fused:
-    """Returns a module that computes what `model` computes, with fused ops, and trains as it does.
+    """Returns a module with fused ops that computes and trains like `model`.
 
-    It holds the model's own parameters and buffers, under their names: an optimizer that has them goes on, a state dict
-    loads, and training either of the two trains both. Only rules that keep every gradient and read no value that may
-    change are applied, each at those sites where it computes what it replaces: a warning names the others. The result
-    is compared with the model, in outputs, gradients and buffers, before it is returned.
+    The fused module shares the parameters and buffers of the model, under the same names. An optimizer of the model
+    keeps working, a state dict of the model loads, and training one of the two modules trains both. Only rules that
+    preserve every gradient and read no value that may change are applied. A rule is skipped, with a warning, at each
+    match where it computes something else. The outputs, gradients and buffers of the fused module are compared with
+    those of the model before it is returned.
 
-    What the graph was captured with is part of it: the model's mode, train or eval; dtypes, devices and sizes; the
-    autocast under which `fuse` is called. Fuse once more for another; both share the parameters.
+    The graph is specific to what it was captured with: train or eval mode, dtypes, devices, sizes, and the autocast
+    setting at the call of `fuse`. Call `fuse` again for another setting; both modules share the parameters.
 
     Args:
-        model: a module; it is not changed.
-        example_inputs: what it is called with: a tensor, a sequence of positional arguments, or a mapping of keywords.
-        rules: a rule file or folder; by default the rules that come with fuseconv.
-        backend: for the ops that have several on CUDA, as `linear_act`: the one to use. By default each chooses.
-        dynamic_shapes: which sizes may vary, as `torch.export.export` takes it; by default none.
+        model: the module. It is not changed.
+        example_inputs: the inputs of a call: a tensor, a sequence of positional arguments, or a mapping of keywords.
+        rules: a rule file or folder. Default: the rules that come with fuseconv.
+        backend: the backend of the ops that have several on CUDA, such as `linear_act`. Default: each op chooses.
+        dynamic_shapes: the sizes that may vary, as in `torch.export.export`. Default: none.
+
+    Returns:
+        The fused module. Its attribute `plan` lists what was fused and what nearly matched.
 
     Raises:
         ParityError: the fused module does not compute what the model computes.
-        RuleError: a rule file is wrong.
+        RuleError: a rule file is invalid.
         UnsupportedError: the model cannot be captured.
-        UsageError: the model does not accept the inputs, or no fused op has a `backend`.
+        UsageError: the model rejects the inputs, or no op in the fused graph takes a `backend`.
     """
     args, kwargs = _call(example_inputs)
     known = load_rules(rules)
@@ -63,7 +67,7 @@ def fuse(
     check_sizes(model, program, Fused(model, program, Plan(())), args, kwargs)
     chosen = checked_plan(program, known, device=program.contract.device, targets=["export"])
     for miss in chosen.rejected:
-        warnings.warn(f"rule {miss.rule} at {miss.node} is left out: {miss.reason}", stacklevel=2)
+        warnings.warn(f"rule {miss.rule} was not applied at {miss.node}: {miss.reason}", stacklevel=2)
     fused = _fused(model, program, chosen, backend)
     # What draws other numbers than the model was judged site by site; for the whole the model's own ops draw them.
     proved = chosen.drawing_the_same()
@@ -111,7 +115,9 @@ def _choose(graph: Graph, backend: str) -> None:
     ]
     if not having:
         raise UsageError(
-            f"no op of the fused graph has a backend to set to {backend}", where="backend", fix="leave it out"
+            f"no op in the fused graph takes a backend, but backend={backend!r} is given",
+            where="backend",
+            fix="remove it",
         )
     for node in having:
         node.update_kwarg("backend", backend)

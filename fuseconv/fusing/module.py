@@ -75,9 +75,9 @@ class Fused(nn.Module):
         if mode != self.training:
             names = ("eval", "train") if mode else ("train", "eval")
             raise UsageError(
-                f"the graph was captured in {names[0]} mode, which is part of it",
+                f"the graph was captured in {names[0]} mode and cannot switch to {names[1]} mode",
                 where=f"{names[1]}()",
-                fix=f"fuse the model again after model.{names[1]}(); both share the model's parameters",
+                fix=f"fuse the model again after model.{names[1]}(); both modules share the model's parameters",
             )
         return self
 
@@ -100,7 +100,7 @@ def _check_guards(guards: nn.Module, leaves: list[Any]) -> None:
         guards(*leaves)
     except (AssertionError, ZeroDivisionError) as error:
         raise ContractError(
-            f"the graph is not for these sizes: {error}",
+            f"the graph does not support these sizes: {error}",
             where="call",
             fix="fuse the model again with narrower `dynamic_shapes`, or with inputs of these sizes",
         ) from error
@@ -112,7 +112,7 @@ def _state(spec: InputSpec, constants: Mapping[str, Any]) -> tuple[str, ...] | T
         return tuple(str(spec.target).split("."))
     if spec.kind == InputKind.CONSTANT_TENSOR and isinstance(constant := constants[str(spec.target)], Tensor):
         return constant
-    fix = "pass tensors in place of script objects and tokens"
+    fix = "use tensors instead of script objects and tokens"
     raise UnsupportedError(f"the model holds {spec.target}, a {spec.kind.name}", where=str(spec.target), fix=fix)
 
 
@@ -134,11 +134,11 @@ def _adopt(fused: nn.Module, model: nn.Module) -> None:
         except KeyError as taken:
             fix = "rename it in the model"
             raise UnsupportedError(
-                f"a part of the model has a name of fuse's own: {taken}", where=path, fix=fix
+                f"a submodule, parameter or buffer has a name that fuse reserves: {taken}", where=path, fix=fix
             ) from None
     if own := set(model.state_dict()) ^ set(fused.state_dict()):
         raise UnsupportedError(
-            f"the model's state dict has {min(own)}, which is no parameter and no buffer",
+            f"the model's state dict has {min(own)}, which is neither a parameter nor a buffer",
             where=type(model).__name__,
-            fix="keep it outside of the model, or make it a buffer",
+            fix="keep it outside the model, or make it a buffer",
         )

@@ -64,7 +64,7 @@ def check_against(
         raise ParityError(
             f"{len(failing)} of {len(rows)} values differ; first: {name}: {row.reason}",
             where=f"the rules applied: {rules}",
-            fix="give `rules` without the one that is wrong",
+            fix="pass `rules` without the faulty rule",
         )
 
 
@@ -109,15 +109,16 @@ def check_sizes(
         truth = [value.to(torch.float64) if value.is_floating_point() else value for value in found]
         if reason := difference(original, found, names, truth):
             raise UnsupportedError(
-                f"the model changes with its sizes, and one of its ways was captured: called with {sizes}: {reason}",
+                f"the model branches on its sizes, and torch.export captured only one branch: it differs with {sizes}: "
+                f"{reason}",
                 where=type(model).__name__,
-                fix="leave these sizes out: torch.export.Dim(name, min=2) in `dynamic_shapes`, or a fixed size",
+                fix="exclude these sizes with torch.export.Dim(name, min=2) in `dynamic_shapes`, or fix the size",
             )
 
 
 def _judge(name: str, actual: Outcome, original: Outcome, truth: Outcome) -> Row:
     if name not in actual:
-        return incomparable("the fused module has none")
+        return incomparable("the fused module does not produce it")
     return compare(actual[name], original[name], truth[name])
 
 

@@ -72,12 +72,12 @@ class Aliases:
         """
         for writer in sorted(matched & self.writers.keys()):
             if found := _seen_later(writer, self.writers[writer], matched, results):
-                return "a write in place that nothing else can see", found
+                return "an in-place write that nothing else can see", found
         for node in sorted((matched | operands) & self._writers_of.keys()):
             writers = self._writers_of[node]
             for writer in writers[bisect_right(writers, min(matched)) :]:
                 if writer not in matched:
-                    return "values that are not written in place", f"{node.name} is mutated by {writer.name}"
+                    return "values that are not mutated", f"{node.name} is mutated by {writer.name}"
         return "", ""
 
 
@@ -86,10 +86,10 @@ def _seen_later(writer: Node, shared: frozenset[Node], matched: frozenset[Node],
     through = _derived(results)
     for node in sorted(shared - through):
         if node.op in ("placeholder", "get_attr"):
-            return f"{node.name}, memory of the caller or the model, is written"
+            return f"that it mutates {node.name}, which belongs to the caller or the model"
         for user in node.users:
             if user not in matched and user not in through and user > writer:
-                return f"{user.name} reads {node.name} after {writer.name} wrote it"
+                return f"that {user.name} reads {node.name} after {writer.name} mutates it"
     return ""
 
 

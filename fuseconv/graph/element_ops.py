@@ -177,7 +177,7 @@ def _gathered(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
         formula = reader.read(index)
         whole = index.meta["val"].dtype in (torch.int64, torch.int32)  # of bytes it is a mask
         if not whole or not isinstance(formula, sympy.Expr) or reader.bounds(formula, node).lower < 0:
-            raise UnknownError(f"{node.name}, by an index that may be negative")
+            raise UnknownError(f"{node.name}, with an index that may be negative")
         change[axis(rank - at)] = formula
     return substituted(reader.read(source), change)
 

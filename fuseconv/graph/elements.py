@@ -110,7 +110,7 @@ class _Reader:
             if len(self.known) > MAX_NODES:
                 raise UnknownError(operand.name)
             if self.is_written(operand):
-                raise UnknownError(f"{operand.name}, which is written in place")
+                raise UnknownError(f"{operand.name}, which is mutated")
             tensor = self.constant(operand)
             self.known[operand] = _constant(tensor) if tensor is not None else self.call(operand)
         return self.known[operand]
@@ -147,7 +147,9 @@ class _Reader:
         formula = self.read(operand)
         cast = self.held(formula, dtype, node)
         if not isinstance(operand, Node) and cast != formula:
-            raise UnknownError(f"{node.name}, which compares with {formula}, a number that {dtype} rounds")
+            raise UnknownError(
+                f"{node.name}, which compares with {formula}, a number that {dtype} cannot represent exactly"
+            )
         return cast
 
     def decide(self, truth: Truth, node: Node) -> Truth:

@@ -73,7 +73,7 @@ def _held(value: sympy.Expr, dtype: torch.dtype, bounds_of: Callable[[sympy.Expr
         return rounded(value, dtype)
     found, (low, high) = bounds_of(value), exact_range(dtype)
     if not value.is_integer or found.lower < low or found.upper > high:
-        raise UnknownError(f"{value}, from {found.lower} to {found.upper}, which {dtype} does not hold exactly")
+        raise UnknownError(f"{value}, from {found.lower} to {found.upper}, which {dtype} cannot represent exactly")
     return value
 
 
@@ -86,7 +86,7 @@ def rounded(value: sympy.Expr, dtype: torch.dtype) -> sympy.Expr:
     if not dtype.is_floating_point:
         low, high = exact_range(dtype)
         if not value.is_integer or not low <= value <= high:
-            raise UnknownError(f"{value}, which {dtype} does not hold")
+            raise UnknownError(f"{value}, which {dtype} cannot represent")
         return value
     if value.is_integer and abs(value) <= exact_range(dtype)[1]:
         return value

@@ -50,8 +50,8 @@ def why_no_op(name: str) -> str:
     if op is None:
         return f"unknown op {name}"
     if canonical(op) is not op:
-        return f"{name} is an alias: captured programs call {canonical(op)}"
-    return f"the op {name} may not be named: {refusal(op)}"
+        return f"{name} is an alias: exported programs call {canonical(op)}"
+    return f"the op {name} is not permitted: {refusal(op)}"
 
 
 def is_returned(node: Node) -> bool:

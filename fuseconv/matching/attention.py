@@ -45,7 +45,9 @@ def _at(index: Index, rule: Rule, softmax: Node) -> Iterator[Site | NearMiss]:
             return
         if last is None:
             readers = ", ".join(op_name(user.target) for user in softmax.users)
-            raise Refused("weights that only a product with values reads", f"they are read by {readers}")
+            raise Refused(
+                "weights that are used only by the product with the values", f"that they are used by {readers}"
+            )
         yield _site(index, rule, scores, softmax, last)
     except Refused as problem:
         if last is not None or found > 2:
@@ -92,11 +94,11 @@ def _check_operands(index: Index, scores: Scores, v: Node, weights: Node) -> Non
     is_floating(constants, *operands)
     same_kind(constants, *operands)
     if len({rank(constants, one) for one in operands}) > 1 or rank(constants, v) < 2:
-        raise Refused("queries, keys and values of one rank", ", ".join(map(text_of, operands)))
+        raise Refused("queries, keys and values of the same rank", ", ".join(map(text_of, operands)))
     q, k, w = (one.meta["val"].shape[:-2] for one in operands)
     q, k = (k, q) if scores.turned else (q, k)
     if not same_sizes(k, w) or not same_sizes(q[:-1], k[:-1]):
-        raise Refused("queries, keys and values of one batch", ", ".join(map(text_of, operands)))
+        raise Refused("queries, keys and values of the same batch", ", ".join(map(text_of, operands)))
     if len(q):
         divides(constants, k[-1], q[-1])
     if not scores.turned:

@@ -122,7 +122,7 @@ class _Call:
         for step in self.scores.of("view"):
             before, after = step.node.all_input_nodes[0].meta["val"].shape, step.node.meta["val"].shape
             if self.scores.of("turn") or not same_sizes(before[-1:], after[-1:]):
-                raise Refused("a view that leaves the axis of keys", text_of(step.node), at=step.node)
+                raise Refused("a view that preserves the key axis", text_of(step.node), at=step.node)
 
     def scaled(self, q: str) -> tuple[str, float]:
         """Returns the queries, times what scales scores unlike, and the number that scales all alike."""
@@ -134,7 +134,7 @@ class _Call:
             elif step.kind in ("factor", "divisor"):
                 sizes = step.value.meta["val"].shape if isinstance(step.value, Node) else (0,)
                 if viewed or not same_sizes(sizes[-1:], (1,) * len(sizes[-1:])):
-                    raise Refused("a factor that all keys have in common", text_of(step.value), at=step.node)
+                    raise Refused("a factor that is the same for all keys", text_of(step.value), at=step.node)
                 q = self.make("mul.Tensor" if step.kind == "factor" else "div.Tensor", q, self.read(step.value))
         return q, float(scale)
 
@@ -143,7 +143,7 @@ class _Call:
         fills, terms = self.scores.of("fill"), [step for step in self.scores.of("term") if not _is_shift(step)]
         for fill in fills:
             if not fill.number <= HIDES:
-                raise Refused(f"a fill of {HIDES:g} or less", f"{fill.number:g}", at=fill.node)
+                raise Refused(f"a fill value of {HIDES:g} or less", f"{fill.number:g}", at=fill.node)
         if not fills and not terms:
             return None, ""
         if len(fills) == 1 and not terms and not self.scores.of("view") and not self.scores.turned:
@@ -200,11 +200,11 @@ class _Call:
         """Adds one term to the mask, in the dtype of the queries."""
         term = step.value
         if not isinstance(term, Node):
-            raise Refused("a tensor that is added to scores", text_of(term), at=step.node)
+            raise Refused("a tensor that is added to the scores", text_of(term), at=step.node)
         name, fake = self.read(term), term.meta["val"]
         if fake.dtype != self.fake.dtype:
             if fake.dtype.itemsize >= self.fake.dtype.itemsize and not _is_exact(term):
-                raise Refused(f"a term in the dtype of {text_of(self.scores.left)}", text_of(term), at=step.node)
+                raise Refused(f"a term of the same dtype as {text_of(self.scores.left)}", text_of(term), at=step.node)
             name = self.make("to.dtype", name, f"dtype_of({self.read(self.scores.left)})")
         if step.number != 1:
             minus = step.number == -1
@@ -246,14 +246,18 @@ class _Call:
         if fill.number == -math.inf:
             return -math.inf
         if self.fake.dtype == torch.float16:
-            raise Refused("a fill that leaves some key, or -inf", f"{fill.number:g} in f16", at=fill.node)
+            raise Refused(
+                "a fill of -inf, or one that leaves at least one key visible", f"{fill.number:g} in f16", at=fill.node
+            )
         if fill.number <= LOST:
             return fill.number
         after = self.scores.steps[self.scores.steps.index(fill) + 1 :]
         turned = any(step.kind in ("factor", "divisor") or (step.kind == "scale" and step.value <= 0) for step in after)
         others = {step.number for step in self.scores.of("fill")} - {fill.number, -math.inf}
         if turned or others or not _is_small(terms, fill):
-            raise Refused("one mask of finite numbers, or one that leaves some key", "several", at=fill.node)
+            raise Refused(
+                "one mask of finite numbers, or one that leaves at least one key visible", "several", at=fill.node
+            )
         return LOST
 
     def leaves_some(self, fill: Step) -> bool:

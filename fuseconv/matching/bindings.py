@@ -36,7 +36,7 @@ def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
         return {"layout": str(value).removeprefix("torch.")}
     if isinstance(value, torch.memory_format):
         return {"memory_format": str(value).removeprefix("torch.")}
-    raise Refused("an argument that a plan can hold", repr(value))
+    raise Refused("an argument that a plan can store", repr(value))
 
 
 def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:

@@ -53,7 +53,7 @@ def check_gradients(
                     if workspace.may_require_grad(operand):
                         raise _refusal(node, operand, _reached(before[node], leaves))
     except GuardError as problem:
-        raise Refused("gradients for all sizes", str(problem)) from None
+        raise Refused("gradients that hold for all sizes", str(problem)) from None
     except RuntimeError as problem:
         raise Refused("a gradient", str(problem).strip().split("\n")[0] or type(problem).__name__) from None
 

@@ -278,11 +278,11 @@ class Workspace:
         node: Node | None = self._nodes.get(name)
         if node is None:
             origin, rule, made = (*name.split("/"), "", "")[:3]
-            wanted = f"{made}, which rule {rule} makes at {origin}" if made else f"a node {name}"
-            raise Refused(wanted, "no step before that makes it" if made else "no node of that name")
+            wanted = f"{made}, created by rule {rule} at {origin}" if made else f"a node {name}"
+            raise Refused(wanted, "no earlier step creates it" if made else "no node of that name")
         node = self.current(node)
         if node._erased:
-            raise Refused(f"a node {name}", "that an earlier step removes it")
+            raise Refused(f"a node {name}", "that an earlier step removed it")
         return node
 
     def current(self, node: Node) -> Node:

@@ -39,7 +39,7 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace) -> dict[Node, Any]
             continue
         done.add(node)
         if node.op == "output":
-            raise Refused("strides that the program returns", "other strides at its output")
+            raise Refused("the strides that the program returns", "different strides at its output")
         new = _value(node, fakes, workspace)
         if not _same_layout(new, node.meta.get("val")):
             fakes[node] = new
@@ -50,21 +50,19 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace) -> dict[Node, Any]
 
 def _value(node: Node, fakes: Mapping[Node, Any], workspace: Workspace) -> Any:
     if not (is_call(node) or is_getitem(node)):
-        raise Refused("readers that are plain ops", op_name(node.target))
+        raise Refused("users that are plain ops", op_name(node.target))
     args, *rest = map_nodes([node.args, *node.kwargs.values()], lambda used: fakes.get(used, used.meta.get("val")))
     kwargs = dict(zip(node.kwargs, rest, strict=True))
     try:
         return workspace.run(node.target, args, kwargs)
     except (RuntimeError, ValueError) as problem:
-        raise Refused(f"strides that {node.name} takes", str(problem).strip().split("\n")[0]) from None
+        raise Refused(f"strides that {node.name} accepts", str(problem).strip().split("\n")[0]) from None
 
 
 def _same_layout(new: Any, old: Any) -> bool:
     if isinstance(new, torch.Tensor) and isinstance(old, torch.Tensor):
         if new.dtype != old.dtype or not same_sizes(new.shape, old.shape):
-            raise Refused(
-                "the dtype and shape it had", f"{new.dtype}{list(new.shape)} for {old.dtype}{list(old.shape)}"
-            )
+            raise Refused(f"dtype and shape {old.dtype}{list(old.shape)}", f"{new.dtype}{list(new.shape)}")
         return same_sizes(new.stride(), old.stride())
     if isinstance(new, list | tuple) and isinstance(old, list | tuple) and len(new) == len(old):
         return all(_same_layout(one, other) for one, other in zip(new, old, strict=True))

@@ -87,8 +87,8 @@ def read_lock(path: Path) -> Lock:
     except ValidationError as problem:
         error = problem.errors(include_url=False)[0]
         where = document.where(pointer_of(*error["loc"]))
-        what = f"not a lock: {error['msg'][:1].lower()}{error['msg'][1:]}"
-        raise RuleError(what, where=where, fix="write it anew with `fuseconv convert --lock`") from None
+        what = f"not a valid lock file: {error['msg'][:1].lower()}{error['msg'][1:]}"
+        raise RuleError(what, where=where, fix="rewrite it with `fuseconv convert --lock`") from None
 
 
 def write_lock(path: Path, bundle: str, found: Sites) -> None:
@@ -121,17 +121,17 @@ def check_lock(path: Path, bundle: str, plan: Plan, program: Program, known: Col
     """
     lock = read_lock(path)
     if bundle not in lock.bundles:
-        raise FrozenError(f"no sites are locked for {bundle}", where=str(path), fix=_LOCK)
+        raise FrozenError(f"the lock has no entry for {bundle}", where=str(path), fix=_LOCK)
     if changes := _changes(lock.bundles[bundle], plan, program, known):
         lost = sum(max(change.locked - change.found, 0) for change in changes)
         gained = sum(max(change.found - change.locked, 0) for change in changes)
         what = "\n".join(
-            [f"not the sites that are locked: {lost} lost, {gained} gained", *(f"  {change}" for change in changes)]
+            [f"the matches differ from the lock: {lost} lost, {gained} gained", *(f"  {change}" for change in changes)]
         )
         raise FrozenError(what, where=f"{path} ({pointer_of('bundles', bundle)})", fix=_LOCK)
 
 
-_LOCK = "mend the model or the rules, or accept what is found with `fuseconv convert --lock`"
+_LOCK = "fix the model or the rules, or accept the new matches with `fuseconv convert --lock`"
 
 
 def _changes(locked: Sites, plan: Plan, program: Program, known: Collection[str]) -> list[Change]:
@@ -147,7 +147,7 @@ def _changes(locked: Sites, plan: Plan, program: Program, known: Collection[str]
         if after < before:
             changes.append(Change(rule, module, before, after, _reason(rule, module, plan, program, known, gained)))
         elif after > before:
-            changes.append(Change(rule, module, before, after, "not locked, so it could be lost without a word"))
+            changes.append(Change(rule, module, before, after, "not in the lock, so losing it would go unnoticed"))
     return sorted(changes, key=lambda change: change.found - change.locked > 0)
 
 
@@ -165,12 +165,12 @@ def _reason(
         if step.rule == rule and not step.apply and _module_of(step, modules) == module:
             return f'step {number} of the plan has "apply": false'
     if rule not in known:
-        return "the rule is not among those asked for"
+        return "the rule is not among the rules in use"
     for miss in plan.misses:
         if miss.rule == rule and _is_in(_module(miss.node, modules), module):
             return f"{miss.reason}{f' ({miss.where})' if miss.where else ''}"
     instead = [other for other, place in gained if _is_in(place, module) or _is_in(module, place)]
-    return f"{instead[0]} is found there now" if instead else "nothing there is nearly what it matches"
+    return f"{instead[0]} matches there now" if instead else "nothing there comes close to a match"
 
 
 def _is_in(module: str, other: str) -> bool:

@@ -34,8 +34,10 @@ def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
     for name, patterns in by_name.items():
         if ring := _ring(name, leads):
             others = " -> ".join([*ring, name])
-            what = f"the rules go round: {others}"
-            raise refuse(patterns[0].rule, "/replace", what, "remove one, or let the ring end by a condition")
+            what = f"rewrite cycle: {others}"
+            raise refuse(
+                patterns[0].rule, "/replace", what, "remove one of the rules, or add a condition that breaks the cycle"
+            )
 
 
 def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:

@@ -170,9 +170,9 @@ def check_apart(
     """
     operands = frozenset(node for value in captures.values() for node in nodes_in(value))
     if inside := sorted(operands & matched):
-        raise Refused("operands from outside the match", inside[0].name)
+        raise Refused("operands defined outside the match", inside[0].name)
     if complex_ := sorted(node for node in operands | matched if _is_complex(node)):
-        raise Refused("real tensors, which are all that a rule is checked on", text_of(complex_[0]))
+        raise Refused("real tensors, because rules are not checked on complex ones", text_of(complex_[0]))
     expected, found = index.aliases.refusal(matched, operands, frozenset(results.values()))
     if expected:
         raise Refused(expected, found)
@@ -197,7 +197,7 @@ def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
     for name, node in results.items():
         instead = replacement.same.get(name)
         if isinstance(instead, Node) and instead.op == "placeholder" and is_returned(node):
-            raise Refused("an output that is computed", f"{instead.name}, which is an input")
+            raise Refused("a computed output", f"{instead.name}, which is an input")
     insertion_point(matched, operands, frozenset(results.values()))
     if index.workspace.trainable:
         check_gradients(matched, operands, results, replacement, index.workspace)
@@ -264,7 +264,7 @@ def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results
     point = min([max(matched), *readers])
     late = [node for node in operands if node.op != "placeholder" and not node < point]
     if late:
-        raise Refused(f"operands before {point.name}, which reads a result", f"{late[0].name} after it")
+        raise Refused(f"operands defined before {point.name}, the first user of a result", f"{late[0].name} after it")
     return point
 
 
@@ -277,8 +277,8 @@ def check_users(matched: frozenset[Node], results: frozenset[Node]) -> None:
     for node in sorted(matched - results):
         for user in node.users:
             if user not in matched:
-                reader = "an output of the program" if user.op == "output" else f"also read by {user.name}"
-                raise Refused(f"{node.name} to be read inside the match only", f"it is {reader}", at=node)
+                other = "that it is an output of the program" if user.op == "output" else user.name
+                raise Refused(f"{node.name} to have no user outside the match", other, at=node)
 
 
 def _check_where(rule: Rule, values: Mapping[str, Any], index: Index) -> None:
@@ -307,8 +307,8 @@ def _check_shapes(text: str, operands: Sequence[Any], workspace: Workspace) -> N
     deciding = {operand: workspace.squeezed(operand) for operand in operands if isinstance(operand, Node)}
     if len(set(deciding.values())) > 1 or (len(deciding) == 1 and None not in deciding.values()):
         operand, node = next((operand, node) for operand, node in deciding.items() if node is not None)
-        what = f"{text_of(operand)}, which has fewer axes where a size that {node.name} squeezes is 1"
-        raise Refused(f"{text}: a shape that holds at every size", what)
+        what = f"{text_of(operand)}, which has fewer axes if the size squeezed by {node.name} is 1"
+        raise Refused(f"{text}: a shape of the same rank at every size", what)
 
 
 def _operands(term: Apply | Name) -> Iterator[str]:

@@ -194,16 +194,18 @@ def _terms(rule: Rule, call: Call, op: torch._ops.OpOverload, pointer: str) -> d
     terms: dict[str, Expected] = {}
     for name, term in (*zip(positional, call.args, strict=False), *call.kwargs):
         if name in terms or name not in {argument.name for argument in arguments}:
-            what = f"{call.op} takes no {name}" if name not in terms else f"the argument {name} is given twice"
+            what = f"{call.op} has no argument {name}" if name not in terms else f"the argument {name} is given twice"
             raise refuse(rule, pointer, what, f"the schema is {op._schema}")
         terms[name] = term
     if len(call.args) > len(positional):
-        what = f"{call.op} takes {len(positional)} positional arguments, {len(call.args)} are given"
+        what = f"{call.op} takes {len(positional)} positional arguments, but {len(call.args)} are given"
         raise refuse(rule, pointer, what, f"the schema is {op._schema}")
     for argument in arguments:
         if argument.name not in terms and not call.rest:
             if not argument.has_default_value():
-                raise refuse(rule, pointer, f"{call.op} needs {argument.name}", f"the schema is {op._schema}")
+                raise refuse(
+                    rule, pointer, f"{call.op} is missing the argument {argument.name}", f"the schema is {op._schema}"
+                )
             terms[argument.name] = Default(argument.default_value)
     return terms
 
@@ -212,17 +214,17 @@ def _unpacks(rule: Rule, line: Line, op: torch._ops.OpOverload, pointer: str) ->
     returns = op._schema.returns
     lists = len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
     if line.unpacks and not lists and len(line.targets) != len(returns):
-        what = f"{op} has {len(returns)} results, {len(line.targets)} names are given"
-        raise refuse(rule, pointer, what, "name every result; `_` for one that is not used")
+        what = f"{op} returns {len(returns)} results, but {len(line.targets)} names are given"
+        raise refuse(rule, pointer, what, "name every result; write `_` for an unused one")
     if not line.unpacks and len(returns) > 1:
         names = ", ".join(f"y{number}" for number in range(len(returns)))
-        raise refuse(rule, pointer, f"{op} has {len(returns)} results", f"write {names} = ...")
+        raise refuse(rule, pointer, f"{op} returns {len(returns)} results", f"write {names} = ...")
     return line.unpacks
 
 
 def _similar(name: str) -> str:
     if lookup(name) is not None:
-        return "name ops that take and give tensors and numbers, see docs/trust.md"
+        return "use ops that take and return tensors and numbers; see docs/trust.md"
     namespace, packet, _ = name.split(".")
     known = dir(getattr(torch.ops, namespace)) if namespace != "aten" else list(_aten())
     near = difflib.get_close_matches(packet, known, 1)

@@ -117,7 +117,7 @@ def _others(rule: Rule, targets: Collection[str]) -> str:
     """Says which targets are written that a rule is not for; empty where it is for all of them."""
     others = [] if rule.targets is None else sorted(set(targets) - set(rule.targets))
     named = ", ".join(rule.targets or ())
-    return f"rule {rule.name} is for {named}; this conversion also writes {', '.join(others)}" if others else ""
+    return f"rule {rule.name} supports only {named}; this conversion also writes {', '.join(others)}" if others else ""
 
 
 def run_stage(
@@ -204,9 +204,9 @@ def _left_alone(site: Site, reason: str) -> Miss:
 
 def _overlap(site: Site, winner: Site) -> Miss:
     shared = next(node.name for node in site.nodes if node in winner.nodes)
-    other = f"a site of rule {winner.rule.name} at {winner.nodes[-1].name}"
-    expected = f"{shared} for itself"
-    better = f"saves {winner.saved} ops against {site.saved}" if winner.saved > site.saved else "comes first"
+    other = f"a match of rule {winner.rule.name} at {winner.nodes[-1].name}"
+    expected = f"{shared} to belong to this match alone"
+    better = f"saves {winner.saved} ops instead of {site.saved}" if winner.saved > site.saved else "comes first"
     return Miss(
         site.rule.name,
         site.nodes[-1].name,
@@ -286,7 +286,7 @@ def _nearest(misses: Iterable[NearMiss]) -> Iterator[NearMiss]:
 def _feeding(stage: str, last: Collection[Step]) -> RuleError:
     *_, step = last
     return RuleError(
-        f"stage {stage} does not settle: {', '.join(sorted({step.rule for step in last}))} keep applying",
+        f"stage {stage} does not terminate: {', '.join(sorted({step.rule for step in last}))} keep applying",
         where=f"node {step.nodes[-1]}",
-        fix="remove one of the rules, or narrow it with `where` so that it does not match what the others make",
+        fix="remove one of the rules, or narrow one with `where` so that it does not match what the others produce",
     )

@@ -110,13 +110,13 @@ def check_same(new: Any, node: Node, strides: str = "same") -> None:
     """
     old = node.meta.get("val")
     if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
-        raise Refused("a replacement that is a tensor for a tensor", f"{type(new).__name__} for {text_of(node)}")
+        raise Refused("a tensor as the replacement of a tensor", f"{type(new).__name__} for {text_of(node)}")
     for what in ("dtype", "device", "layout"):
         if getattr(new, what) != getattr(old, what):
-            expected = f"a replacement of {what} {getattr(old, what)}, as {text_of(node)}"
+            expected = f"a replacement with {what} {getattr(old, what)}, like {text_of(node)}"
             raise Refused(expected, f"{what} {getattr(new, what)}")
     if not same_sizes(new.shape, old.shape):
-        raise Refused(f"a replacement of the shape of {text_of(node)}", f"shape [{', '.join(map(str, new.shape))}]")
+        raise Refused(f"a replacement with the shape of {text_of(node)}", f"shape [{', '.join(map(str, new.shape))}]")
     if strides == "same" and not same_sizes(new.stride(), old.stride()) and not row_major(new):
         raise Refused(f"a replacement with the strides of {text_of(node)}", f"strides {tuple(new.stride())}")
 
@@ -150,16 +150,16 @@ def _resolved(
 def _instruction(line: Line, resolved: tuple[Any, ...], fakes: Mapping[str, Any], workspace: Workspace) -> Instruction:
     op, args, kwargs = resolved
     if any(isinstance(leaf, torch.SymInt) for leaf in torch.utils._pytree.tree_leaves((args, kwargs))):
-        raise Refused(f"sizes for {op} that are numbers", "one that is dynamic")
+        raise Refused(f"static sizes for {op}", "a dynamic size")
     fake_args = tuple(_fake(value, fakes) for value in args)
     fake_kwargs = {name: _fake(value, fakes) for name, value in kwargs.items()}
     try:
         fake = workspace.run(op, fake_args, fake_kwargs)
     except GuardError as problem:
-        raise Refused(f"sizes that {op} takes, all of them", str(problem)) from None
+        raise Refused(f"{op} to accept all sizes", str(problem)) from None
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as problem:
         reason = str(problem).strip().split("\n")[0] or type(problem).__name__
-        raise Refused(f"arguments that {op} takes", reason) from None
+        raise Refused(f"arguments that {op} accepts", reason) from None
     _check_result(op, fake, (fake_args, fake_kwargs))
     return Instruction(line.targets, line.unpacks, op, args, kwargs, fake, line.constant)
 
@@ -173,10 +173,10 @@ def _check_result(op: torch._ops.OpOverload, fake: Any, operands: Any) -> None:
     given, made = _tensors(operands), _tensors(fake)
     devices = {"cpu", *(tensor.device.type for tensor in given)}
     if strange := next((tensor.device for tensor in made if tensor.device.type not in devices), None):
-        raise Refused(f"{op} to give a tensor on {' or '.join(sorted(devices))}", str(strange))
+        raise Refused(f"{op} to return a tensor on {' or '.join(sorted(devices))}", str(strange))
     budget = max(FREE_BYTES, LARGEST_GROWTH * sum(map(_bytes, given)))
     if (size := sum(map(_bytes, made))) > budget:
-        raise Refused(f"{op} to give at most {budget} bytes", f"{size}")
+        raise Refused(f"{op} to return at most {budget} bytes", f"{size}")
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -193,9 +193,9 @@ def _check_constant(line: Line, instruction: Instruction, made: set[str], worksp
     for leaf in torch.utils._pytree.tree_leaves((instruction.args, instruction.kwargs)):
         known = leaf.name in made if isinstance(leaf, Made) else workspace.is_constant(leaf)
         if isinstance(leaf, Made | Node) and not known:
-            raise Refused(f"constants to compute {line.targets[0]} from", text_of(leaf))
+            raise Refused(f"only constants as operands of {line.targets[0]}", text_of(leaf))
     if line.unpacks or not is_repeatable(instruction.op, instruction.fake):
-        raise Refused("an op that gives one tensor, the same whenever it is called", str(instruction.op))
+        raise Refused("a deterministic op that returns one tensor", str(instruction.op))
 
 
 def _fake(value: Any, fakes: Mapping[str, Any]) -> Any:

@@ -50,7 +50,7 @@ def rewrite(program: Program, plan: Plan) -> Program:
         except Refused as problem:
             refused[number] = problem
         except RuleTextError as problem:
-            what = f"the step's `replace` is wrong: {problem}"
+            what = f"the `replace` of the step is invalid: {problem}"
             raise RuleError(what, where=_place(plan, number, "/replace"), fix=problem.fix) from None
     if refused:
         raise _unfit(plan, refused)
@@ -60,13 +60,13 @@ def rewrite(program: Program, plan: Plan) -> Program:
 def _unfit(plan: Plan, refused: Mapping[int, Refused]) -> RuleError:
     """Returns the error for the steps that do not fit; without them the plan does."""
     first, problem = next(iter(refused.items()))
-    others = f"; so do not steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
+    others = f"; nor do steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
     needed = plan.steps[first].reads()
     off = [number for number, step in enumerate(plan.steps[:first]) if not step.apply and step.makes(needed)]
-    again = f"execute step {off[-1]} (rule {plan.steps[off[-1]].rule}), on which it builds, or " if off else ""
+    again = f"enable step {off[-1]} (rule {plan.steps[off[-1]].rule}), which this step builds on, or " if off else ""
     every = f'set "apply": false on {"steps" if others else "step"} {", ".join(map(str, refused))} too'
-    fix = f"{again}{every}, or make the plan again with `fuseconv match`"
-    return RuleError(f"the step does not fit: {problem}{others}", where=_place(plan, first), fix=fix)
+    fix = f"{again}{every}, or regenerate the plan with `fuseconv match`"
+    return RuleError(f"the step does not fit the graph: {problem}{others}", where=_place(plan, first), fix=fix)
 
 
 def _place(plan: Plan, number: int, inside: str = "") -> str:
@@ -89,7 +89,7 @@ def apply(workspace: Workspace, step: Step, *, clean: bool = True) -> None:
     lines = [parse_line(text) for text in step.replace]
     check_replacement(lines, set(step.bindings), set(step.results))
     if not step.nodes or len(step.nodes) != len(step.ops):
-        raise Refused("an op for each of its nodes", f"{len(step.ops)} ops for {len(step.nodes)} nodes")
+        raise Refused("one op per node", f"{len(step.ops)} ops for {len(step.nodes)} nodes")
     matched = frozenset(_matched(workspace, name, op) for name, op in zip(step.nodes, step.ops, strict=True))
     read_as: dict[Node, str] = {}
 
@@ -143,9 +143,9 @@ def _check_edges(matched: frozenset[Node], operands: frozenset[Node], results: f
     read = {node for matched_node in matched for node in matched_node.all_input_nodes}
     if strangers := sorted(operands - read):
         reads = ", ".join(sorted(node.name for node in read - matched))
-        raise Refused(f"{strangers[0].name} to be read by the matched nodes", f"that they read {reads}")
+        raise Refused(f"{strangers[0].name} to be an operand of the matched nodes", f"the operands {reads}")
     if inside := sorted(operands & matched):
-        raise Refused("operands from outside the match", inside[0].name)
+        raise Refused("operands defined outside the match", inside[0].name)
     if outside := sorted(results - matched):
         raise Refused("results among the matched nodes", outside[0].name)
     check_users(matched, results)

@@ -226,7 +226,7 @@ class Search:
             if any(inner is other for inner in cut.nodes for other in taken):
                 continue
             here = state._replace(nodes={**state.nodes, number: node}, products={**state.products, number: cut.nodes})
-            number_of = Goal(times, cut.number, "the number of the product", None, _dtype(node))
+            number_of = Goal(times, cut.number, "the number in the product", None, _dtype(node))
             tried = set()
             for factors in permutations(cut.factors):
                 self.spend()
@@ -294,7 +294,7 @@ class Search:
         self.spent += 1
         if self.spent > BUDGET:
             what = f"the pattern takes more than {BUDGET} comparisons at {self.anchor.name}"
-            raise refuse(self.pattern.rule, "/match", what, "name more of the arguments, or split the rule")
+            raise refuse(self.pattern.rule, "/match", what, "constrain more of the arguments, or split the rule")
 
     def fail(self, state: State, words: Words, at: Any) -> None:
         """Notes a place where the pattern stops, if none was deeper; of two as deep, rather one at an op."""
@@ -314,7 +314,7 @@ class Search:
 
 
 def _unread(value: Node, op: Any) -> tuple[str, str]:
-    return f"{value.name} to be read by {op}", "no such op"
+    return f"a user of {value.name} that calls {op}", "none"
 
 
 def _called(node: Any) -> str:

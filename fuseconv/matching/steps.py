@@ -64,7 +64,7 @@ class Step:
         return {*self.nodes, *_names(list(self.bindings.values()))}
 
     def makes(self, names: Collection[str]) -> bool:
-        """Whether one of these values is something else, or is not there, when the step is not executed."""
+        """Returns whether skipping this step changes or removes any of the named values."""
         places = {f"{name}/{self.rule}" for name in (*self.nodes, *self.results.values())}
         return any(name in self.nodes or name.rpartition("/")[0] in places for name in names)
 
@@ -158,8 +158,8 @@ class Plan:
         except ValidationError as problem:
             raise _not_a_plan(problem, text, where) from None
         if plan.schema != SCHEMA:
-            fix = "make it again with this version of fuseconv"
-            raise RuleError(f"the plan has schema {plan.schema}, this version reads {SCHEMA}", where=where, fix=fix)
+            fix = "regenerate it with this version of fuseconv"
+            raise RuleError(f"the plan has schema {plan.schema}, but this version reads {SCHEMA}", where=where, fix=fix)
         return plan
 
 
@@ -176,7 +176,7 @@ def _not_a_plan(problem: ValidationError, text: str, path: str) -> RuleError:
     except RuleError as syntax:
         return RuleError(f"not a plan: {syntax.what}", where=syntax.where, fix=syntax.fix)
     where, key = document.where(pointer_of(*error["loc"])), str(error["loc"][-1]) if error["loc"] else ""
-    what, fix = f"{error['msg'][:1].lower()}{error['msg'][1:]}", "write it as `fuseconv match` does"
+    what, fix = f"{error['msg'][:1].lower()}{error['msg'][1:]}", "use the format that `fuseconv match` writes"
     if error["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
         near = difflib.get_close_matches(key, _FIELDS, 1)
         what, fix = f"unknown field {key}", f"did you mean {near[0]}?" if near else "remove it"

@@ -27,5 +27,5 @@ def described(error: Exception) -> str:
 def miss(rule: str, nodes: tuple[str, ...], where: str, error: Exception) -> Miss:
     """Returns what a plan says of a site that is left alone because of such an error."""
     found = described(error)
-    reason = f"it is left alone: {found}"
+    reason = f"the match is skipped: {found}"
     return Miss(rule, nodes[-1], reason, "a step that can be executed", found, where, refused=True, rejected=True)

@@ -146,9 +146,9 @@ def _judged(index: Index, kept: _Kept, anchor: Node) -> Found:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        found = f"{described(error)}; it is left alone"
+        found = f"{described(error)}; the match is skipped"
         count = max(2, len(kept.patterns[0].lines))
-        words = lambda: ("a search that ends", found)  # noqa: E731
+        words = lambda: ("a search that finishes", found)  # noqa: E731
         near = NearMiss(kept.rule, anchor, anchor, count, count, words, refused=True, rejected=True)
         return Found(None, near, frozenset((anchor,)))
 

@@ -69,7 +69,7 @@ def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> C
             raise UpstreamError(
                 f"a new process failed to load and call the target {target} (exit {done.returncode}): {last}",
                 where=str(bundle),
-                fix="run it again with the memory of other processes freed, or leave the target out",
+                fix="free memory used by other processes and run it again, or leave the target out",
             )
         return ColdStart(**json.loads(told.read_text()))
 

@@ -64,7 +64,7 @@ class Latencies:
     Attributes:
         inputs: what was called: name to dtype and shape.
         rounds: how many calls of each were timed, in turn.
-        rows: one a target, then one a peer.
+        rows: one per target, then one per peer.
         failures: targets that do not run here, and why.
     """
 
@@ -115,7 +115,7 @@ def measure(
         *(flag for flag in options.flags() if flag != "--inputs"),
     ]
     if against is None and about:
-        raise UsageError(f"{about[0]} is about the original model", where=about[0], fix="add --against MODEL")
+        raise UsageError(f"{about[0]} applies only to the original model", where=about[0], fix="add --against MODEL")
     manifest = open_bundle(folder)
     names = [choose_target(manifest, name, folder) for name in target] or sorted(manifest.targets)
     inputs = chosen_inputs(manifest.contract, options.inputs_file, sizes or {})
@@ -152,7 +152,9 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
     for text in texts:
         match = _SHAPE.match(text)
         if match is None:
-            raise UsageError("the size is not readable", where=f"--shape {text!r}", fix="write DIM=SIZE: seq=128")
+            raise UsageError(
+                "the size cannot be parsed", where=f"--shape {text!r}", fix="write DIM=SIZE, for example seq=128"
+            )
         if sizes.setdefault(match["name"], int(match["size"])) != int(match["size"]):
             raise UsageError(f"the dim {match['name']} has two sizes", where=f"--shape {text!r}", fix="give one")
     return sizes
@@ -166,7 +168,9 @@ def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int
         ContractError: what comes out is not what the contract says.
     """
     if file is not None and sizes:
-        raise UsageError("a file of inputs has its own sizes", where="--shape", fix="leave --shape or --inputs out")
+        raise UsageError(
+            "the file of inputs already fixes the sizes", where="--shape", fix="remove --shape or --inputs"
+        )
     if file is not None:
         return tuple(from_file(file, contract).values())
     if unknown := [name for name in sizes if name not in contract.dims()]:
@@ -174,16 +178,18 @@ def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int
         raise UsageError(
             f"the contract has no dim {unknown[0]}",
             where=f"--shape {unknown[0]}={sizes[unknown[0]]}",
-            fix=f"its dims are {known}" if known else "leave it out: every size of the contract is fixed",
+            fix=f"its dims are {known}" if known else "remove --shape: every size of the contract is fixed",
         )
     for dim in contract.dims().values():
         if not dim.min <= sizes.get(dim.name, dim.min) <= dim.max:
             size = sizes[dim.name]
-            raise UsageError(f"{size} is outside {dim}", where=f"--shape {dim.name}={size}", fix="choose one within")
+            raise UsageError(
+                f"{size} is outside {dim}", where=f"--shape {dim.name}={size}", fix="choose a size in this range"
+            )
         if sizes.get(dim.name, dim.min) % dim.step:
             size = sizes[dim.name]
             fix = f"choose {dim.allowed(size)}"
-            raise UsageError(f"{size} is no multiple of {dim.step}", where=f"--shape {dim.name}={size}", fix=fix)
+            raise UsageError(f"{size} is not a multiple of {dim.step}", where=f"--shape {dim.name}={size}", fix=fix)
     return draw(contract, {**example_sizes(contract), **sizes}, seed=0)
 
 

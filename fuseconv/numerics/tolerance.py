@@ -113,9 +113,9 @@ def compare(
         by_truth: whether to be close to the original is not enough: the error against the truth decides.
     """
     if actual.dtype != original.dtype:
-        return incomparable(f"dtype {actual.dtype}, the original has {original.dtype}")
+        return incomparable(f"dtype {actual.dtype}, but the original has {original.dtype}")
     if actual.shape != original.shape:
-        return incomparable(f"shape {list(actual.shape)}, the original has {list(original.shape)}")
+        return incomparable(f"shape {list(actual.shape)}, but the original has {list(original.shape)}")
     if original.dtype not in TOLERANCES:
         return _compare_exactly(actual, original)
     if original.is_complex():
@@ -146,7 +146,7 @@ def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
         return Row(True, 0.0, 0.0, 0.0, 0.0)
     distance = (actual.to(torch.float64) - original.to(torch.float64)).abs()
     largest, relative = _max(distance), _max(distance / original.to(torch.float64).abs())
-    reason = f"{int(wrong.sum())} of {wrong.numel()} elements differ; {original.dtype} must be equal"
+    reason = f"{int(wrong.sum())} of {wrong.numel()} elements differ; {original.dtype} values must be equal"
     return Row(False, largest, relative, _rms(distance), 0.0, reason)
 
 
@@ -189,7 +189,7 @@ def _special_values_differ(actual: torch.Tensor, original: torch.Tensor) -> str:
     for name, of in (("NaN", torch.isnan), ("+Inf", torch.isposinf), ("-Inf", torch.isneginf)):
         found, expected = of(actual), of(original)
         if not torch.equal(found, expected):
-            return f"{int(found.sum())} elements are {name}, {int(expected.sum())} are in the original, or elsewhere"
+            return f"{name} at other positions: {int(found.sum())} elements, {int(expected.sum())} in the original"
     return ""
 
 

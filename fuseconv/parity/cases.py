@@ -74,9 +74,11 @@ def _with_values(program: Program, sizes: Mapping[str, int], seed: int, kind: Va
     special = kind in SPECIAL
     how: Kind = "special" if special else "ordinary"
     if kind == "integers" and program.contract.device != "cpu":
-        return Case(kind, (), how, "an index beyond its table would end the process on a GPU")
+        return Case(kind, (), how, "an out-of-range index would crash the process on a GPU")
     if special and (node := _to_integer(program)) is not None:
-        return Case(kind, (), how, f"{node.name} makes integers of floats, which is undefined beyond their range")
+        return Case(
+            kind, (), how, f"{node.name} converts floats to integers, which is undefined for out-of-range values"
+        )
     original = program.original or program.exported.module(check_guards=False)
     inputs, why = draw_special(original, program.contract, sizes, seed=seed, kind=kind)
     return Case(kind, inputs, how, why)

@@ -101,7 +101,7 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
 def _described(error: FuseconvError, log: str = "") -> dict[str, str]:
     """Returns an error as plain values; one that refers to what was said before it, with the end of that."""
     lines = Path(log).read_text(errors="replace").split() if log and "above" in error.what else []
-    said = f"; before it: {' '.join(lines[-LOG_WORDS:])}" if lines else ""
+    said = f"; earlier output: {' '.join(lines[-LOG_WORDS:])}" if lines else ""
     return {"code": error.code, "what": f"{error.what.strip()}{said}", "where": error.where, "fix": error.fix}
 
 

@@ -51,7 +51,7 @@ class Cell:
     Attributes:
         name: of the row.
         runtime: `python` or `cpp`.
-        rows: one a case and output; none where it cannot run here.
+        rows: one per case and output; none if it cannot run here.
         absent: why it cannot run here, and what to do.
     """
 
@@ -105,13 +105,15 @@ class Matrix:
             cells = [f"{cell.name} in {cell.runtime}" for cell in self.cells if cell.ok is False]
             first = failing[0]
             return ParityError(
-                f"{len(cells)} cells fail: {', '.join(cells)}; first: case {first.case}, output {first.output}: "
+                f"{len(cells)} cells failed: {', '.join(cells)}; first: case {first.case}, output {first.output}: "
                 f"{first.row.reason}",
                 where=where,
                 fix="convert the model again on this machine, or leave the target out",
             )
         if not any(cell.rows for cell in self.cells):
-            return UnsupportedError("nothing of the bundle runs here", where=where, fix="see the reasons of the cells")
+            return UnsupportedError(
+                "no target of the bundle runs on this machine", where=where, fix="see the reason given for each cell"
+            )
         return None
 
 
@@ -160,11 +162,13 @@ def _absent(name: str, runtime: str, manifest: Manifest, program: Path | None) -
     if cuda_graphs and manifest.contract.device != "cuda":
         return UnsupportedError("CUDA graphs need a CUDA device", fix="convert the model with --device cuda")
     if runtime == "cpp" and target == "export":
-        return UnsupportedError("torch.export programs are loaded by Python only", fix="use aoti or torchscript in C++")
+        return UnsupportedError(
+            "torch.export programs can be loaded only in Python", fix="use aoti or torchscript in C++"
+        )
     if runtime == "cpp" and program is None:
         return UnsupportedError(
             f"{cpp.NAME} is not built",
-            fix=f"add --build-runtime, put it on the PATH, or set {cpp.VARIABLE} to it",
+            fix=f"add --build-runtime, put {cpp.NAME} on the PATH, or set {cpp.VARIABLE} to its path",
         )
     return None
 
@@ -195,7 +199,7 @@ def _in_python(folder: Path, target: str, cuda_graphs: bool, cases: Sequence[Cas
         for case in cases:  # what is judged is then a replay, and not the first
             outputs_of(model, case)
         if (reason := model.cuda_graphs.reason) is not None:
-            raise UnsupportedError(f"no CUDA graphs: {reason}", where=str(folder), fix="it runs without them")
+            raise UnsupportedError(f"no CUDA graphs: {reason}", where=str(folder), fix="the target runs without them")
     return partial(outputs_of, model)
 
 

@@ -82,10 +82,10 @@ def prove(program: Program, buckets: Buckets) -> Program:
         for name, reason in judged.items():
             if reason:
                 raise UnsupportedError(
-                    f"rows of {buckets.dim} meet: with {bucket - rows} rows of padding after {rows}, the output "
-                    f"{name} is another: {reason}",
+                    f"output {name!r} depends on padding: the model mixes rows of dim {buckets.dim!r} "
+                    f"(checked with {rows} real and {bucket - rows} padded rows): {reason}",
                     where=where,
-                    fix="leave --bucket out: every size then has a graph of its own",
+                    fix="remove --bucket: each size then gets its own CUDA graph",
                 )
     return replace(program, contract=contract)
 
@@ -102,24 +102,26 @@ def _check(contract: Contract, buckets: Buckets, where: str) -> None:
         raise UsageError(
             f"the contract has no dim {buckets.dim}",
             where=where,
-            fix=f"name one of {known}" if known else "leave it out: every size of the contract is fixed",
+            fix=f"use one of {known}" if known else "remove --bucket: every size of the contract is fixed",
         )
     for spec in contract.inputs:
         axes = [axis for axis, size in enumerate(spec.shape) if size == dim]
         if axes not in ([], [0]):
             raise UsageError(
-                f"only a first axis can be padded; {dim.name} is axis {axes[-1]} of the input {spec.name}",
+                f"only the first axis can be padded, but {dim.name} is axis {axes[-1]} of input {spec.name}",
                 where=where,
-                fix="name the dim that counts the rows of a batch",
+                fix="name the dim that is the first (batch) axis of the inputs",
             )
     if wrong := [size for size in buckets.sizes if size % dim.step]:
-        fix = "round to multiples"
-        raise UsageError(f"{wrong[0]} is no multiple of {dim.step}, as {dim} is", where=where, fix=fix)
+        fix = f"use multiples of {dim.step}"
+        raise UsageError(
+            f"bucket size {wrong[0]} is not a multiple of {dim.step}, as {dim} requires", where=where, fix=fix
+        )
     if not max(dim.min, 1) < buckets.sizes[-1] <= dim.max:
         raise UsageError(
-            f"{buckets.sizes[-1]} is no size that {dim} could be rounded up to",
+            f"sizes of {dim} cannot be rounded up to {buckets.sizes[-1]}, the largest bucket",
             where=where,
-            fix=f"end the list with a size above {max(dim.min, 1)} and up to {dim.max}",
+            fix=f"end the list with a size greater than {max(dim.min, 1)} and at most {dim.max}",
         )
 
 
@@ -137,8 +139,8 @@ def _outputs(program: Program, name: str, where: str) -> tuple[str, ...]:
             found.append(output)
         elif depending:
             raise UnsupportedError(
-                f"the output {output} has {name} elsewhere than as its first axis: its shape is {sizes}",
+                f"output {output} has {name} in a place other than its first axis: its shape is {sizes}",
                 where=where,
-                fix="leave --bucket out, or make the model return its rows first",
+                fix=f"remove --bucket, or make {name} the first axis of this output",
             )
     return tuple(found)

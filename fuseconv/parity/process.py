@@ -37,7 +37,7 @@ class Verified:
     """What came of one target: its rows, or the error that it ended with.
 
     Attributes:
-        rows: one a case and output.
+        rows: one per case and output.
         error: that it does not load, has crashed, or took too long.
     """
 
@@ -149,11 +149,17 @@ class VerifyProcess:
                     if at and at not in found:
                         found[at] = Verified(error=_crash(at, status, log))
                     if not found:
-                        raise UpstreamError(f"verification ended before it began: {_said(log)}", where="verification")
+                        raise UpstreamError(
+                            f"the verification process exited before it started: {_said(log)}", where="verification"
+                        )
                     return found
         # Neither an answer nor an end: it took too long, or the process was killed.
         self.stop()
-        what = f"the target {at} did not answer within {TIME_LIMIT:.0f} s" if at else "the verifying process was killed"
+        what = (
+            f"the target {at} did not respond within {TIME_LIMIT:.0f} s"
+            if at
+            else "the verification process was killed"
+        )
         return {**found, at or request["targets"][0]: Verified(error=UpstreamError(what, where=request["bundle"]))}
 
     def _send(self, request: dict[str, Any]) -> None:
@@ -203,12 +209,14 @@ def _error(fields: dict[str, str]) -> FuseconvError:
 
 
 def _crash(target: str, status: int, log: Path) -> UpstreamError:
-    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended the process with status {status}"
+    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited the process with status {status}"
     return UpstreamError(
-        f"the target {target} {how} when it was run: {_said(log)}", where=f"the target {target}", fix="leave it out"
+        f"the target {target} {how} when it was run: {_said(log)}",
+        where=f"the target {target}",
+        fix=f"leave the target {target} out",
     )
 
 
 def _said(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    return "; ".join(line.strip() for line in lines[-_LOG_LINES:]) or "it said nothing"
+    return "; ".join(line.strip() for line in lines[-_LOG_LINES:]) or "no output"

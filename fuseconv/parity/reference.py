@@ -133,6 +133,8 @@ def read_reference(path: Path, contract: Contract) -> list[Reference]:
         raise RefusedError(f"the reference does not fit the contract: {error}", where=str(path)) from error
     if not references:
         raise RefusedError(
-            "the reference has no case: nothing can be proved by it", where=str(path), fix="convert the model again"
+            "the reference has no cases, so nothing can be verified with it",
+            where=str(path),
+            fix="convert the model again",
         )
     return references + [Reference(Case(name, (), untried=why), (), ()) for name, why in untried.items()]

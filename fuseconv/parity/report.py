@@ -43,7 +43,7 @@ class Report:
     """All rows of a verification.
 
     Attributes:
-        rows: one a target, case and output.
+        rows: one per target, case and output.
         untried: the cases that were not run, and why.
     """
 
@@ -60,11 +60,11 @@ class Report:
         if self.ok:
             return None
         failing = [row for row in self.rows if not row.ok]
-        said = "nothing was run"
+        said = "no target was run"
         if failing:
             first = failing[0]
             said = (
-                f"{len(failing)} of {len(self.rows)} rows fail; first: target {first.target}, case {first.case}, "
+                f"{len(failing)} of {len(self.rows)} rows failed; first: target {first.target}, case {first.case}, "
                 f"output {first.output}: {first.row.reason}"
             )
         return ParityError(said, where=where, fix="convert the model again on this machine, or leave the target out")

@@ -83,9 +83,9 @@ def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Opt
     sha256 = digest(Path(model))
     if sha256 != manifest.source.sha256:
         raise UsageError(
-            f"{model} is not what the bundle was made of: its sha256 is {sha256}",
+            f"{model} is not the model that the bundle was converted from: its sha256 is {sha256}",
             where="--against",
-            fix=f"name the model with sha256 {manifest.source.sha256}",
+            fix=f"pass the model with sha256 {manifest.source.sha256}",
         )
     contract = manifest.contract
     return replace(
@@ -105,16 +105,16 @@ def references_of(
     if against is None:
         if inputs is not None:
             raise UsageError(
-                "only the original model can say what other inputs must give",
+                "other inputs need the original model, which computes their expected outputs",
                 where="--inputs",
                 fix="add --against MODEL",
             )
         return read_reference(folder / REFERENCE, contract)
     if _signature(against.contract) != _signature(contract):
         raise UsageError(
-            f"the model's contract is {_signature(against.contract)}, the bundle's is {_signature(contract)}",
+            f"the model's contract is {_signature(against.contract)}, but the bundle's is {_signature(contract)}",
             where="--against",
-            fix="name the model that the bundle was made of, with the same --input",
+            fix="pass the model that the bundle was converted from, with the same --input",
         )
     return refer(against, cases(against) if inputs is None else [Case("given", contract.bind(inputs, {}))])
 

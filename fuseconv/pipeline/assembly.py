@@ -1,4 +1,4 @@
-"""Filling a bundle's folder: op libraries, one artifact a target, the manifest."""
+"""Filling a bundle's folder: op libraries, one artifact per target, the manifest."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
     for name in wanted:
         if name not in targets.TARGETS:
             raise UsageError(
-                f"there is no target {name}",
+                f"unknown target {name}",
                 where="--target",
-                fix=f"use one of {', '.join(targets.TARGETS)}; for several, give --target to each",
+                fix=f"use one of {', '.join(targets.TARGETS)}; for several, repeat --target",
             )
     is_built = (library.FOLDER / library.PLUGINS[device]).is_file()
     every = (name for name in targets.TARGETS if is_built or name != targets.onnx_plugin.NAME)
@@ -137,7 +137,7 @@ def _unforeseen(name: str, error: Exception) -> UpstreamError:
     kind, op = type(chain[-1]).__name__, next(ops, "")
     at = f" at {op}" if op and op not in said else ""
     return UpstreamError(
-        f"the exporter of the target {name} failed{at}: {kind}: {said}",
+        f"the exporter for the target {name} failed{at}: {kind}: {said}",
         where=f"the target {name}",
         fix=f"leave the target {name} out",
     )

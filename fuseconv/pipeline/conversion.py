@@ -20,7 +20,7 @@ class Conversion:
     Attributes:
         bundle: the folder.
         plan: what was rewritten and what was not.
-        written: one artifact a target.
+        written: one artifact per target.
         left_out: targets that were asked for and are not in the bundle, with the reason.
         limits: outputs that a target's runtime computes in a way of its own for NaN, infinities and the like.
         report: parity of every target, case and output.
@@ -71,7 +71,7 @@ class Conversion:
         return (ParityError if wrong else UnsupportedError)(
             f"targets were left out: {'; '.join(f'{one.target}: {one.reason}' for one in left)}",
             where=str(self.bundle),
-            fix=f"the others are proved; ask for those alone with {kept}",
+            fix=f"the other targets passed; request only those with {kept}",
         )
 
 
@@ -81,10 +81,10 @@ def rejection(plan: Plan, where: str) -> ParityError | None:
         return None
     first, rules = plan.rejected[0], sorted({miss.rule for miss in plan.rejected})
     return ParityError(
-        f"{len(plan.rejected)} sites were left as they were, of {', '.join(rules)}; first: rule {first.rule} at "
+        f"matches rejected and left unfused: {len(plan.rejected)}, of {', '.join(rules)}; first: rule {first.rule} at "
         f"{first.node}: {first.reason}",
         where=where,
-        fix=f"correct the rule, `fuseconv rules check` tries it alone, or leave it out with --no-rule {first.rule}",
+        fix=f"correct the rule and test it with `fuseconv rules check`, or leave it out with --no-rule {first.rule}",
     )
 
 

@@ -46,29 +46,33 @@ def convert(
     frozen: str | Path | None = None,
     progress: Progress = silent,
 ) -> Conversion:
-    """Converts a model into a bundle, and proves it before it is put in its place.
+    """Converts a model to a bundle, and verifies the bundle before it is moved to `output`.
 
     Args:
-        model: the source: a file or a Hugging Face folder.
-        rules: a rule file or folder; by default the set that comes with fuseconv.
-        without: names of rules to leave out.
-        target: names of targets; by default all of them.
-        output: the bundle's folder; by default the model's name with `.fuseconv`, beside it.
-        options: how to read the source, and its inputs.
-        plan: a plan.json to execute instead of matching rules.
-        allow: names of rules that change numbers and are wanted all the same.
-        allow_mismatch: keep, and mark, a bundle that fails parity.
-        strict: whether a site or a target that has to be left out is an error; then nothing is written.
-        buckets: the sizes that a dim may be rounded up to where the bundle runs from CUDA graphs.
-        lock: the fuseconv.lock to write the bundle's sites to, once it is in its place.
-        frozen: the fuseconv.lock whose sites the bundle must have, all and no other.
-        progress: told of every step.
+        model: the source: a model file or a Hugging Face folder.
+        rules: a rule file or folder. Default: the rules that come with fuseconv.
+        without: names of rules that are not applied.
+        target: names of the targets to write. Default: all targets.
+        output: the folder of the bundle. Default: the model's name with the suffix `.fuseconv`, next to the model.
+        options: how to read the source, and the specification of its inputs.
+        plan: a plan.json to execute. Default: the rules are matched.
+        allow: `allow` names of the rules that change numerical results and may be applied.
+        allow_mismatch: whether to keep a bundle that fails the parity check. Its manifest marks it as failing.
+        strict: whether it is an error if a match or a target has to be left out. Then nothing is written.
+        buckets: the sizes that a dim may be rounded up to when the bundle runs from CUDA graphs.
+        lock: the fuseconv.lock in which to record the matches, after the bundle is written.
+        frozen: the fuseconv.lock that the matches must be equal to.
+        progress: called with the name of each step; returns a context manager in which the step runs.
+
+    Returns:
+        What was written: the folder, the plan, the artifacts, the targets that were left out and why, the limitations
+        of runtimes, and the parity report.
 
     Raises:
-        FrozenError: sites are lost or gained; nothing is written.
-        ParityError: no artifact computes what the original computes, or a step of `plan` is wrong; or a site or target
-            was left out, and `strict` asks for all. Nothing is left behind.
-        FuseconvError: reading, capturing, matching, writing or the disk failed.
+        FrozenError: a match in `frozen` is lost, or there is a new one. Nothing is written.
+        ParityError: no artifact computes what the original computes; or a step of `plan` is wrong; or `strict` is set
+            and a match or a target was left out. Nothing is written.
+        FuseconvError: reading, capturing, matching, exporting or writing failed. Nothing is written.
     """
     names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
     check_allowed(allow, known)

@@ -139,7 +139,7 @@ class Filling:
             if self.allow_mismatch:
                 verdict = Verdict(error=found.error)
             else:
-                with self.progress(f"find what is wrong in {name}"):
+                with self.progress(f"find the fault in {name}"):
                     verdict = self.gate.verdict(name, self.plan, found)
             if verdict.guilty is not None:
                 wrong[name] = verdict
@@ -167,9 +167,9 @@ class Filling:
         assert verdict.guilty is not None
         step, number = verdict.guilty, self.plan.steps.index(verdict.guilty)
         return ParityError(
-            f"step {number} of the plan is wrong, rule {step.rule} at {step.nodes[-1]}: {verdict.why}",
+            f"step {number} of the plan is wrong (rule {step.rule} at {step.nodes[-1]}): {verdict.why}",
             where=f"/steps/{number}",
-            fix="leave the step or its rule out, or keep the bundle, marked, with --allow-mismatch",
+            fix="leave out the step or its rule, or keep the bundle, marked as failing, with --allow-mismatch",
         )
 
     def _take_out(self) -> bool:
@@ -206,4 +206,4 @@ def _nothing_left(lost: Mapping[str, FuseconvError]) -> FuseconvError:
     kind = kinds.pop() if len(kinds) == 1 else UnsupportedError
     reasons = "; ".join(f"{name}: {error.what}" for name, error in lost.items())
     fixes = dict.fromkeys(error.fix for error in lost.values() if error.fix)
-    return kind(f"no target is left: {reasons}", where="--target", fix="; ".join(fixes))
+    return kind(f"every target failed: {reasons}", where="--target", fix="; ".join(fixes))

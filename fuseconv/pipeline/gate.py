@@ -88,7 +88,7 @@ class Gate:
 
         if not failing or fails(0):
             return None
-        return Verdict(_bisect(plan, fails), f"it computes something else: {_figures(failing)}")
+        return Verdict(_bisect(plan, fails), f"it gives a different result: {_figures(failing)}")
 
     def _failing_in_torch(self, program: Program, names: Collection[str] | None) -> list[OutputRow]:
         module = program.exported.module(check_guards=False)
@@ -117,20 +117,20 @@ class Gate:
             if unfused.error is not None:
                 return Verdict(error=found.error)
             step = self._step(target, plan, lambda tried: tried.error is not None, None)
-            return Verdict(step, f"with it the target {target} fails: {found.error.what}")
+            return Verdict(step, f"the target {target} fails with this step: {found.error.what}")
         failing = _keys(found)
         if unfused.error is not None:
-            return Verdict(error=_mismatch(target, found, f"without fusions it fails: {unfused.error.what}"))
+            return Verdict(error=_mismatch(target, found, f"without fusions, the target fails: {unfused.error.what}"))
         alike = _keys(unfused)
         if any(key in alike and row.kind == "ordinary" for key, row in failing.items()):
-            return Verdict(error=_mismatch(target, found, "without fusions they do too"))
+            return Verdict(error=_mismatch(target, found, "they also differ without fusions"))
         if ours := failing.keys() - alike.keys():
             rows = [row for key, row in failing.items() if key in ours]
             names = {row.case for row in rows}
             step = self._step(
                 target, plan, lambda tried: tried.error is not None or bool(ours & _keys(tried).keys()), names
             )
-            return Verdict(step, f"with it the target {target} computes something else: {_figures(rows)}")
+            return Verdict(step, f"the target {target} gives a different result with this step: {_figures(rows)}")
         return Verdict(limits=tuple(_limit(row) for row in failing.values()))
 
     def _step(self, target: str, plan: Plan, fails: Callable[[Verified], bool], cases: Collection[str] | None) -> Step:
@@ -172,10 +172,14 @@ def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[Sit
     lines = {node.name: source_line(node) for node in program.exported.graph.nodes}
 
     def miss(step: Step) -> Miss:
-        reason = verdict.why if step is guilty else f"at {guilty.nodes[-1]} the rule was left out: {verdict.why}"
+        reason = (
+            verdict.why
+            if step is guilty
+            else f"the rule was left out because it failed at {guilty.nodes[-1]}: {verdict.why}"
+        )
         where = lines.get(step.nodes[-1].partition("/")[0], "")
         return Miss(
-            step.rule, step.nodes[-1], reason, "what the original gives", reason, where, refused=True, rejected=True
+            step.rule, step.nodes[-1], reason, "the result of the original", reason, where, refused=True, rejected=True
         )
 
     steps = [step for step in plan.applied if step is guilty or (again and step.rule == guilty.rule)]

@@ -67,7 +67,7 @@ def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
     for name in allow:
         if name not in names:
             fix = f"use one of {', '.join(names)}" if names else "leave it out"
-            raise UsageError(f"no rule asks to be allowed by the name {name}", where=f"--allow {name}", fix=fix)
+            raise UsageError(f"no rule declares {name} in `allow`", where=f"--allow {name}", fix=fix)
 
 
 def check_sites(path: str | Path, folder: Path, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:

@@ -28,17 +28,21 @@ def verify(
     options: Options | None = None,
     progress: Progress = silent,
 ) -> Report:
-    """Proves a bundle's parity on this machine, in a process that has the bundle alone.
+    """Verifies a bundle's parity on this machine, in a process that loads nothing but the bundle.
 
     Args:
-        bundle: the folder.
-        against: the original model; by default its outputs are read from the bundle.
-        options: how to read `against`; `inputs_file` is then what is tried.
-        progress: told of every step.
+        bundle: the folder of the bundle.
+        against: the original model. Default: its reference outputs are read from the bundle.
+        options: how to read `against`. The inputs are those in `inputs_file`, if it is given.
+        progress: called with the name of each step; returns a context manager in which the step runs.
+
+    Returns:
+        One row per target, case and output with the measured errors. `ok` is whether all of them pass.
 
     Raises:
-        UsageError: `against` is another model, or inputs came without it.
-        FuseconvError: reading the original failed, or the bundle is damaged or cannot run here.
+        UsageError: `against` is not the model that the bundle was converted from, or inputs are given without it.
+        RefusedError: the bundle is damaged.
+        FuseconvError: the original cannot be read, or a target does not run on this machine.
     """
     PROCESS.start()
     folder = Path(bundle)
@@ -65,17 +69,20 @@ def verify_runtimes(
     build_runtime: bool = False,
     progress: Progress = silent,
 ) -> Matrix:
-    """Proves a bundle's parity in every runtime of this machine: `verify` for Python and C++, with and without graphs.
+    """Verifies a bundle's parity in every runtime of this machine: Python and C++, with and without CUDA graphs.
 
     Args:
-        bundle: the folder.
-        against: as `verify` takes it.
-        options: as `verify` takes them.
-        build_runtime: whether to build fuseconv-run, once, where it is to be had no other way.
-        progress: told of every step.
+        bundle: the folder of the bundle.
+        against: the original model, as in `verify`.
+        options: how to read `against`, as in `verify`.
+        build_runtime: whether to build fuseconv-run, once, if it is not found.
+        progress: called with the name of each step; returns a context manager in which the step runs.
+
+    Returns:
+        One cell per target and runtime: its rows, or the reason why it is unavailable.
 
     Raises:
-        FuseconvError: as `verify` does, or fuseconv-run does not build.
+        FuseconvError: as in `verify`, or fuseconv-run fails to build.
     """
     executable = cpp.find()
     if executable is None and build_runtime:
@@ -92,7 +99,9 @@ def _original(
     manifest = open_bundle(Path(bundle))
     if against is None:
         if about := options.flags():
-            raise UsageError(f"{about[0]} is about the original model", where=about[0], fix="add --against MODEL")
+            raise UsageError(
+                f"{about[0]} applies only to the original model", where=about[0], fix="add --against MODEL"
+            )
         return None, None
     _, program = read_program(against, verification.as_converted(manifest, against, options), progress)
     return program, program.examples if options.inputs_file is not None else None

@@ -62,9 +62,9 @@ class Original:
         for (name, state), version in zip(states, before, strict=True):
             if state._version != version:
                 raise UnsupportedError(
-                    f"the model changes {name} when it is called, so that each call depends on those before it",
+                    f"the model mutates {name} when it is called, so each call depends on the calls before it",
                     where=type(self.module).__name__,
-                    fix="convert in eval mode, or return the new state as an output and take it as an input",
+                    fix="convert in eval mode, or pass the state in as an input and return it as an output",
                 )
         return tuple(leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor))
 

@@ -88,7 +88,9 @@ class _Evaluation(Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target in _POSITIONS or (target in _TRIANGLES and _is_far(*args, **kwargs)):
-            raise NotApplicableError(f"{target}: equal at the sizes of the example, which says nothing of others")
+            raise NotApplicableError(
+                f"{target}: equality at the sizes of the example does not imply equality at others"
+            )
         if target is torch.ops.aten.scaled_dot_product_attention.default:
             return _attention(*args, **kwargs)
         if target is torch.ops.aten._assert_tensor_metadata.default:
@@ -99,7 +101,7 @@ class _Evaluation(Interpreter):
 def prove(pair: Pair) -> Proof:
     """Evaluates a program before and after a rule at random points of the field."""
     if pair.rule.draws == "any":
-        return Proof(True, "not applicable: other numbers are drawn", applicable=False)
+        return Proof(True, "not applicable: the replacement generates other random numbers", applicable=False)
     for seed in range(DRAWS):
         field = Field(seed)
         specs = (*pair.text.parameters.values(), *pair.traced.inputs)
@@ -115,7 +117,9 @@ def prove(pair: Pair) -> Proof:
         if found := _first_difference(before, after):
             if field.assumed and _agree(pair, (*pair.parameters, *drawn[len(pair.parameters) :])):
                 words = ", ".join(sorted(field.assumed))
-                return Proof(True, f"not applicable: equal, if so, by what is known of {words}", applicable=False)
+                return Proof(
+                    True, f"not applicable: equality would rest on assumptions about {words}", applicable=False
+                )
             return Proof(False, f"{found}; {pair.changed}, {', '.join(described(specs, drawn))}")
     return Proof(True, f"equal modulo {PRIME} in {DRAWS} draws")
 
@@ -140,11 +144,11 @@ def _evaluated(graph: Graph, operands: Sequence[Tensor]) -> list[Tensor]:
 def _first_difference(before: Sequence[Tensor], after: Sequence[Tensor]) -> str:
     for one, other in zip(before, after, strict=True):
         if one.shape != other.shape:
-            return f"the shape differs: {list(other.shape)} for {list(one.shape)}"
+            return f"the shape differs: {list(other.shape)} instead of {list(one.shape)}"
         places = (one != other).nonzero().tolist()
         if places:
             at = tuple(places[0])
-            return f"the result differs at {places[0]}, {other[at].item()} for {one[at].item()} modulo {PRIME}"
+            return f"the result differs at {places[0]}, {other[at].item()} instead of {one[at].item()} modulo {PRIME}"
     return ""
 
 

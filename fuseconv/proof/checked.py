@@ -73,7 +73,7 @@ def checked_plan(
         left |= wrong
     names = ", ".join(sorted({miss.rule for miss in left.values()}))
     raise RuleError(
-        f"rules are wrong at ever new sites: {names}",
+        f"rules keep failing at new matches: {names}",
         where=next(reversed(left.values())).node,
         fix="check them with `fuseconv rules check`, or leave them out with --no-rule",
     )
@@ -169,8 +169,8 @@ def _miss(excerpt: Excerpt, difference: str) -> Miss:
     return Miss(
         step.rule,
         step.nodes[-1],
-        f"tried, it computes something else: {difference}",
-        "what the matched ops give, about as near to float64",
+        f"the numerical test gives a different result: {difference}",
+        "the result of the matched ops, with a similar error against float64",
         difference.partition("; ")[0].partition(": ")[2] or difference,
         where,
         refused=True,

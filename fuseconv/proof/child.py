@@ -124,9 +124,9 @@ class Child:
         if status == -signal.SIGXCPU:
             return self._limit(f"take more than {self._seconds} s of processor time")
         if status < 0:
-            return self._limit(f"end the process that runs them ({signal.Signals(-status).name})")
-        what = f"the process that checks rules ended with status {status}: {last}"
-        return UpstreamError(what, where=self._rules[0].locate(""), fix="see `fuseconv doctor`, or free some memory")
+            return self._limit(f"crash the process that runs them ({signal.Signals(-status).name})")
+        what = f"the process that checks rules exited with status {status}: {last}"
+        return UpstreamError(what, where=self._rules[0].locate(""), fix="see `fuseconv doctor`, or free memory")
 
     def _limit(self, what: str) -> RuleError:
         rule = self._rules[0]

@@ -44,7 +44,7 @@ def check_rules(path: str | Path | None = None, trust: Collection[str] = ()) -> 
     with children(2 if several else 1, files) as every:
         rows = check_with(every, rules)
     unproved = [rule.name for rule in rules if not rule.examples.hit]
-    nothing = "it has no example to hit: nothing is proved"
+    nothing = "the rule has no `hit` example, so nothing is proved"
     return [*rows, *(CheckRow(name, "hit", "wrong", nothing) for name in unproved)]
 
 

@@ -224,4 +224,4 @@ def _first(actual: torch.Tensor, original: torch.Tensor) -> str:
     different = (~same).nonzero()
     place = different[0].tolist() if different.numel() else [0] * original.dim()
     index = tuple(place)
-    return f" at {place}, {actual[index].item()!r} for {original[index].item()!r}"
+    return f" at {place}, {actual[index].item()!r} instead of {original[index].item()!r}"

@@ -174,12 +174,12 @@ def graph_of(text: Text) -> Graph:
         for targets, unpacks, call in text.lines:
             op = find_op(call.op)
             if op is None:
-                raise RuleTextError(why_no_op(call.op), 0, "name an op that torch.ops has, and docs/trust.md permits")
+                raise RuleTextError(why_no_op(call.op), 0, "use an op that torch.ops has and docs/trust.md permits")
             args = tuple(resolve(term, values, nothing) for term in call.args)
             node = graph.call_function(op, args, {name: resolve(term, values, nothing) for name, term in call.kwargs})
             for position, name in enumerate(targets):
                 values[name] = graph.call_function(operator.getitem, (node, position)) if unpacks else node
         graph.output(tuple(values[name] for name in text.returned))
     except KeyError as missing:
-        raise RuleTextError(f"{missing} is not bound", 0, "bind every name before it is read") from None
+        raise RuleTextError(f"{missing} is not bound", 0, "bind every name before it is used") from None
     return graph

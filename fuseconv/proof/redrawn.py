@@ -65,7 +65,7 @@ def judge_redrawn(
     dropouts, results = [node for node in before.nodes if _drops(node)], list(_results(before))
     if len(dropouts) != 1 or len(results) != 1:
         found = f"{len(dropouts)} in a match with {len(results)} results"
-        return f"`draws` is of one dropout with 0 < p < 1 that one result is computed from, not of {found}"
+        return f"`draws` needs one result that is computed from one dropout with 0 < p < 1, but the match has {found}"
     p = float(arguments(dropouts[0])["p"])
     graphs = _with_factor(before, 1 / (1 - p)), _with_factor(before, 0.0)
     try:
@@ -74,7 +74,7 @@ def judge_redrawn(
     except CANNOT_RUN:
         return ""
     if not original.kept.is_floating_point():
-        return f"`draws` is of a floating result, not of {original.kept.dtype}"
+        return f"`draws` needs a floating-point result, but the result is {original.kept.dtype}"
     try:
         found = _judged(lambda seed: run(after, operands, seed)[0], original, truth, p)
         if found and (not ordinary or overflows([original.kept], [truth.kept])):
@@ -152,7 +152,7 @@ def _judged(drawn: Callable[[int], Tensor], original: _Either, truth: _Either, p
         if found := difference([actual[at]], [original.at(kept[at])], [truth.at(kept[at])]):
             return found
     if not torch.equal(original.keeps(drawn(SEED)), kept[0]):
-        return "the result differs from one run to the next, of one seed"
+        return "the result differs between runs with the same seed"
     return shares(~kept, told, p)
 
 

@@ -104,5 +104,5 @@ def _run(interpreter: Interpreter, node: Node) -> Any:
         raise UnsupportedError(
             f"the program cannot run on its example inputs: {node.name}: {reason}",
             where=source_line(node),
-            fix="give inputs that the model takes, with --inputs or --input-range",
+            fix="give inputs that the model accepts with --inputs or --input-range",
         ) from problem

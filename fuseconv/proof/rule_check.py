@@ -62,7 +62,7 @@ def check_examples(rule: Rule) -> list[CheckRow]:
         proofs += [prove(pair) for pair, _ in found if pair.changed == "as written"]
         tried += found
     if others := [found for pair, found in tried if pair.changed != "as written"]:
-        rows.append(_row(rule, "variants", f"applies to {len(others)}", others))
+        rows.append(_row(rule, "variants", f"applies to {len(others)} variants", others))
     if proofs:
         rows.append(_algebra(rule, proofs))
     for at, example in enumerate(rule.examples.miss):
@@ -115,7 +115,9 @@ def _hit(
     """The row of an example to hit, as it is written."""
     written = [(pair, found) for pair, found in tried if pair.changed == "as written"]
     if not written:
-        reasons = _reasons(rule, patterns, _program(rule, lines, f"/examples/hit/{at}")) or ["its last op is not there"]
+        reasons = _reasons(rule, patterns, _program(rule, lines, f"/examples/hit/{at}")) or [
+            "the example does not contain its last op"
+        ]
         return CheckRow(rule.name, f"hit {at}", "wrong", f"does not apply: {'; '.join(reasons)}")
     return _row(rule, f"hit {at}", f"applied {written[0][0].applied} times", [found for _, found in written])
 
@@ -131,9 +133,9 @@ def _row(rule: Rule, check: str, done: str, found: Sequence[Sequence[str]]) -> C
 def _miss(rule: Rule, patterns: Sequence[Pattern], traced: Traced, reason: str, check: str) -> CheckRow:
     reasons = _reasons(rule, patterns, traced)
     if not reasons:
-        return CheckRow(rule.name, check, "wrong", "applies, or its last op is not there")
+        return CheckRow(rule.name, check, "wrong", "the rule applies, or the example does not contain its last op")
     if not any(reason in given for given in reasons):
-        return CheckRow(rule.name, check, "wrong", f"left alone, but because {'; '.join(reasons)}")
+        return CheckRow(rule.name, check, "wrong", f"left alone, but for another reason: {'; '.join(reasons)}")
     return CheckRow(rule.name, check, "left alone", next(given for given in reasons if reason in given))
 
 

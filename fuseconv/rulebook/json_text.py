@@ -160,7 +160,7 @@ class _Reader:
             inner = pointer + pointer_of(key)
             if key in members:
                 self.offset = start
-                self.refuse("a key is there twice", "keep one of them", inner)
+                self.refuse("duplicate key", "keep one of them", inner)
             self.skip()
             if not self.text.startswith(":", self.offset):
                 self.refuse("a ':' is missing after the key", 'write "key": value', inner)

@@ -36,8 +36,8 @@ def require_trust(files: Iterable[Path], trust: Collection[str]) -> None:
     """
     for path in files:
         if "code" not in trust:
-            what = f"the rules bring ops of their own, and {path.name} would run to register them"
-            raise RefusedError(what, where=str(path), fix="if you trust its maker, give --trust code")
+            what = f"the rules use custom ops, and {path.name} would have to run to register them"
+            raise RefusedError(what, where=str(path), fix="if you trust its author, add --trust code")
 
 
 def load_ops(files: Iterable[Path], trust: Collection[str]) -> tuple[Path, ...]:
@@ -79,7 +79,7 @@ def _run(path: Path) -> tuple[Path, ...]:
     except Exception as error:
         what = f"{path.name} cannot be run: {type(error).__name__}: {error}"
         raise RuleError(
-            what, where=str(path), fix="see the README of the pack: its library may have to be built"
+            what, where=str(path), fix="see the README of the pack; its library may have to be built first"
         ) from error
     loaded = tuple(Path(library) for library in sorted(set(torch.ops.loaded_libraries) - before))
     for library in loaded:
@@ -101,9 +101,9 @@ def load_library(path: Path) -> None:
         known = _LIBRARIES.get(path.name)
         if known is not None and known != digest:
             raise UnsupportedError(
-                f"another {path.name} is loaded in this process, and ops are registered once",
+                f"another {path.name} is already loaded in this process, and an op can be registered only once",
                 where=str(path),
-                fix="load one of the two bundles in a process of its own",
+                fix="load one of the two bundles in a separate process",
             )
         if known == digest:
             return

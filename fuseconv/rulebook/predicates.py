@@ -121,7 +121,7 @@ def number_of(constants: Constants, c: Any) -> bool | int | float:
     """The Python number in a constant tensor of one element."""
     tensor = constants.constant(c)
     if tensor is None or tensor.numel() != 1 or tensor.is_complex():
-        raise Refused("a constant of one element", text_of(c))
+        raise Refused("a one-element constant", text_of(c))
     number: bool | int | float = tensor.item()
     return number
 
@@ -155,7 +155,7 @@ def _as_product(equation: Any, a: Any, b: Any) -> Any:
 
     product = product_of_matrices(equation, (_fake(a).dim(), _fake(b).dim())) if isinstance(equation, str) else None
     if product is None:
-        raise Refused("an einsum that is one product of matrices", text_of(equation))
+        raise Refused("an einsum that is a single matrix product", text_of(equation))
     return product
 
 
@@ -164,7 +164,7 @@ def rows_of(_: Constants, equation: Any) -> str:
     from fuseconv.graph.einsum import collapsed
 
     if (found := collapsed(letters_of(_, equation))) is None:
-        raise Refused("an equation of two operands", text_of(equation))
+        raise Refused("an einsum equation with two operands", text_of(equation))
     return found
 
 
@@ -184,7 +184,7 @@ def share_of(_: Constants, x: Any, axes: Any) -> float:
     """What a sum along axes is multiplied by to be a mean: 1 / how many elements they hold."""
     count: Any = math.prod(size(_, x, axis) for axis in axes) if isinstance(axes, list | tuple) and axes else 0
     if not isinstance(count, int) or count == 0:
-        raise Refused("axes of sizes that are numbers", text_of(x))
+        raise Refused("axes with static sizes", text_of(x))
     return 1 / count
 
 
@@ -207,7 +207,7 @@ def is_never_true(constants: Constants, mask: Any) -> None:
 def hides_no_row(constants: Constants, mask: Any) -> None:
     """A bool tensor, true where attention is hidden, of which no row is all true: every query sees a key."""
     if not constants.leaves_some(mask):
-        raise Refused("a mask that leaves every query a key", text_of(mask))
+        raise Refused("a mask that leaves every query at least one key", text_of(mask))
 
 
 def hides_the_future(constants: Constants, mask: Any) -> None:
@@ -233,7 +233,7 @@ def read_only_by(_: Constants, x: Any, *operands: Any) -> None:
     """Every reader of a value calls one of these ops: `read_only_by(w, 'aten.linear.default')`."""
     for user in getattr(x, "users", ()):
         if str(user.target) not in operands:
-            raise Refused(f"{x.name} to be read by {' or '.join(operands)} only", f"it is read by {user.name}")
+            raise Refused(f"{x.name} to be used only by {' or '.join(operands)}", f"that {user.name} uses it")
 
 
 def is_tensor(_: Constants, *operands: Any) -> None:
@@ -291,14 +291,14 @@ def is_vector(_: Constants, *operands: Any) -> None:
     """Each is a tensor of which one axis at most is longer than 1."""
     for operand in operands:
         if sum(not isinstance(length, int) or length != 1 for length in _fake(operand).shape) > 1:
-            raise Refused("a tensor of one axis longer than 1", text_of(operand))
+            raise Refused("a tensor with at most one axis longer than 1", text_of(operand))
 
 
 def is_scalar(constants: Constants, c: Any) -> None:
     """A constant tensor of no dims: a Python number in disguise."""
     tensor = constants.constant(c)
     if tensor is None or tensor.dim() != 0:
-        raise Refused("a constant of no dims", text_of(c))
+        raise Refused("a 0-dim constant", text_of(c))
 
 
 def divides(_: Constants, a: Any, b: Any) -> None:

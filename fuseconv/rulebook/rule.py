@@ -103,8 +103,8 @@ class Rule(BaseModel):
             if self.finds is None:
                 check_names(self.alternatives, self.replacement, self.conditions, self.pointer_of_line, self.merge)
             elif self.match or self.where or self.replace or self.merge:
-                fix = "remove the others: `finds` says it all"
-                raise NamesError("/finds", "`finds` stands beside match, where, replace or merge", fix)
+                fix = "remove the other fields"
+                raise NamesError("/finds", "`finds` cannot be combined with match, where, replace or merge", fix)
         except NamesError as wrong:
             context = {"what": wrong.what, "fix": wrong.fix, "pointer": wrong.pointer, "column": wrong.column}
             raise PydanticCustomError("rule_text", "{what}", context) from None

@@ -68,7 +68,7 @@ def _load(path: Path, open_files: tuple[Path, ...], done: set[Path], where: str)
     real = Path(os.path.realpath(path))  # a link to itself is one, for Path.resolve it is an error
     if real in open_files:
         ring = " includes ".join(file.name for file in (*open_files[open_files.index(real) :], real))
-        raise RuleError(f"the includes go round: {ring}", where=where, fix="remove one of them")
+        raise RuleError(f"include cycle: {ring}", where=where, fix="remove one of them")
     if len(open_files) > MAX_INCLUDES:
         raise RuleError(
             f"includes are nested deeper than {MAX_INCLUDES}", where=where, fix="include the files directly"
@@ -85,18 +85,20 @@ def _load(path: Path, open_files: tuple[Path, ...], done: set[Path], where: str)
     document = read_json(path, RuleError, named=not open_files)
     if open_files and not (isinstance(document.value, dict) and document.value.keys() & RuleFile.model_fields.keys()):
         raise RuleError(
-            "the included file is no rule file", where=str(path), fix='include files that have "rules" or "include"'
+            "the included file is not a rule file", where=str(path), fix='include files that have "rules" or "include"'
         )
     file = _validated(document)
     if not (file.rules or file.include or file.ops):
         raise RuleError(
-            "the file holds no rule", where=document.where(""), fix='write some in "rules", or name files in "include"'
+            "the file contains no rules",
+            where=document.where(""),
+            fix='write some in "rules", or name files in "include"',
         )
     for at, name in enumerate(file.include):
         yield from _load(_found(path.parent, name), (*open_files, real), done, document.where(f"/include/{at}"))
     done.add(real)
     if len(done) > MAX_FILES:
-        raise RuleError(f"more than {MAX_FILES} rule files", where=where, fix="name the files that are needed")
+        raise RuleError(f"more than {MAX_FILES} rule files", where=where, fix="include only the files that are needed")
     ops = tuple(_op_file(real.parent / name, document.where(f"/ops/{at}")) for at, name in enumerate(file.ops))
     for at, rule in enumerate(file.rules):
         family = _family(real, (*open_files, real)[0].parent)

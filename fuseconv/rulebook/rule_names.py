@@ -51,7 +51,7 @@ def check_names(
             is unknown or given the wrong number of arguments; a line of the pattern stands alone.
     """
     if not alternatives:
-        raise NamesError("/match", "the rule matches nothing", "write `match`, or `finds`")
+        raise NamesError("/match", "the rule has no pattern", "write `match`, or `finds`")
     replaced = {name for line in replacement for name in line.targets}
     bound = [
         _check_alternative(lines, [pointer_of_line(at, number) for number in range(len(lines))], replaced)
@@ -65,7 +65,7 @@ def check_names(
     for at, line in enumerate(replacement):
         if not shared and (line.each or any(isinstance(term, Each) for term in terms_of(line.value))):
             raise NamesError(
-                f"/replace/{at}", "`*` stands for each of the sites merged", "add `merge`, or write it out"
+                f"/replace/{at}", "`*` is only valid in a rule with `merge`", "add `merge`, or write each line out"
             )
     for at, condition in enumerate(conditions):
         _check_condition(condition, captures | values, f"/where/{at}")
@@ -86,8 +86,8 @@ def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced:
     for number, line in enumerate(lines):
         for name in names_of(line.value):
             if name in places and places[name] >= number:
-                what = f"{name} is read before the line that binds it"
-                raise NamesError(pointers[number], what, "order the lines; a cycle is no pattern")
+                what = f"{name} is used before the line that binds it"
+                raise NamesError(pointers[number], what, "reorder the lines; a pattern cannot have a cycle")
             captures.update({name} - places.keys())
             read.add(name)
         for name in line.targets:
@@ -97,8 +97,8 @@ def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced:
     for number, line in enumerate(lines):
         if not isinstance(line.value, Call):
             if unknown := next((name for name in names_of(line.value) if name not in given), None):
-                what = f"{unknown} is no operand of an op that is matched"
-                raise NamesError(pointers[number], what, "read what an op line of `match` captures")
+                what = f"{unknown} is not an operand of a matched op"
+                raise NamesError(pointers[number], what, "use a variable that an op line of `match` binds")
             given.update(line.targets)
     _check_connected(lines, pointers)
     for name in sorted(values - read - replaced, key=places.__getitem__):
@@ -109,14 +109,14 @@ def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced:
 
 def _check_pattern_value(line: Line, pointer: str) -> None:
     if line.constant or line.each or any(isinstance(term, Each) for term in terms_of(line.value)):
-        raise NamesError(pointer, "`constant` and `*` belong to `replace`", "remove them")
+        raise NamesError(pointer, "`constant` and `*` are only valid in `replace`", "remove them")
     if isinstance(line.value, Call):
         if function := next(applications_of(line.value), None):
             fix = f"bind its result on a line of its own: NAME = {function.function}(...)"
-            what = f"{function.function}(...) stands inside an op of the pattern"
+            what = f"{function.function}(...) is nested in an op of the pattern"
             raise NamesError(pointer, what, fix, function.column)
     elif isinstance(line.value, Name) or line.unpacks:
-        what = "the line matches no op and names no literal"
+        what = "the line neither matches an op nor names a literal"
         raise NamesError(pointer, what, "write NAME = NAMESPACE.OP.OVERLOAD(...)")
     else:
         _check_functions(line.value, pointer)
@@ -152,11 +152,11 @@ def check_replacement(lines: Sequence[Line], captures: set[str], values: set[str
     for at, line in enumerate(lines):
         pointer = f"/replace/{at}"
         if isinstance(line.value, Call) and line.value.rest:
-            fix = "write every argument that is not the default"
-            raise NamesError(pointer, "`...` has no meaning in `replace`", fix)
+            fix = "write every argument that differs from its default"
+            raise NamesError(pointer, "`...` is not allowed in `replace`", fix)
         if isinstance(line.value, Call) and line.value.op == PRODUCT:
-            fix = "write aten.mul.Tensor(...), an order"
-            raise NamesError(pointer, "`product` has no meaning in `replace`", fix)
+            fix = "write aten.mul.Tensor(...), which fixes the order"
+            raise NamesError(pointer, "`product` is not allowed in `replace`", fix)
         if not isinstance(line.value, Call | Name):
             raise NamesError(
                 pointer, "the line computes no tensor", "write NAME = NAMESPACE.OP.OVERLOAD(...), or y = x"
@@ -180,11 +180,14 @@ def check_replacement(lines: Sequence[Line], captures: set[str], values: set[str
 
 def _unbound(name: str, values: set[str], captures: set[str]) -> tuple[str, str]:
     if name in values:
-        return f"{name} is inside the match and is gone after it", "compute it again, or capture its operands"
+        return (
+            f"{name} is inside the match and does not exist after it",
+            "recompute it, or bind its operands in `match`",
+        )
     near = difflib.get_close_matches(name, captures, 1)
     return (
         f"{name} is not bound in every alternative of `match`",
-        f"write {near[0]}" if near else "use a name that the lines of `match` read",
+        f"write {near[0]}" if near else "use a name that occurs in the lines of `match`",
     )
 
 
@@ -192,7 +195,7 @@ def _check_functions(value: Call | Term, pointer: str) -> None:
     for function in applications_of(value):
         _check_function(function, pointer)
         if FUNCTIONS[function.function].kind != "value":
-            what = f"{function.function} is a test and gives no value"
+            what = f"{function.function} is a test and returns no value"
             raise NamesError(pointer, what, "move it to `where`", function.column)
 
 

@@ -33,8 +33,8 @@ PRODUCT = "product"
 
 COMPARISONS = ("==", "!=", "<=", ">=", "<", ">", "in")
 _COMPARISON = re.compile(r"^(?P<left>.+?)\s*(?P<comparison>==|!=|<=|>=|<|>|\bin\b)\s*(?P<right>.+)$")
-_LINE = "write NAME = NAMESPACE.OP.OVERLOAD(ARGUMENTS), as in y = aten.gelu.default(h, approximate=mode)"
-_TERM = "an argument is a name, a number, a 'string', None, True, False, a dtype as f32, or a [list] of them"
+_LINE = "write NAME = NAMESPACE.OP.OVERLOAD(ARGUMENTS), for example y = aten.gelu.default(h, approximate=mode)"
+_TERM = "an argument is a name, a number, a 'string', None, True, False, a dtype such as f32, or a [list] of these"
 
 
 class RuleTextError(ValueError):
@@ -140,7 +140,7 @@ def parse_line(text: str) -> Line:
         case [ast.AnnAssign(target=target, annotation=ast.Name(id="constant"), value=ast.expr() as value)]:
             constant = True
         case _:
-            raise RuleTextError("not one assignment")
+            raise RuleTextError("the line is not a single assignment")
     match target:
         case ast.Tuple(elts=[ast.Starred(value=name)]):
             return Line((_identifier(name),), True, _value(value), constant, each=True)
@@ -231,23 +231,23 @@ def _parts(term: Call | Term) -> tuple[Term, ...]:
 
 def _parse(text: str) -> list[ast.stmt]:
     if len(text) > MAX_LENGTH:
-        raise RuleTextError(f"longer than {MAX_LENGTH} characters", 0, "write one op a line")
+        raise RuleTextError(f"longer than {MAX_LENGTH} characters", 0, "write one op per line")
     if bad := re.search(r"[^ -~]|\\", text):
-        raise RuleTextError(f"the character {bad[0]!r} has no meaning here", bad.start(), "write plain ASCII, one line")
+        raise RuleTextError(f"the character {bad[0]!r} is not allowed here", bad.start(), "write plain ASCII, one line")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a SyntaxWarning about text that is refused a moment later
             return ast.parse(text).body
     except SyntaxError as problem:
-        raise RuleTextError(f"not readable: {problem.msg}", max((problem.offset or 1) - 1, 0)) from None
+        raise RuleTextError(f"syntax error: {problem.msg}", max((problem.offset or 1) - 1, 0)) from None
     except (ValueError, RecursionError, MemoryError):
-        raise RuleTextError("not readable: too large or too deep") from None
+        raise RuleTextError("syntax error: too large or nested too deeply") from None
 
 
 def _expression(text: str) -> ast.expr:
     statements = _parse(text.strip())
     if len(statements) != 1 or not isinstance(statements[0], ast.Expr):
-        raise RuleTextError("not one expression", 0, _TERM)
+        raise RuleTextError("not a single expression", 0, _TERM)
     return statements[0].value
 
 
@@ -286,7 +286,7 @@ def _op(node: ast.expr) -> str:
 
 def _keyword(keyword: ast.keyword) -> str:
     if keyword.arg is None:
-        raise _not_a_term(keyword.value, "`**` has no meaning here")
+        raise _not_a_term(keyword.value, "`**` is not allowed here")
     return keyword.arg
 
 

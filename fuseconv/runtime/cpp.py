@@ -52,7 +52,7 @@ def find() -> Path | None:
     if named := os.environ.get(VARIABLE):
         if not os.access(named, os.X_OK) or Path(named).is_dir():
             raise UsageError(
-                f"there is no program {named}", where=VARIABLE, fix=f"set it to the path of {NAME}, or unset it"
+                f"the program {named} does not exist", where=VARIABLE, fix=f"set it to the path of {NAME}, or unset it"
             )
         return Path(named)
     if on_path := shutil.which(NAME):
@@ -103,7 +103,7 @@ def build() -> Path:
             _cmake(Path(folder))
             Path(folder, NAME).replace(program)  # at once: another process may build the same
     except OSError as error:
-        raise FileError(f"{NAME} cannot be kept: {error.strerror}", where=str(error.filename or program)) from error
+        raise FileError(f"{NAME} cannot be stored: {error.strerror}", where=str(error.filename or program)) from error
     return program
 
 
@@ -152,7 +152,9 @@ def run(
     from safetensors.torch import load_file, save_file
 
     if any(tensor.is_complex() for call in calls for tensor in call.values()):
-        raise UnsupportedError("the C++ runtime has no complex numbers", where=str(bundle), fix="run it from Python")
+        raise UnsupportedError(
+            "the C++ runtime does not support complex numbers", where=str(bundle), fix="run it from Python"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         words: list[str | Path] = [program, bundle, "--target", target]
         words += ["--cuda-graphs", "auto" if cuda_graphs else "off"]
@@ -168,10 +170,10 @@ def run(
         if done.returncode != 0:
             raise _said(done.returncode, done.stderr, program)
         if note := _UNGRAPHED.search(done.stderr):
-            raise UnsupportedError(note["what"], where=str(bundle), fix="it runs without them")
+            raise UnsupportedError(note["what"], where=str(bundle), fix="the target runs without them")
         if not all(output.is_file() for output in outputs):
             raise UpstreamError(
-                f"{program} has not made every call: it is another version's", where=VARIABLE, fix="build it again"
+                f"{program} skipped calls: it is from another version of fuseconv", where=VARIABLE, fix="rebuild it"
             )
         return [load_file(output) for output in outputs]
 
@@ -206,7 +208,7 @@ def _said(status: int, text: str, program: Path) -> FuseconvError:
     match = _SAID.search(text.strip())
     if match is None or status not in _ERRORS:
         last = "\n".join(text.splitlines()[-3:])
-        return UpstreamError(f"{NAME} ended with {status}: {last}", where=str(program))
+        return UpstreamError(f"{NAME} exited with {status}: {last}", where=str(program))
     return _ERRORS[status](match["what"], where=match["where"] or "", fix=match["fix"] or "")
 
 
@@ -230,9 +232,9 @@ def _cmake(folder: Path) -> None:
         if done.returncode != 0:
             tail = "\n".join(done.stdout.splitlines()[-_LOG_LINES:])
             raise UpstreamError(
-                f"{NAME} does not build:\n{tail}",
+                f"{NAME} failed to build:\n{tail}",
                 where=str(_sources()),
-                fix=f"build it by hand, as samples/04_cpp says, and set {VARIABLE} to it",
+                fix=f"build it by hand as described in samples/04_cpp, and set {VARIABLE} to its path",
             )
 
 

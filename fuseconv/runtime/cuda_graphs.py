@@ -72,13 +72,16 @@ def ungraphed_reason(choice: Choice, device: str, target: str) -> str | None:
     if not choice:
         return "cuda_graphs is False"
     if device != "cuda":
-        reason, fix = f"the bundle is for {device}", "convert with --device cuda, or leave cuda_graphs out"
+        reason, fix = f"the bundle is for {device}", "convert with --device cuda, or do not set cuda_graphs"
     elif target not in TARGETS:
-        reason, fix = f"the target {target} is not captured", f"use {' or '.join(TARGETS)}, or leave cuda_graphs out"
+        reason, fix = (
+            f"the target {target} does not support CUDA graphs",
+            f"use {' or '.join(TARGETS)}, or do not set cuda_graphs",
+        )
     else:
         return None
     if choice != "auto":
-        raise UsageError(f"there are no CUDA graphs: {reason}", where="cuda_graphs", fix=fix)
+        raise UsageError(f"CUDA graphs cannot be used: {reason}", where="cuda_graphs", fix=fix)
     return reason
 
 
@@ -235,4 +238,4 @@ class GraphedRunner:
             fix="load with cuda_graphs='auto' or False",
         )
         if not self._required:
-            warnings.warn(f"{self._failure.what}; it runs without", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{self._failure.what}; it runs without CUDA graphs", RuntimeWarning, stacklevel=2)

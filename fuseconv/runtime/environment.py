@@ -48,19 +48,21 @@ def check_environment(made: Environment, here: Environment, target: str, folder:
     """Refuses what cannot run here, before anything of it is loaded."""
     problems = []
     if made.machine != here.machine:
-        problems.append(f"a {made.machine} machine, this is {here.machine}")
+        problems.append(f"a {made.machine} machine, but this is {here.machine}")
     if made.gpu != here.gpu:
-        problems.append(f"GPU architecture {made.gpu}, this is {here.gpu}")
+        problems.append(f"GPU architecture {made.gpu}, but this is {here.gpu}")
     if target in ONNX:
         if _release(made.onnxruntime) > _release(here.onnxruntime):
-            problems.append(f"ONNX Runtime {made.onnxruntime}, this is {here.onnxruntime}")
+            problems.append(f"ONNX Runtime {made.onnxruntime}, but this is {here.onnxruntime}")
     elif _release(made.torch) > _release(here.torch):
-        problems.append(f"torch {made.torch}, this is {here.torch}")
+        problems.append(f"torch {made.torch}, but this is {here.torch}")
     if target == "aoti" and not _includes(here.cpu, made.cpu):
-        problems.append(f"a CPU with {made.cpu}, this has {here.cpu}")
+        problems.append(f"a CPU with {made.cpu}, but this one has {here.cpu}")
     if problems:
         raise UnsupportedError(
-            f"the target {target} was made for {'; '.join(problems)}", where=str(folder), fix="convert the model here"
+            f"the target {target} was built for {'; '.join(problems)}",
+            where=str(folder),
+            fix="convert the model on this machine",
         )
 
 

@@ -56,14 +56,18 @@ class Model:
         )
 
     def __call__(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
-        """Computes the outputs, without gradients, and in the dtypes of the artifact: torch.autocast changes nothing.
+        """Computes the outputs without gradients, in the dtypes of the artifact; torch.autocast has no effect.
+
+        Args:
+            args: the inputs by position, in the order of the contract.
+            kwargs: the inputs by name.
 
         Returns:
-            The one output, or a named tuple of several.
+            The output, or a named tuple if the model has several outputs.
 
         Raises:
-            ContractError: the call does not honour the contract.
-            UpstreamError: the artifact failed, for want of memory for one, or must be captured and cannot be.
+            ContractError: the inputs violate the contract.
+            UpstreamError: the artifact failed (out of memory?), or a required CUDA graph capture failed.
         """
         inputs = self.contract.bind(args, kwargs)
         try:
@@ -75,17 +79,17 @@ class Model:
             raise UpstreamError(
                 f"the target {self.target} failed: {error}",
                 where=f"a call with {', '.join(f'{list(tensor.shape)}' for tensor in inputs)}",
-                fix="try another target, or smaller inputs if the memory was short",
+                fix="try another target, or smaller inputs if memory ran out",
             ) from error
 
     def __repr__(self) -> str:
-        """Says what is run, and the calling convention."""
+        """Shows the target, the device, the inputs and the outputs."""
         taken, given = ", ".join(map(str, self.contract.inputs)), ", ".join(self.contract.outputs)
         return f"<{self.target} on {self.device}: ({taken}) -> ({given})>"
 
     @property
     def cuda_graphs(self) -> CudaGraphs:
-        """What is replayed from CUDA graphs so far, the memory that takes, and why calls are not, if they are not."""
+        """The shapes captured in CUDA graphs so far, the memory they hold, and why other calls are not captured."""
         if isinstance(self._runner, GraphedRunner):
             return self._runner.status()
         return CudaGraphs((), 0, self._ungraphed)
@@ -104,21 +108,25 @@ def load(
 ) -> Model:
     """Loads a bundle.
 
-    A bundle is a program: loading it runs code of whoever made it. Its hashes find damage, not malice.
+    A bundle is a program: loading it runs the code of its author. The hashes detect damage, not malice.
 
     Args:
-        bundle: the folder.
-        target: the name of a target; by default the first of `PREFERENCE` that the bundle has.
-        device: when given, the device that the bundle must be for.
-        cuda_graphs: whether calls are captured in CUDA graphs, one a shape, and replayed. `auto` does so for aoti and
-            torchscript on CUDA, and runs what cannot be captured without; `model.cuda_graphs` says which and why.
-            With True that is an error.
+        bundle: the folder of the bundle.
+        target: the name of a target. Default: the first of `PREFERENCE` that the bundle has.
+        device: the device that the bundle must be for. Default: not checked.
+        cuda_graphs: whether calls are captured in CUDA graphs, one per shape, and replayed. `auto` captures the targets
+            aoti and torchscript on CUDA, and runs without CUDA graphs if a capture fails; `model.cuda_graphs` gives the
+            reason. With True, a call that cannot be captured is an error.
+
+    Returns:
+        The model, which is called with the inputs of the contract.
 
     Raises:
-        UsageError: there is no such bundle, it has no such target, or none that `cuda_graphs=True` could capture.
-        RefusedError: the bundle is damaged, or a library in it is writable by everybody.
-        UnsupportedError: the artifact was made for another device, processor or a newer version than what is here.
-        UpstreamError: there is no CUDA device, or the artifact does not load, for want of memory for one.
+        UsageError: the bundle or the target does not exist, or `cuda_graphs=True` is not possible for the target.
+        RefusedError: the bundle is damaged, or a library in it is writable by everyone.
+        UnsupportedError: the artifact was built for another device or processor, or for a newer version of torch or
+            ONNX Runtime than the installed one.
+        UpstreamError: no CUDA device is available, or the artifact failed to load (out of memory?).
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
@@ -157,7 +165,9 @@ def load_target(
         raise
     except Exception as error:
         raise UpstreamError(
-            f"the target {target} does not load: {error}", where=str(folder), fix="convert the model here"
+            f"the target {target} failed to load: {error}",
+            where=str(folder),
+            fix="convert the model on this machine",
         ) from error
     if ungraphed is None:
         runner = GraphedRunner(runner, contract, required=cuda_graphs != "auto")
@@ -169,7 +179,7 @@ def check_target(folder: Path, manifest: Manifest, target: str, device: str | No
     contract = manifest.contract
     if device is not None and torch.device(device).type != contract.device:
         raise UnsupportedError(
-            f"the bundle is for {contract.device}, not for {device}",
+            f"the bundle is for {contract.device}, not {device}",
             where=str(folder),
             fix=f"convert again with --device {torch.device(device).type}",
         )
@@ -193,9 +203,9 @@ def check_device(device: str, folder: Path) -> None:
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UpstreamError(
-            "there is no CUDA device here",
+            "no CUDA device is available",
             where=str(folder),
-            fix="look at nvidia-smi and for a CUDA build of torch, or convert the model with --device cpu",
+            fix="check nvidia-smi and that torch is a CUDA build, or convert the model with --device cpu",
         )
 
 
@@ -216,7 +226,7 @@ def _load_library(path: Path) -> None:
         load_library(path)
     except (OSError, RuntimeError) as error:
         raise UnsupportedError(
-            f"the op library does not load: {error}",
+            f"the op library failed to load: {error}",
             where=str(path),
-            fix="use the fuseconv that wrote the bundle, or convert the model again",
+            fix="use the version of fuseconv that wrote the bundle, or convert the model again",
         ) from error

@@ -60,7 +60,7 @@ def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple
     if isinstance(error, torch.AcceleratorError):  # after which nothing runs in this process any more
         return UnsupportedError(
             f"the model fails on the GPU{f' at {at}' if at else ''}: {why}",
-            fix="narrow the ranges of --input; with --device cpu the error says which sizes the model takes",
+            fix="narrow the ranges in --input; run with --device cpu to see which sizes the model accepts",
         )
     graph = getattr(module, "module", module)  # an archive's original has one too
     where = model_line(error) or (_failing_line(graph, inputs) if isinstance(graph, GraphModule) else "")
@@ -75,7 +75,7 @@ def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple
     known = next(filter(takes, _some(contract)), None)
     if known is None:
         return UsageError(
-            f"the model fails on inputs that are drawn for it{f', at {at}' if at else ''}: {why}",
+            f"the model fails on random inputs{f' at {at}' if at else ''}: {why}",
             where=where,
             fix="correct --input (sizes, dtypes, ranges) or --input-range",
         )
@@ -89,7 +89,7 @@ def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple
                 fix=f"write {only} in --input, or export the program with that range",
             )
     return UnsupportedError(
-        f"the model fails at {at}: {why}", where=where, fix="give the dims ranges that leave these sizes out"
+        f"the model fails at {at}: {why}", where=where, fix="narrow the ranges of the dims to exclude these sizes"
     )
 
 

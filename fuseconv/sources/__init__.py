@@ -53,13 +53,15 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
     check_text(path)
     if os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
         logging.getLogger("fuseconv").warning(
-            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set; it is ignored: what runs code needs --trust"
+            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set, but ignored: a source that runs code needs --trust"
         )
     check_device(options.device)
     form = sniff(path)
     if options.model is not None and form not in _BUILT:
         raise UsageError(
-            f"the source, of the form {form}, has its model in it", where=f"--model {options.model}", fix="leave it out"
+            f"the source is of the form {form} and already contains its model",
+            where=f"--model {options.model}",
+            fix="remove --model",
         )
     return prepare(FORMS[form](path, options), form, path, options)
 
@@ -74,5 +76,5 @@ def check_device(device: str) -> None:
         raise UpstreamError(
             f"torch {torch.__version__} finds no CUDA device",
             where="--device cuda",
-            fix="convert with --device cpu, or install a CUDA build of torch and look at nvidia-smi",
+            fix="convert with --device cpu, or install a CUDA build of torch and check nvidia-smi",
         )

@@ -99,7 +99,7 @@ def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:
         renamed = _TENSOR.sub(lambda found: names.get(found[0], ""), guard)
         if len(_TENSOR.findall(renamed)) != len(_TENSOR.findall(guard)):
             raise UnsupportedError(
-                f"the archive restricts sizes in its containers: {guard}",
+                f"the archive constrains the sizes of tensors in containers: {guard}",
                 where=str(path),
                 fix="export the model so that its forward takes the tensors one by one",
             )
@@ -123,7 +123,7 @@ def load_exported(path: Path) -> ExportedProgram:
         raise UpstreamError(
             f"torch {torch.__version__} cannot read the archive: {error}",
             where=str(path),
-            fix="save it again with torch.export.save of this torch, or register the operators it names first",
+            fix="save it again with torch.export.save of this torch version, or first register the operators it uses",
         ) from error
 
 
@@ -187,7 +187,7 @@ def _check_version(program: bytes, path: Path) -> None:
         )
     if major != SCHEMA_VERSION[0]:
         raise UnsupportedError(
-            f"the archive has version {major} of the schema, torch {torch.__version__} reads {SCHEMA_VERSION[0]}",
+            f"the archive has schema version {major}, but torch {torch.__version__} reads version {SCHEMA_VERSION[0]}",
             where=str(path),
             fix="export the model with this version of torch, or convert it with the one that exported it",
         )
@@ -298,9 +298,9 @@ def _specs(exported: ExportedProgram, names: tuple[str, ...]) -> tuple[TensorSpe
             dims[symbol] = Dim(f"dim{len(dims)}", int(step) * max(1, int(values.lower)), int(step) * upper, int(step))
         if not symbol.is_Symbol or dims[symbol].step != step:
             raise UnsupportedError(
-                f"input {name} has the size {size.node.expr}, which is computed from another",
+                f"input {name} has the size {size.node.expr}, which is computed from other dims",
                 where=f"input {name}",
-                fix="export it with independent dims, multiples of such, or static ones",
+                fix="export it with independent dims, multiples of them, or static sizes",
             )
         return dims[symbol]
 

@@ -25,7 +25,7 @@ BATCH = Dim("batch", 1, 64)
 LARGEST_SEQUENCE = 2048
 """The longest sequence that a contract made here allows; a model with more positions needs `--input`."""
 
-_AGAIN = "take the folder from its maker again"
+_AGAIN = "get the folder from its author again"
 logger = logging.getLogger("fuseconv")
 
 
@@ -76,16 +76,16 @@ def _screen_files(path: Path) -> None:
                 what = f"the index names {shard!r}, which is not a .safetensors file of its folder"
                 raise RefusedError(what, where=str(part), fix=_AGAIN)
             if not is_plain(path / shard):
-                raise RefusedError(f"{shard} is missing, which the index names", where=str(part), fix=_AGAIN)
+                raise RefusedError(f"{shard} is missing, but the index names it", where=str(part), fix=_AGAIN)
 
 
 def _shards(data: bytes, index: Path) -> list[str]:
     try:
         shards = set(json.loads(data)["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RefusedError("it is no index of weights", where=str(index), fix=_AGAIN) from error
+        raise RefusedError("it is not a weight index", where=str(index), fix=_AGAIN) from error
     if not all(isinstance(shard, str) for shard in shards):
-        raise RefusedError("it is no index of weights", where=str(index), fix=_AGAIN)
+        raise RefusedError("it is not a weight index", where=str(index), fix=_AGAIN)
     return sorted(shards)
 
 
@@ -129,7 +129,7 @@ def _model_class(config: dict[str, Any], path: Path, options: Options) -> Any:
     raise UnsupportedError(
         f"transformers {transformers.__version__} has no model class {name or config.get('model_type')}",
         where=f"{path}/config.json",
-        fix="install the transformers that the model was saved with, or name a class it has in `architectures`",
+        fix="install the version of transformers that saved the model, or name a class that exists in `architectures`",
     )
 
 
@@ -153,9 +153,9 @@ def _pretrained(model_class: Any, path: Path, options: Options) -> torch.nn.Modu
         ) from error
     if lacking := [*info["missing_keys"], *(str(key) for key in info["mismatched_keys"])]:
         raise RefusedError(
-            f"weights are missing or of another shape, and would be random: {listed(sorted(lacking))}",
+            f"weights are missing or have another shape, and would be random: {listed(sorted(lacking))}",
             where=str(path),
-            fix="save the folder again from the very class that `architectures` names",
+            fix="save the folder again from the class that `architectures` names",
         )
     if info["unexpected_keys"]:
         logger.warning("%s: %s does not use %s", path, model_class.__name__, listed(sorted(info["unexpected_keys"])))
@@ -191,7 +191,7 @@ def _inputs(module: Any) -> tuple[TensorSpec, ...]:
     recipe = _RECIPES.get(main)
     if recipe is None:
         raise UsageError(
-            f"no inputs are known for a model whose main input is {main}",
+            f"the default inputs of a model whose main input is {main} are not known",
             where=type(module).__name__,
             fix=f"give each with --input: its forward takes {', '.join(inspect.signature(module.forward).parameters)}",
         )

@@ -40,7 +40,7 @@ def require_loads(path: Path) -> None:
             return
         happened = f"crashes ({signal.Signals(-done.returncode).name})"
     raise UpstreamError(
-        f"torch {happened} when it reads the archive, which is most likely damaged",
+        f"torch {happened} when it reads the archive, which is probably damaged",
         where=str(path),
         fix="copy the file again, or save it again with torch.jit.save",
     )

@@ -28,9 +28,9 @@ def load(path: Path, options: Options) -> Loaded:
             value = torch.load(file, map_location="cpu", weights_only=False)
     except (AttributeError, ImportError) as error:
         raise UnsupportedError(
-            f"the pickle is of classes that are not here: {error}",
+            f"the pickle needs classes that cannot be imported here: {error}",
             where=str(path),
-            fix="read it where the module's own code can be imported, or save its state dict and give --model",
+            fix="convert it where the module's own code can be imported, or save its state dict and give --model",
         ) from error
     except Exception as error:
         raise UpstreamError(

@@ -116,7 +116,7 @@ def read_member(path: Path, member: Member, limit: int = 256 << 20) -> bytes:
         RefusedError: it is larger than `limit` bytes, or damaged.
     """
     if member.size > limit:
-        raise RefusedError(f"it has {member.size} bytes; at most {limit} are read", where=f"{path}: {member.name}")
+        raise RefusedError(f"it has {member.size} bytes, but at most {limit} are read", where=f"{path}: {member.name}")
     with open_plain(path) as file:
         return b"".join(_unpacked(file, member, path))
 
@@ -177,7 +177,7 @@ def _directory(file: BinaryIO, path: Path, limits: Limits) -> tuple[int, int, in
     file.seek(stop - _END.size)
     signature, disk, first, here, count, size, start, comment = _END.unpack(file.read(_END.size))
     if signature != b"PK\x05\x06" or comment:
-        raise _refused(path, "is cut short, or has a comment or other bytes after its directory")
+        raise _refused(path, "is truncated, or has a comment or other bytes after its directory")
     end = stop - _END.size
     short = (disk, first, here, count, size, start)
     locator = b""
@@ -196,7 +196,7 @@ def _directory(file: BinaryIO, path: Path, limits: Limits) -> tuple[int, int, in
         long = (disk, first, here, count, size, start)
         full = (_FULL16, _FULL16, _FULL16, _FULL16, _FULL32, _FULL32)
         if any(a not in (b, limit) for a, b, limit in zip(short, long, full, strict=True)):
-            raise _refused(path, "says one thing in its zip record and another in its zip64 record")
+            raise _refused(path, "has a zip record that contradicts its zip64 record")
     if disk or first or here != count:
         raise _refused(path, "is spread over several disks")
     if count > limits.entries or size > limits.directory:
@@ -230,7 +230,7 @@ def _central(directory: bytes, count: int, path: Path) -> Iterator[Member]:
             raise _refused(path, f"has {name!r}, which is a symbolic link")
         size, packed, header = _widen(extra, size, packed, header, path)
         if method == _STORED and size != packed:
-            raise _refused(path, f"has {name!r}, which says two sizes")
+            raise _refused(path, f"has {name!r}, which declares two sizes")
         yield Member(name, size, packed, method, crc, header)
     if at != len(directory):
         raise _refused(path, "has more members than it says")
@@ -293,4 +293,4 @@ def _locate(file: BinaryIO, members: tuple[Member, ...], start: int, path: Path)
 
 
 def _refused(path: Path, what: str) -> RefusedError:
-    return RefusedError(f"the zip archive {what}", where=str(path), fix="take the file from its maker again")
+    return RefusedError(f"the zip archive {what}", where=str(path), fix="get the file from its author again")

@@ -113,7 +113,7 @@ def _screen_op(namespace: str, name: str, where: str) -> None:
         raise RefusedError(
             f"the graph would run code of another library: it calls torch.ops.{name}",
             where=where,
-            fix="export the model without that operator; a Hugging Face model is also converted from its folder",
+            fix="export the model without that operator; a Hugging Face model can also be converted from its folder",
         )
     if op is None and namespace in _TORCHS:
         raise UnsupportedError(
@@ -126,7 +126,7 @@ def _screen_op(namespace: str, name: str, where: str) -> None:
 
 
 def _would_run(what: str, where: str) -> RefusedError:
-    return RefusedError(f"the graph would run code: {what}", where=where, fix="take the file from its maker again")
+    return RefusedError(f"the graph would run code: {what}", where=where, fix="get the file from its author again")
 
 
 def _is_name(text: str) -> bool:

@@ -43,7 +43,7 @@ def sniff(path: Path) -> str:
         case "native":
             raise RefusedError("the file is native code, not a model", where=str(path), fix=_ACCEPTED)
     raise RefusedError(
-        "the file is no model that fuseconv can read, or it is damaged" if size else "the file is empty",
+        "the file is not a model that fuseconv can read, or it is damaged" if size else "the file is empty",
         where=str(path),
         fix=_ACCEPTED,
     )

@@ -43,9 +43,9 @@ def fill(value: Any, path: Path, options: Options) -> Loaded:
     check_plain_tensors(tensors, str(path))
     if options.model is None:
         raise UsageError(
-            f"the file holds {len(tensors)} tensors and no module",
+            f"the file contains {len(tensors)} tensors but no module",
             where=str(path),
-            fix="say what builds the module: --model pkg.mod:factory or --model file.py:factory, with --trust code",
+            fix="name what builds the module: --model pkg.mod:factory or --model file.py:factory, with --trust code",
         )
     options.require("code", f"--model {options.model}", options.model)
     module = build(options.model)
@@ -106,7 +106,7 @@ def build(model: str) -> torch.nn.Module:
     origin, _, name = model.rpartition(":")
     where = f"--model {model}"
     if not origin or not name.isidentifier():
-        raise UsageError("the model is not readable", where=where, fix="write pkg.mod:factory or file.py:factory")
+        raise UsageError("the value cannot be parsed", where=where, fix="write pkg.mod:factory or file.py:factory")
     try:
         with _importable(Path(origin).resolve().parent if origin.endswith(".py") else Path.cwd()):
             made = getattr(_import(origin), name)
@@ -117,10 +117,10 @@ def build(model: str) -> torch.nn.Module:
         raise UsageError(
             f"{name} does not build a model: {type(error).__name__}: {error}",
             where=where,
-            fix="name a class or function that takes no argument and returns a torch.nn.Module",
+            fix="name a class or function that takes no arguments and returns a torch.nn.Module",
         ) from error
     if not isinstance(module, torch.nn.Module):
-        raise UsageError(f"{name} gives a {type(module).__name__}", where=where, fix="return a torch.nn.Module")
+        raise UsageError(f"{name} returned a {type(module).__name__}", where=where, fix="return a torch.nn.Module")
     return module
 
 
@@ -159,12 +159,12 @@ def _load_into(module: torch.nn.Module, tensors: dict[str, torch.Tensor], path: 
     problems = [
         *([f"missing: {listed(missing)}"] if missing else []),
         *([f"not in the model: {listed(unexpected)}"] if unexpected else []),
-        *(f"{name} is {list(tensors[name].shape)}, the model has {list(own[name].shape)}" for name in shapes[:4]),
+        *(f"{name} is {list(tensors[name].shape)}, but the model has {list(own[name].shape)}" for name in shapes[:4]),
     ]
     if problems:
         raise RefusedError(
             f"the state dict does not fit the model; {'; '.join(problems)}",
             where=str(path),
-            fix="build the very model that the tensors were saved from; its names and shapes must agree",
+            fix="build the model that the tensors were saved from: names and shapes must match",
         )
     module.load_state_dict(tensors, strict=False)

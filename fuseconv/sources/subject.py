@@ -35,16 +35,16 @@ logger = logging.getLogger("fuseconv")
 
 @dataclass(frozen=True)
 class Options:
-    """How to read a source; every field mirrors a flag of the command line.
+    """How to read a source. Every field corresponds to a flag of the command line.
 
     Attributes:
-        model: `pkg.mod:factory` or `file.py:factory`, what builds the module that a state dict fills.
-        inputs: one spec per input, from `--input`.
+        model: the class or function that builds the module for a state dict: `pkg.mod:factory` or `file.py:factory`.
+        inputs: one specification per input, as in `--input`.
         inputs_file: a file with one tensor per input.
-        input_ranges: the values to draw for an input, both ends included.
-        trust: kinds of code that may run: `pickle`, `torchscript`, `native`, `code`.
-        device: `cpu` or `cuda`.
-        dtype: a short floating dtype to convert the module to, or None to keep its own.
+        input_ranges: input name to the range of its random values, both ends included.
+        trust: the kinds of code that may run: `pickle`, `torchscript`, `native`, `code`.
+        device: the device to convert for: `cpu` or `cuda`.
+        dtype: the floating-point dtype to cast the module to: `f64`, `f32`, `f16` or `bf16`. None keeps its own.
     """
 
     model: str | None = None
@@ -80,9 +80,9 @@ class Options:
         """
         if trust not in self.trust:
             raise RefusedError(
-                f"{what} runs code when it is read" + (f"; it names {names}" if names else ""),
+                f"{what} runs code when it is loaded" + (f"; it names {names}" if names else ""),
                 where=where,
-                fix=f"if you trust its maker, add --trust {trust}",
+                fix=f"if you trust its author, add --trust {trust}",
             )
 
 
@@ -185,9 +185,9 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
         specs = loaded.inputs
     else:
         raise UsageError(
-            "nothing says what the model's inputs are",
+            "the model's inputs are not specified",
             where=str(path),
-            fix=f"its forward takes ({', '.join(one.name for one in parameters(loaded))}): give each as "
+            fix=f"its forward takes ({', '.join(one.name for one in parameters(loaded))}): specify each as "
             "--input 'NAME=DTYPE[DIM,...]', or a file of tensors with --inputs",
         )
     if loaded.parameters and call:  # a program, which takes them by position alone
@@ -240,5 +240,5 @@ def digest(path: Path) -> str:
                 total.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:
         what = f"the source cannot be read: {error.strerror}"
-        raise FileError(what, where=str(path), fix="check the path and your right to read it") from error
+        raise FileError(what, where=str(path), fix="check the path and its read permission") from error
     return total.hexdigest()

@@ -45,7 +45,7 @@ def load(path: Path, options: Options) -> Loaded:
         raise UnsupportedError(
             f"the TorchScript module has no equivalent exported program: {error}",
             where=str(path),
-            fix="convert the Python model it was made from: save its state dict and give --model",
+            fix="convert the Python model that it was created from: save its state dict and give --model",
         ) from error
     drop_detach(exported)
     names = tuple(spec.name for spec in settled.inputs)

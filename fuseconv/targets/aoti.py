@@ -61,7 +61,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     try:
         (folder / NAME).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(f"the folder cannot be made: {error.strerror}", where=str(folder / NAME)) from error
+        raise FileError(f"the folder cannot be created: {error.strerror}", where=str(folder / NAME)) from error
     arguments = [str(source), str(folder / artifact), program.contract.device, *map(str, context.op_files)]
     status, log = _run_child(arguments, context.scratch)
     if status == 0 and (folder / artifact).is_file():
@@ -91,8 +91,8 @@ def check_complete(package: Path) -> None:
         empty = [member.filename for member in archive.infolist() if member.file_size == 0 and not member.is_dir()]
     if empty:
         raise UpstreamError(
-            f"AOTInductor's package has an empty file, {Path(empty[0]).name}: its cache is damaged, as a run that was "
-            "killed leaves it",
+            f"AOTInductor's package has an empty file, {Path(empty[0]).name}: its cache is damaged, perhaps "
+            "by a run that was killed",
             where="the target aoti",
             fix=f"delete {cache_dir()}",
         )

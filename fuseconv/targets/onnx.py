@@ -36,13 +36,13 @@ def unsupported(program: Program) -> str | None:
     if find_spec("onnxruntime") is None:
         return "ONNX Runtime is not installed; install fuseconv[cpu] or fuseconv[gpu]"
     if complex_inputs := [spec.name for spec in program.contract.inputs if spec.dtype in ("c64", "c128")]:
-        return f"ONNX Runtime has no complex numbers; the input {complex_inputs[0]} is complex"
+        return f"ONNX Runtime does not support complex numbers, but input {complex_inputs[0]} is complex"
     (results,) = program.exported.graph.output_node().args
     for name, node in zip(program.contract.outputs, results, strict=True):
         if node.meta["val"].is_complex():
-            return f"ONNX Runtime has no complex numbers; the output {name} is complex"
+            return f"ONNX Runtime does not support complex numbers, but output {name} is complex"
     if zero := negative_zero(program):
-        return f"ONNX's exporter has no form for {zero}"
+        return f"the ONNX exporter cannot express {zero}"
     return None
 
 

@@ -85,13 +85,15 @@ def check_installed(device: str) -> None:
     if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UnsupportedError(
-            f"ONNX Runtime {onnxruntime.__version__} is older than {oldest}: it knows no overloads of functions",
+            f"ONNX Runtime {onnxruntime.__version__} is older than {oldest} and does not support function overloads",
             where="the target onnx",
             fix=f"install onnxruntime {oldest} or newer (onnxruntime-gpu for CUDA)",
         )
     if device == "cuda" and "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         raise UnsupportedError(
-            "this ONNX Runtime has no CUDA", where="the target onnx", fix="install fuseconv[gpu] in place of [cpu]"
+            "this build of ONNX Runtime does not support CUDA",
+            where="the target onnx",
+            fix="install fuseconv[gpu] instead of fuseconv[cpu]",
         )
 
 
@@ -120,7 +122,7 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
             options.register_custom_ops_library(str(library))
         except errors.Fail as error:
             raise UnsupportedError(
-                f"ONNX Runtime {onnxruntime.__version__} does not load the op library: {error}",
+                f"ONNX Runtime {onnxruntime.__version__} failed to load the op library: {error}",
                 where=str(library),
                 fix="leave the target onnx-plugin out, or use the ONNX Runtime of the machine that wrote the bundle",
             ) from error
@@ -141,7 +143,7 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
                 where=f"{path}: {unserved[2]}",
                 fix=OTHER_DTYPE,
             ) from error
-        raise UpstreamError(f"ONNX Runtime does not load the model: {error}", where=str(path)) from error
+        raise UpstreamError(f"ONNX Runtime failed to load the model: {error}", where=str(path)) from error
 
 
 def check_external_data(path: Path) -> None:

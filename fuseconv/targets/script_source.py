@@ -1,4 +1,4 @@
-"""A captured graph as TorchScript source: one line a node, written from the schemas of the ops."""
+"""A captured graph as TorchScript source: one line per node, written from the schemas of the ops."""
 
 from __future__ import annotations
 
@@ -143,11 +143,13 @@ class _Printer:
                 raise UnsupportedError(
                     f"TorchScript: the model has an output of kind {spec.kind.name}",
                     where=str(spec.target),
-                    fix="make the model return what it changes",
+                    fix="make the model return the values that it mutates",
                 )
         if zero := negative_zero(self.program):
             raise UnsupportedError(
-                f"TorchScript has no form for {zero}", where="the target torchscript", fix="leave the target out"
+                f"TorchScript cannot express {zero}",
+                where="the target torchscript",
+                fix="leave the target torchscript out",
             )
         outputs = self.body(exported.graph_module)
         (results,) = exported.graph.output_node().args
@@ -338,7 +340,7 @@ def _is_tensor(value: Any) -> bool:
 def _unsupported(node: Node, what: str) -> UnsupportedError:
     lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip()]
     return UnsupportedError(
-        f"TorchScript has no form for {what}",
+        f"TorchScript cannot express {what}",
         where=f"node {node.name}" + "".join(f", {line}" for line in lines[-2:]),
         fix="leave the target torchscript out",
     )

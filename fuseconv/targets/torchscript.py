@@ -93,7 +93,8 @@ def _compiled(script: Script) -> torch.jit.ScriptModule:
             module.define(script.source)
         except RuntimeError as error:
             raise UnsupportedError(
-                f"TorchScript does not compile the printed graph: {str(error).strip()}", where="the target torchscript"
+                f"TorchScript failed to compile the generated code: {str(error).strip()}",
+                where="the target torchscript",
             ) from error
     return module
 

@@ -108,7 +108,7 @@ def _filter_calls(column: int, architecture: int) -> None:
         _SECCOMP[column], _SET_FILTER, _ALL_THREADS, ctypes.byref(program)
     ):
         number = ctypes.get_errno()
-        raise OSError(number, f"no filter of system calls can be set: {os.strerror(number)}")
+        raise OSError(number, f"the system call filter cannot be installed: {os.strerror(number)}")
 
 
 def _program(column: int, architecture: int) -> bytes:

@@ -115,9 +115,9 @@ def check_text(path: Path) -> None:
         str(path.absolute()).encode()
     except UnicodeEncodeError:
         raise UsageError(
-            "the path is not valid UTF-8, and the libraries underneath take no other",
+            "the path is not valid UTF-8, which the underlying libraries require",
             where=str(path.absolute()),
-            fix="rename it, or its folder, and name it again",
+            fix="rename the file or its folder, and pass the new path",
         ) from None
 
 
@@ -138,15 +138,19 @@ def check_unshared(paths: Iterable[Path]) -> None:
             raise RefusedError(
                 f"{path.name}, from which code is loaded, belongs to another user",
                 where=str(path),
-                fix=f"if you trust its maker, make a copy of your own, or chown it to {_user(os.geteuid())}",
+                fix=f"if you trust its author, make your own copy, or chown it to {_user(os.geteuid())}",
             )
         if found.st_mode & stat.S_IWOTH and not sticky:
             raise RefusedError(
-                f"everybody may write {path.name}, from which code is loaded", where=str(path), fix=f"chmod o-w {path}"
+                f"{path.name}, from which code is loaded, is writable by everyone",
+                where=str(path),
+                fix=f"chmod o-w {path}",
             )
         if found.st_mode & stat.S_IWGRP and not sticky and not _is_private(found.st_gid, found.st_uid):
             raise RefusedError(
-                f"a group may write {path.name}, from which code is loaded", where=str(path), fix=f"chmod g-w {path}"
+                f"{path.name}, from which code is loaded, is writable by a group",
+                where=str(path),
+                fix=f"chmod g-w {path}",
             )
 
 

@@ -136,7 +136,7 @@ def refusal(op: torch._ops.OpOverload) -> str:
     """Returns why a stranger's file may not name an op, in a few words; nothing when it may."""
     namespace, packet = op._schema.name.split("::")
     if not is_permitted_namespace(namespace):
-        return f"ops of {namespace} may do anything"
+        return f"ops of {namespace} can do anything"
     if namespace not in NAMESPACES or namespace == "fuseconv":
         return ""
     if not torch._C._dispatch_has_kernel(op._name):
@@ -144,17 +144,17 @@ def refusal(op: torch._ops.OpOverload) -> str:
     if packet.startswith("_") and packet not in _PRIVATE and torch.Tag.core not in op.tags:
         return "it is internal to torch"
     if _MEMORY.match(packet):
-        return "it is about the memory of a tensor, not its value"
+        return "it concerns the memory of a tensor, not its value"
     if _LAYOUTS.match(packet) or _PACKED.match(packet):
-        return "it is of tensors that are not plain"
+        return "it works on tensors that are not plain"
     for argument in op._schema.arguments:
         kind = str(argument.real_type)
         if argument.is_out:
             return "it writes its result into another tensor"
         is_word = kind in ("str", "Optional[str]") and argument.name in _WORDS
         if not (is_word or kind == _GENERATOR or _KINDS.match(kind)):
-            return f"it takes {argument.name}, a {kind}"
+            return f"its argument {argument.name} is a {kind}"
     for result in op._schema.returns:
         if not _KINDS.match(str(result.real_type)):
-            return f"it gives a {result.real_type}"
+            return f"it returns a {result.real_type}"
     return ""
