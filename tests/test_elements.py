@@ -14,7 +14,8 @@ from fuseconv.graph.formula import (
     Either,
 )
 from fuseconv.matching.graph import Workspace
-from fuseconv.rulebook.predicates import FUNCTIONS, Refused
+from fuseconv.rulebook.predicates import FUNCTIONS
+from fuseconv.rulebook.refused import Refused
 
 
 def columns(n):

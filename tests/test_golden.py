@@ -12,7 +12,7 @@ from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.numerics.tolerance import compare
 from fuseconv.numerics.truth import run_in_float64
-from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.refused import Refused
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -17,7 +17,8 @@ from fuseconv.matching.match import Fit, Site, check_apart, check_users, settle
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.scores import PRODUCTS, VIEWS, Scores, Step, read_scores
 from fuseconv.matching.search import Index
-from fuseconv.rulebook.predicates import Refused, divides, is_floating, rank, same_kind, same_shape, text_of
+from fuseconv.rulebook.predicates import divides, is_floating, rank, same_kind, same_shape
+from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
 
 SAFE = "aten._safe_softmax.default"

@@ -17,7 +17,7 @@ from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.matching.graph import Workspace, is_call, op_name
 from fuseconv.matching.ranges import Range, joined, multiplied, range_of, summed
 from fuseconv.matching.scores import Scores, Step
-from fuseconv.rulebook.predicates import Refused, text_of
+from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule_text import Line, names_of, parse_line
 
 HIDES = -1e4

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from fuseconv.contract.spec import DTYPES, SHORT_DTYPES
 from fuseconv.matching.steps import Binding
-from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.refused import Refused
 
 
 def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:

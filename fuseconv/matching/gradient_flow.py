@@ -16,7 +16,7 @@ from torch.fx import Node
 from fuseconv.graph.all_sizes import GuardError, all_sizes
 from fuseconv.matching.graph import Workspace, map_nodes
 from fuseconv.matching.replacement import Made, Replacement
-from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.refused import Refused
 
 
 def check_gradients(

@@ -35,7 +35,7 @@ from fuseconv.graph.nodes import (
     squeezed,
     why_no_op,
 )
-from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.refused import Refused
 
 __all__ = [
     "Workspace",

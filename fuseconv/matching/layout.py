@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.matching.graph import Workspace, is_call, is_getitem, map_nodes, op_name
-from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.refused import Refused
 
 
 def relaid(changed: Mapping[Node, Any], workspace: Workspace) -> dict[Node, Any]:

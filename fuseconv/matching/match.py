@@ -23,7 +23,7 @@ from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern
 from fuseconv.matching.replacement import check_same, instantiate, resolve
 from fuseconv.matching.search import Index, Search, State, result_of
-from fuseconv.rulebook.predicates import Refused, text_of
+from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Apply, Line, Name, written
 

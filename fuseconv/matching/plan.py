@@ -25,7 +25,7 @@ from fuseconv.matching.steps import Miss, Plan, Step, read_plan
 from fuseconv.matching.unforeseen import StepError
 from fuseconv.matching.worklist import Worklist
 from fuseconv.program.captured import Program
-from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule import STAGES, Rule
 from fuseconv.rulebook.rule_text import names_of, parse_line
 

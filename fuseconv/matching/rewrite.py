@@ -22,7 +22,7 @@ from fuseconv.matching.match import check_replaced, check_users, insertion_point
 from fuseconv.matching.replacement import Instruction, Made, instantiate
 from fuseconv.matching.steps import Plan, Step
 from fuseconv.program.captured import Program
-from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule_names import check_replacement
 from fuseconv.rulebook.rule_text import RuleTextError, parse_line
 

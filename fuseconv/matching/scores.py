@@ -14,7 +14,7 @@ import torch
 from torch.fx import Node
 
 from fuseconv.matching.graph import arguments, is_call, op_name
-from fuseconv.rulebook.predicates import Refused, text_of
+from fuseconv.rulebook.refused import Refused, text_of
 
 Kind = Literal["scale", "factor", "divisor", "term", "fill", "view", "turn", "cast"]
 

@@ -20,7 +20,7 @@ from fuseconv.matching.literals import differs, same, same_literal
 from fuseconv.matching.near_miss import NearMiss, Words
 from fuseconv.matching.pattern import Default, Expected, Pattern
 from fuseconv.matching.product import PRODUCT, cuts, multiplies
-from fuseconv.rulebook.predicates import Refused, text_of
+from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import refuse
 from fuseconv.rulebook.rule_text import Items, Literal, Name
 

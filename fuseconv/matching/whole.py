@@ -14,7 +14,7 @@ from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_return
 from fuseconv.matching.match import Fit, Site, check_apart, settle
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.search import Index
-from fuseconv.rulebook.predicates import Refused
+from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
 

@@ -13,11 +13,11 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal, Protocol
 
 from fuseconv.contract.spec import SHORT_DTYPES
 from fuseconv.graph.proved_sizes import row_major, same_sizes
+from fuseconv.rulebook.refused import Refused, text_of
 
 
 class Constants(Protocol):
@@ -37,23 +37,6 @@ class Constants(Protocol):
 
     def leaves_some(self, node: Any) -> bool:
         """Whether no row of a bool tensor is all true, see elements.py."""
-
-
-class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
-    """A predicate does not hold, or a value cannot be told; `expected` and `found` go into the Miss.
-
-    `at` is the node to blame, where it is not the last one of the match.
-    """
-
-    def __init__(self, expected: str, found: str, *, at: Any = None) -> None:
-        super().__init__(f"expected {expected}, found {found}")
-        self.expected = expected
-        self.found = found
-        self.at = at
-
-    def words(self) -> tuple[str, str]:
-        """Returns what was expected, and what was found."""
-        return self.expected, self.found
 
 
 @dataclass(frozen=True)
@@ -381,25 +364,3 @@ def _is_cast(operand: Any) -> bool:
     import torch
 
     return torch.is_autocast_enabled(_fake(operand).device.type)
-
-
-def text_of(operand: Any) -> str:
-    """Returns a node as `name: f32[2, 8]`, a literal as Python writes it: for messages."""
-    name = getattr(operand, "name", None)
-    if name is None:
-        return repr(operand)
-    fake = operand.meta.get("val")
-    if getattr(fake, "dtype", None) is None:
-        return f"{name}"
-    sizes = ", ".join(_size_text(getattr(length, "node", length)) for length in fake.shape)
-    return f"{name}: {SHORT_DTYPES.get(str(fake.dtype), str(fake.dtype))}[{sizes}]"
-
-
-def _size_text(length: Any) -> str:
-    return _expression_text(length.expr) if hasattr(length, "expr") else str(length)
-
-
-@cache
-def _expression_text(expression: Any) -> str:
-    """A symbolic size as text: it takes long to print, and there are few of them."""
-    return str(expression)
