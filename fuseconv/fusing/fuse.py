@@ -51,11 +51,20 @@ def fuse(
         backend: for the ops that have several on CUDA, as `linear_act`: the one to use. By default each chooses.
         dynamic_shapes: which sizes may vary, as `torch.export.export` takes it; by default none.
 
+    Returns:
+        The fused module.
+
     Raises:
         ParityError: the fused module does not compute what the model computes.
         RuleError: a rule file is wrong.
         UnsupportedError: the model cannot be captured.
         UsageError: the model does not accept the inputs, or no fused op has a `backend`.
+
+    Examples:
+        >>> layers = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())
+        >>> fused = fuseconv.fuse(layers, torch.zeros(2, 8))
+        >>> fused.plan.counts()
+        {'linear-act': 1}
     """
     args, kwargs = _call(example_inputs)
     known = load_rules(rules)

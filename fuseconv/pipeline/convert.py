@@ -64,11 +64,19 @@ def convert(
         frozen: the fuseconv.lock whose sites the bundle must have, all and no other.
         progress: told of every step.
 
+    Returns:
+        The bundle's folder, what was written and what was left out, and the parity of each target.
+
     Raises:
         FrozenError: sites are lost or gained; nothing is written.
         ParityError: no artifact computes what the original computes, or a step of `plan` is wrong; or a site or target
             was left out, and `strict` asks for all. Nothing is left behind.
         FuseconvError: reading, capturing, matching, writing or the disk failed.
+
+    Examples:
+        >>> done = fuseconv.convert("mlp.pt2", target=["export"])
+        >>> done.bundle.name, done.report.ok
+        ('mlp.fuseconv', True)
     """
     names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
     check_allowed(allow, known)

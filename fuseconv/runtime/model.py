@@ -114,11 +114,19 @@ def load(
             torchscript on CUDA, and runs what cannot be captured without; `model.cuda_graphs` says which and why.
             With True that is an error.
 
+    Returns:
+        The model, called like the module that was converted.
+
     Raises:
         UsageError: there is no such bundle, it has no such target, or none that `cuda_graphs=True` could capture.
         RefusedError: the bundle is damaged, or a library in it is writable by everybody.
         UnsupportedError: the artifact was made for another device, processor or a newer version than what is here.
         UpstreamError: there is no CUDA device, or the artifact does not load, for want of memory for one.
+
+    Examples:
+        >>> model = fuseconv.load("mlp.fuseconv")
+        >>> model(torch.zeros(2, 8)).shape
+        torch.Size([2, 4])
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
