@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet -c constraints.txt
 SOURCES := $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: demo test fuzz lint format build env clean
+.PHONY: demo test fuzz lint format docs build env clean
 
 demo: build
 	$(BIN)/fuseconv demo -o demo.fuseconv
@@ -30,6 +30,13 @@ format: env
 	$(BIN)/ruff format .
 	find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | xargs $(BIN)/clang-format -i
 
+# The site, in build/site. With npm it gets its own copy of mermaid; without, diagrams load it from a CDN when they are read.
+MERMAID := 11.17.2
+docs: build
+	@test -d build/mermaid/package || { mkdir -p build/mermaid && cd build/mermaid && npm pack --silent mermaid@$(MERMAID) && \
+		tar -xzf mermaid-$(MERMAID).tgz package/dist/mermaid.min.js; } || echo "no npm, or no mermaid: diagrams come from a CDN"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 build: $(VENV)/built
 
 env: $(VENV)/made
@@ -46,7 +53,7 @@ $(VENV)/made: constraints.txt pyproject.toml
 
 $(VENV)/built: $(VENV)/made CMakeLists.txt $(SOURCES)
 	@echo "$(VENV): the op library, some minutes with two cores where nvcc is, else under one"
-	$(PIP) --no-build-isolation -e '.[cpu,huggingface,test,lint,bench]'
+	$(PIP) --no-build-isolation -e '.[cpu,huggingface,test,lint,bench,docs]'
 	touch $@
 
 clean:
