@@ -21,7 +21,7 @@ FOUND := $(if $(shell nvidia-smi -L 2>/dev/null | grep '^GPU'),ON,OFF)
 WITH_CUDA := $(if $(filter auto,$(CUDA)),$(or $(LAST),$(FOUND)),$(CUDA))
 DEFINED := -C cmake.define.FUSECONV_CUDA=$(WITH_CUDA)
 
-.PHONY: demo test fuzz lint format build wheel env clean
+.PHONY: demo test fuzz lint format docs build wheel env clean
 
 demo: build
 	$(BIN)/fuseconv demo -o demo.fuseconv
@@ -45,6 +45,13 @@ format: env
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | xargs $(BIN)/clang-format -i
+
+# The site, in build/site. With npm it gets its own copy of mermaid; without, diagrams load it from a CDN when they are read.
+MERMAID := 11.17.2
+docs: build
+	@test -d build/mermaid/package || { mkdir -p build/mermaid && cd build/mermaid && npm pack --silent mermaid@$(MERMAID) && \
+		tar -xzf mermaid-$(MERMAID).tgz package/dist/mermaid.min.js; } || echo "no npm, or no mermaid: diagrams come from a CDN"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 build: $(VENV)/built-cuda-$(WITH_CUDA)
 
@@ -74,7 +81,7 @@ $(VENV)/built-cuda-$(WITH_CUDA): $(VENV)/made CMakeLists.txt $(SOURCES)
 	@echo "$(VENV): the op library, $(if $(filter ON,$(WITH_CUDA)),with CUDA where nvcc is: some minutes,for CPUs: under a minute) on two cores"
 	if [ $(WITH_CUDA) = ON ] && command -v nvcc > /dev/null; then $(PIP) --no-deps nvidia-cublas; fi  # for its cublasLt.h
 	rm -f $(filter-out $@,$(wildcard $(VENV)/built-cuda-*))
-	$(PIP) --no-build-isolation $(DEFINED) -e '.[$(EXTRA),huggingface,test,lint,bench,wheel]'
+	$(PIP) --no-build-isolation $(DEFINED) -e '.[$(EXTRA),huggingface,test,lint,bench,wheel,docs]'
 	touch $@
 
 clean:

@@ -1,6 +1,6 @@
-"""Writes docs/rules: a page and a picture for each rule of rules/default.json, and the index of them.
+"""A page and a picture for each rule of rules/default.json, and the index of them: docs/rules of the built site.
 
-python docs/make_rule_pages.py
+`make docs` builds the site. To look at the pages alone: python docs/make_rule_pages.py build/rules
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from fuseconv.rulebook.rule_text import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "docs" / "rules"
 
 STAGE_WORDS = {
     "canonical": "one spelling for each thing, to a fixpoint",
@@ -48,12 +47,17 @@ STAGE_WORDS = {
 }
 
 
+def rules() -> Sequence[Rule]:
+    """Returns the rules that have a page, in the order they are tried."""
+    return load_rules(ROOT / "rules" / "default.json")
+
+
 def pages() -> dict[str, str]:
     """Returns every file of docs/rules: name to text."""
-    rules, files = load_rules(ROOT / "rules" / "default.json"), _files()
-    made: dict[str, str] = {"README.md": _index(rules)}
-    for rule in rules:
-        made[f"{rule.name}.md"] = _page(rule, rules, files[rule.name])
+    known, files = rules(), _files()
+    made: dict[str, str] = {"README.md": _index(known)}
+    for rule in known:
+        made[f"{rule.name}.md"] = _page(rule, known, files[rule.name])
         made[f"{rule.name}.svg"] = picture(_graphs(rule))
     return made
 
@@ -68,8 +72,8 @@ def _index(rules: Sequence[Rule]) -> str:
     lines = [
         "# The rules",
         "",
-        f"The {len(rules)} rules of `rules/default.json`, in the order they are tried, written by",
-        "`python docs/make_rule_pages.py`. How to write one is in [writing rules](../writing-rules.md).",
+        f"The {len(rules)} rules of `rules/default.json`, in the order they are tried. How to write one",
+        "is in [writing rules](../writing-rules.md).",
     ]
     for stage in STAGES:
         lines += ["", f"## {stage}: {STAGE_WORDS[stage]}", "", "| rule | finds |", "|---|---|"]
@@ -263,14 +267,11 @@ def _written(term: Term) -> str:
 
 
 def main() -> int:
-    """Writes what differs, removes what no rule has any more."""
-    FOLDER.mkdir(exist_ok=True)
-    made = pages()
-    for path in FOLDER.iterdir():
-        if path.name not in made:
-            path.unlink()
-    for name, text in made.items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+    """Writes the pages into the folder that is named."""
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (folder / name).write_text(text, encoding="utf-8")
     return 0
 
 

@@ -8,6 +8,19 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+__all__ = [
+    "ContractError",
+    "FileError",
+    "FrozenError",
+    "FuseconvError",
+    "ParityError",
+    "RefusedError",
+    "RuleError",
+    "UnsupportedError",
+    "UpstreamError",
+    "UsageError",
+]
+
 _ACTIVE = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1: escape sequences begin with one of these

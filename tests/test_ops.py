@@ -12,10 +12,10 @@ from truth import assert_close_to_truth
 
 from fuseconv import ops
 from fuseconv.ops.autocast import lower, single, widest
+from fuseconv.ops.description import DTYPES
 from fuseconv.ops.sampling import Draw
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 ROOT = Path(__file__).parent.parent
 
 

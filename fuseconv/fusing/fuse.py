@@ -60,6 +60,12 @@ def fuse(
         RuleError: a rule file is invalid.
         UnsupportedError: the model cannot be captured.
         UsageError: the model rejects the inputs, or no op in the fused graph takes a `backend`.
+
+    Examples:
+        >>> layers = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())
+        >>> fused = fuseconv.fuse(layers, torch.zeros(2, 8))
+        >>> fused.plan.counts()
+        {'linear-act': 1}
     """
     args, kwargs = _call(example_inputs)
     known = load_rules(rules)

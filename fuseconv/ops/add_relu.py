@@ -14,7 +14,7 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(a: Tensor, b: Tensor) -> Tensor:
-    """relu(a + b)."""
+    """relu(a + b); the shapes of a and b broadcast."""
     return torch.relu(a + b)
 
 

@@ -15,7 +15,10 @@ from fuseconv.ops.sampling import Draw
 def reference(
     x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, keep_sum: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Returns rms_norm(s) over the last dim and s = x + residual; for s an empty tensor unless `keep_sum`."""
+    """Returns rms_norm(s) over the last dim and s = x + residual; for s an empty tensor unless `keep_sum`.
+
+    x and residual [..., C], of one shape; weight [C].
+    """
     s = x + residual
     return functional.rms_norm(s, s.shape[-1:], weight, eps), s if keep_sum else s.new_empty((0,))
 

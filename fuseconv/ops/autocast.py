@@ -18,17 +18,17 @@ def current(device: str) -> torch.dtype | None:
 
 
 def lower(tensors: list[Tensor], device: str) -> torch.dtype | None:
-    """To autocast's dtype: what is dominated by a matrix product."""
+    """To autocast's dtype, unless one of them is f64: the op is dominated by a matrix product."""
     return None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.get_autocast_dtype(device)
 
 
 def single(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # a policy takes both
-    """To f32: norms and sums."""
+    """To f32, unless one of them is f64: the op is a norm or a sum."""
     return None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
 
 
 def widest(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # a policy takes both
-    """To the widest dtype among them: what is computed element by element."""
+    """To the widest dtype among them: the op is computed element by element."""
     dtype = tensors[0].dtype
     for tensor in tensors[1:]:
         dtype = torch.promote_types(dtype, tensor.dtype)

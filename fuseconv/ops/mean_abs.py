@@ -13,7 +13,10 @@ from fuseconv.ops.reduction import reduction_errors, reduction_samples, spread
 
 
 def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
-    """x.abs().mean(dim); over all dims if `dim` is empty. The dims' sizes become 1 if `keepdim`, else they go."""
+    """x.abs().mean(dim), x of any shape; over all dims if `dim` is empty.
+
+    The dims' sizes become 1 if `keepdim`, else they go.
+    """
     return x.abs().mean(dim, keepdim)
 
 

@@ -13,7 +13,7 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Returns a * b + c."""
+    """Returns a * b + c; the shapes of a, b and c broadcast."""
     return a * b + c
 
 

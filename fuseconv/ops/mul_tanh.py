@@ -14,7 +14,7 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(a: Tensor, b: Tensor) -> Tensor:
-    """tanh(a * b)."""
+    """tanh(a * b); the shapes of a and b broadcast."""
     return torch.tanh(a * b)
 
 

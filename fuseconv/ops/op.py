@@ -6,19 +6,24 @@ oracle of the tests, and the gradient where the op does not give a better one.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from fuseconv.ops.autocast import KEYS, Policy, autocast_kernel, widest
+from fuseconv.ops.description import describe, signature_of
 from fuseconv.ops.gradient import Gradient, autograd_kernel, by_reference
 
 NAMESPACE = "fuseconv"
 _LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 # What a Library registers goes when it does.
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,8 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Op:
-    """An op of the library; calling it calls the dispatcher.
+class Op(Generic[P, R]):
+    """An op of the library; calling it calls the dispatcher, and `help` of it describes the call.
 
     Attributes:
         name: its name in the `fuseconv` namespace.
@@ -50,7 +55,7 @@ class Op:
     """
 
     name: str
-    reference: Callable[..., Any]
+    reference: Callable[P, R]
     samples: Callable[[str, torch.dtype], list[Sample]]
     errors: Callable[[str], list[Sample]]
     gradient: Gradient | None = None
@@ -58,9 +63,18 @@ class Op:
     like: Callable[..., Any] | None = None
     decomposes: bool = False
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the op: `fuseconv.ops.<name>(...)`, with the arguments of its schema."""
-        return self.overload(*args, **kwargs)
+        result: R = self.overload(*args, **kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<op {NAMESPACE}.{self.name}>"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What `inspect.signature` gives for the op."""
+        return signature_of(self.reference)
 
     @property
     def overload(self) -> torch._ops.OpOverload:
@@ -76,9 +90,34 @@ class Op:
         for device, key in KEYS.items():
             _LIBRARY.impl(self.name, autocast_kernel(self.overload, self.autocast, device), key)
 
+    def refusals(self) -> list[str]:
+        """Returns what the op says, on a CPU, to each call that it must refuse."""
+        return [_refusal(self, sample) for sample in self.errors("cpu")]
+
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
         # A reference may return one of its arguments, or a view of one; an op returns new tensors.
-        results = (self.like or self.reference)(*args, **kwargs)
+        results: Any = (self.like or self.reference)(*args, **kwargs)
         if isinstance(results, Tensor):
             return torch.empty_like(results)
         return tuple(torch.empty_like(result) for result in results)
+
+
+def _refusal(op: Op[..., Any], sample: Sample) -> str:
+    try:
+        op(*sample.args, **sample.kwargs)
+    except RuntimeError as error:
+        return str(error).partition("\n")[0].removeprefix(f"{NAMESPACE}::{op.name}: ").rstrip(".")
+    raise AssertionError(f"{op.name} takes what it must refuse: {sample.name}")
+
+
+class _Doc:
+    """The docstring of `Op`, or, asked of an op, the text that describes it; made when it is asked for."""
+
+    def __init__(self, of_class: str) -> None:
+        self.of_class = of_class
+
+    def __get__(self, op: Op[..., Any] | None, owner: type) -> str:
+        return self.of_class if op is None else describe(op.name, op.reference, op.autocast, op.refusals())
+
+
+Op.__doc__ = _Doc(Op.__doc__ or "")  # type: ignore[assignment]  # a descriptor of a str

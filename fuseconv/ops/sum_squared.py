@@ -15,7 +15,10 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
-    """(x * x).sum(dim); over all dims if `dim` is empty. The dims' sizes become 1 if `keepdim`, else they go."""
+    """(x * x).sum(dim), x of any shape; over all dims if `dim` is empty.
+
+    The dims' sizes become 1 if `keepdim`, else they go.
+    """
     return (x * x).sum(dim, keepdim)
 
 

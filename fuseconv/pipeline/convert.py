@@ -73,6 +73,11 @@ def convert(
         ParityError: no artifact computes what the original computes; or a step of `plan` is wrong; or `strict` is set
             and a match or a target was left out. Nothing is written.
         FuseconvError: reading, capturing, matching, exporting or writing failed. Nothing is written.
+
+    Examples:
+        >>> done = fuseconv.convert("mlp.pt2", target=["export"])
+        >>> done.bundle.name, done.report.ok
+        ('mlp.fuseconv', True)
     """
     names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
     check_allowed(allow, known)

@@ -43,6 +43,11 @@ def verify(
         UsageError: `against` is not the model that the bundle was converted from, or inputs are given without it.
         RefusedError: the bundle is damaged.
         FuseconvError: the original cannot be read, or a target does not run on this machine.
+
+    Examples:
+        >>> report = fuseconv.verify("mlp.fuseconv")
+        >>> report.ok
+        True
     """
     PROCESS.start()
     folder = Path(bundle)

@@ -127,6 +127,11 @@ def load(
         UnsupportedError: the artifact was built for another device or processor, or for a newer version of torch or
             ONNX Runtime than the installed one.
         UpstreamError: no CUDA device is available, or the artifact failed to load (out of memory?).
+
+    Examples:
+        >>> model = fuseconv.load("mlp.fuseconv")
+        >>> model(torch.zeros(2, 8)).shape
+        torch.Size([2, 4])
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)

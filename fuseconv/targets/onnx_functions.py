@@ -47,12 +47,12 @@ class Call:
         attributes: the other arguments, by name.
     """
 
-    op: Op
+    op: Op[..., Any]
     tensors: tuple[tuple[torch.dtype, tuple[int, ...]] | None, ...]
     attributes: tuple[tuple[str, Any], ...]
 
     @staticmethod
-    def of(node: Node, op: Op) -> Call:
+    def of(node: Node, op: Op[..., Any]) -> Call:
         """Reads a node of a graph."""
         given = arguments_of(op, node.args, node.kwargs)
         numbers: dict[Any, int] = {}
@@ -96,19 +96,19 @@ class Call:
         return (results,) if isinstance(results, torch.Tensor) else tuple(results)
 
 
-def arguments_of(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(op: Op[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns all arguments of a call by name, those that it omits with their defaults."""
     schema = op.overload._schema.arguments
     defaults = {argument.name: argument.default_value for argument in schema}
     return {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
 
 
-def tensor_names(op: Op) -> list[str]:
+def tensor_names(op: Op[..., Any]) -> list[str]:
     """Returns the names of the arguments that are tensors, in order: the inputs of the op's node."""
     return [argument.name for argument in op.overload._schema.arguments if str(argument.type) not in _ATTRIBUTES]
 
 
-def op_type(op: Op) -> str:
+def op_type(op: Op[..., Any]) -> str:
     """Returns the ONNX name of an op: linear_act is LinearAct."""
     return op.name.title().replace("_", "")
 
@@ -118,7 +118,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
     return {op.overload: _translation(op) for op in OPS}
 
 
-def _translation(op: Op) -> Callable[..., Any]:
+def _translation(op: Op[..., Any]) -> Callable[..., Any]:
     names = tensor_names(op)
     opset = onnxscript.values.Opset(DOMAIN, VERSION)
     emit = onnxscript.values.Op(opset, op_type(op), _schema(op))
@@ -150,7 +150,7 @@ def _translation(op: Op) -> Callable[..., Any]:
     return translate
 
 
-def attributes_of(op: Op, given: Mapping[str, Any]) -> dict[str, Any]:
+def attributes_of(op: Op[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the attributes of a node that calls `op` with these arguments."""
     write: Mapping[str, Callable[[Any], Any]] = {
         "float": lambda value: ir.tensor(float(value), dtype=ir.DataType.DOUBLE),
@@ -163,7 +163,7 @@ def attributes_of(op: Op, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _schema(op: Op) -> OpSchema:
+def _schema(op: Op[..., Any]) -> OpSchema:
     schema = op.overload._schema
     names = tensor_names(op)
     optional = {True: OpSchema.FormalParameterOption.Optional, False: OpSchema.FormalParameterOption.Single}
