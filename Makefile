@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 CONSTRAINTS = constraints.txt
 # EXTRA=gpu is ONNX Runtime's build for CUDA; the two cannot be installed side by side.
 EXTRA = cpu
-PIP := $(BIN)/pip install --quiet -c $(CONSTRAINTS)
+# Bytecode is made when a module is first imported: of torch, transformers and sympy alone it takes 36 s to compile all.
+PIP := $(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS)
 SOURCES := $(shell find csrc -type f 2>/dev/null)
 
 # Whether the CUDA libraries are compiled, which takes most of a build: `make build CUDA=ON` compiles them where nvcc is, also
@@ -78,7 +79,7 @@ $(VENV)/made: $(CONSTRAINTS) pyproject.toml
 
 # One file per setting, of which only the last built exists: a build is made again when the setting changes.
 $(VENV)/built-cuda-$(WITH_CUDA): $(VENV)/made CMakeLists.txt $(SOURCES)
-	@echo "$(VENV): the op library, $(if $(filter ON,$(WITH_CUDA)),with CUDA where nvcc is: some minutes,for CPUs: under a minute) on two cores"
+	@echo "$(VENV): the op library, $(if $(filter ON,$(WITH_CUDA)),with CUDA where nvcc is: some minutes,for CPUs: one or two minutes) on two cores"
 	if [ $(WITH_CUDA) = ON ] && command -v nvcc > /dev/null; then $(PIP) --no-deps nvidia-cublas; fi  # for its cublasLt.h
 	rm -f $(filter-out $@,$(wildcard $(VENV)/built-cuda-*))
 	$(PIP) --no-build-isolation $(DEFINED) -e '.[$(EXTRA),huggingface,test,lint,bench,wheel,docs]'
