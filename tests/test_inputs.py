@@ -111,10 +111,10 @@ def test_from_file_refuses_damage(tmp_path, content, error):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ([1, torch.ones(2, 4)], "holds a list, and at 0 there is an int"),
-        ((torch.ones(2, dtype=torch.int64), None), "holds a tuple, and at 1 there is None"),
-        ([[torch.ones(2, dtype=torch.int64), torch.ones(2, 4)]], "holds a list, and at 0 there is a list"),
-        ({"ids": torch.ones(2, dtype=torch.int64), "x": [1.0]}, "holds a dict, and at 'x' there is a list"),
+        ([1, torch.ones(2, 4)], "holds a list whose item 0 is an int"),
+        ((torch.ones(2, dtype=torch.int64), None), "holds a tuple whose item 1 is None"),
+        ([[torch.ones(2, dtype=torch.int64), torch.ones(2, 4)]], "holds a list whose item 0 is a list"),
+        ({"ids": torch.ones(2, dtype=torch.int64), "x": [1.0]}, "holds a dict whose item 'x' is a list"),
         ("ids", "holds a str"),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_sequence_has_a_tensor_for_each_input_in_order(tmp_path):
     torch.save(list(TENSORS.values()), tmp_path / "a.pt")
     assert list(from_file(tmp_path / "a.pt", CONTRACT)) == ["ids", "x"]
     torch.save((TENSORS["x"],), tmp_path / "a.pt")
-    with pytest.raises(UsageError, match="holds a tuple of 1 tensor, the model takes 2 inputs") as caught:
+    with pytest.raises(UsageError, match="holds a tuple of 1 tensor, but the model takes 2 inputs") as caught:
         from_file(tmp_path / "a.pt", CONTRACT)
     assert caught.value.fix.endswith("in this order: ids, x")
 
@@ -140,7 +140,7 @@ def test_from_file_refuses_an_array_whose_header_is_no_literal(tmp_path, header)
     path = tmp_path / "inputs.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    with pytest.raises(RefusedError, match="not plain tensors"):
+    with pytest.raises(RefusedError, match="does not hold plain tensors"):
         from_file(path, CONTRACT)
 
 

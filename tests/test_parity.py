@@ -98,7 +98,7 @@ def test_inputs_of_one_s_own_need_the_original(bundle: Path, original: Program) 
     report = verify(bundle, against=original, inputs=inputs)
     assert report.ok
     assert {row.case for row in report.rows} == {"given"}
-    with pytest.raises(UsageError, match="only the original"):
+    with pytest.raises(UsageError, match="need the original model"):
         verify(bundle, inputs=inputs)
 
 

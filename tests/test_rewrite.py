@@ -145,7 +145,7 @@ EDITS = {
     "another op": ({"ops": ("aten.linear.default", "aten.gelu.default")}, "relu to call aten.gelu.default"),
     "an op too few": ({"ops": ("aten.linear.default",)}, "1 ops for 2 nodes"),
     "no nodes": ({"nodes": (), "ops": ()}, "0 ops for 0 nodes"),
-    "a stranger": ({"bindings": {**BOUND, "x": {"node": "x"}}}, "x to be read by the matched nodes"),
+    "a stranger": ({"bindings": {**BOUND, "x": {"node": "x"}}}, "x to be an operand of the matched nodes"),
     "a binding of no kind": ({"bindings": {**BOUND, "x": {"nodes": "x"}}}, "a binding as"),
     "a binding left out": ({"bindings": {}}, "not bound"),
     "a result left out": ({"results": {}}, "replaces nothing"),
@@ -157,11 +157,14 @@ EDITS = {
     "no such op": ({"replace": ("y = aten.nothing.default(x)",)}, "aten.nothing.default"),
     "no line": ({"replace": ("y",)}, "the line is not a single assignment"),
     "no such function": ({"replace": ("y = aten.gelu.default(x, approximate=hello(x))",)}, "hello"),
-    "arguments that do not fit": ({"replace": ("y = aten.mm.default(x, w)",)}, "arguments that aten.mm.default takes"),
+    "arguments that do not fit": (
+        {"replace": ("y = aten.mm.default(x, w)",)},
+        "arguments that aten.mm.default accepts",
+    ),
     "another shape": ({"replace": ("y = aten.relu.default(x)",)}, "a replacement with the shape"),
     "an intermediate that others read": (
         {"nodes": ("add_1",), "ops": ("aten.linear.default",), "results": {}, "replace": ()},
-        "read",
+        "no user outside the match",
     ),
 }
 

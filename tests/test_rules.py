@@ -73,7 +73,7 @@ HIT = ["a: f64[n, 4]", "b: f64[n, 4]", "s = aten.add.Tensor(a, b)", "y = aten.re
         ("y = fuseconv.add_relu.default(a, a)", "differs"),  # an operand is swapped
         ("y = aten.to.dtype(a, f32)", "dtype"),
         ("y = aten.t.default(a)", "shape"),
-        ("y = aten.expand.default(a, [2, 2])", "that aten.expand.default takes"),
+        ("y = aten.expand.default(a, [2, 2])", "that aten.expand.default accepts"),
         ("y = aten.mm.default(a, b)", "mm"),
     ],
 )
