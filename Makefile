@@ -71,7 +71,7 @@ $(VENV)/made: $(CONSTRAINTS) pyproject.toml
 
 # One file per setting, of which only the last built exists: a build is made again when the setting changes.
 $(VENV)/built-cuda-$(WITH_CUDA): $(VENV)/made CMakeLists.txt $(SOURCES)
-	@echo "$(VENV): the op library, $(if $(filter ON,$(WITH_CUDA)),with CUDA where nvcc is: some minutes,for CPUs: under a minute) on two cores"
+	@echo "$(VENV): the op library, $(if $(filter ON,$(WITH_CUDA)),with CUDA where nvcc is: some minutes,for CPUs: one or two minutes) on two cores"
 	if [ $(WITH_CUDA) = ON ] && command -v nvcc > /dev/null; then $(PIP) --no-deps nvidia-cublas; fi  # for its cublasLt.h
 	rm -f $(filter-out $@,$(wildcard $(VENV)/built-cuda-*))
 	$(PIP) --no-build-isolation $(DEFINED) -e '.[$(EXTRA),huggingface,test,lint,bench,wheel]'
