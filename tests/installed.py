@@ -42,7 +42,7 @@ assert sys.argv[1] in fuseconv.__file__, fuseconv.__file__
 model, original = fuseconv.load("gate.fuseconv"), torch.export.load("gate.pt2").module()
 for rows in (1, 5, 16):
     x = torch.randn(rows, 8)
-    (y,) = model(x)
+    y = model(x)
     torch.testing.assert_close(y, original(x))
 print("fuseconv", fuseconv.__version__, "with torch", torch.__version__, "on Python", sys.version.split()[0])
 """
