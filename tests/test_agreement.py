@@ -151,7 +151,7 @@ class Writes(nn.Module):
 
 
 def test_a_model_that_writes_to_itself_at_some_sizes_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="changes seen when it is called"):
+    with pytest.raises(UnsupportedError, match="mutates seen when it is called"):
         capture(subject_of(Writes(), "x=f32[n:1..16,8]"))
 
 

@@ -259,10 +259,10 @@ LEFT_ALONE = {
     "heads mixed before": (by(lambda m, s, q: torch.einsum("bhij,hg->bgij", s, m.mix)), "aten.einsum.default"),
     "heads mixed after": (
         lambda m, q, k, v: torch.einsum("bhij,hg->bgij", (q @ k.mT).softmax(-1), m.mix) @ v,
-        "read by aten.einsum.default",
+        "used by aten.einsum.default",
     ),
     "weights returned": (returned, "aten.sum.default"),
-    "hidden by little": (by(lambda m, s, q: s.masked_fill(future(q), -5.0)), "a fill of -10000 or less"),
+    "hidden by little": (by(lambda m, s, q: s.masked_fill(future(q), -5.0)), "a fill value of -10000 or less"),
     "a factor of keys": (by(lambda m, s, q: s * (distance(q) + 1)), "a factor that is the same for all keys"),
     "a factor that is a size": (by(lambda m, s, q: s * q.shape[2]), "found aten.mul"),
     "a softmax of all pairs": (

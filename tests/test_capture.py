@@ -350,7 +350,7 @@ def test_archives_of_other_libraries_containers(tmp_path):
 def test_an_archive_exported_in_training_mode_is_refused(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
     torch.export.save(torch.export.export(model, (torch.ones(3, 4),)), tmp_path / "model.pt2")
-    with pytest.raises(UnsupportedError, match=r"aten.dropout.default draws random numbers"):
+    with pytest.raises(UnsupportedError, match=r"aten.dropout.default generates random numbers"):
         capture(read(tmp_path / "model.pt2"))
 
 

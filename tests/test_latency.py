@@ -95,7 +95,11 @@ FAILURES = {
         "already fixes the sizes",
     ),
     "no rounds": (["{}/wide.fuseconv", "--rounds", "0"], "usage", "0 is not in the range"),
-    "another model": (["{}/wide.fuseconv", "--against", "{}/other.pt2", "--rounds", "1"], "usage", "is not what"),
+    "another model": (
+        ["{}/wide.fuseconv", "--against", "{}/other.pt2", "--rounds", "1"],
+        "usage",
+        "is not the model that the bundle was converted from",
+    ),
 }
 
 

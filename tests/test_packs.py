@@ -51,7 +51,7 @@ def test_code_runs_only_where_it_is_trusted(pack, model, tmp_path):
         lambda: match(model, rules=pack, options=Options(trust=frozenset({"native"}))),
         lambda: check_rules(pack),
     ):
-        with pytest.raises(RefusedError, match=r"ops\.py would run") as caught:
+        with pytest.raises(RefusedError, match=r"ops\.py would have to run") as caught:
             run()
         assert "--trust code" in caught.value.fix
     assert not (tmp_path / "out").exists()
@@ -83,7 +83,7 @@ def test_a_library_is_loaded_once_whatever_its_path(pack, tmp_path):
     (tmp_path / "other").mkdir()
     other = Path(shutil.copy(library, tmp_path / "other"))
     other.write_bytes(other.read_bytes() + b"x")
-    with pytest.raises(UnsupportedError, match=r"another libblend\.so is loaded"):
+    with pytest.raises(UnsupportedError, match=r"another libblend\.so is already loaded"):
         packs.load_library(other)
 
 

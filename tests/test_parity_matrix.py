@@ -154,7 +154,7 @@ def test_what_was_made_elsewhere_is_not_here_in_both_runtimes(bundle_copy: Path,
     by_torch = ("torchscript", "export", "aoti")
     assert statuses(matrix) == {cell: "unavailable" if cell[0] in by_torch else s for cell, s in ON_CPU.items()}
     for runtime in RUNTIMES:
-        assert "torch 99.1.0, this is 2." in reason(matrix, "aoti", runtime)
+        assert "torch 99.1.0, but this is 2." in reason(matrix, "aoti", runtime)
 
 
 def test_nothing_that_runs_is_no_proof(bundle_copy: Path, program: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,7 +139,7 @@ def test_a_call_over_the_edge_is_an_error_and_never_a_number(name: str, target: 
 def test_other_inputs_are_a_usage_error_of_a_file_and_of_a_call(
     given: Mapping[str, Tensor], run_in_cpp: Callable[..., tuple[int, str, Path]], bundle: Path
 ) -> None:
-    with pytest.raises(Exception, match=r"the model takes 3 inputs \(x, skip, keep\), the call gives") as caught:
+    with pytest.raises(Exception, match=r"the model takes 3 inputs \(x, skip, keep\), but the call passes") as caught:
         load(bundle, "torchscript")(**given)
     status, said, _ = run_in_cpp(bundle, given, "--target", "torchscript")
     assert (status, said) == (caught.value.exit_status, f"error: {caught.value}\n")

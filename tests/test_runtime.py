@@ -238,7 +238,7 @@ def test_a_damaged_bundle_is_not_loaded(bundle_copy: Path) -> None:
 
 
 def test_another_device_is_refused(bundle: Path) -> None:
-    with pytest.raises(UnsupportedError, match="the bundle is for cpu, not for cuda:0"):
+    with pytest.raises(UnsupportedError, match="the bundle is for cpu, not cuda:0"):
         load(bundle, device="cuda:0")
     assert load(bundle, "torchscript", device="cpu").device == "cpu"
 

@@ -217,7 +217,7 @@ FACTORIES = [
     ("nothing_at_all:Perceptron", UsageError, "ModuleNotFoundError"),
     ("saved_models.py:Nothing", UsageError, "AttributeError"),
     ("saved_models.py:broken", UsageError, "no weights here"),
-    ("saved_models.py:not_a_module", UsageError, "gives a int"),
+    ("saved_models.py:not_a_module", UsageError, "returned an object of type int"),
     (None, UsageError, "--model"),
     ("saved_models.py:Convolution", RefusedError, "missing: stem.weight"),
     ("saved_models.py:Tied", RefusedError, "not in the model: first.weight"),
@@ -240,7 +240,7 @@ def test_shapes_must_agree(tmp_path):
     state = made(Perceptron).state_dict()
     state["first.weight"] = torch.zeros(8, 5)
     torch.save(state, tmp_path / "model.pt")
-    with pytest.raises(RefusedError, match=r"first.weight is \[8, 5\], the model has \[8, 4\]"):
+    with pytest.raises(RefusedError, match=r"first.weight is \[8, 5\], but the model has \[8, 4\]"):
         read(tmp_path / "model.pt", options=options_for(Perceptron, "state dict"))
 
 

@@ -120,7 +120,9 @@ def build(model: str) -> torch.nn.Module:
             fix="name a class or function that takes no arguments and returns a torch.nn.Module",
         ) from error
     if not isinstance(module, torch.nn.Module):
-        raise UsageError(f"{name} returned a {type(module).__name__}", where=where, fix="return a torch.nn.Module")
+        raise UsageError(
+            f"{name} returned an object of type {type(module).__name__}", where=where, fix="return a torch.nn.Module"
+        )
     return module
 
 
