@@ -11,6 +11,7 @@ import zipfile
 import pytest
 import torch
 from saved_models import (
+    SAVERS,
     Payload,
     Perceptron,
     edit_program,
@@ -245,4 +246,15 @@ def test_a_flipped_bit_in_the_weights_is_refused(saved, tmp_path, form):
     data[data.index(weight)] ^= 1
     path.write_bytes(data)
     with pytest.raises(RefusedError, match="checksum"):
+        read(path, options=options_for(Perceptron, form))
+
+
+@pytest.mark.parametrize("form", ["traced", "scripted"])
+@pytest.mark.parametrize("left", [0, 8, 31])
+def test_a_tensor_with_less_data_than_it_declares_is_refused(form, left, tmp_path):
+    """torch.jit.load takes it, and the first that looks at the tensor reads past its end."""
+    path = tmp_path / "model.pt"
+    SAVERS[form](made(Perceptron), path)
+    edit_zip(path, lambda members: members.update({"data/1": members["data/1"][:left]}))
+    with pytest.raises(UpstreamError, match=f"record data/1 has {left} bytes, and its tensor needs 32"):
         read(path, options=options_for(Perceptron, form))

@@ -11,6 +11,11 @@ from pathlib import Path
 from fuseconv.errors import UpstreamError
 from fuseconv.untrusted.confinement import die_with_parent
 
+SHORT = 65
+"""The exit status of the process for an archive with less data than it declares."""
+
+FIX = "copy the file again, or save it again with torch.jit.save"
+
 SECONDS, BYTES_PER_SECOND = 90, 20 << 20
 """How long reading may take: to import torch, and as long as a slow disk needs for the file."""
 
@@ -19,7 +24,8 @@ def require_loads(path: Path) -> None:
     """Makes sure that torch reads an archive without crashing; that it raises is no matter here.
 
     Raises:
-        UpstreamError: reading it ends the process, or takes far longer than it should.
+        UpstreamError: reading it ends the process, or takes far longer than it should, or would go past the end of
+            what the archive has.
     """
     seconds = SECONDS + path.stat().st_size // BYTES_PER_SECOND
     root = str(Path(__file__).resolve().parents[2])
@@ -36,23 +42,34 @@ def require_loads(path: Path) -> None:
     except subprocess.TimeoutExpired:
         happened = f"takes longer than {seconds} s"
     else:
+        if done.returncode == SHORT:
+            raise UpstreamError(f"the archive is damaged: {done.stderr.decode().strip()}", where=str(path), fix=FIX)
         if done.returncode >= 0:
             return
         happened = f"crashes ({signal.Signals(-done.returncode).name})"
     raise UpstreamError(
         f"torch {happened} when it reads the archive, which is probably damaged",
         where=str(path),
-        fix="copy the file again, or save it again with torch.jit.save",
+        fix=FIX,
     )
 
 
 def _main() -> None:
     import torch
 
+    from fuseconv.sources.records import short_record
+
     die_with_parent()
     script = torch.jit.load(sys.argv[1], map_location="cpu")  # type: ignore[no-untyped-call]
     str(script.graph)
     str(script.forward.schema)
+    try:
+        short = short_record(Path(sys.argv[1]))
+    except Exception as error:  # noqa: BLE001 - torch has read it, and what is not understood here is not vouched for
+        short = f"its tensors cannot be listed: {type(error).__name__}: {error}"
+    if short:
+        print(short, file=sys.stderr)
+        raise SystemExit(SHORT)
 
 
 if __name__ == "__main__":

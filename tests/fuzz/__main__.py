@@ -17,7 +17,7 @@ from .watch import ROOT, Part, rows, watch
 SHARES = {"models": 0.6, "rules": 0.25, "files": 0.15}
 """Of the time, by part."""
 
-LIMITS = {"models": 180.0, "rules": 120.0, "files": 20.0}
+LIMITS = {"models": 180.0, "rules": 120.0, "files": 60.0}
 """Seconds after which one case counts as hung; of a model, what minimises it included."""
 
 

@@ -184,11 +184,18 @@ GROUPS: Mapping[str, Callable[[Path], list[Seed]]] = {
 """What is read, by name, to what makes the seeds."""
 
 
+LARGEST = 1 << 26
+"""The largest file, in bytes, that is hashed anew."""
+
+
 def reseal(place: Path) -> None:
     """Hashes the files of a damaged bundle anew, as one would who means harm."""
     import hashlib
 
     manifest = place / MANIFEST
+    paths = [path for path in sorted(place.rglob("*")) if path.is_file() and not path.is_symlink()]
+    if manifest not in paths or any(path.stat().st_size > LARGEST for path in paths):
+        return  # a device, a folder, or a file of many empty gigabytes
     try:
         value = json.loads(manifest.read_bytes())
         value["files"] = {
@@ -196,11 +203,11 @@ def reseal(place: Path) -> None:
                 "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
                 "size": path.stat().st_size,
             }
-            for path in sorted(place.rglob("*"))
-            if path.is_file() and not path.is_symlink() and path != manifest
+            for path in paths
+            if path != manifest
         }
         value.pop("manifest_sha256", None)
         value["manifest_sha256"] = hashlib.sha256(_spell(value)).hexdigest()
         manifest.write_bytes(_spell(value))
-    except (ValueError, TypeError, OSError, AttributeError):
+    except (ValueError, TypeError, OSError, AttributeError, RecursionError):
         return  # it is no longer a manifest
