@@ -134,6 +134,7 @@ def _export(
     from fuseconv.targets.onnx_numbers import keep_factors, numbers_of, write_exactly
     from fuseconv.targets.onnx_pools import conv3d, keep_pads
     from fuseconv.targets.onnx_spellings import respelled
+    from fuseconv.targets.onnx_squeeze import squeeze, squeeze_dim, squeeze_dims
 
     try:
         with _exporting():
@@ -153,6 +154,9 @@ def _export(
                     torch.ops.aten.group_norm.default: group_norm,
                     torch.ops.aten.instance_norm.default: instance_norm,
                     torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+                    torch.ops.aten.squeeze.default: squeeze,
+                    torch.ops.aten.squeeze.dim: squeeze_dim,
+                    torch.ops.aten.squeeze.dims: squeeze_dims,
                 },
                 verbose=False,
                 optimize=False,

@@ -14,21 +14,6 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
-def squeeze(x: Tensor) -> Tensor:
-    """Axes of size 1 by name: ONNX's own choice is made anew in each call, of a batch of 1 for one."""
-    return _without(x, range(x.dim()))
-
-
-def squeeze_dim(x: Tensor, dim: int) -> Tensor:
-    """An axis of another size stays; ONNX refuses it."""
-    return _without(x, [dim] if x.dim() else [])
-
-
-def squeeze_dims(x: Tensor, dim: Sequence[int]) -> Tensor:
-    """Axes of another size stay; ONNX refuses them."""
-    return _without(x, dim if x.dim() else [])
-
-
 def _without(x: Tensor, axes: Sequence[int]) -> Tensor:
     gone = {axis % x.dim() for axis in axes if isinstance(x.shape[axis], int) and x.shape[axis] == 1}
     return x.reshape([size for axis, size in enumerate(x.shape) if axis not in gone]) if gone else x.clone()
@@ -65,9 +50,6 @@ def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[Any]) -> Any:
 
 
 SPELLINGS: Mapping[Any, Callable[..., Any]] = {
-    aten.squeeze.default: squeeze,
-    aten.squeeze.dim: squeeze_dim,
-    aten.squeeze.dims: squeeze_dims,
     aten.avg_pool2d.default: avg_pool2d,
     aten.adaptive_avg_pool3d.default: adaptive_avg_pool3d,
 }
