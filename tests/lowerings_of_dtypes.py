@@ -6,6 +6,8 @@ import torch
 from lowering_table import Functions, Table, weight
 from torch.nn import functional as F
 
+_WEIGHTS = weight(4, 8).double(), weight(3, 6).double()
+
 DOUBLES = Table(
     ("x=f64[b:0..8,6,8]",),
     {
@@ -32,6 +34,14 @@ DOUBLES = Table(
             (x @ x.mT) * 0.3,
             (x / 0.3) @ (x.mT * 0.7),
             torch.baddbmm(x[..., :6], x, x.mT, beta=0.1, alpha=0.3),
+            F.linear(x * 0.3, _WEIGHTS[0]) * 0.7,
+            _WEIGHTS[1] @ (x * 0.3),
+            (x.unsqueeze(0) * 0.3) @ x.mT,
+        ),
+        "einsum": lambda x: (
+            torch.einsum("bhd,bjd->bjh", x, x),
+            torch.einsum("bhd,bjd->bhj", x, x),
+            torch.einsum("bhd,kd->bkh", x, _WEIGHTS[0]),
         ),
         "attention": lambda x: (F.scaled_dot_product_attention(x, x, x), torch.softmax((x @ x.mT) * 0.1, -1) @ x),
         "padding": lambda x: F.pad(x, (1, 1), value=0.1),

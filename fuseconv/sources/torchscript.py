@@ -29,7 +29,7 @@ def load(path: Path, options: Options) -> Loaded:
     require_loads(path)
     try:
         script = torch.jit.load(path, map_location=options.device).eval()  # type: ignore[no-untyped-call]
-    except (RuntimeError, ValueError) as error:  # a UnicodeDecodeError where it cannot put its own error into words
+    except (RuntimeError, ValueError, TypeError, LookupError) as error:  # whatever its C++ met in a damaged archive
         raise UpstreamError(
             f"torch cannot read the archive: {error}", where=str(path), fix="save it again with torch.jit.save"
         ) from error

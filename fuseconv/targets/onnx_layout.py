@@ -1,4 +1,4 @@
-"""Pools and axes in plain PyTorch, where the ONNX exporter's translation is wrong or missing.
+"""Pools and products in plain PyTorch, where the ONNX exporter's translation is wrong or missing.
 
 Each function has the op's signature; one that returns NotImplemented leaves the op as it is.
 """
@@ -49,7 +49,16 @@ def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[Any]) -> Any:
     return x
 
 
+def einsum(equation: str, tensors: Sequence[Tensor], path: Sequence[int] | None = None) -> Any:
+    """By permutations and products, as PyTorch computes it.
+
+    ONNX Runtime's Einsum ends the process (SIGFPE) where some axes have the size 0, and has no bfloat16.
+    """
+    return aten.einsum.default._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, equation, tensors, path=path)
+
+
 SPELLINGS: Mapping[Any, Callable[..., Any]] = {
     aten.avg_pool2d.default: avg_pool2d,
     aten.adaptive_avg_pool3d.default: adaptive_avg_pool3d,
+    aten.einsum.default: einsum,
 }
