@@ -75,21 +75,31 @@ def keep_factors(model: ir.Model) -> None:
     """
     for node in list(model.graph.all_nodes()):
         operands = [value for value in node.inputs if value is not None]
-        if node.op_type != "MatMul" or (equation := _equation(operands)) is None:
+        if node.op_type != "MatMul" or not all(_is_matrix(value) for value in operands):
             continue
         made = (value.producer() for value in operands)
         read = (use.node for use in node.outputs[0].uses())
         if any(_scales(one) for one in (*made, *read) if one is not None):
             node.op_type = "Einsum"
-            node.attributes["equation"] = ir.AttrString("equation", equation)
+            node.attributes["equation"] = ir.AttrString("equation", PRODUCT)
+            _give_equal_ranks(node)
 
 
-def _equation(operands: list[ir.Value]) -> str | None:
-    """Returns a product of float64 matrices as an Einsum; none where there is none: the axes of `...` are as many."""
-    if any(value.dtype != ir.DataType.DOUBLE or value.shape is None or len(value.shape) < 2 for value in operands):
-        return None
-    left, right = (len(value.shape) for value in operands if value.shape is not None)
-    return PRODUCT if left == right else "...ij,jk->...ik" if right == 2 else "ij,...jk->...ik" if left == 2 else None
+def _is_matrix(value: ir.Value) -> bool:
+    return value.dtype == ir.DataType.DOUBLE and value.shape is not None and len(value.shape) >= 2
+
+
+def _give_equal_ranks(node: ir.Node) -> None:
+    """Puts axes of 1 before those of the operand that has fewer: an Einsum's `...` stands for as many in each."""
+    ranks = [len(value.shape) for value in node.inputs if value is not None and value.shape is not None]
+    for at, value in enumerate(node.inputs):
+        missing = max(ranks) - ranks[at]
+        if missing:
+            axes = ir.node("Constant", [], attributes={"value_ints": list(range(missing))})
+            more = ir.node("Unsqueeze", [value, axes.outputs[0]])
+            assert node.graph is not None
+            node.graph.insert_before(node, [axes, more])
+            node.replace_input_with(at, more.outputs[0])
 
 
 def _scales(node: ir.Node) -> bool:
