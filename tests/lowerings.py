@@ -138,6 +138,7 @@ SHAPES = Table(
         "squeeze": lambda x: (x[0].squeeze(), x.squeeze(1), x.squeeze((1, 2)), x[:, :1].squeeze(1), x[:, :1].squeeze((1, 2)), x[0, :1].squeeze()),
         "squeeze of a size that may be 1": lambda x: (x.squeeze(0), x[:, :1].squeeze((0, 1)), x[:, :1].squeeze(), x.squeeze((-3, 1)) + 1),
         "squeeze of sizes that are not 1": lambda x: (x.squeeze(1), x.squeeze(2), x.unsqueeze(1).squeeze(3)),
+        "implicit expand": lambda x: torch.ops.aten.expand.default(x.unsqueeze(1), [-1, 3, -1, -1], implicit=True).reshape(-1, 18, 8),
         "unsqueeze": lambda x: (x.unsqueeze(0), x.unsqueeze(-1), x[:, None, :, None]),
         "view": lambda x: (x.view(-1, 8), x.view(x.shape[0], -1), x.reshape(-1), x.view(x.shape[0], 2, 3, -1), x.view_as(x), x.flatten(), x.ravel()),
         "flatten": lambda x: (x.flatten(1), x.flatten(0, 1), x.sum().flatten(), x.unflatten(1, (2, 3)), x.unflatten(-1, (-1, 2))),

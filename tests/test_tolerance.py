@@ -165,6 +165,15 @@ def test_where_the_original_itself_overflows_at_the_ends_of_the_range_nothing_is
     assert not compare(*tensors).ok
 
 
+@pytest.mark.parametrize(
+    ("actual", "truth", "ok"),
+    [(INF, INF, True), (NAN, INF, True), (-INF, INF, False), (1.0, INF, False), (INF, NAN, False), (-INF, -INF, True)],
+)
+def test_where_the_original_alone_is_nan_infinity_is_right(actual: float, truth: float, ok: bool) -> None:
+    tensors = [torch.tensor([1.0, one], dtype=torch.float32) for one in (actual, NAN)]
+    assert compare(*tensors, torch.tensor([1.0, truth], dtype=torch.float64)).ok is ok
+
+
 def test_the_original_s_own_overflow_is_no_error_of_the_artifact() -> None:
     original = torch.tensor([INF, 1.0], dtype=torch.float16)
     assert compare(original, original, torch.tensor([70000.0, 1.0], dtype=torch.float64)).ok

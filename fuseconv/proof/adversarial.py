@@ -20,8 +20,8 @@ from fuseconv.graph.all_sizes import key_of
 from fuseconv.matching.graph import map_nodes, op_name
 from fuseconv.proof.edges import Edges
 from fuseconv.proof.ledger import Excerpt, Ledger
-from fuseconv.proof.operands import Values, differing, draw_operands, takes
-from fuseconv.rulebook.rule import Rule
+from fuseconv.proof.operands import ANY, Values, differing, draw_operands, takes
+from fuseconv.rulebook.rule import Domain, Rule
 
 Sizes = Literal["unlike", "equal", "one", "longest"]
 
@@ -87,7 +87,7 @@ def hard(ledger: Ledger, excerpt: Excerpt, rule: Rule, edges: Edges) -> Collecti
 
 
 def draw(
-    ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard, edges: Edges, largest: float | None = None
+    ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard, edges: Edges, domain: Domain = ANY
 ) -> list[Any] | None:
     """Draws the operands of an excerpt; None where one of those to be drawn is no tensor.
 
@@ -97,7 +97,7 @@ def draw(
         captured: the operands' values on the example inputs, which those keep that depend on no input.
         how: how to draw.
         edges: what the excerpt tells of the values to try it on.
-        largest: the largest magnitude of a float; None for any.
+        domain: the floats that may be drawn.
     """
     fakes = _varying(ledger, excerpt)
     if not all(isinstance(fake, torch.Tensor) and not _unbacked(fake) for fake in fakes.values()):
@@ -107,7 +107,7 @@ def draw(
     shapes = [one.shape for one in (*fakes.values(), *inner) if isinstance(one, torch.Tensor) and not _unbacked(one)]
     if how.sizes == "longest" and not (sizes := _longest(sizes, shapes, ledger.workspace.ranges)):
         return None
-    drawn = partial(_drawn, sizes=sizes, values=how.values, edges=edges, largest=largest)
+    drawn = partial(_drawn, sizes=sizes, values=how.values, edges=edges, domain=domain)
     return [
         drawn(node, fakes[node], seed=seed, device=value.device) if node in fakes else value
         for seed, (node, value) in enumerate(zip(excerpt.operands, captured, strict=True))
@@ -129,7 +129,7 @@ def _drawn(
     sizes: Mapping[Any, int],
     values: Values,
     edges: Edges,
-    largest: float | None,
+    domain: Domain,
     seed: int,
     device: torch.device,
 ) -> torch.Tensor:
@@ -137,7 +137,7 @@ def _drawn(
     shape = [_number(size, sizes) for size in fake.shape]
     order = sorted(range(fake.dim()), key=lambda axis: -_number(fake.stride()[axis], sizes))
     spec = TensorSpec(node.name, SHORT_DTYPES[str(fake.dtype)], tuple(shape[axis] for axis in order))
-    (tensor,) = draw_operands([spec], 0, values, seed, device, edges, largest).tensors
+    (tensor,) = draw_operands([spec], 0, values, seed, device, edges, domain).tensors
     return tensor.permute([order.index(axis) for axis in range(fake.dim())])
 
 

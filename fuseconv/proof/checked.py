@@ -126,7 +126,7 @@ class _Trial:
         rule, judge = self._rules[excerpt.step.rule], JUDGES[excerpt.step.draws]
         edges = edges_of((excerpt.before, excerpt.after), captured)
         for how in hard(ledger, excerpt, rule, edges):
-            if operands := draw(ledger, excerpt, captured, how, edges, rule.largest):
+            if operands := draw(ledger, excerpt, captured, how, edges, rule.domain):
                 ordinary, overflowing = how.values in ORDINARY, how.values in OVERFLOWING
                 found = judge(
                     excerpt.before,

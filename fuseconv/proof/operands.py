@@ -14,7 +14,7 @@ from fuseconv.contract.inputs import torch_dtype
 from fuseconv.contract.spec import TensorSpec
 from fuseconv.contract.values import LARGE
 from fuseconv.proof.edges import NEAR, NOTHING, Edges, integer_edges, near_edges
-from fuseconv.rulebook.rule import Rule
+from fuseconv.rulebook.rule import Domain, Rule
 
 Values = Literal[
     "random",
@@ -57,6 +57,10 @@ _RANGE = 9
 """Integers are drawn below it: large enough to differ, small enough to index the sizes of examples."""
 
 
+ANY = Domain()
+"""Every floating value."""
+
+
 @dataclass(frozen=True)
 class Operands:
     """One tensor for each operand, and the words for how they were drawn."""
@@ -72,7 +76,7 @@ def draw_operands(
     seed: int,
     device: torch.device | str = "cpu",
     edges: Edges = NOTHING,
-    largest: float | None = None,
+    domain: Domain = ANY,
     long: tuple[str, int] | None = None,
 ) -> Operands:
     """Draws a tensor for each operand.
@@ -92,7 +96,7 @@ def draw_operands(
         seed: of the generator: the same call draws the same.
         device: where to draw. A GPU draws in a moment what takes a CPU seconds.
         edges: the literals of a program, and what its integers are.
-        largest: the largest magnitude of a float; None for any.
+        domain: the floats that may be drawn.
         long: a symbolic size, and what it is.
     """
     generator = torch.Generator(device).manual_seed(seed)
@@ -101,7 +105,7 @@ def draw_operands(
         for dim in spec.dims():
             sizes.setdefault(dim.name, size + 2 * len(sizes))
     drawn = (_draw(spec, spec.sizes(sizes), generator, values, edges, place) for place, spec in enumerate(specs))
-    tensors = tuple(drawn if largest is None else (_within(one, largest) for one in drawn))
+    tensors = tuple(_within(one, domain) for one in drawn)
     return Operands(tensors, f"{values} values")
 
 
@@ -136,12 +140,16 @@ def _draw(
     return tensor
 
 
-def _within(tensor: Tensor, largest: float) -> Tensor:
-    """Scales floats beyond a magnitude down to it; what is infinite stays."""
-    if not tensor.is_floating_point() or largest >= torch.finfo(tensor.dtype).max:
+def _within(tensor: Tensor, domain: Domain) -> Tensor:
+    """Scales floats beyond a magnitude down to it; what is infinite stays, or where it may not be is 1."""
+    if not tensor.is_floating_point():
+        return tensor
+    if domain.finite and bool(tensor.isinf().any()):
+        tensor = tensor.masked_fill(tensor.isinf(), 1.0)
+    if domain.largest is None or domain.largest >= torch.finfo(tensor.dtype).max:
         return tensor
     found = float(tensor.nan_to_num(0, 0, 0).abs().max()) if tensor.numel() else 0.0
-    return tensor * (largest / found) if found > largest else tensor
+    return tensor * (domain.largest / found) if found > domain.largest else tensor
 
 
 def _integers(

@@ -120,7 +120,7 @@ def counter_example(pair: Pair, draw: Draw) -> str:
         draw.values,
         draw.seed,
         edges=pair.edges,
-        largest=pair.rule.largest,
+        domain=pair.rule.domain,
         long=draw.long,
     )
     operands = (*pair.parameters, *drawn.tensors)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -27,6 +28,19 @@ STAGES: tuple[Stage, ...] = ("canonical", "structure", "fuse")
 """The stages, in the order they run."""
 
 _Lines = Annotated[list[str], Field(min_length=1, max_length=64)]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The floating values that a rule holds for, and is tried on.
+
+    Attributes:
+        largest: the largest magnitude of a finite one; None for any.
+        finite: whether it does not hold for infinite ones.
+    """
+
+    largest: float | None = None
+    finite: bool = False
 
 
 class MissExample(BaseModel):
@@ -69,7 +83,8 @@ class Rule(BaseModel):
         targets: the only targets it is for; absent, all. Where others are written too, its sites are left as they are.
         devices: the only devices it is for; absent, all.
         allow: it changes the numbers, and runs only with `--allow` of this name.
-        largest: the largest magnitude of a floating value for which it holds; absent, any. It is tried up to that.
+        largest: the largest magnitude of a finite floating value for which it holds, and is tried; absent, any.
+        finite: whether it holds for finite floating values alone, and is not tried on infinite ones.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -92,6 +107,7 @@ class Rule(BaseModel):
     allow: str | None = Field(default=None, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
 
     largest: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    finite: bool = False
 
     _where: Callable[[str, int], str] | None = PrivateAttr(default=None)
     _family: str = PrivateAttr(default="")
@@ -139,7 +155,7 @@ class Rule(BaseModel):
     @cached_property
     def sha256(self) -> str:
         """The hash of what the rule does: its words and examples are left out."""
-        content = self.model_dump(exclude={"doc", "examples", "largest"})
+        content = self.model_dump(exclude={"doc", "examples", "largest", "finite"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def pointer_of_line(self, alternative: int, line: int) -> str:
@@ -149,6 +165,11 @@ class Rule(BaseModel):
     def locate(self, pointer: str, column: int = 0) -> str:
         """Returns where a part of the rule stands: in its file, or by its name when it was made in memory."""
         return self._where(pointer, column) if self._where is not None else f"rule {self.name} ({pointer})"
+
+    @property
+    def domain(self) -> Domain:
+        """The values that it holds for."""
+        return Domain(self.largest, self.finite)
 
     @property
     def family(self) -> str:

@@ -96,6 +96,9 @@ _RETURNS_ITS_INPUT = (
 """Dropout, which drops nothing in a captured program: eager returns the input itself. TorchScript believes the schema,
 by which it is a copy, and drops writes to that as unread."""
 
+_HINTS = ("implicit",)
+"""Arguments that make TorchScript leave an op out: it drops an implicit expand, whatever reads the result."""
+
 _RESERVED = {"self", "torch", "math", "float", "int", "max", "min", "round", "Tensor", "List", "Tuple", "Optional"}
 
 
@@ -256,6 +259,7 @@ class _Printer:
         named = target._overloadname == "vec"
         given = [(argument, value, f"{argument.name}=" if named else "") for argument, value in positional]
         given += [(argument, value, f"{argument.name}=") for argument, value in keyword]
+        given = [one for one in given if one[0].name not in _HINTS]
         texts = ", ".join(prefix + self.value(value, argument.type) for argument, value, prefix in given)
         call = f"torch.ops.{schema.name.replace('::', '.')}({texts})"
         if target in _SIZES:
