@@ -197,6 +197,11 @@ def _terms(rule: Rule, call: Call, op: torch._ops.OpOverload, pointer: str) -> d
             what = f"{call.op} has no argument {name}" if name not in terms else f"the argument {name} is given twice"
             raise refuse(rule, pointer, what, f"the schema is {op._schema}")
         terms[name] = term
+    for argument in arguments:
+        given = terms.get(argument.name)
+        if isinstance(given, Literal) and given.value is None and argument.type.kind() != "OptionalType":
+            what = f"{call.op} takes no None for {argument.name}"
+            raise refuse(rule, pointer, what, f"the schema is {op._schema}")
     if len(call.args) > len(positional):
         what = f"{call.op} takes {len(positional)} positional arguments, but {len(call.args)} are given"
         raise refuse(rule, pointer, what, f"the schema is {op._schema}")

@@ -33,21 +33,23 @@ Values = Literal[
     "special",
     "false",
     "true",
+    "squares",
 ]
 VALUES: tuple[Values, ...] = get_args(Values)
 
 ORDINARY = frozenset({"random", "non-contiguous"})
 """Values of which nothing overflows, and no difference is that of one rounding."""
 
-OVERFLOWING = frozenset({"far edge", "large", "shifted", "huge", "overflowing", "greatest"})
+OVERFLOWING = frozenset({"far edge", "large", "shifted", "huge", "squares", "overflowing", "greatest"})
 """Values of which what is computed may overflow, even in float64."""
 
 HUGE = 1e3
 """Beyond it exp overflows in every dtype but float64, and at some of it there."""
 
 _SCALES = {"large": LARGE, "tiny": 1e-3, "zero": 0.0, "huge": HUGE}
-_POWERS = {"overflowing": 0.6, "greatest": 0.999}
-"""Powers of the greatest number of a dtype: squares of the one overflow, sums of the other."""
+_POWERS = {"squares": 0.495, "overflowing": 0.6, "greatest": 0.999}
+"""Powers of the greatest number of a dtype: sums of squares of the first overflow, squares of the second, sums of the
+last."""
 
 _SPECIALS = (0.0, -0.0, 1.5, torch.inf, -torch.inf, torch.nan)
 """Of two operands each of these meets each of them at some element."""
@@ -85,14 +87,13 @@ def draw_operands(
         specs: names, dtypes and shapes.
         size: the least symbolic size; the next one is greater by 2, and so on, so that no two are equal.
         values: of floating tensors, random are standard normal, and tiny, zero, large and huge are that, multiplied,
-            and shifted are all near one number; overflowing and greatest ones are of the magnitude at which squares and
-            sums overflow in their dtype; edge values are those of edges.py, and far edge those that are far from 0; of
-            NaN and infinite ones a few elements are, the others are random; of special ones each is zero, infinite, NaN
-            or a number, and of two operands each of these meets each of them at some element; non-contiguous ones have
-            a gap after every element. Bool tensors are random, but for `false` and `true`, of which nothing else is
-            drawn. Integers are
-            random from 0 to 8, but for zero; where `edges` says that they are numbers, large ones are of both signs,
-            greatest of the whole dtype.
+            and shifted are all near one number; squares, overflowing and greatest ones are of the magnitude at which
+            sums of squares, squares and sums overflow in their dtype; edge values are those of edges.py, and far edge
+            those that are far from 0; of NaN and infinite ones a few elements are, the others are random; of special
+            ones each is zero, infinite, NaN or a number, and of two operands each of these meets each of them at some
+            element; non-contiguous ones have a gap after every element. Bool tensors are random, but for `false` and
+            `true`, of which nothing else is drawn. Integers are random from 0 to 8, but for zero; where `edges` says
+            that they are numbers, large ones are of both signs, greatest of the whole dtype.
         seed: of the generator: the same call draws the same.
         device: where to draw. A GPU draws in a moment what takes a CPU seconds.
         edges: the literals of a program, and what its integers are.
@@ -105,7 +106,7 @@ def draw_operands(
         for dim in spec.dims():
             sizes.setdefault(dim.name, size + 2 * len(sizes))
     drawn = (_draw(spec, spec.sizes(sizes), generator, values, edges, place) for place, spec in enumerate(specs))
-    tensors = tuple(_within(one, domain) for one in drawn)
+    tensors = tuple(within(one, domain) for one in drawn)
     return Operands(tensors, f"{values} values")
 
 
@@ -140,7 +141,7 @@ def _draw(
     return tensor
 
 
-def _within(tensor: Tensor, domain: Domain) -> Tensor:
+def within(tensor: Tensor, domain: Domain) -> Tensor:
     """Scales floats beyond a magnitude down to it; what is infinite stays, or where it may not be is 1."""
     if not tensor.is_floating_point():
         return tensor
@@ -189,7 +190,7 @@ def differing(dtypes: Collection[str], edges: Edges) -> Collection[Values]:
     if not any(abs(literal) > NEAR for literal in edges.literals):
         left_out.add("far edge")
     if "f64" in dtypes:
-        left_out |= {"overflowing", "greatest"}
+        left_out |= {"squares", "overflowing", "greatest"}
     if edges.sums:
         left_out.add("greatest")
     return [values for values in VALUES if values not in left_out]
@@ -202,9 +203,9 @@ def takes(rule: Rule, after: Graph, values: Values) -> bool:
     What is drawn anew cannot be told apart where what is kept is infinite.
     """
     if rule.draws == "any":
-        return values not in ("special", "overflowing", "greatest")
+        return values not in ("special", "squares", "overflowing", "greatest")
     attends = any("scaled_dot_product_attention" in str(node.target) for node in after.nodes)
-    return not attends or values not in ("NaN", "infinite", "special", "overflowing", "greatest")
+    return not attends or values not in ("NaN", "infinite", "special", "squares", "overflowing", "greatest")
 
 
 def described(specs: Sequence[TensorSpec], tensors: Sequence[Tensor]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from fuseconv.contract.spec import TensorSpec
 from fuseconv.matching.pattern import Pattern
 from fuseconv.proof.difference import run_in_float64
 from fuseconv.proof.example import Text
+from fuseconv.proof.operands import within
 from fuseconv.proof.soundness import NO_PROGRAM, Pair, applied
 from fuseconv.rulebook.rule import Rule
 
@@ -99,7 +100,8 @@ def _drawn(spec: TensorSpec, kind: str, seed: int, sizes: dict[str, int]) -> tor
 
 def _compared(pair: Pair, kind: str, seed: int) -> str:
     sizes: dict[str, int] = {}
-    operands = [*pair.parameters, *(_drawn(spec, kind, seed, sizes) for spec in pair.traced.inputs)]
+    drawn = (_drawn(spec, kind, seed, sizes) for spec in pair.traced.inputs)
+    operands = [*pair.parameters, *(within(one, pair.rule.domain) for one in drawn)]
     try:
         before = _run(pair.before, operands)
         truth = run_in_float64(pair.before, operands)
