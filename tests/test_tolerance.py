@@ -167,7 +167,16 @@ def test_where_the_original_itself_overflows_at_the_ends_of_the_range_nothing_is
 
 @pytest.mark.parametrize(
     ("actual", "truth", "ok"),
-    [(INF, INF, True), (NAN, INF, True), (-INF, INF, False), (1.0, INF, False), (INF, NAN, False), (-INF, -INF, True)],
+    [
+        (INF, INF, True),
+        (INF, 1e39, True),
+        (2.6, 2.6, False),
+        (NAN, INF, True),
+        (-INF, INF, False),
+        (1.0, INF, False),
+        (INF, NAN, False),
+        (-INF, -INF, True),
+    ],
 )
 def test_where_the_original_alone_is_nan_infinity_is_right(actual: float, truth: float, ok: bool) -> None:
     tensors = [torch.tensor([1.0, one], dtype=torch.float32) for one in (actual, NAN)]
