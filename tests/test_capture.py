@@ -253,6 +253,16 @@ def test_ranges_come_from_embeddings():
     assert_same(subject, program)
 
 
+def test_ranges_come_from_ids_and_not_from_what_gives_a_shape():
+    class Joined(nn.Module):
+        def forward(self, ids, like):
+            table = torch.arange(20.0).reshape(5, 4)
+            return table[torch.cat([ids, ids]).flip(0)], table[:, 0][like.new_zeros(1).expand_as(like)]
+
+    program = capture(subject_of(Joined(), "ids=i64[3]", "like=i64[2]"))
+    assert [(spec.low, spec.high) for spec in program.contract.inputs] == [(0, 4), (None, None)]
+
+
 def test_given_ranges_and_examples_stay():
     specs = (TensorSpec("ids", "i64", (5, 6), 7, 8), *parse_inputs(["kinds=i64[5,6]", "other=i64[5,6]"]))
     subject = subject_of(Embeds(), specs=specs)
