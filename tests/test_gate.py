@@ -22,7 +22,7 @@ from fuseconv.pipeline.verify import verify
 from fuseconv.proof import checked
 from fuseconv.runtime.model import load
 from fuseconv.sources import Options
-from fuseconv.targets import onnx
+from fuseconv.targets import onnx_export
 
 TORCH = ("export", "torchscript")
 
@@ -190,18 +190,18 @@ def test_what_was_asked_for_by_default_and_is_not_here_is_no_error(
 def test_a_target_whose_exporter_is_wrong_is_left_out_with_the_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = onnx.save
+    save = onnx_export.save
 
-    def wrong(program, folder):
+    def wrong(program, path):
         import onnx as protobuf
 
-        save(program, folder)
-        model = protobuf.load(folder / onnx.ARTIFACT, load_external_data=False)
+        save(program, path)
+        model = protobuf.load(path, load_external_data=False)
         for node in model.graph.node:
             node.op_type = {"Tanh": "Sigmoid"}.get(node.op_type, node.op_type)
-        (folder / onnx.ARTIFACT).write_bytes(model.SerializeToString())
+        path.write_bytes(model.SerializeToString())
 
-    monkeypatch.setattr(onnx, "save", wrong)
+    monkeypatch.setattr(onnx_export, "save", wrong)
     model = saved(Function(lambda m, x: torch.tanh(x + 1)), tmp_path / "model.pt2", torch.randn(3, 8))
     done = convert(model, target=["export", "onnx"])
     (left,) = done.left_out

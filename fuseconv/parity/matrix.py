@@ -26,15 +26,12 @@ from fuseconv.parity.verification import (
 from fuseconv.program.captured import Program
 from fuseconv.runtime import cpp
 from fuseconv.runtime.model import load
+from fuseconv.targets import TARGETS
 
 ROWS: Mapping[str, tuple[str, bool]] = {
-    "torchscript": ("torchscript", False),
-    "torchscript+graph": ("torchscript", True),
-    "export": ("export", False),
-    "aoti": ("aoti", False),
-    "aoti+graph": ("aoti", True),
-    "onnx": ("onnx", False),
-    "onnx-plugin": ("onnx-plugin", False),
+    f"{name}+graph" if graphed else name: (name, graphed)
+    for name, target in TARGETS.items()
+    for graphed in (False, True)[: 1 + target.SPEC.cuda_graphs]
 }
 """What is proved: a target, and whether its calls are captured and replayed as CUDA graphs."""
 
@@ -161,10 +158,8 @@ def _absent(name: str, runtime: str, manifest: Manifest, program: Path | None) -
         return UnsupportedError(f"the bundle has no target {target}", fix=f"convert the model with --target {target}")
     if cuda_graphs and manifest.contract.device != "cuda":
         return UnsupportedError("CUDA graphs need a CUDA device", fix="convert the model with --device cuda")
-    if runtime == "cpp" and target == "export":
-        return UnsupportedError(
-            "torch.export programs can be loaded only in Python", fix="use aoti or torchscript in C++"
-        )
+    if runtime == "cpp" and (error := cpp.unsupported(target)) is not None:
+        return error
     if runtime == "cpp" and program is None:
         return UnsupportedError(
             f"{cpp.NAME} is not built",

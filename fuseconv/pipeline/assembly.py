@@ -59,10 +59,10 @@ def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
             raise UsageError(
                 f"unknown target {name}",
                 where="--target",
-                fix=f"use one of {', '.join(targets.TARGETS)}; for several, repeat --target",
+                fix=f"use one of {', '.join(sorted(targets.TARGETS))}; for several, repeat --target",
             )
     is_built = (library.FOLDER / library.PLUGINS[device]).is_file()
-    every = (name for name in targets.TARGETS if is_built or name != targets.onnx_plugin.NAME)
+    every = sorted(name for name, target in targets.TARGETS.items() if is_built or not target.SPEC.plugin)
     return tuple(dict.fromkeys(wanted)) or tuple(every)
 
 
