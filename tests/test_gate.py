@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from fuseconv import cli
-from fuseconv.bundle.manifest import open_bundle, seal
-from fuseconv.errors import ParityError, UnsupportedError, UpstreamError
+from fuseconv.bundle import manifest as manifests
+from fuseconv.bundle.manifest import open_bundle, read_manifest, seal
+from fuseconv.errors import ParityError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.parity.cases import Case, cases
 from fuseconv.parity.process import PROCESS
 from fuseconv.pipeline.convert import convert
@@ -317,3 +318,24 @@ def test_the_process_that_verifies_is_started_again_where_it_ended(plain: Path) 
     os.kill(PROCESS._process.pid, 9)
     PROCESS._process.wait()
     assert PROCESS.verify(plain, ["torchscript"])["torchscript"].rows
+
+
+def test_every_byte_of_a_bundle_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed, asked = [], []
+    measure, ask = manifests._measure_file, PROCESS._ask
+    monkeypatch.setattr(manifests, "_measure_file", lambda path: hashed.append(path.name) or measure(path))
+    monkeypatch.setattr(PROCESS, "_ask", lambda request, log: asked.append(request["hashed"]) or ask(request, log))
+    model = saved(Function(lambda m, x: torch.tanh(x + 1)), tmp_path / "model.pt2", torch.randn(3, 8))
+    done = convert(model, target=["export", "torchscript"])
+    assert asked == [True]
+    assert sorted(hashed) == sorted(Path(name).name for name in read_manifest(done.bundle).files)
+
+
+def test_a_process_that_is_not_told_that_a_bundle_was_opened_hashes_it(tmp_path: Path) -> None:
+    model = saved(Function(lambda m, x: torch.tanh(x + 1)), tmp_path / "model.pt2", torch.randn(3, 8))
+    bundle = convert(model, target=["export"]).bundle
+    with (bundle / "plan.json").open("a") as plan:
+        plan.write(" ")
+    assert PROCESS.verify(bundle, ["export"], hashed=True)["export"].error is None
+    with pytest.raises(RefusedError, match=r"plan\.json has"):
+        PROCESS.verify(bundle, ["export"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fuseconv.bundle.manifest import Manifest, open_bundle
+from fuseconv.bundle.manifest import Manifest
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import ContractError, FuseconvError, ParityError, UnsupportedError, UpstreamError
 from fuseconv.parity.cases import Case
@@ -25,7 +25,7 @@ from fuseconv.parity.verification import (
 )
 from fuseconv.program.captured import Program
 from fuseconv.runtime import cpp
-from fuseconv.runtime.model import load
+from fuseconv.runtime.model import load_target
 from fuseconv.targets import TARGETS
 
 ROWS: Mapping[str, tuple[str, bool]] = {
@@ -115,7 +115,8 @@ class Matrix:
 
 
 def verify_runtimes(
-    bundle: str | Path,
+    folder: Path,
+    manifest: Manifest,
     *,
     against: Program | None = None,
     inputs: tuple[torch.Tensor, ...] | None = None,
@@ -125,19 +126,17 @@ def verify_runtimes(
     """Runs every target of a bundle in every runtime and judges each output, as `verification.verify` does.
 
     Args:
-        bundle: the folder.
+        folder: the bundle, by its absolute path.
+        manifest: its own; the bundle was opened, so that every cell of Python loads it without hashing it again.
         against: the original program; by default its outputs are read from the bundle.
         inputs: one tensor per contract input, tried instead of the usual cases; needs `against`.
         program: fuseconv-run; without it C++ is not available.
         progress: told of every cell that runs.
 
     Raises:
-        UsageError: there is no such bundle, `against` is another model, or `inputs` came without it.
-        RefusedError: the bundle is damaged.
+        UsageError: `against` is another model, or `inputs` came without it.
         UpstreamError: there is no CUDA device, and the bundle needs one.
     """
-    folder = Path(bundle).absolute()
-    manifest = open_bundle(folder)
     references = tried_of(references_of(folder, manifest, against, inputs))
     cells = []
     for name in ROWS:
@@ -176,7 +175,7 @@ def _cell(
     cases = [reference.case for reference in references]
     try:
         if runtime == "python":
-            run = _in_python(folder, target, cuda_graphs, cases)
+            run = _in_python(folder, manifest, target, cuda_graphs, cases)
         else:
             assert program is not None  # else the cell is absent
             run = _in_cpp(program, folder, target, contract, cuda_graphs, cases)
@@ -188,8 +187,8 @@ def _cell(
     return Cell(name, runtime, tuple(with_limits(rows, manifest, target)))
 
 
-def _in_python(folder: Path, target: str, cuda_graphs: bool, cases: Sequence[Case]) -> Run:
-    model = load(folder, target, cuda_graphs="auto" if cuda_graphs else False)
+def _in_python(folder: Path, manifest: Manifest, target: str, cuda_graphs: bool, cases: Sequence[Case]) -> Run:
+    model = load_target(folder, manifest, target, cuda_graphs="auto" if cuda_graphs else False)
     if cuda_graphs:
         for case in cases:  # what is judged is then a replay, and not the first
             outputs_of(model, case)

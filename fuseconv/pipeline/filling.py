@@ -7,12 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fuseconv.bundle.manifest import (
-    LeftOut,
-    Limit,
-    Manifest,
-    seal,
-)
+from fuseconv.bundle.manifest import File, LeftOut, Limit, Manifest, seal
 from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError
 from fuseconv.matching.plan import SiteKey
 from fuseconv.matching.rewrite import rewrite
@@ -74,6 +69,7 @@ class Filling:
     limits: list[Limit] = field(default_factory=list)
     found: dict[str, Verified] = field(default_factory=dict)
     _rejected: dict[SiteKey, Miss] = field(default_factory=dict)
+    _files: Mapping[str, File] = field(default_factory=dict)
 
     def fill(self) -> tuple[Manifest, Report]:
         """Writes targets until each is proved or left out, and seals the folder.
@@ -126,9 +122,9 @@ class Filling:
             self.found[name] = Verified(error=error)
 
     def _run(self, names: Sequence[str], libraries: Sequence[str]) -> None:
-        seal(self.folder, self.gate.describe(self.plan, list(self.written.values()), libraries))
+        self._files = seal(self.folder, self.gate.describe(self.plan, list(self.written.values()), libraries)).files
         with self.progress("verify"):
-            self.found |= PROCESS.verify(self.folder, names)
+            self.found |= PROCESS.verify(self.folder, names, hashed=True)
 
     def _judge(self, *, last: bool) -> bool:
         """Leaves out targets that fail; returns whether the plan was to blame, and there is another to be written."""
@@ -191,7 +187,7 @@ class Filling:
         proof = {"parity": report.to_json()["rows"], "mismatch": not report.ok}
         left = {"limits": self.limits, "left_out": self.left_out()}
         manifest = self.gate.describe(self.plan, list(self.written.values()), libraries)
-        return seal(self.folder, manifest.model_copy(update={**proof, **left})), report
+        return seal(self.folder, manifest.model_copy(update={**proof, **left}), self._files), report
 
     def left_out(self) -> list[LeftOut]:
         """Returns what the manifest says of the targets that are not in the folder."""

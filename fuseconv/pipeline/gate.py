@@ -156,7 +156,7 @@ class Gate:
                 return Verified(error=error)
             seal(folder, self.describe(Plan(()), [written], libraries))
             names = None if cases is None else sorted(cases)
-            return PROCESS.verify(folder, [target], reference=self.reference, cases=names)[target]
+            return PROCESS.verify(folder, [target], reference=self.reference, cases=names, hashed=True)[target]
 
 
 def fails(found: Verified) -> bool:
