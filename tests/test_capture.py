@@ -31,7 +31,7 @@ pytestmark = [
 def subject_of(module, *texts, call=(), specs=None):
     contract = Contract(specs or parse_inputs(texts), ())
     examples = draw(contract, example_sizes(contract), seed=0)
-    return Subject(module.eval().requires_grad_(False), examples, contract, call, "pickle", "")
+    return Subject(module.eval().requires_grad_(False), examples, contract, call, "pickle", "", drawn=True)
 
 
 def original(subject, tensors):
