@@ -24,7 +24,7 @@ from fuseconv.pipeline import filling
 from fuseconv.pipeline.convert import convert
 from fuseconv.runtime.model import load
 from fuseconv.sources import Options
-from fuseconv.targets import onnx, onnx_plugin
+from fuseconv.targets import TARGETS
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def builder(bundle: Path, target: str) -> Callable[[Problem, bool], Call]:
     def build(problem: Problem, graph: bool) -> Call:
         model = load(bundle, target, cuda_graphs=False)  # the op library too
         artifact = bundle / open_bundle(bundle).targets[target]
-        if graph and target in (onnx.NAME, onnx_plugin.NAME):  # its graphs are its own
-            plugin = bundle / "lib" / PLUGINS[problem.device] if target == onnx_plugin.NAME else None
+        if graph and TARGETS[target].SPEC.runtime == "onnxruntime":  # its graphs are its own
+            plugin = bundle / "lib" / PLUGINS[problem.device] if TARGETS[target].SPEC.plugin else None
             return session(artifact, problem, graph, plugin)
         call: Call = lambda: model(*problem.inputs)  # noqa: E731
         return captured(call) if graph else call

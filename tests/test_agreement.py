@@ -18,7 +18,7 @@ from fuseconv.capture.capture import capture
 from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import UnsupportedError
 from fuseconv.matching.steps import Plan
-from fuseconv.pipeline.assembly import describe
+from fuseconv.pipeline.assembly import Assembly
 from fuseconv.program.original import Original
 from fuseconv.sizes.named_sizes import named_sizes
 from fuseconv.sources import Options, read
@@ -221,7 +221,7 @@ def test_what_the_original_is_is_said(tmp_path: Path) -> None:
     options = Options(inputs=parse_inputs(["x=f32[3,8]"]), trust=frozenset({"pickle"}))
     for name, read_as, original in (("model.pt", options, "module"), ("model.pt2", Options(), "archive")):
         subject = read(tmp_path / name, options=read_as)
-        described = describe(subject, capture(subject), Plan(()), [], [], [], None)
+        described = Assembly.of(subject, capture(subject), [], [], None).describe(Plan(()), [], [])
         assert described.source.original == original
         assert Manifest.read(described.render()).source.original == original
     assert "original" not in Source(form="pt2", sha256="").model_dump()

@@ -31,7 +31,7 @@ pytestmark = [
 def subject_of(module, *texts, call=(), specs=None):
     contract = Contract(specs or parse_inputs(texts), ())
     examples = draw(contract, example_sizes(contract), seed=0)
-    return Subject(module.eval().requires_grad_(False), examples, contract, call, "pickle", "")
+    return Subject(module.eval().requires_grad_(False), examples, contract, call, "pickle", "", drawn=True)
 
 
 def original(subject, tensors):
@@ -251,6 +251,16 @@ def test_ranges_come_from_embeddings():
     assert [(spec.low, spec.high) for spec in program.contract.inputs] == [(0, 49), (0, 2), (None, None)]
     assert program.examples[0].max() > 1
     assert_same(subject, program)
+
+
+def test_ranges_come_from_ids_and_not_from_what_gives_a_shape():
+    class Joined(nn.Module):
+        def forward(self, ids, like):
+            table = torch.arange(20.0).reshape(5, 4)
+            return table[torch.cat([ids, ids]).flip(0)], table[:, 0][like.new_zeros(1).expand_as(like)]
+
+    program = capture(subject_of(Joined(), "ids=i64[3]", "like=i64[2]"))
+    assert [(spec.low, spec.high) for spec in program.contract.inputs] == [(0, 4), (None, None)]
 
 
 def test_given_ranges_and_examples_stay():

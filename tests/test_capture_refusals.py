@@ -87,6 +87,11 @@ class BatchStatistics(nn.Module):
         return torch.nn.functional.batch_norm(x, self.mean, self.var, training=True)
 
 
+class InstanceStatistics(BatchStatistics):
+    def forward(self, x):
+        return torch.nn.functional.instance_norm(x.mT[None], self.mean, self.var, use_input_stats=True)
+
+
 class Noise(nn.Module):
     def forward(self, x):
         return x + torch.rand_like(x)
@@ -280,6 +285,7 @@ REFUSED = {
         "--input",
     ),
     "a buffer that counts": (Counter(), [X], UnsupportedError, "mutates count", "self.count += 1", "eval mode"),
+    "statistics of instances": (InstanceStatistics(), [X], UnsupportedError, "mutates mean", "instance_norm", "eval"),
     "running statistics": (BatchStatistics(), [X], UnsupportedError, "mutates mean", "batch_norm", "eval mode"),
     "random numbers": (Noise(), [X], UnsupportedError, "aten.rand_like", "torch.rand_like", "eval mode"),
     "dropout that stays on": (AlwaysDrops(), [X], UnsupportedError, "aten.dropout", "dropout", "eval mode"),

@@ -183,6 +183,7 @@ def test_a_mask_is_proved_for_as_many_tokens_as_its_dtype_tells_apart(name, beyo
 WRAPPED = {
     "below nothing": lambda n: torch.arange(n, dtype=U8)[None] - 1 < torch.arange(n, dtype=U8)[:, None],
     "fraction cut off": lambda n: torch.full((n, n), 0.5).to(torch.int64) >= 0,
+    "bits read as another dtype": lambda n: torch.ones(n, n).view(torch.int32) <= 1,
     "compared with a rounded number": lambda n: torch.full((n, n), 256, dtype=BF16) < 256.5,
 }
 

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from fuseconv import cli
-from fuseconv.bundle.manifest import open_bundle, seal
-from fuseconv.errors import ParityError, UnsupportedError, UpstreamError
+from fuseconv.bundle import manifest as manifests
+from fuseconv.bundle.manifest import open_bundle, read_manifest, seal
+from fuseconv.errors import ParityError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.parity.cases import Case, cases
 from fuseconv.parity.process import PROCESS
 from fuseconv.pipeline.convert import convert
@@ -22,7 +23,7 @@ from fuseconv.pipeline.verify import verify
 from fuseconv.proof import checked
 from fuseconv.runtime.model import load
 from fuseconv.sources import Options
-from fuseconv.targets import onnx
+from fuseconv.targets import onnx_export
 
 TORCH = ("export", "torchscript")
 
@@ -190,18 +191,18 @@ def test_what_was_asked_for_by_default_and_is_not_here_is_no_error(
 def test_a_target_whose_exporter_is_wrong_is_left_out_with_the_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = onnx.save
+    save = onnx_export.save
 
-    def wrong(program, folder):
+    def wrong(program, path):
         import onnx as protobuf
 
-        save(program, folder)
-        model = protobuf.load(folder / onnx.ARTIFACT, load_external_data=False)
+        save(program, path)
+        model = protobuf.load(path, load_external_data=False)
         for node in model.graph.node:
             node.op_type = {"Tanh": "Sigmoid"}.get(node.op_type, node.op_type)
-        (folder / onnx.ARTIFACT).write_bytes(model.SerializeToString())
+        path.write_bytes(model.SerializeToString())
 
-    monkeypatch.setattr(onnx, "save", wrong)
+    monkeypatch.setattr(onnx_export, "save", wrong)
     model = saved(Function(lambda m, x: torch.tanh(x + 1)), tmp_path / "model.pt2", torch.randn(3, 8))
     done = convert(model, target=["export", "onnx"])
     (left,) = done.left_out
@@ -317,3 +318,24 @@ def test_the_process_that_verifies_is_started_again_where_it_ended(plain: Path) 
     os.kill(PROCESS._process.pid, 9)
     PROCESS._process.wait()
     assert PROCESS.verify(plain, ["torchscript"])["torchscript"].rows
+
+
+def test_every_byte_of_a_bundle_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed, asked = [], []
+    measure, ask = manifests._measure_file, PROCESS._ask
+    monkeypatch.setattr(manifests, "_measure_file", lambda path: hashed.append(path.name) or measure(path))
+    monkeypatch.setattr(PROCESS, "_ask", lambda request, log: asked.append(request["hashed"]) or ask(request, log))
+    model = saved(Function(lambda m, x: torch.tanh(x + 1)), tmp_path / "model.pt2", torch.randn(3, 8))
+    done = convert(model, target=["export", "torchscript"])
+    assert asked == [True]
+    assert sorted(hashed) == sorted(Path(name).name for name in read_manifest(done.bundle).files)
+
+
+def test_a_process_that_is_not_told_that_a_bundle_was_opened_hashes_it(tmp_path: Path) -> None:
+    model = saved(Function(lambda m, x: torch.tanh(x + 1)), tmp_path / "model.pt2", torch.randn(3, 8))
+    bundle = convert(model, target=["export"]).bundle
+    with (bundle / "plan.json").open("a") as plan:
+        plan.write(" ")
+    assert PROCESS.verify(bundle, ["export"], hashed=True)["export"].error is None
+    with pytest.raises(RefusedError, match=r"plan\.json has"):
+        PROCESS.verify(bundle, ["export"])

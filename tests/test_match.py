@@ -9,13 +9,13 @@ from programs import Function, capture, run
 from torch.nn import functional
 
 from fuseconv.errors import RuleError
-from fuseconv.graph.in_place import functional as functional_of
 from fuseconv.matching.graph import Workspace
 from fuseconv.matching.match import match
 from fuseconv.matching.pattern import compile_rule
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.search import Index
+from fuseconv.matching.whole import functional as functional_of
 from fuseconv.proof.example import example_program
 from fuseconv.rulebook.rule import Rule
 

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fuseconv.contract.spec import SHORT_DTYPES
 from fuseconv.numerics.tolerance import compare
-from fuseconv.targets import Context
+from fuseconv.targets import Context, onnx_export
 from fuseconv.targets import onnx as target
 
 HEADS, QUERIES, KEYS, WIDTH = 4, 3, 5, 8
@@ -190,8 +190,9 @@ def test_bfloat16_is_neither_compared_nor_selected_and_right(name: str, tmp_path
     row = BF16_ROWS[name]
     module = Attention(**row.arguments)
     specs = [spec(name, tensor) for name, tensor in zip(NAMES, row.inputs, strict=False)]
-    target.save(small_bundle.program(module, specs), tmp_path)
-    model = onnx.shape_inference.infer_shapes(onnx.load(tmp_path / target.ARTIFACT), strict_mode=True)
+    path = tmp_path / target.SPEC.artifact
+    onnx_export.save(small_bundle.program(module, specs), path)
+    model = onnx.shape_inference.infer_shapes(onnx.load(path), strict_mode=True)
     values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
     short = {value.name for value in values if value.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16}
     touched = {node.op_type for node in model.graph.node if short & {*node.input, *node.output}}

@@ -45,7 +45,8 @@ def silent(step: str) -> Iterator[None]:
 
 
 def matrix_of(bundle: Path, program: Path | None, **options: object) -> Matrix:
-    return matrix.verify_runtimes(bundle, program=program, progress=silent, **options)  # type: ignore[arg-type]
+    manifest = open_bundle(bundle)
+    return matrix.verify_runtimes(bundle, manifest, program=program, progress=silent, **options)  # type: ignore[arg-type]
 
 
 def statuses(matrix: Matrix) -> dict[tuple[str, str], str]:

@@ -21,7 +21,7 @@ from fuseconv.contract.inputs import draw
 from fuseconv.contract.spec import SHORT_DTYPES
 from fuseconv.errors import FileError, RefusedError, UnsupportedError
 from fuseconv.program.captured import Program
-from fuseconv.targets import TARGETS, Context, torchscript
+from fuseconv.targets import TARGETS, Context, script_module, torchscript
 from fuseconv.targets.script_source import Script, print_script
 
 X = "x=f32[batch:1..16,seq:3..32,8]"
@@ -240,9 +240,9 @@ def test_torchscript_refuses_control_flow_and_names_it() -> None:
 
 def test_torchscript_proves_the_overloads_that_the_compiler_chose() -> None:
     source = "def forward(self, x: Tensor):\n    y = torch.ops.aten.add(x, 1.0)\n    return (y, )\n"
-    torchscript.compile_script(Script(source, {}, {"y": torch.ops.aten.add.Scalar}))
+    script_module.compile_script(Script(source, {}, {"y": torch.ops.aten.add.Scalar}))
     with pytest.raises(UnsupportedError, match=r"aten.add.Tensor as aten::add.Scalar"):
-        torchscript.compile_script(Script(source, {}, {"y": torch.ops.aten.add.Tensor}))
+        script_module.compile_script(Script(source, {}, {"y": torch.ops.aten.add.Tensor}))
 
 
 def onnx_model(bundle: Path) -> onnx.ModelProto:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -203,14 +203,20 @@ def _spell(value: Any) -> bytes:
     return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
 
-def seal(folder: Path, manifest: Manifest) -> Manifest:
+def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = None) -> Manifest:
     """Hashes every file in `folder`, writes the manifest, and returns it with the hashes.
+
+    Args:
+        folder: the bundle.
+        manifest: what it says, without the hashes.
+        known: the files of an earlier seal, since when none was written: they are not hashed again. What was proved
+            since is then what the manifest names.
 
     Raises:
         OSError: a file cannot be read or written.
         RefusedError: the folder holds something other than plain files and folders.
     """
-    sealed = manifest.model_copy(update={"files": _measure(folder)})
+    sealed = manifest.model_copy(update={"files": _measure(folder, known or {})})
     (folder / MANIFEST).write_bytes(sealed.render())
     return sealed
 
@@ -236,10 +242,27 @@ def open_bundle(folder: Path) -> Manifest:
         UsageError: there is no such folder, or it is not a bundle.
         RefusedError: the manifest or a file is missing, damaged, exchanged or extra; the error names it.
     """
+    manifest, path = read_manifest(folder), folder / MANIFEST
+    _compare(folder, manifest.files, _measure(folder, {}))
+    for name in [*manifest.targets.values(), *manifest.libraries]:
+        if name not in manifest.files:
+            raise RefusedError(f"{name} is not a file in the bundle", where=str(path), fix=_AGAIN)
+    if not manifest.targets:
+        raise RefusedError("the bundle has no target: there is nothing to run", where=str(path), fix=_AGAIN)
+    return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads the manifest, and looks at no other file: enough for a folder that was just sealed or opened.
+
+    Raises:
+        UsageError: there is no such folder, or it is not a bundle.
+        RefusedError: the manifest is missing or damaged.
+    """
     require_folder(folder)
     path = folder / MANIFEST
     try:
-        manifest = Manifest.read(read_plain(path, links=False))
+        return Manifest.read(read_plain(path, links=False))
     except FileNotFoundError:
         raise RefusedError(f"{MANIFEST} is missing: this is not a bundle", where=str(path), fix=_AGAIN) from None
     except ValidationError as error:
@@ -254,13 +277,6 @@ def open_bundle(folder: Path) -> Manifest:
         raise RefusedError(f"{MANIFEST} is damaged: {error.strerror}", where=str(path), fix=_AGAIN) from error
     except (ValueError, RecursionError) as error:
         raise RefusedError(f"{MANIFEST} is damaged: {error}", where=str(path), fix=_AGAIN) from error
-    _compare(folder, manifest.files, _measure(folder))
-    for name in [*manifest.targets.values(), *manifest.libraries]:
-        if name not in manifest.files:
-            raise RefusedError(f"{name} is not a file in the bundle", where=str(path), fix=_AGAIN)
-    if not manifest.targets:
-        raise RefusedError("the bundle has no target: there is nothing to run", where=str(path), fix=_AGAIN)
-    return manifest
 
 
 def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) -> None:
@@ -314,14 +330,12 @@ def _compare(folder: Path, expected: dict[str, File], found: dict[str, File]) ->
         raise RefusedError(f"{name} is not in the manifest", where=str(folder / name), fix=_AGAIN)
 
 
-def _measure(folder: Path) -> dict[str, File]:
-    """Measures every file but the manifest; hashing runs at the speed of memory, on all cores."""
-    paths = [path for path in _walk(folder) if path != folder / MANIFEST]
+def _measure(folder: Path, known: Mapping[str, File]) -> dict[str, File]:
+    """Measures every file but the manifest and those known; hashing runs at the speed of memory, on all cores."""
+    names = [path.relative_to(folder).as_posix() for path in _walk(folder) if path != folder / MANIFEST]
     with ThreadPoolExecutor() as pool:
-        files = pool.map(_measure_file, paths)
-        return {
-            PurePosixPath(path.relative_to(folder)).as_posix(): file for path, file in zip(paths, files, strict=True)
-        }
+        files = pool.map(lambda name: known.get(name) or _measure_file(folder / name), names)
+        return dict(zip(names, files, strict=True))
 
 
 def _measure_file(path: Path) -> File:

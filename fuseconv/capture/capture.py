@@ -21,7 +21,7 @@ from fuseconv.capture.foreign_ops import spell_out
 from fuseconv.capture.purity import purify
 from fuseconv.capture.regions import inline_regions
 from fuseconv.contract.inputs import draw, example_sizes
-from fuseconv.contract.spec import Contract, Dim, TensorSpec
+from fuseconv.contract.spec import Dim, TensorSpec
 from fuseconv.contract.values import has_range
 from fuseconv.errors import UnsupportedError
 from fuseconv.graph.indexed import indexed_sizes
@@ -63,7 +63,7 @@ def capture(subject: Subject) -> Program:
     name_ops_once(flat.exported)
     purify(flat.exported)
     specs = tuple(_with_range(spec, flat.exported) for spec in contract.inputs)
-    contract = Contract(specs, flat.outputs, contract.device)
+    contract = replace(contract, inputs=specs, outputs=flat.outputs)
     kind: Kind = "archive" if subject.source == "pt2" else "module"
     original = Original(subject.original or subject.module, subject.call, kind)
     contract = with_taken_ranges(original, contract, example_sizes(contract))
@@ -71,7 +71,8 @@ def capture(subject: Subject) -> Program:
         if kind == "archive" or not agrees(flat.exported, contract, original, suspect.sizes):
             raise explain_suspect(suspect, subject, tensors, export)
     hold(flat.exported, contract, original, telling_sizes(contract, named_sizes(subject.module)))
-    examples = _redrawn(subject, contract)
+    # Drawn examples are drawn again, within ranges that the graph revealed.
+    examples = draw(contract, example_sizes(subject.contract), seed=0) if subject.drawn else subject.examples
     flat.exported.example_inputs = (examples, {})
     return Program(flat.exported, contract, examples, original)
 
@@ -112,11 +113,3 @@ def _with_range(spec: TensorSpec, exported: ExportedProgram) -> TensorSpec:
     node = next(node for node in exported.graph.nodes if node.op == "placeholder" and node.name == spec.name)
     rows = [size for size in indexed_sizes(node) if isinstance(size, int)]
     return replace(spec, low=0, high=int(min(rows)) - 1) if rows else spec
-
-
-def _redrawn(subject: Subject, contract: Contract) -> tuple[torch.Tensor, ...]:
-    """Draws the examples again within ranges that the graph revealed, if they were drawn and not given."""
-    sizes = example_sizes(subject.contract)
-    drawn = draw(subject.contract, sizes, seed=0)
-    same = all(torch.equal(ours, theirs) for ours, theirs in zip(drawn, subject.examples, strict=True))
-    return draw(contract, sizes, seed=0) if same else subject.examples

@@ -17,7 +17,7 @@ from torch.export.graph_signature import InputKind
 
 from fuseconv.errors import UnsupportedError
 from fuseconv.graph.aliases import viewed
-from fuseconv.graph.nodes import arguments, nodes_in
+from fuseconv.graph.nodes import draws, written
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
 
@@ -32,16 +32,21 @@ def purify(exported: ExportedProgram) -> None:
     inputs = exported.graph_signature
     states = {spec.arg.name: spec.target for spec in inputs.input_specs if spec.kind != InputKind.USER_INPUT}
     for node in list(graph.nodes):
-        _check_random(node)
-        for written in _written(node):
-            for owner in _owners(written):
+        if draws(node):
+            raise UnsupportedError(
+                f"{node.target} generates random numbers, so no two runs give the same result",
+                where=source_line(node),
+                fix="convert in eval mode, or pass the random numbers in as an input",
+            )
+        for operand in written(node):
+            for owner in _owners(operand):
                 if owner.name in states:
                     raise UnsupportedError(
                         f"{node.target} mutates {states[owner.name]}, so each call depends on the calls before it",
                         where=source_line(node),
                         fix="convert in eval mode, or pass the state in as an input and return it as an output",
                     )
-    for owner in {owner for node in graph.nodes for written in _written(node) for owner in _owners(written)}:
+    for owner in {owner for node in graph.nodes for operand in written(node) for owner in _owners(operand)}:
         _copy_first(graph, owner)
     exported.graph_module.recompile()
 
@@ -50,18 +55,6 @@ def source_line(node: torch.fx.Node) -> str:
     """Returns the line of the model that made a node: `file:line in function: code`; else the node's name."""
     frames = _FRAME.findall(str(node.meta.get("stack_trace") or ""))
     return "{}:{} in {}: {}".format(*frames[-1]) if frames else node.name
-
-
-def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """Yields the arguments that a node writes to."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return
-    schema = node.target._schema
-    for argument in schema.arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from nodes_in(arguments(node)[argument.name])
-    if schema.name == "aten::batch_norm" and (given := arguments(node))["training"]:
-        yield from nodes_in((given["running_mean"], given["running_var"]))
 
 
 def _owners(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
@@ -78,18 +71,3 @@ def _copy_first(graph: torch.fx.Graph, owner: torch.fx.Node) -> None:
         copy = graph.call_function(torch.ops.aten.clone.default, (owner,))
     copy.meta = {"val": owner.meta["val"]}
     owner.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
-
-
-def _check_random(node: torch.fx.Node) -> None:
-    """Refuses an op that draws random numbers, unless its arguments say that it draws none."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
-        return
-    given = arguments(node)
-    if given.get("train") is False or any(given.get(name) == 0 for name in ("p", "dropout_p")):
-        return
-    raise UnsupportedError(
-        f"{target} generates random numbers, so no two runs give the same result",
-        where=source_line(node),
-        fix="convert in eval mode, or pass the random numbers in as an input",
-    )

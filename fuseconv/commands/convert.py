@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from fuseconv.commands.options import json_option, model_argument, model_options, named, reading, rules_options
+from fuseconv.commands.options import (
+    json_option,
+    model_argument,
+    model_options,
+    named,
+    reading,
+    rules_options,
+    targets_option,
+)
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured, Settings
@@ -18,12 +26,7 @@ from fuseconv.errors import UsageError
 @click.command(cls=Configured)
 @model_argument
 @rules_options
-@click.option(
-    "--target",
-    multiple=True,
-    metavar="NAME",
-    help="torchscript, export, aoti, onnx, onnx-plugin; may be repeated. [default: all]",
-)
+@targets_option
 @click.option(
     "-o",
     "--output",

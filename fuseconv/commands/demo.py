@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fuseconv.commands.options import json_option, rules_option
+from fuseconv.commands.options import json_option, rules_option, targets_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 
@@ -14,12 +14,7 @@ from fuseconv.commands.progress import shown
 @click.command()
 @rules_option
 @click.option("-o", "--output", type=Path, default=Path("demo.fuseconv"), show_default=True, metavar="FOLDER")
-@click.option(
-    "--target",
-    multiple=True,
-    metavar="NAME",
-    help="torchscript, export, aoti, onnx, onnx-plugin; may be repeated. [default: all]",
-)
+@targets_option
 @json_option
 def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:
     """Convert all-MiniLM-L6-v2, a real sentence-embedding model of 22 million parameters, and use the result."""

@@ -11,6 +11,7 @@ import click
 from fuseconv.bundle.manifest import require_folder
 from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import FileError
+from fuseconv.targets import TARGETS
 from fuseconv.untrusted.files import check_text, leads_somewhere
 
 if TYPE_CHECKING:
@@ -59,6 +60,14 @@ rules_option = click.option(
 )
 NO_RULE_OPTION = click.option(
     "--no-rule", "without", multiple=True, metavar="NAME", help="Do not apply this rule; may be repeated."
+)
+
+
+TARGET_NAMES = ", ".join(TARGETS)
+
+target_option = click.option("--target", metavar="NAME", help=f"{TARGET_NAMES}. [default: the bundle's default target]")
+targets_option = click.option(
+    "--target", multiple=True, metavar="NAME", help=f"{TARGET_NAMES}; may be repeated. [default: all]"
 )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fuseconv.commands.options import bundle_argument, json_option
+from fuseconv.commands.options import bundle_argument, json_option, target_option
 from fuseconv.commands.outcome import Outcome
 
 
@@ -21,11 +21,7 @@ from fuseconv.commands.outcome import Outcome
     help="Input tensors: .safetensors, .npz or .pt.",
 )
 @click.option("-o", "--output", type=Path, required=True, metavar="FILE", help="Output file: .safetensors.")
-@click.option(
-    "--target",
-    metavar="NAME",
-    help="torchscript, export, aoti, onnx, onnx-plugin. [default: the bundle's default target]",
-)
+@target_option
 @json_option
 def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Outcome:
     """Run BUNDLE once on the tensors in a file, and write its outputs to another file."""

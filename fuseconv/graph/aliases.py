@@ -14,12 +14,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from fuseconv.graph.all_sizes import GuardError, all_sizes
-from fuseconv.graph.nodes import (
-    arguments,
-    is_call,
-    is_getitem,
-    nodes_in,
-)
+from fuseconv.graph.nodes import arguments, facts_of, is_call, is_getitem, nodes_in, written
 
 
 class Aliases:
@@ -35,14 +30,14 @@ class Aliases:
         self._writers_of: dict[Node, list[Node]] = {}
         known: dict[Node, frozenset[Node]] = {}
         for node in graph.nodes:
-            for written in _written(node, root):
-                if written not in known:
-                    shared = _sharing(written)
+            for operand in _written(node, root):
+                if operand not in known:
+                    shared = _sharing(operand)
                     known.update(dict.fromkeys(shared, shared))
                     writers: list[Node] = []  # one for all that share the memory
                     self._writers_of.update((key, writers) for key in shared)
-                self.writers[node] = self.writers.get(node, frozenset()) | known[written]
-                self._writers_of[written].append(node)
+                self.writers[node] = self.writers.get(node, frozenset()) | known[operand]
+                self._writers_of[operand].append(node)
 
     def is_written(self, node: Node) -> bool:
         """Whether a node's memory is written, sooner or later: what it was made as is not what its readers see."""
@@ -106,9 +101,9 @@ def _derived(results: frozenset[Node]) -> frozenset[Node]:
     return frozenset(found)
 
 
-def _sharing(written: Node) -> frozenset[Node]:
-    found = {written}
-    queue = [written]
+def _sharing(operand: Node) -> frozenset[Node]:
+    found = {operand}
+    queue = [operand]
     while queue:
         node = queue.pop()
         near = viewed(node) | {user for user in node.users if node in viewed(user)}
@@ -119,10 +114,7 @@ def _sharing(written: Node) -> frozenset[Node]:
 
 def _written(node: Node, root: torch.nn.Module) -> Iterator[Node]:
     if is_call(node):
-        if node.target._schema.is_mutable:  # type: ignore[union-attr]  # is_call has checked it
-            for argument in node.target._schema.arguments:  # type: ignore[union-attr]
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    yield from nodes_in(arguments(node)[argument.name])
+        yield from written(node)
     elif node.op == "call_function" and not is_getitem(node) and any(_writes(module) for module in _bodies(node, root)):
         yield from node.all_input_nodes
 
@@ -154,14 +146,9 @@ def viewed(node: Node) -> frozenset[Node]:
         return frozenset(node.all_input_nodes)
     target = node.target
     assert isinstance(target, torch._ops.OpOverload)
-    schema = target._schema
-    named = {alias for result in schema.returns if result.alias_info for alias in result.alias_info.before_set}
-    found: set[Node] = set()
-    for argument in schema.arguments:
-        shared = argument.alias_info
-        # `*`: the views are in a list, as those of `unbind`.
-        if shared is not None and (shared.before_set & named or "*" in shared.after_set):
-            found.update(nodes_in(arguments(node)[argument.name]))
+    shares = facts_of(node).shares
+    given = arguments(node) if shares else {}
+    found = {operand for name in shares for operand in nodes_in(given[name])}
     if not found and target._can_decompose():
         found.update(_returned(node))
     return frozenset(found)

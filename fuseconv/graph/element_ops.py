@@ -26,6 +26,7 @@ from fuseconv.graph.formula import (
     truth_of,
     value_of,
 )
+from fuseconv.graph.nodes import facts_of
 
 
 class Reader(Protocol):
@@ -241,9 +242,7 @@ def _triangle(upper: bool) -> OpRule:
     return rule
 
 
-_SAME = "to _to_copy clone contiguous alias detach detach_ lift_fresh_copy expand expand_as type_as"
-_MOVED = "view reshape unsqueeze squeeze flatten _unsafe_view"
-RULES: Mapping[str, OpRule] = {
+_RULES: Mapping[str, OpRule] = {
     "arange": _arange,
     **dict.fromkeys(("full", "new_full", "full_like"), _filled(None)),
     **dict.fromkeys(("ones", "new_ones", "ones_like"), _filled(1)),
@@ -262,8 +261,6 @@ RULES: Mapping[str, OpRule] = {
     **dict.fromkeys(("__and__", "bitwise_and", "logical_and"), _connective(Both)),
     **dict.fromkeys(("__or__", "bitwise_or", "logical_or"), _connective(Either)),
     **dict.fromkeys(("logical_not", "bitwise_not"), _not),
-    **dict.fromkeys(_SAME.split(), _same),
-    **dict.fromkeys(_MOVED.split(), _moved),
     **dict.fromkeys(("transpose", "t"), _permuted(_swap)),
     "permute": _permuted(lambda given, _: given["dims"]),
     "slice": _sliced,
@@ -275,3 +272,11 @@ RULES: Mapping[str, OpRule] = {
     "triu": _triangle(upper=True),
 }
 """The rule of each op, by its name in the aten namespace."""
+
+
+def rule_of(node: Node) -> OpRule | None:
+    """Returns the rule of the op that a node calls, if it has one."""
+    known = facts_of(node)
+    if known.moved and known.order != "other":
+        return _same if known.order == "same" else _moved
+    return _RULES.get(node.target._schema.name.removeprefix("aten::"))  # type: ignore[union-attr]  # a call

@@ -16,7 +16,7 @@ import torch
 from torch.fx import Node
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from fuseconv.graph.element_ops import RULES, shape_of
+from fuseconv.graph.element_ops import rule_of, shape_of
 from fuseconv.graph.exact import bounds, held
 from fuseconv.graph.formula import (
     AtLeastZero,
@@ -119,8 +119,7 @@ class _Reader:
         """Returns the formula of what an op computes."""
         if not is_call(node):
             raise UnknownError(node.name)
-        name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]  # is_call has checked it
-        rule = RULES.get(name)
+        rule = rule_of(node)
         if rule is None:
             raise UnknownError(f"{node.name}, which calls {node.target}")
         formula = self.held(rule(self, node, arguments(node)), node.meta["val"].dtype, node)

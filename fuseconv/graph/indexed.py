@@ -8,27 +8,20 @@ from typing import Any
 
 import torch
 
-from fuseconv.graph.nodes import arguments
-
-_KEEPS_VALUES = frozenset(
-    {
-        *("aten::alias", "aten::clone", "aten::contiguous", "aten::expand", "aten::flatten", "aten::permute"),
-        *("aten::reshape", "aten::select", "aten::slice", "aten::squeeze", "aten::t", "aten::to", "aten::transpose"),
-        *("aten::unsqueeze", "aten::view", "aten::view_as", "aten::expand_as", "aten::repeat", "aten::unflatten"),
-        *("aten::_to_copy", "aten::chunk", "aten::split", "aten::unbind", "aten::detach"),
-    }
-)
+from fuseconv.graph.nodes import arguments, facts_of, is_call, nodes_in
 
 
 def indexed_sizes(index: torch.fx.Node) -> Iterator[Any]:
     """Yields the size of each axis that a node, or a rearrangement of it, indexes; an int, or a symbol's."""
     for user in index.users:
-        schema = getattr(user.target, "_schema", None)
-        name = schema.name if schema is not None else ""
-        if name in _TABLES:
-            given = arguments(user)
-            yield from (size for which, size in _TABLES[name](given) if which is index)
-        elif name in _KEEPS_VALUES or (schema is None and user.op == "call_function"):  # an item of a list of views
+        if not is_call(user):
+            if user.op == "call_function":  # an item of a list of views
+                yield from indexed_sizes(user)
+            continue
+        given, moved = arguments(user), facts_of(user).moved
+        if table := _TABLES.get(user.target._schema.name):  # type: ignore[union-attr]
+            yield from (size for which, size in table(given) if which is index)
+        if moved and index in nodes_in(given[moved]):
             yield from indexed_sizes(user)
 
 

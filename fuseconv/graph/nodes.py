@@ -13,6 +13,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.value_ranges import bound_sympy
 
+from fuseconv.graph.aten import Facts, facts
 from fuseconv.graph.op_aliases import canonical
 from fuseconv.untrusted.permitted import lookup, refusal
 
@@ -66,8 +67,7 @@ def is_repeatable(op: torch._ops.OpOverload, value: Any) -> bool:
         op: the op.
         value: what it gives, on fake tensors: sizes that the data decides are of one call alone.
     """
-    draws = torch.Tag.nondeterministic_seeded in op.tags
-    return not op._schema.is_mutable and not draws and not free_unbacked_symbols(value)
+    return not facts(op).writes and not facts(op).draws and not free_unbacked_symbols(value)
 
 
 def arguments(node: Node) -> dict[str, Any]:
@@ -91,6 +91,30 @@ def nodes_in(value: Any) -> Iterator[Node]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from nodes_in(item)
+
+
+def facts_of(node: Node) -> Facts:
+    """Returns what the op of a call is."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    return facts(node.target)
+
+
+def draws(node: Node) -> bool:
+    """Whether a node draws random numbers: what drops with probability 0, or not at all, draws none."""
+    if not is_call(node) or not facts_of(node).draws:
+        return False
+    given = arguments(node)
+    return given.get("train") is not False and not any(given.get(name) == 0 for name in ("p", "dropout_p"))
+
+
+def written(node: Node) -> Iterator[Node]:
+    """Yields the operands that an op call writes in place."""
+    if is_call(node):
+        known = facts_of(node)
+        given = arguments(node) if known.writes or known.statistics else {}
+        updated = ("running_mean", "running_var") if given.get(known.statistics) else ()
+        for name in (*known.writes, *updated):
+            yield from nodes_in(given[name])
 
 
 def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:

@@ -14,6 +14,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from fuseconv.graph.aten import facts
+
 _NAMES: Mapping[str, str] = {
     "__and__": "bitwise_and",
     "__iand__": "bitwise_and_",
@@ -103,10 +105,7 @@ def canonical(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
 
 def _types(op: torch._ops.OpOverload) -> list[Any]:
     """Returns what tells overloads apart: the type of each argument, whether it is written, and its default."""
-    return [
-        (str(argument.type), argument.alias_info is not None and argument.alias_info.is_write)
-        for argument in op._schema.arguments
-    ]
+    return [(str(argument.type), argument.name in facts(op).writes) for argument in op._schema.arguments]
 
 
 def name_ops_once(exported: ExportedProgram) -> None:

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Node
 
-from fuseconv.matching.graph import Workspace, arguments, is_call
+from fuseconv.graph.nodes import facts_of
+from fuseconv.matching.graph import Workspace, arguments, is_call, nodes_in
 
 Range: TypeAlias = tuple[float, float]
 """The least and the greatest element."""
@@ -88,7 +89,9 @@ class _Reader:
         if is_call(node):
             name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]  # is_call has checked it
             given = arguments(node)
-            if name in _RULES:
+            if moved := facts_of(node).moved:
+                found = joined(*map(self.read, nodes_in(given[moved])))
+            elif name in _RULES:
                 found = _RULES[name](self.read, given)
         if found == ANY and not fake.is_floating_point():
             found = WHOLE
@@ -96,10 +99,6 @@ class _Reader:
 
 
 _Rule: TypeAlias = Callable[[Callable[[Any], Range], Mapping[str, Any]], Range]
-
-
-def _same(read: Callable[[Any], Range], given: Mapping[str, Any]) -> Range:
-    return read(given["self"])
 
 
 def _times(number: float, one: Range) -> Range:
@@ -132,17 +131,10 @@ def _always(low: float, high: float) -> _Rule:
     return lambda _, __: (low, high)
 
 
-_SAME = (
-    "to _to_copy clone contiguous alias detach lift_fresh_copy expand expand_as type_as view reshape unsqueeze squeeze "
-    "flatten unflatten _unsafe_view transpose t permute slice select narrow index index_select gather repeat "
-    "repeat_interleave flip roll chunk split"
-)
 _LAYERS = "linear addmm mm bmm matmul einsum tensordot layer_norm rms_norm group_norm gelu silu conv1d conv2d conv3d"
 _RULES: dict[str, _Rule] = {
-    **dict.fromkeys(_SAME.split(), _same),
     **dict.fromkeys(_LAYERS.split(), _always(*ORDINARY)),
     **dict.fromkeys(("tril", "triu"), lambda read, given: joined(read(given["self"]), (0.0, 0.0))),
-    **dict.fromkeys(("cat", "stack"), lambda read, given: joined(*map(read, given["tensors"]))),
     "embedding": lambda read, given: read(given["weight"]),
     **dict.fromkeys(("full", "new_full", "full_like"), lambda read, given: read(given["fill_value"])),
     **dict.fromkeys(("zeros", "new_zeros", "zeros_like"), _always(0.0, 0.0)),

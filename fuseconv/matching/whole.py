@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fuseconv.graph.in_place import functional
+from fuseconv.graph.aten import facts
+from fuseconv.graph.nodes import facts_of, written
 from fuseconv.matching.attention import attention
 from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_returned, map_nodes, nodes_in
 from fuseconv.matching.match import Fit, Site, check_apart, settle
@@ -70,6 +71,14 @@ def in_place(index: Index, rule: Rule) -> Iterator[Site]:
             yield from _restated(index, rule, [node], {node: node}, constant=False, op=op)
 
 
+def functional(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """Returns the op that makes a new tensor of what an elementwise op writes in place; None for any other op."""
+    twin = facts(op).functional
+    if twin is None or facts(op).draws:
+        return None
+    return twin if facts(twin).elementwise and not facts(twin).shares else None
+
+
 def _restated(
     index: Index,
     rule: Rule,
@@ -119,17 +128,11 @@ def _is_pure(node: Node) -> bool:
     if not is_call(node) or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
     value = node.meta["val"]
-    return is_repeatable(node.target, value) and not _updates_statistics(node)  # type: ignore[arg-type]  # is_call
-
-
-def _updates_statistics(node: Node) -> bool:
-    """Whether a node is a norm in training, which writes its running statistics; its schema does not say so."""
-    given = arguments(node)
-    return given.get("running_mean") is not None and bool(given.get("training", given.get("use_input_stats")))
+    return is_repeatable(node.target, value) and not any(written(node))  # type: ignore[arg-type]  # is_call
 
 
 def _is_view(node: Node) -> bool:
-    return any(result.alias_info is not None for result in node.target._schema.returns)  # type: ignore[union-attr]
+    return bool(facts_of(node).shares)
 
 
 def _keeps_dtype(node: Node) -> bool:

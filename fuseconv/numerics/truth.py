@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node, map_arg
 from torch.utils import _pytree as pytree
 
-from fuseconv.graph.nodes import arguments
+from fuseconv.graph.nodes import draws, written
 
 if TYPE_CHECKING:
     from fuseconv.program.captured import Program
@@ -69,7 +69,7 @@ class _Float64(Interpreter):
     """Widens what every op reads, so that no op's own default can narrow a value on its way."""
 
     def run_node(self, n: Node) -> Any:
-        if not _draws(n):
+        if not draws(n) or any(written(n)):  # what writes an operand is not given a copy of it
             return super().run_node(n)
         # How many random numbers a kernel draws depends on its dtype: in its own it draws those of the original.
         args, kwargs = map_arg((n.args, dict(n.kwargs)), lambda operand: _as_captured(self.env[operand], operand))
@@ -102,19 +102,6 @@ def _dtype_of(node: Node) -> torch.dtype | None:
     """The floating dtype that a node's value has in the program, where that is known."""
     captured = node.meta.get("val")
     return captured.dtype if isinstance(captured, torch.Tensor) and captured.is_floating_point() else None
-
-
-def _draws(node: Node) -> bool:
-    """Whether a node draws random numbers, and writes to no operand: then it may be given copies.
-
-    Attention and dropout that drop nothing draw nothing, though their schemas say that they may.
-    """
-    op = node.target
-    if not isinstance(op, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
-        return False
-    given = arguments(node)
-    drops = given.get("dropout_p", given.get("p", 1)) != 0 and given.get("train", True)
-    return bool(drops) and not op._schema.is_mutable
 
 
 def _as_captured(value: Any, node: Node) -> Any:

@@ -13,6 +13,7 @@ from fuseconv.capture.drawn import draw_special, draw_taken, open_integers
 from fuseconv.contract.inputs import draw, example_sizes, sizes_to_try
 from fuseconv.contract.values import SPECIAL, kinds_for
 from fuseconv.contract.values import Kind as Values
+from fuseconv.graph.nodes import facts_of, is_call
 from fuseconv.program.captured import Program, dim_symbols
 
 MAX_INPUT_ELEMENTS = 2**19
@@ -89,15 +90,12 @@ def _to_integer(program: Program) -> torch.fx.Node | None:
     nodes: list[torch.fx.Node] = list(program.exported.graph.nodes)
     for node in nodes:
         made = node.meta.get("val")
-        converts = getattr(getattr(node.target, "_schema", None), "name", "") in _CONVERSIONS
+        converts = is_call(node) and facts_of(node).converts
         if converts and isinstance(made, torch.Tensor) and not made.is_floating_point() and made.dtype != torch.bool:
             read = node.all_input_nodes[0].meta.get("val")
             if isinstance(read, torch.Tensor) and read.is_floating_point():
                 return node
     return None
-
-
-_CONVERSIONS = frozenset({"aten::to", "aten::_to_copy", "aten::type_as", "aten::copy_", "prims::convert_element_type"})
 
 
 def _affordable(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:

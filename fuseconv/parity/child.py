@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fuseconv.bundle.manifest import open_bundle
+from fuseconv.bundle.manifest import open_bundle, read_manifest
 from fuseconv.errors import FuseconvError, UpstreamError
 from fuseconv.parity import verification
 from fuseconv.parity.reference import REFERENCE, read_reference, tried_of
@@ -79,7 +79,7 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
     os.environ.update(request["environment"])
     torch.set_num_threads(request["threads"])
     folder = Path(request["bundle"])
-    manifest = open_bundle(folder)
+    manifest = read_manifest(folder) if request["hashed"] else open_bundle(folder)
     path = Path(request["reference"]) if request["reference"] else folder / REFERENCE
     references = tried_of(read_reference(path, manifest.contract))
     if request["cases"] is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fuseconv.bundle.manifest import Manifest, open_bundle
+from fuseconv.bundle.manifest import Manifest
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import ContractError, FuseconvError, ParityError, UnsupportedError, UpstreamError
 from fuseconv.parity.cases import Case
@@ -25,16 +25,13 @@ from fuseconv.parity.verification import (
 )
 from fuseconv.program.captured import Program
 from fuseconv.runtime import cpp
-from fuseconv.runtime.model import load
+from fuseconv.runtime.model import load_target
+from fuseconv.targets import TARGETS
 
 ROWS: Mapping[str, tuple[str, bool]] = {
-    "torchscript": ("torchscript", False),
-    "torchscript+graph": ("torchscript", True),
-    "export": ("export", False),
-    "aoti": ("aoti", False),
-    "aoti+graph": ("aoti", True),
-    "onnx": ("onnx", False),
-    "onnx-plugin": ("onnx-plugin", False),
+    f"{name}+graph" if graphed else name: (name, graphed)
+    for name, target in TARGETS.items()
+    for graphed in (False, True)[: 1 + target.SPEC.cuda_graphs]
 }
 """What is proved: a target, and whether its calls are captured and replayed as CUDA graphs."""
 
@@ -118,7 +115,8 @@ class Matrix:
 
 
 def verify_runtimes(
-    bundle: str | Path,
+    folder: Path,
+    manifest: Manifest,
     *,
     against: Program | None = None,
     inputs: tuple[torch.Tensor, ...] | None = None,
@@ -128,19 +126,17 @@ def verify_runtimes(
     """Runs every target of a bundle in every runtime and judges each output, as `verification.verify` does.
 
     Args:
-        bundle: the folder.
+        folder: the bundle, by its absolute path.
+        manifest: its own; the bundle was opened, so that every cell of Python loads it without hashing it again.
         against: the original program; by default its outputs are read from the bundle.
         inputs: one tensor per contract input, tried instead of the usual cases; needs `against`.
         program: fuseconv-run; without it C++ is not available.
         progress: told of every cell that runs.
 
     Raises:
-        UsageError: there is no such bundle, `against` is another model, or `inputs` came without it.
-        RefusedError: the bundle is damaged.
+        UsageError: `against` is another model, or `inputs` came without it.
         UpstreamError: there is no CUDA device, and the bundle needs one.
     """
-    folder = Path(bundle).absolute()
-    manifest = open_bundle(folder)
     references = tried_of(references_of(folder, manifest, against, inputs))
     cells = []
     for name in ROWS:
@@ -161,10 +157,8 @@ def _absent(name: str, runtime: str, manifest: Manifest, program: Path | None) -
         return UnsupportedError(f"the bundle has no target {target}", fix=f"convert the model with --target {target}")
     if cuda_graphs and manifest.contract.device != "cuda":
         return UnsupportedError("CUDA graphs need a CUDA device", fix="convert the model with --device cuda")
-    if runtime == "cpp" and target == "export":
-        return UnsupportedError(
-            "torch.export programs can be loaded only in Python", fix="use aoti or torchscript in C++"
-        )
+    if runtime == "cpp" and (error := cpp.unsupported(target)) is not None:
+        return error
     if runtime == "cpp" and program is None:
         return UnsupportedError(
             f"{cpp.NAME} is not built",
@@ -181,7 +175,7 @@ def _cell(
     cases = [reference.case for reference in references]
     try:
         if runtime == "python":
-            run = _in_python(folder, target, cuda_graphs, cases)
+            run = _in_python(folder, manifest, target, cuda_graphs, cases)
         else:
             assert program is not None  # else the cell is absent
             run = _in_cpp(program, folder, target, contract, cuda_graphs, cases)
@@ -193,8 +187,8 @@ def _cell(
     return Cell(name, runtime, tuple(with_limits(rows, manifest, target)))
 
 
-def _in_python(folder: Path, target: str, cuda_graphs: bool, cases: Sequence[Case]) -> Run:
-    model = load(folder, target, cuda_graphs="auto" if cuda_graphs else False)
+def _in_python(folder: Path, manifest: Manifest, target: str, cuda_graphs: bool, cases: Sequence[Case]) -> Run:
+    model = load_target(folder, manifest, target, cuda_graphs="auto" if cuda_graphs else False)
     if cuda_graphs:
         for case in cases:  # what is judged is then a replay, and not the first
             outputs_of(model, case)

@@ -93,6 +93,7 @@ class VerifyProcess:
         *,
         reference: Path | None = None,
         cases: Sequence[str] | None = None,
+        hashed: bool = False,
     ) -> dict[str, Verified]:
         """Runs targets of a bundle and judges each output.
 
@@ -101,6 +102,7 @@ class VerifyProcess:
             targets: those to run.
             reference: what to judge by; by default the bundle's own.
             cases: the names of those to run; by default all.
+            hashed: whether the caller has sealed or opened the bundle just now: its files are not hashed again.
 
         Returns:
             What came of each target.
@@ -119,6 +121,7 @@ class VerifyProcess:
                         "targets": left,
                         "reference": None if reference is None else str(reference),
                         "cases": None if cases is None else list(cases),
+                        "hashed": hashed,
                         "log": str(log),
                         "threads": torch.get_num_threads(),
                         "environment": dict(os.environ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from fuseconv.matching.steps import Plan
 from fuseconv.numerics.tolerance import table
 from fuseconv.ops import library
 from fuseconv.program.captured import Program
+from fuseconv.rulebook.packs import op_files
 from fuseconv.rulebook.rule import Rule
 from fuseconv.runtime.environment import environment
 from fuseconv.sources import Subject
@@ -59,10 +60,10 @@ def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
             raise UsageError(
                 f"unknown target {name}",
                 where="--target",
-                fix=f"use one of {', '.join(targets.TARGETS)}; for several, repeat --target",
+                fix=f"use one of {', '.join(sorted(targets.TARGETS))}; for several, repeat --target",
             )
     is_built = (library.FOLDER / library.PLUGINS[device]).is_file()
-    every = (name for name in targets.TARGETS if is_built or name != targets.onnx_plugin.NAME)
+    every = sorted(name for name, target in targets.TARGETS.items() if is_built or not target.SPEC.plugin)
     return tuple(dict.fromkeys(wanted)) or tuple(every)
 
 
@@ -143,38 +144,68 @@ def _unforeseen(name: str, error: Exception) -> UpstreamError:
     )
 
 
-def describe(
-    subject: Subject,
-    program: Program,
-    chosen: Plan,
-    known: Sequence[Rule],
-    written: Sequence[Written],
-    libraries: Sequence[str],
-    dtype: str | None,
-) -> Manifest:
-    """Returns the manifest of a bundle that is not proved yet: parity and the hashes of files come later.
+@dataclass(frozen=True)
+class Assembly:
+    """What all bundles of a conversion have in common: the one that is kept, and those that are made to find a fault.
 
-    `dtype` is what the subject was converted to as it was read, or None.
+    Attributes:
+        program: as it was captured.
+        source: what it was captured from.
+        hashes: rule name to the hash of the rule.
+        libraries: the op libraries of packs.
+        op_files: the Python files that register the ops of packs.
     """
-    hashes = {rule.name: rule.sha256 for rule in known}
-    return Manifest(
-        fuseconv=__version__,
-        source=Source(
-            form=subject.source,
-            sha256=subject.sha256,
-            dtype=dtype,
-            original=None if program.original is None else program.original.kind,
-        ),
-        contract=program.contract,
-        dtype=_dtype(program),
-        targets={one.target: one.path for one in written},
-        rules=[RuleUse(name=name, sha256=hashes.get(name, ""), count=count) for name, count in chosen.counts().items()],
-        libraries=list(libraries),
-        environment=environment(program.contract.device),
-        tolerances=table(),
-        parity=[],
-        mismatch=False,
-    )
+
+    program: Program
+    source: Source
+    hashes: Mapping[str, str]
+    libraries: Sequence[Path] = ()
+    op_files: tuple[Path, ...] = ()
+
+    @staticmethod
+    def of(
+        subject: Subject, program: Program, known: Sequence[Rule], libraries: Sequence[Path], dtype: str | None
+    ) -> Assembly:
+        """Returns what bundles of a subject have in common.
+
+        Args:
+            subject: what was read.
+            program: what was captured of it.
+            known: the rules.
+            libraries: the op libraries of packs.
+            dtype: what the subject was converted to as it was read, or None.
+        """
+        original = None if program.original is None else program.original.kind
+        source = Source(form=subject.source, sha256=subject.sha256, dtype=dtype, original=original)
+        return Assembly(program, source, {rule.name: rule.sha256 for rule in known}, libraries, op_files(known))
+
+    def write(self, name: str, fused: Program, folder: Path) -> Written:
+        """Writes a target's artifact into a bundle's folder; errors as `write_target`."""
+        return write_target(name, fused, folder, self.op_files)
+
+    def copy_libraries(self, folder: Path) -> tuple[str, ...]:
+        """Copies the op libraries into a bundle's folder; returns their paths in the order to load them."""
+        return copy_libraries(folder, self.program.contract.device, self.libraries)
+
+    def describe(self, plan: Plan, written: Sequence[Written], libraries: Sequence[str]) -> Manifest:
+        """Returns the manifest of a bundle that is not proved yet: parity and the hashes of files come later."""
+        contract = self.program.contract
+        return Manifest(
+            fuseconv=__version__,
+            source=self.source,
+            contract=contract,
+            dtype=_dtype(self.program),
+            targets={one.target: one.path for one in written},
+            rules=[
+                RuleUse(name=name, sha256=self.hashes.get(name, ""), count=count)
+                for name, count in plan.counts().items()
+            ],
+            libraries=list(libraries),
+            environment=environment(contract.device),
+            tolerances=table(),
+            parity=[],
+            mismatch=False,
+        )
 
 
 def _dtype(program: Program) -> str:

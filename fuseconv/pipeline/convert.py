@@ -18,7 +18,7 @@ from fuseconv.parity.cases import cases
 from fuseconv.parity.padding import prove
 from fuseconv.parity.process import PROCESS
 from fuseconv.parity.reference import REFERENCE, refer, write_reference
-from fuseconv.pipeline.assembly import Progress, describe, target_names
+from fuseconv.pipeline.assembly import Assembly, Progress, target_names
 from fuseconv.pipeline.conversion import Conversion
 from fuseconv.pipeline.filling import Filling
 from fuseconv.pipeline.gate import Gate
@@ -96,15 +96,8 @@ def convert(
         with progress("reference"):
             references = refer(program, cases(program))
             write_reference(staging / REFERENCE, references, program.contract)
-        dtype = options.dtype if options else None
-        gate = Gate(
-            program,
-            references,
-            staging / REFERENCE,
-            others,
-            op_files(known),
-            lambda chosen, written, libraries: describe(subject, program, chosen, known, written, libraries, dtype),
-        )
+        assembly = Assembly.of(subject, program, known, others, options.dtype if options else None)
+        gate = Gate(assembly, references, staging / REFERENCE)
         replan = None if plan else partial(find_plan, program, known, names, allow)
         consented = frozenset(rule.name for rule in known if rule.allow is not None)
         filling = Filling(staging, names, gate, replan, consented, allow_mismatch, progress, chosen)

@@ -7,12 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fuseconv.bundle.manifest import (
-    LeftOut,
-    Limit,
-    Manifest,
-    seal,
-)
+from fuseconv.bundle.manifest import File, LeftOut, Limit, Manifest, seal
 from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError
 from fuseconv.matching.plan import SiteKey
 from fuseconv.matching.rewrite import rewrite
@@ -21,13 +16,7 @@ from fuseconv.parity.process import PROCESS, Verified
 from fuseconv.parity.reference import untried_of
 from fuseconv.parity.report import Report
 from fuseconv.pipeline import gate as gates
-from fuseconv.pipeline.assembly import (
-    Progress,
-    Written,
-    copy_libraries,
-    remove_target,
-    write_target,
-)
+from fuseconv.pipeline.assembly import Assembly, Progress, Written, remove_target
 from fuseconv.pipeline.gate import Gate, Verdict
 from fuseconv.program.captured import Program
 
@@ -74,6 +63,12 @@ class Filling:
     limits: list[Limit] = field(default_factory=list)
     found: dict[str, Verified] = field(default_factory=dict)
     _rejected: dict[SiteKey, Miss] = field(default_factory=dict)
+    _files: Mapping[str, File] = field(default_factory=dict)
+
+    @property
+    def assembly(self) -> Assembly:
+        """What makes bundles of the program."""
+        return self.gate.assembly
 
     def fill(self) -> tuple[Manifest, Report]:
         """Writes targets until each is proved or left out, and seals the folder.
@@ -87,7 +82,7 @@ class Filling:
         """
         for last in (*[False] * (ROUNDS - 1), True):
             with self.progress("rewrite"):
-                fused = rewrite(self.gate.program, self.plan)
+                fused = rewrite(self.assembly.program, self.plan)
                 wrong = None if self.allow_mismatch else self.gate.wrong_in_torch(self.plan, fused)
             if wrong is not None:
                 if last:
@@ -107,7 +102,7 @@ class Filling:
             if path != self.gate.reference:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         (self.folder / PLAN).write_text(self.plan.to_json(), encoding="utf-8")
-        libraries = copy_libraries(self.folder, fused.contract.device, self.gate.libraries)
+        libraries = self.assembly.copy_libraries(self.folder)
         self.written, self.found, self.limits = {}, {}, []
         for name in self.names:
             if name not in self.lost:
@@ -119,16 +114,16 @@ class Filling:
 
     def _write_one(self, name: str, fused: Program) -> None:
         try:
-            self.written[name] = write_target(name, fused, self.folder, self.gate.op_files)
+            self.written[name] = self.assembly.write(name, fused, self.folder)
         except FileError:
             raise
         except FuseconvError as error:
             self.found[name] = Verified(error=error)
 
     def _run(self, names: Sequence[str], libraries: Sequence[str]) -> None:
-        seal(self.folder, self.gate.describe(self.plan, list(self.written.values()), libraries))
+        self._files = seal(self.folder, self.assembly.describe(self.plan, list(self.written.values()), libraries)).files
         with self.progress("verify"):
-            self.found |= PROCESS.verify(self.folder, names)
+            self.found |= PROCESS.verify(self.folder, names, hashed=True)
 
     def _judge(self, *, last: bool) -> bool:
         """Leaves out targets that fail; returns whether the plan was to blame, and there is another to be written."""
@@ -159,7 +154,7 @@ class Filling:
         assert verdict.guilty is not None
         if self.replan is None or verdict.guilty.rule in self.consented:
             raise self._wrong_plan(verdict)
-        self._rejected |= gates.rejected(self.gate.program, self.plan, verdict, self._rejected)
+        self._rejected |= gates.rejected(self.assembly.program, self.plan, verdict, self._rejected)
         with self.progress("match"):
             self.plan = self.replan(self._rejected)
 
@@ -190,8 +185,8 @@ class Filling:
         report = Report(rows, untried_of(self.gate.references))
         proof = {"parity": report.to_json()["rows"], "mismatch": not report.ok}
         left = {"limits": self.limits, "left_out": self.left_out()}
-        manifest = self.gate.describe(self.plan, list(self.written.values()), libraries)
-        return seal(self.folder, manifest.model_copy(update={**proof, **left})), report
+        manifest = self.assembly.describe(self.plan, list(self.written.values()), libraries)
+        return seal(self.folder, manifest.model_copy(update={**proof, **left}), self._files), report
 
     def left_out(self) -> list[LeftOut]:
         """Returns what the manifest says of the targets that are not in the folder."""

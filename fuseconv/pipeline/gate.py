@@ -15,12 +15,7 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.bundle.manifest import (
-    LeftOut,
-    Limit,
-    Manifest,
-    seal,
-)
+from fuseconv.bundle.manifest import LeftOut, Limit, seal
 from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError, UpstreamError
 from fuseconv.matching.graph import source_line
 from fuseconv.matching.plan import SiteKey
@@ -31,7 +26,7 @@ from fuseconv.parity.process import PROCESS, Verified
 from fuseconv.parity.reference import Reference, tried_of
 from fuseconv.parity.report import OutputRow
 from fuseconv.parity.verification import judge
-from fuseconv.pipeline.assembly import Written, copy_libraries, write_target
+from fuseconv.pipeline.assembly import Assembly
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule_text import Call, parse_line
 
@@ -62,29 +57,23 @@ class Gate:
     """What is needed to write a program once more and to judge it.
 
     Attributes:
-        program: as it was captured.
-        references: what it gives.
+        assembly: makes bundles of the program as it was captured.
+        references: what that program gives.
         reference: the file that has them.
-        libraries: the op libraries of packs.
-        op_files: the Python files that register the ops of packs.
-        describe: (plan, artifacts, libraries) to the manifest of a bundle of them.
     """
 
-    program: Program
+    assembly: Assembly
     references: Sequence[Reference]
     reference: Path
-    libraries: Sequence[Path]
-    op_files: tuple[Path, ...]
-    describe: Callable[[Plan, Sequence[Written], Sequence[str]], Manifest]
     _unfused: dict[str, Verified] = field(default_factory=dict)
 
     def wrong_in_torch(self, plan: Plan, fused: Program) -> Verdict | None:
         """Returns which step makes a fused program differ from the original in torch; None where it does not."""
-        failing = self._failing_in_torch(fused, None)
+        program, failing = self.assembly.program, self._failing_in_torch(fused, None)
         names = {row.case for row in failing}
 
         def fails(count: int) -> bool:
-            return bool(self._failing_in_torch(rewrite(self.program, _first(plan, count)), names))
+            return bool(self._failing_in_torch(rewrite(program, _first(plan, count)), names))
 
         if not failing or fails(0):
             return None
@@ -111,7 +100,7 @@ class Gate:
         if not plan.applied:
             self._unfused[target] = found
         elif target not in self._unfused:
-            self._unfused[target] = self.attempt(target, self.program)
+            self._unfused[target] = self.attempt(target, self.assembly.program)
         unfused = self._unfused[target]
         if found.error is not None:
             if unfused.error is not None:
@@ -134,9 +123,8 @@ class Gate:
         return Verdict(limits=tuple(_limit(row) for row in failing.values()))
 
     def _step(self, target: str, plan: Plan, fails: Callable[[Verified], bool], cases: Collection[str] | None) -> Step:
-        return _bisect(
-            plan, lambda count: fails(self.attempt(target, rewrite(self.program, _first(plan, count)), cases))
-        )
+        program = self.assembly.program
+        return _bisect(plan, lambda count: fails(self.attempt(target, rewrite(program, _first(plan, count)), cases)))
 
     def attempt(self, target: str, program: Program, cases: Collection[str] | None = None) -> Verified:
         """Writes one target of a program into a bundle of its own, and runs it.
@@ -147,16 +135,16 @@ class Gate:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch, "attempt.fuseconv")
             folder.mkdir()
-            libraries = copy_libraries(folder, program.contract.device, self.libraries)
+            libraries = self.assembly.copy_libraries(folder)
             try:
-                written = write_target(target, program, folder, self.op_files)
+                written = self.assembly.write(target, program, folder)
             except FileError:
                 raise
             except FuseconvError as error:
                 return Verified(error=error)
-            seal(folder, self.describe(Plan(()), [written], libraries))
+            seal(folder, self.assembly.describe(Plan(()), [written], libraries))
             names = None if cases is None else sorted(cases)
-            return PROCESS.verify(folder, [target], reference=self.reference, cases=names)[target]
+            return PROCESS.verify(folder, [target], reference=self.reference, cases=names, hashed=True)[target]
 
 
 def fails(found: Verified) -> bool:

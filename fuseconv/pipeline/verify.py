@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.bundle.manifest import open_bundle
+from fuseconv.bundle.manifest import Manifest, open_bundle
 from fuseconv.errors import UsageError
 from fuseconv.parity import matrix, verification
 from fuseconv.parity.matrix import Matrix
@@ -51,15 +51,15 @@ def verify(
     """
     PROCESS.start()
     folder = Path(bundle)
-    program, inputs = _original(bundle, against, options or Options(), progress)
+    manifest = open_bundle(folder)
+    program, inputs = _original(manifest, against, options or Options(), progress)
     with progress("verify"), tempfile.TemporaryDirectory() as scratch:
-        manifest = open_bundle(folder)
         references = verification.references_of(folder, manifest, program, inputs)
         reference = None
         if program is not None:
             reference = Path(scratch, REFERENCE)
             write_reference(reference, references, manifest.contract)
-        found = PROCESS.verify(folder, sorted(manifest.targets), reference=reference)
+        found = PROCESS.verify(folder, sorted(manifest.targets), reference=reference, hashed=True)
         for one in found.values():
             if one.error is not None:
                 raise one.error
@@ -93,15 +93,18 @@ def verify_runtimes(
     if executable is None and build_runtime:
         with progress(f"build {cpp.NAME}"):
             executable = cpp.build()
-    program, inputs = _original(bundle, against, options or Options(), progress)
-    return matrix.verify_runtimes(bundle, against=program, inputs=inputs, program=executable, progress=progress)
+    folder = Path(bundle).absolute()
+    manifest = open_bundle(folder)
+    program, inputs = _original(manifest, against, options or Options(), progress)
+    return matrix.verify_runtimes(
+        folder, manifest, against=program, inputs=inputs, program=executable, progress=progress
+    )
 
 
 def _original(
-    bundle: str | Path, against: str | Path | None, options: Options, progress: Progress
+    manifest: Manifest, against: str | Path | None, options: Options, progress: Progress
 ) -> tuple[Program | None, tuple[torch.Tensor, ...] | None]:
     """Reads the model that a bundle is judged by, and the inputs in the file of the options, where they are given."""
-    manifest = open_bundle(Path(bundle))
     if against is None:
         if about := options.flags():
             raise UsageError(

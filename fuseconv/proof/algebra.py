@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.fx import Graph, Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from fuseconv.graph.nodes import is_call
+from fuseconv.graph.nodes import facts_of, is_call
 from fuseconv.numerics.truth import interpret_in_float64
 from fuseconv.ops import OPS
 from fuseconv.proof.difference import CANNOT_RUN
 from fuseconv.proof.field import PRIME, Field, NotApplicableError
 from fuseconv.proof.operands import described, draw_operands
-from fuseconv.proof.residues import Residues, by_element, moves_elements, of
+from fuseconv.proof.residues import Residues, moves_elements, of
 from fuseconv.proof.soundness import Pair
 
 DRAWS = 2
@@ -83,7 +83,7 @@ class _Evaluation(Interpreter):
         of_integers = any(used in self._integers for used in node.all_input_nodes)
         if of_integers or any(used in self._bools for used in node.all_input_nodes):
             moves = not is_call(node) or moves_elements(node.target)
-            if not moves and (of_integers or not by_element(node.target)):
+            if not moves and (of_integers or not facts_of(node).elementwise):
                 raise NotApplicableError(f"{node.target} of {'integers' if of_integers else 'bools'}")
             (self._integers if of_integers else self._bools).add(node)
 

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
-from fuseconv.graph.nodes import is_call
+from fuseconv.graph.nodes import facts_of, is_call
 
 NEAR = 64.0
 """Literals up to it are tried together: what is computed of greater numbers may overflow, and is judged otherwise."""
@@ -31,16 +31,8 @@ COMBINED = 6
 _FLOATS = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0, 2.5, -2.5)
 _INTEGERS = (0, 1, -1, 2, -2, 3, -3, 7, -8, 100)
 
-_MOVES = (
-    *("to", "_to_copy", "type_as", "clone", "contiguous", "view", "reshape", "_unsafe_view", "flatten", "slice"),
-    *("permute", "transpose", "t", "expand", "expand_as", "unsqueeze", "squeeze", "select", "cat", "stack", "split"),
-    *("chunk", "zeros_like", "ones_like", "full_like", "_assert_tensor_metadata"),
-)
-_BY_ELEMENT = (
-    *_MOVES,
-    *("sum", "mean", "prod", "amax", "amin", "any", "all", "cumsum", "max", "min", "argmax", "argmin"),
-)
-"""Ops that read of integer tensors their elements as numbers, beside those that PyTorch knows as pointwise."""
+_REDUCES = ("sum", "mean", "prod", "amax", "amin", "any", "all", "cumsum", "max", "min", "argmax", "argmin")
+"""Ops that read of integer tensors their elements as numbers, beside those that are elementwise or move them."""
 
 _DIVIDES = ("div", "remainder", "fmod", "floor_divide", "__rshift__", "__lshift__")
 
@@ -89,7 +81,7 @@ def edges_of(graphs: Iterable[Graph], constants: Iterable[Any] = ()) -> Edges:
         float(one.detach()) for one in constants if isinstance(one, torch.Tensor) and one.numel() == 1 and _is_real(one)
     }
     literals = tuple(sorted(number for number in found if math.isfinite(number)))
-    sums = not all(torch.Tag.pointwise in node.target.tags or _name(node) in _MOVES for node in calls)
+    sums = not all(_is_apart(node) for node in calls)
     if not all(_reads_elements(node) for node in calls):
         return Edges(literals, sums)
     divides = any(word in str(node.target) for node in calls for word in _DIVIDES)
@@ -106,15 +98,20 @@ def _is_real(tensor: torch.Tensor) -> bool:
     return not tensor.is_complex() and tensor.dtype != torch.bool
 
 
-def _name(node: Node) -> str:
+def _is_apart(node: Node) -> bool:
+    """Whether an op computes no element of several, and overflows only where its result does.
+
+    This asks for PyTorch's tag, which hardswish has not: it multiplies by up to 6 before it divides by 6.
+    """
     op: Any = node.target
-    return str(op._schema.name).removeprefix("aten::")
+    known = facts_of(node)
+    return torch.Tag.pointwise in op.tags or bool(known.moved) or known.metadata_only
 
 
 def _reads_elements(node: Node) -> bool:
     """Whether an op reads no integer tensor, or only its elements as numbers: not as indices, and not as counts."""
     op: Any = node.target
-    if torch.Tag.pointwise in op.tags or _name(node) in _BY_ELEMENT:
+    if (_is_apart(node) and not facts_of(node).positions) or op._schema.name.removeprefix("aten::") in _REDUCES:
         return True
     return not any(_may_be_integer(operand) for operand in node.all_input_nodes)
 

@@ -10,24 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.fx import Graph, Node, map_arg
 
+from fuseconv.graph.nodes import facts_of, written
 from fuseconv.matching.bindings import from_binding
 from fuseconv.matching.graph import Workspace, is_call, nodes_in
 from fuseconv.matching.match import insertion_point
 from fuseconv.matching.rewrite import apply
 from fuseconv.matching.steps import Step
 from fuseconv.program.captured import Program
-
-_METADATA_ONLY = frozenset(
-    {
-        *("aten::empty_like", "aten::full_like", "aten::ones_like", "aten::zeros_like"),
-        *("aten::new_empty", "aten::new_full", "aten::new_ones", "aten::new_zeros"),
-        *("aten::sym_size", "aten::sym_stride", "aten::sym_numel"),
-    }
-)
-"""Ops that read of a tensor its sizes, dtype and device."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +91,7 @@ class Ledger:
         old: dict[Node, Node] = {}
         for node in matched:
             old[node] = self._add(node.target, node, lambda used: old.get(used) or self._copies[used], point)
+        writes = any(any(written(node)) for node in matched)
         apply(workspace, step, clean=False)  # what nothing reads is still to be seen here
         made: set[Node] = set()
         new = [self._adopt(workspace.current(node), point, made) for node in results]
@@ -113,7 +105,6 @@ class Ledger:
             _graph(read, sorted(nodes - set(read)), ends) for nodes, ends in zip(needed, outputs, strict=True)
         )
         point = max([point, *(node.next for node in read)])  # of a duplicate's operand there may be others, made later
-        writes = any(node.target._schema.is_mutable for node in matched if is_call(node))  # type: ignore[union-attr]
         workspace.clean()
         return Excerpt(step, before, after, tuple(read), min(self._copies[node] for node in matched), point, writes)
 
@@ -157,28 +148,16 @@ class Ledger:
         else:
             varies = copy.op == "get_attr" or any(used in self.varying for used in copy.all_input_nodes)
             if is_call(copy):
-                op: Any = copy.target
-                varies = varies and op._schema.name not in _METADATA_ONLY
-                varies |= op._schema.is_mutable and not _writes_alone(copy)
-                varies |= torch.Tag.nondeterministic_seeded in op.tags
+                varies = varies and not facts_of(copy).metadata_only
+                varies |= facts_of(copy).draws or (any(written(copy)) and not _writes_alone(copy))
         if varies:
             self.varying.add(copy)
 
 
 def _writes_alone(node: Node) -> bool:
     """Whether an op writes what was just made, and nobody else reads: its result is as good as a new value."""
-    written = [
-        node.args[at]
-        for at, argument in enumerate(node.target._schema.arguments)  # type: ignore[union-attr]  # is_call
-        if argument.alias_info is not None and argument.alias_info.is_write and at < len(node.args)
-    ]
-    return bool(written) and all(
-        isinstance(one, Node)
-        and is_call(one)
-        and len(one.users) == 1
-        and not any(result.alias_info is not None for result in one.target._schema.returns)  # type: ignore[union-attr]
-        for one in written
-    )
+    operands = list(written(node))
+    return bool(operands) and all(is_call(one) and len(one.users) == 1 and not facts_of(one).shares for one in operands)
 
 
 def _graph(read: Iterable[Node], nodes: Iterable[Node], ends: Sequence[Node]) -> Graph:

@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Interpreter, Node
 
-from fuseconv.graph.nodes import (
-    arguments,
-    is_call,
-    is_getitem,
-    op_name,
-)
+from fuseconv.graph.nodes import arguments, draws, is_getitem, op_name
 from fuseconv.numerics.truth import interpret_in_float64
 from fuseconv.proof.difference import (
     CANNOT_RUN,
@@ -94,10 +89,7 @@ def _results(graph: Graph) -> Iterator[Any]:
 
 def _drops(node: Node) -> bool:
     """Whether a node is a dropout that is on; of probability 0 and 1 nothing is drawn."""
-    if not is_call(node) or op_name(node.target) not in _DROPOUTS:
-        return False
-    given = arguments(node)
-    return given["train"] is not False and 0 < given["p"] < 1
+    return op_name(node.target) in _DROPOUTS and draws(node) and arguments(node)["p"] < 1
 
 
 def _with_factor(before: Graph, factor: float) -> Graph:

@@ -10,6 +10,7 @@ import torch
 from torch.fx import Interpreter, Node
 
 from fuseconv.errors import UnsupportedError
+from fuseconv.graph.nodes import written
 from fuseconv.matching.graph import is_call, is_getitem, source_line
 from fuseconv.program.captured import Program
 from fuseconv.proof.difference import same_draws
@@ -68,7 +69,7 @@ def _needed(ledger: Ledger, excerpts: Sequence[Excerpt]) -> set[Node]:
 
 
 def _may_write(node: Node) -> bool:
-    return node.target._schema.is_mutable if is_call(node) else not is_getitem(node)  # type: ignore[union-attr]
+    return any(written(node)) if is_call(node) else not is_getitem(node)
 
 
 def _last_reads(needed: set[Node]) -> dict[Node, Node]:

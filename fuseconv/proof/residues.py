@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 from torch.utils._pytree import tree_map_only
 
+from fuseconv.graph.aten import facts
 from fuseconv.proof.field import PRIME, Field, NotApplicableError, inverse, matmul, power
 
 
@@ -43,11 +44,11 @@ class Residues(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # tuples and dicts of anything
         """Calls an op."""
         del types
-        name = func._schema.name.removeprefix("aten::").removesuffix("_copy")
+        name = func._schema.name.removeprefix("aten::")
         given = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | (kwargs or {})
         given = {("x" if key in ("self", "input") else key): value for key, value in given.items()}
         field = _field((args, kwargs))
-        if name in _MOVES:
+        if moves_elements(func):
             moved = func(*tree_map_only(torch.Tensor, lambda one: _moved(one, field), args), **(kwargs or {}))
             return tree_map_only(torch.Tensor, lambda one: Residues(one, field), moved)
         if name in _OPS:
@@ -260,13 +261,8 @@ def _names(text: str) -> Sequence[str]:
     return text.split()
 
 
-_MOVES = frozenset(
-    _names(
-        "view _unsafe_view reshape permute transpose t expand slice select split split_with_sizes unsafe_split chunk "
-        "cat stack clone contiguous alias detach unsqueeze squeeze unbind flip repeat roll index_select gather index "
-        "as_strided diagonal lift_fresh unfold _reshape_alias zeros_like new_zeros tril triu"
-    )
-)
+_MOVES = frozenset({"as_strided", "index_copy", "new_zeros", "tril", "triu", "zeros_like"})
+"""Ops that give zeros too, or elements of several operands or of memory beyond them."""
 
 _ONE = torch.tensor(1)
 
@@ -308,7 +304,7 @@ _OPS: Mapping[str, Callable[..., Any]] = {
     "_softmax": _of_all(_softmax),
     "masked_fill": _masked_fill,
     "where": _where,
-    "_to": _same,
+    "_to_copy": _same,
     "to": _same,
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "hardtanh"), _clamp),
     **{name: _unknown(name, 1) for name in _names("tanh erf sin tan sinh asin atan asinh atanh")},
@@ -322,9 +318,5 @@ _OPS: Mapping[str, Callable[..., Any]] = {
 
 def moves_elements(op: Any) -> bool:
     """Whether an op only moves elements, copies them or leaves them out."""
-    return op._schema.name.removeprefix("aten::").removesuffix("_copy") in _MOVES
-
-
-def by_element(op: Any) -> bool:
-    """Whether each element that an op gives depends on the elements at its own place alone."""
-    return torch.Tag.pointwise in op.tags or op._schema.name in ("aten::to", "aten::_to_copy")
+    known = facts(op)
+    return (bool(known.moved) and not known.converts) or op._schema.name.removeprefix("aten::") in _MOVES

@@ -25,6 +25,7 @@ from fuseconv.errors import (
     UpstreamError,
     UsageError,
 )
+from fuseconv.targets import TARGETS, spec_of
 
 NAME = "fuseconv-run"
 
@@ -58,6 +59,15 @@ def find() -> Path | None:
     if on_path := shutil.which(NAME):
         return Path(on_path)
     return _built() if _built().is_file() else None
+
+
+def unsupported(target: str) -> UnsupportedError | None:
+    """Returns why no C++ program loads a target; None if it does."""
+    why = spec_of(target).python_only
+    others = sorted(
+        name for name, other in TARGETS.items() if other.SPEC.runtime == "torch" and not other.SPEC.python_only
+    )
+    return UnsupportedError(why, fix=f"use {' or '.join(others)} in C++") if why else None
 
 
 def check_buildable() -> None:

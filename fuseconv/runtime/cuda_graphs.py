@@ -19,12 +19,12 @@ from fuseconv.contract.spec import Contract
 from fuseconv.errors import UpstreamError, UsageError
 from fuseconv.runtime.recent import Recent
 from fuseconv.runtime.rows import batched, repeated, rows_of
-from fuseconv.targets.artifact import Runner
+from fuseconv.targets import TARGETS, Runner
 
 Choice = Literal["auto"] | bool
 Shapes = tuple[tuple[int, ...], ...]
 
-TARGETS = ("aoti", "torchscript")
+CAPTURED = tuple(sorted(name for name, target in TARGETS.items() if target.SPEC.cuda_graphs))
 """What is captured: ONNX Runtime has CUDA graphs of its own, and who loads a program of torch.export can compile it."""
 
 LIMIT = 16
@@ -73,10 +73,10 @@ def ungraphed_reason(choice: Choice, device: str, target: str) -> str | None:
         return "cuda_graphs is False"
     if device != "cuda":
         reason, fix = f"the bundle is for {device}", "convert with --device cuda, or do not set cuda_graphs"
-    elif target not in TARGETS:
+    elif target not in CAPTURED:
         reason, fix = (
             f"the target {target} does not support CUDA graphs",
-            f"use {' or '.join(TARGETS)}, or do not set cuda_graphs",
+            f"use {' or '.join(CAPTURED)}, or do not set cuda_graphs",
         )
     else:
         return None

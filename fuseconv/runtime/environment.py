@@ -10,10 +10,7 @@ import torch
 
 from fuseconv.bundle.manifest import Environment
 from fuseconv.errors import UnsupportedError
-from fuseconv.targets import onnx, onnx_plugin
-
-ONNX = (onnx.NAME, onnx_plugin.NAME)
-"""The targets that ONNX Runtime runs."""
+from fuseconv.targets import spec_of
 
 _ISA = ("DEFAULT", "NO AVX", "AVX2", "AVX512")
 """torch's names of CPU instruction sets on x86, each containing those before it."""
@@ -46,17 +43,17 @@ def _version_of_any(*names: str) -> str | None:
 
 def check_environment(made: Environment, here: Environment, target: str, folder: Path) -> None:
     """Refuses what cannot run here, before anything of it is loaded."""
-    problems = []
+    problems, spec = [], spec_of(target)
     if made.machine != here.machine:
         problems.append(f"a {made.machine} machine, but this is {here.machine}")
     if made.gpu != here.gpu:
         problems.append(f"GPU architecture {made.gpu}, but this is {here.gpu}")
-    if target in ONNX:
+    if spec.runtime == "onnxruntime":
         if _release(made.onnxruntime) > _release(here.onnxruntime):
             problems.append(f"ONNX Runtime {made.onnxruntime}, but this is {here.onnxruntime}")
     elif _release(made.torch) > _release(here.torch):
         problems.append(f"torch {made.torch}, but this is {here.torch}")
-    if target == "aoti" and not _includes(here.cpu, made.cpu):
+    if spec.machine_code and not _includes(here.cpu, made.cpu):
         problems.append(f"a CPU with {made.cpu}, but this one has {here.cpu}")
     if problems:
         raise UnsupportedError(

@@ -25,11 +25,8 @@ from fuseconv.runtime.cuda_graphs import (
     GraphedRunner,
     ungraphed_reason,
 )
-from fuseconv.runtime.environment import ONNX, check_environment, environment
-from fuseconv.targets import TARGETS, Runner, onnx_plugin, onnx_session
-
-PREFERENCE = ("aoti", "export", "torchscript", "onnx-plugin", "onnx")
-"""The target taken when none is named: the first of these that the bundle has."""
+from fuseconv.runtime.environment import check_environment, environment
+from fuseconv.targets import PREFERENCE, TARGETS, Runner, onnx_session, spec_of
 
 _UNCHANGED = nullcontext()
 
@@ -161,7 +158,7 @@ def load_target(
     contract = manifest.contract
     ungraphed = ungraphed_reason(cuda_graphs, contract.device, target)
     check_target(folder, manifest, target, device)
-    if target not in ONNX:  # whose session loads its own library
+    if spec_of(target).runtime == "torch":  # a session of ONNX Runtime loads its own library
         for library in op_libraries(manifest, target):
             _load_library(folder / library)
     try:
@@ -189,7 +186,7 @@ def check_target(folder: Path, manifest: Manifest, target: str, device: str | No
             fix=f"convert again with --device {torch.device(device).type}",
         )
     check_device(contract.device, folder)
-    if target in ONNX:
+    if spec_of(target).runtime == "onnxruntime":
         onnx_session.check_installed(contract.device)
     check_environment(manifest.environment, environment(contract.device), target, folder)
     for library in op_libraries(manifest, target):
@@ -216,9 +213,10 @@ def check_device(device: str, folder: Path) -> None:
 
 def op_libraries(manifest: Manifest, target: str) -> tuple[str, ...]:
     """Returns the libraries that a target calls, by their paths in the bundle, in the order in which to load them."""
-    if target in ONNX:
-        return (f"lib/{PLUGINS[manifest.contract.device]}",) if target == onnx_plugin.NAME else ()
-    return tuple(manifest.libraries)
+    spec = spec_of(target)
+    if spec.plugin:
+        return (f"lib/{PLUGINS[manifest.contract.device]}",)
+    return tuple(manifest.libraries) if spec.runtime == "torch" else ()
 
 
 def _load_library(path: Path) -> None:

@@ -98,6 +98,7 @@ class Subject:
         source: the form: pt2, torchscript, pickle, state-dict, huggingface.
         sha256: of the source file, or of the folder's files in order.
         original: what users call, where that is not `module` but what it was made of.
+        drawn: whether the examples were drawn, and not given.
     """
 
     module: torch.nn.Module
@@ -107,6 +108,7 @@ class Subject:
     source: str
     sha256: str
     original: torch.nn.Module | None = None
+    drawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,10 @@ class Loaded:
 class Settled:
     """The inputs a model is read with: from the command line, else from a file, else from the form itself."""
 
-    inputs: tuple[TensorSpec, ...]
+    contract: Contract
     examples: tuple[torch.Tensor, ...]
     call: tuple[str, ...]
+    drawn: bool
 
 
 def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subject:
@@ -162,10 +165,12 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
     if options.dtype is not None:
         module = module.to(torch_dtype(options.dtype))
     settled = settle(loaded, path, options)
-    contract = Contract(settled.inputs, (), options.device)
-    contract.bind(settled.examples, {})
+    settled.contract.bind(settled.examples, {})
     module = module.to(options.device)
-    return Subject(module, settled.examples, contract, settled.call, source, digest(path), loaded.original)
+    sha256 = digest(path)
+    return Subject(
+        module, settled.examples, settled.contract, settled.call, source, sha256, loaded.original, settled.drawn
+    )
 
 
 def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
@@ -198,12 +203,11 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
         specs = tuple(replace(spec, dtype=options.dtype) if spec.dtype in FLOATS else spec for spec in specs)
     specs = apply_ranges(specs, options.input_ranges)
     contract = Contract(specs, (), options.device)
-    examples = examples or draw(contract, example_sizes(contract), seed=0)
-    examples = tuple(
-        example.detach().to(options.device, torch_dtype(spec.dtype))
-        for example, spec in zip(examples, specs, strict=True)
+    given = examples or draw(contract, example_sizes(contract), seed=0)
+    converted = tuple(
+        example.detach().to(options.device, torch_dtype(spec.dtype)) for example, spec in zip(given, specs, strict=True)
     )
-    return Settled(specs, examples, call)
+    return Settled(contract, converted, call, drawn=not examples)
 
 
 def keywords(loaded: Loaded, specs: tuple[TensorSpec, ...], path: Path, *, in_order: bool = True) -> tuple[str, ...]:

@@ -48,5 +48,5 @@ def load(path: Path, options: Options) -> Loaded:
             fix="convert the Python model that it was created from: save its state dict and give --model",
         ) from error
     drop_detach(exported)
-    names = tuple(spec.name for spec in settled.inputs)
-    return Loaded(exported.module(), settled.inputs, settled.examples, (), names, original=script)
+    contract = settled.contract
+    return Loaded(exported.module(), contract.inputs, settled.examples, (), contract.names, original=script)

@@ -13,16 +13,18 @@ import zipfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from fuseconv.errors import FileError, UpstreamError
-from fuseconv.ops import library
-from fuseconv.program.captured import Program
+from fuseconv.errors import FileError, UnsupportedError, UpstreamError
 from fuseconv.targets import exported
-from fuseconv.targets.artifact import Context, Runner, plain
+from fuseconv.targets.spec import Context, Runner, TargetSpec
 
-NAME = "aoti"
+if TYPE_CHECKING:
+    import torch
+
+    from fuseconv.program.captured import Program
+
+SPEC = TargetSpec("aoti", Path("aoti", "model.pt2"), preference=1, cuda_graphs=True, machine_code=True)
 
 _LOG_LINES = 20
 _SYSTEM_CXX = Path("/usr/bin/g++")
@@ -30,6 +32,16 @@ _SYSTEM_CXX = Path("/usr/bin/g++")
 _SETTINGS = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
 """Of Inductor, where the user has none. It knows the processor's vector instructions, and compiles its headers for each
 set of them all the same, for a GPU too, and starts a Python to load the result: the package is the same without."""
+
+
+def check_machine(device: str) -> None:
+    """Checks that there is what compiling takes.
+
+    Raises:
+        UnsupportedError: something is missing.
+    """
+    if (lacking := missing(device)) is not None:
+        raise UnsupportedError(lacking, fix="install it, or convert without --target aoti")
 
 
 def unsupported(program: Program) -> str | None:
@@ -56,12 +68,13 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         UpstreamError: the compiler failed, and the error holds the end of its log; or its cache is damaged.
         FileError: the package cannot be written.
     """
-    artifact = Path(NAME, "model.pt2")
+    artifact = SPEC.artifact
     source = context.scratch / exported.write(program, context.scratch, context)
     try:
-        (folder / NAME).mkdir(parents=True, exist_ok=True)
+        (folder / artifact).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(f"the folder cannot be created: {error.strerror}", where=str(folder / NAME)) from error
+        where = str((folder / artifact).parent)
+        raise FileError(f"the folder cannot be created: {error.strerror}", where=where) from error
     arguments = [str(source), str(folder / artifact), program.contract.device, *map(str, context.op_files)]
     status, log = _run_child(arguments, context.scratch)
     if status == 0 and (folder / artifact).is_file():
@@ -106,6 +119,10 @@ def load(path: Path, device: str) -> Runner:
     A package that guards itself against threads serves one call at a time too, and waits on the host for the GPU
     between two, which no CUDA graph can hold. So the calls are guarded here.
     """
+    import torch
+
+    from fuseconv.targets.artifact import plain
+
     # Not torch._inductor.aoti_load_package: it compiles a program for each set of vector instructions, to compare the
     # best with the package's in a warning, and its result parses the call's structure anew in every call.
     package = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
@@ -120,6 +137,8 @@ def load(path: Path, device: str) -> Runner:
 
 def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:
     """Runs aoti_compile in a session of its own, which is ended as a whole if the wait for it is cut short."""
+    from fuseconv.ops import library
+
     folders = {
         "PYTHONPATH": Path(__file__).resolve().parents[2],
         "LIBRARY_PATH": library.FOLDER,

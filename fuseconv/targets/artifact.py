@@ -1,14 +1,13 @@
-"""What the targets share: the shape of a runner, what writing needs, and how a file is saved."""
+"""What targets share when they write an artifact: plain memory, -0.0 in a format, and how a file is saved."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import torch
 from torch.fx import GraphModule
@@ -16,10 +15,6 @@ from torch.utils import _pytree as pytree
 
 from fuseconv.errors import FileError
 from fuseconv.program.captured import Program
-
-Runner = Callable[..., tuple[torch.Tensor, ...]]
-"""A loaded artifact: positional tensors in, a tuple of tensors out."""
-
 
 _ALIGNMENT = 16
 
@@ -35,32 +30,6 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_contiguous():
         return tensor.contiguous()
     return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a target may need besides the program.
-
-    Attributes:
-        scratch: an existing folder, outside the bundle, that is removed afterwards.
-        op_files: Python files that register ops of the program, for a process that has not run them.
-    """
-
-    scratch: Path
-    op_files: tuple[Path, ...] = ()
-
-
-class Target(Protocol):
-    """What every module of this package offers; the package's docstring says it in words."""
-
-    @property
-    def NAME(self) -> str: ...  # noqa: N802, D102
-
-    def unsupported(self, program: Program) -> str | None: ...  # noqa: D102
-
-    def write(self, program: Program, folder: Path, context: Context) -> Path: ...  # noqa: D102
-
-    def load(self, path: Path, device: str) -> Runner: ...  # noqa: D102
 
 
 def negative_zero(program: Program) -> str | None:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from fuseconv.targets.spec import Context, Runner, TargetSpec
 
-from fuseconv.program.captured import Program
-from fuseconv.targets.artifact import Context, Runner, saved
-from fuseconv.targets.own_outputs import own_outputs
+if TYPE_CHECKING:
+    from fuseconv.program.captured import Program
 
-NAME = "export"
+SPEC = TargetSpec(
+    "export",
+    Path("export", "model.pt2"),
+    preference=2,
+    python_only="torch.export programs can be loaded only in Python",
+)
+
+
+def check_machine(device: str) -> None:
+    """Checks nothing: writing takes torch alone."""
 
 
 def unsupported(program: Program) -> str | None:
@@ -25,10 +34,14 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     Raises:
         FileError: the file cannot be written.
     """
-    artifact = Path(NAME, "model.pt2")
-    with saved(folder / artifact) as file:
+    import torch
+
+    from fuseconv.targets.artifact import saved
+    from fuseconv.targets.own_outputs import own_outputs
+
+    with saved(folder / SPEC.artifact) as file:
         torch.export.save(own_outputs(program).exported, file)
-    return artifact
+    return SPEC.artifact
 
 
 def load(path: Path, device: str) -> Runner:
@@ -36,6 +49,8 @@ def load(path: Path, device: str) -> Runner:
 
     The contract is checked on every call, so the guards of torch.export, which check the same, are left out.
     """
+    import torch
+
     with warnings.catch_warnings():
         # torch 2.11 says of weights, which it reads from bytes, that somebody could write to them. Nobody does.
         warnings.filterwarnings("ignore", "The given buffer is not writable")

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
-import re
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
+from fuseconv.errors import UnsupportedError
+from fuseconv.targets.spec import Context, Runner, TargetSpec
 
-from fuseconv.errors import FileError, UnsupportedError, UpstreamError
-from fuseconv.program.captured import Program, dim_symbols
-from fuseconv.targets.artifact import Context, Runner, negative_zero
-from fuseconv.targets.onnx_session import OTHER_DTYPE, check_external_data, open_session, runner
-from fuseconv.targets.own_outputs import own_outputs
+if TYPE_CHECKING:
+    from fuseconv.program.captured import Program
 
-NAME = "onnx"
+SPEC = TargetSpec("onnx", Path("onnx", "model.onnx"), preference=5, runtime="onnxruntime")
 
-OPSET = 22
-"""The first operator set in which every operator takes bfloat16; Gelu came with 20."""
 
-ARTIFACT = Path(NAME, "model.onnx")
+def check_machine(device: str) -> None:
+    """Checks that the exporter's package is installed.
 
-_FUNCTION_OVERLOADS_IR = 10
+    Raises:
+        UnsupportedError: it is not.
+    """
+    if find_spec("onnxscript") is None:
+        raise UnsupportedError("onnxscript is not installed", fix="pip install onnxscript")
 
 
 def unsupported(program: Program) -> str | None:
     """Says what is missing to write and prove ONNX: ONNX Runtime, complex numbers at the model's border, or -0.0."""
+    from fuseconv.targets.artifact import negative_zero
+
     if find_spec("onnxruntime") is None:
         return "ONNX Runtime is not installed; install fuseconv[cpu] or fuseconv[gpu]"
     if complex_inputs := [spec.name for spec in program.contract.inputs if spec.dtype in ("c64", "c128")]:
@@ -54,54 +50,12 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         UpstreamError: the exporter failed, or made a model that is not valid.
         FileError: a file cannot be written.
     """
-    save(program, folder)
-    open_session(folder / ARTIFACT, program.contract.device)
-    return ARTIFACT
+    from fuseconv.targets import onnx_export
+    from fuseconv.targets.onnx_session import open_session
 
-
-def save(program: Program, folder: Path) -> None:
-    """Writes the files of `write`, and does not ask whether an ONNX Runtime has kernels for them; raises as it does."""
-    import onnx
-    import onnx_ir as ir
-
-    program = own_outputs(program)
-    outputs = _apart(program.contract.outputs, {*program.exported.state_dict, *program.exported.constants})
-    device = program.contract.device
-    model = _export(program.exported, device, [spec.name for spec in program.contract.inputs], outputs)
-    _name_outputs(model, program.contract.outputs)
-    _name_dims(model, program)
-    _add_functions(model, device)
-    try:
-        (folder / NAME).mkdir(parents=True, exist_ok=True)
-        ir.save(model, folder / ARTIFACT, external_data="model.onnx.data")
-    except OSError as error:
-        raise FileError(f"the model cannot be written: {error.strerror}", where=str(folder / ARTIFACT)) from error
-    try:
-        onnx.checker.check_model(folder / ARTIFACT, full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        if "unsupported type" in str(error):
-            raise UnsupportedError(
-                f"ONNX, operator set {OPSET}: {error}", where="the target onnx", fix=OTHER_DTYPE
-            ) from error
-        raise UpstreamError(f"the exported model is not valid: {error}", where="the target onnx") from error
-
-
-def _apart(outputs: Sequence[str], weights: Collection[str]) -> list[str]:
-    """Returns names for outputs that no weight has, for the exporter gives both their names at once."""
-    free = (name for at in itertools.count() if (name := f"output_{at}") not in weights and name not in outputs)
-    return [next(free) if name in weights else name for name in outputs]
-
-
-def _name_outputs(model: Any, names: Sequence[str]) -> None:
-    """Gives outputs the names of the contract; a weight of the same name gets another."""
-    initializers = model.graph.initializers
-    for value, name in zip(model.graph.outputs, names, strict=True):
-        if value.name == name:
-            continue
-        if (weight := initializers.pop(name, None)) is not None:
-            weight.name = next(new for at in itertools.count() if (new := f"{name}_{at}") not in initializers)
-            initializers.add(weight)
-        value.name = name
+    onnx_export.save(program, folder / SPEC.artifact)
+    open_session(folder / SPEC.artifact, program.contract.device)
+    return SPEC.artifact
 
 
 def load(path: Path, device: str) -> Runner:
@@ -111,153 +65,7 @@ def load(path: Path, device: str) -> Runner:
         RefusedError: the weights lie outside the model's folder, or are cut short.
         UnsupportedError: ONNX Runtime is not installed, lacks CUDA, or has no kernel for an operator.
     """
+    from fuseconv.targets.onnx_session import check_external_data, open_session, runner
+
     check_external_data(path)
     return runner(open_session(path, device), device)
-
-
-def _export(
-    exported: torch.export.ExportedProgram, device: str, inputs: list[str] | None, outputs: list[str] | None
-) -> Any:
-    """Calls the exporter and returns an onnx_ir model, for ONNX Runtime on a device.
-
-    Raises:
-        UnsupportedError: an operator has no ONNX form.
-        UpstreamError: the exporter failed otherwise.
-    """
-    import onnxscript.optimizer
-
-    from fuseconv.targets.onnx_attention import scaled_dot_product_attention
-    from fuseconv.targets.onnx_axes import count_axes_from_the_first
-    from fuseconv.targets.onnx_clamp import clamp, clamp_max, clamp_min
-    from fuseconv.targets.onnx_functions import translations
-    from fuseconv.targets.onnx_group_norm import group_norm, instance_norm
-    from fuseconv.targets.onnx_numbers import keep_factors, numbers_of, write_exactly
-    from fuseconv.targets.onnx_pools import conv3d, keep_pads
-    from fuseconv.targets.onnx_spellings import respelled
-    from fuseconv.targets.onnx_squeeze import squeeze, squeeze_dim, squeeze_dims
-
-    try:
-        with _exporting():
-            program = torch.onnx.export(
-                respelled(exported, device),
-                (),
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=inputs,
-                output_names=outputs,
-                custom_translation_table={
-                    **translations(),
-                    torch.ops.aten.clamp.default: clamp,
-                    torch.ops.aten.clamp_max.default: clamp_max,
-                    torch.ops.aten.clamp_min.default: clamp_min,
-                    torch.ops.aten.conv3d.default: conv3d,
-                    torch.ops.aten.group_norm.default: group_norm,
-                    torch.ops.aten.instance_norm.default: instance_norm,
-                    torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
-                    torch.ops.aten.squeeze.default: squeeze,
-                    torch.ops.aten.squeeze.dim: squeeze_dim,
-                    torch.ops.aten.squeeze.dims: squeeze_dims,
-                },
-                verbose=False,
-                optimize=False,
-            )
-            assert program is not None
-            assert program.exported_program is not None
-            # Constants are folded and no more. The exporter's own optimiser also rewrites patterns, which is what rules
-            # are for, and nothing proves it: onnxscript 0.7 folds a bfloat16 batch norm into float32 weights.
-            onnxscript.optimizer.inline(program.model)
-            write_exactly(program.model, numbers_of(program.exported_program))
-            onnxscript.optimizer.fold_constants(program.model)
-            onnxscript.optimizer.remove_unused_nodes(program.model)
-            keep_factors(program.model)
-            keep_pads(program.model)
-            count_axes_from_the_first(program.model.graph.all_nodes())
-    except torch.onnx.errors.OnnxExporterError as error:
-        causes = list(_causes(error))
-        reason = str(causes[-1]).strip()
-        if any(type(cause).__name__ == "DispatchError" for cause in causes):
-            raise UnsupportedError(
-                f"ONNX: {reason}", where="the target onnx", fix="leave the target onnx out"
-            ) from error
-        raise UpstreamError(f"the ONNX exporter failed: {reason}", where="the target onnx") from error
-    return program.model
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-@contextmanager
-def _exporting() -> Iterator[None]:
-    """Keeps the exporter quiet, and from reading all its translations anew, which takes longer than most programs.
-
-    It reports that torchvision is absent, and copies tree specs in a deprecated way.
-    """
-    from torch.onnx._internal.exporter import _registration
-
-    registry, library = logging.getLogger(_registration.__name__), vars(_registration)["onnxscript_apis"]
-    level, read = registry.level, library.get_torchlib_ops
-    registry.setLevel(logging.ERROR)
-    library.get_torchlib_ops = partial(_translations, read)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
-            yield
-    finally:
-        library.get_torchlib_ops = read
-        registry.setLevel(level)
-
-
-@cache
-def _translations(read: Callable[[], Any]) -> Any:
-    """The exporter's translations of ops, which are the same for every export of a process."""
-    return read()
-
-
-def _name_dims(model: Any, program: Program) -> None:
-    """Writes the contract's dim names where the exporter wrote its symbols, also inside expressions."""
-    import onnx_ir as ir
-
-    steps = {name: dim.step for name, dim in program.contract.dims().items()}
-    names = {}
-    for name, symbol in dim_symbols(program).items():
-        names[str(symbol)] = name if steps[name] == 1 else f"({name}//{steps[name]})"
-        names[str(steps[name] * symbol)] = name
-    for value in _values(model.graph):
-        if value.shape is not None:
-            value.shape = ir.Shape(
-                [_renamed(dim.value, names) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape]
-            )
-
-
-def _values(graph: Any) -> Iterator[Any]:
-    yield from graph.inputs
-    for node in graph.all_nodes():
-        yield from node.outputs
-
-
-def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
-    if expression is None or expression in names:
-        return names.get(expression or "")
-    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), expression)
-
-
-def _add_functions(model: Any, device: str) -> None:
-    """Gives every node of ours the function body for its way of being called."""
-    from fuseconv.ops import OPS
-    from fuseconv.targets import onnx_functions
-
-    ops = {op.overload: op for op in OPS}
-    calls: dict[onnx_functions.Call, int] = {}
-    for node in model.graph.all_nodes():
-        if node.domain == onnx_functions.DOMAIN:
-            origin = node.meta["node"]  # in the exporter's own copy of the graph
-            call = onnx_functions.Call.of(origin, ops[origin.target])
-            node.overload = str(calls.setdefault(call, len(calls)))
-    if not calls:
-        return
-    for function in onnx_functions.bodies(list(calls), lambda exported: _export(exported, device, None, None)):
-        model.functions[function.identifier()] = function
-    model.ir_version = max(model.ir_version, _FUNCTION_OVERLOADS_IR)

@@ -7,22 +7,36 @@ session fail; nothing stands in for it.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fuseconv.errors import FileError, RefusedError
-from fuseconv.ops.library import PLUGINS, plugin_path
-from fuseconv.program.captured import Program
 from fuseconv.targets import onnx
-from fuseconv.targets.artifact import Context, Runner
-from fuseconv.targets.onnx_session import check_external_data, open_session, runner
+from fuseconv.targets.spec import Context, Runner, TargetSpec
 from fuseconv.untrusted.files import check_unshared
 
-NAME = "onnx-plugin"
+if TYPE_CHECKING:
+    from fuseconv.program.captured import Program
 
-ARTIFACT = onnx.ARTIFACT.with_suffix(".plugin.onnx")
+SPEC = TargetSpec("onnx-plugin", Path("onnx", "model.plugin.onnx"), preference=4, runtime="onnxruntime", plugin=True)
+
+
+def check_machine(device: str) -> None:
+    """Checks that ONNX can be written, and that this fuseconv was built with the library.
+
+    Raises:
+        UnsupportedError: the exporter's package is not installed.
+        FileError: the library was not built.
+    """
+    from fuseconv.ops.library import plugin_path
+
+    onnx.check_machine(device)
+    plugin_path(device)
 
 
 def unsupported(program: Program) -> str | None:
     """Says why it cannot be written: no ONNX, or this fuseconv was built without the library."""
+    from fuseconv.ops.library import plugin_path
+
     try:
         plugin_path(program.contract.device)
     except FileError as error:
@@ -40,17 +54,21 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     """
     import onnx as protobuf
 
-    source, device = folder / onnx.ARTIFACT, program.contract.device
+    from fuseconv.ops.library import plugin_path
+    from fuseconv.targets import onnx_export
+    from fuseconv.targets.onnx_session import open_session
+
+    source, artifact, device = folder / onnx.SPEC.artifact, folder / SPEC.artifact, program.contract.device
     is_shared = source.is_file()
     if not is_shared:
-        onnx.save(program, folder)
+        onnx_export.save(program, source)
     model = protobuf.load(source, load_external_data=False)
     del model.functions[:]
     for node in model.graph.node:
         node.overload = ""
-    library = _library(folder / ARTIFACT, device)
+    library = _library(artifact, device)
     try:
-        (folder / ARTIFACT).write_bytes(model.SerializeToString())
+        artifact.write_bytes(model.SerializeToString())
         library.parent.mkdir(exist_ok=True)
         library.write_bytes(plugin_path(device).read_bytes())
         library.chmod(0o755)
@@ -58,8 +76,8 @@ def write(program: Program, folder: Path, context: Context) -> Path:
             source.unlink()
     except OSError as error:
         raise FileError(f"the model cannot be written: {error.strerror}", where=str(error.filename)) from error
-    open_session(folder / ARTIFACT, device, library)
-    return ARTIFACT
+    open_session(artifact, device, library)
+    return SPEC.artifact
 
 
 def load(path: Path, device: str) -> Runner:
@@ -69,6 +87,8 @@ def load(path: Path, device: str) -> Runner:
         RefusedError: the library is missing or others may write it, or the weights lie outside the model's folder.
         UnsupportedError: ONNX Runtime is not installed, lacks CUDA, or has no kernel for an operator.
     """
+    from fuseconv.targets.onnx_session import check_external_data, open_session, runner
+
     library = _library(path, device)
     if not library.is_file():
         raise RefusedError(
@@ -81,4 +101,6 @@ def load(path: Path, device: str) -> Runner:
 
 def _library(artifact: Path, device: str) -> Path:
     """Where a bundle has the library."""
+    from fuseconv.ops.library import PLUGINS
+
     return artifact.parent.parent / "lib" / PLUGINS[device]

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError
-from fuseconv.targets.artifact import Runner, plain
+from fuseconv.targets.artifact import plain
+from fuseconv.targets.spec import Runner
 
 OLDEST = (1, 27)
 """Of ONNX Runtime: the first that knows a function's overloads when it infers shapes. 1.26 is the first whose OrtValue

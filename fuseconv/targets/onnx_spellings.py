@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node, map_arg
 
 from fuseconv.graph.all_sizes import all_sizes
-from fuseconv.graph.nodes import arguments
+from fuseconv.graph.nodes import arguments, facts_of
 from fuseconv.targets import onnx_arithmetic, onnx_layout, onnx_reductions
 from fuseconv.targets.graph_copy import copied, with_graph
 
@@ -111,7 +111,7 @@ def _is_spelled(node: Node, spellings: Mapping[Any, Callable[..., Any]]) -> bool
     """Whether an op is one to be spelled, called as it is: run on fake tensors, its spelling says so."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    spelling = spellings.get(_functional(node.target))
+    spelling = spellings.get(facts_of(node).functional or node.target)
     if spelling is None:
         return False
     args, kwargs = map_arg((node.args, dict(node.kwargs)), _value)
@@ -123,11 +123,3 @@ def _is_spelled(node: Node, spellings: Mapping[Any, Callable[..., Any]]) -> bool
             return spelling(*args, **kwargs) is not NotImplemented
     except RuntimeError:  # a condition on sizes: it computes something
         return True
-
-
-def _functional(op: torch._ops.OpOverload) -> Any:
-    """Returns the op that makes a new tensor of what `op` writes in place; the exporter calls that one."""
-    name = op._schema.name.removeprefix("aten::")
-    if not op._schema.is_mutable or not name.endswith("_"):
-        return op
-    return getattr(getattr(torch.ops.aten, name[:-1], None), op._overloadname, op)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from fuseconv.errors import UnsupportedError
-from fuseconv.program.captured import Program
-from fuseconv.targets.artifact import Context, Runner, saved
-from fuseconv.targets.script_source import Script, print_script
+from fuseconv.targets.spec import Context, Runner, TargetSpec
 
-NAME = "torchscript"
+if TYPE_CHECKING:
+    from fuseconv.program.captured import Program
+
+SPEC = TargetSpec("torchscript", Path("torchscript", "model.pt"), preference=3, cuda_graphs=True)
+
+
+def check_machine(device: str) -> None:
+    """Checks nothing: writing takes torch alone."""
 
 
 def unsupported(program: Program) -> str | None:
     """Says why TorchScript cannot express the program, or None if it can."""
+    from fuseconv.targets.script_source import print_script
+
     try:
         print_script(program)
     except UnsupportedError as error:
@@ -33,11 +36,15 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         UnsupportedError: a node has no TorchScript form.
         FileError: the file cannot be written.
     """
+    import torch
+
+    from fuseconv.targets.artifact import saved
+    from fuseconv.targets.script_module import compile_program, quiet
+
     module = compile_program(program)
-    artifact = Path(NAME, "model.pt")
-    with saved(folder / artifact) as file, _quiet():
+    with saved(folder / SPEC.artifact) as file, quiet():
         torch.jit.save(module, file)
-    return artifact
+    return SPEC.artifact
 
 
 def load(path: Path, device: str) -> Runner:
@@ -46,76 +53,12 @@ def load(path: Path, device: str) -> Runner:
     On CUDA this turns off the fuser of pointwise ops, for the whole process, as torch has no smaller switch. From the
     second call on it compiles kernels, and with CUDA 13 those that read or write bfloat16 do not compile.
     """
+    import torch
+
+    from fuseconv.targets.script_module import quiet
+
     if torch.device(device).type == "cuda":
         torch._C._jit_set_texpr_fuser_enabled(False)
-    with _quiet():
+    with quiet():
         module: Runner = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
         return module
-
-
-def compile_program(program: Program) -> torch.jit.ScriptModule:
-    """Prints a program and compiles it; an op that is taken for another is printed with every argument by its name.
-
-    Raises:
-        UnsupportedError: a node has no TorchScript form.
-    """
-    script = print_script(program)
-    module = _compiled(script)
-    if taken := _taken_for_others(module, script):
-        return compile_script(print_script(program, frozenset(taken)))
-    return module.eval()
-
-
-def compile_script(script: Script) -> torch.jit.ScriptModule:
-    """Compiles printed source over its weights, and proves that the compiler chose the ops that were meant.
-
-    Raises:
-        UnsupportedError: the compiler refuses the source, or takes another overload of an op.
-    """
-    module = _compiled(script)
-    for name, found in _taken_for_others(module, script).items():
-        raise UnsupportedError(
-            f"TorchScript reads {script.overloads[name]} as {found}",
-            where=f"node {name}",
-            fix="leave the target torchscript out",
-        )
-    return module.eval()
-
-
-def _compiled(script: Script) -> torch.jit.ScriptModule:
-    # A class of its own for every model: the compiler keys its types by class, and a type has one forward.
-    owner = type("Model", (torch.nn.Module,), {})()
-    for name, tensor in script.tensors.items():
-        owner.register_buffer(name, tensor.detach())
-    with _quiet():
-        module: torch.jit.ScriptModule = torch.jit.script(owner)
-        try:
-            module.define(script.source)
-        except RuntimeError as error:
-            raise UnsupportedError(
-                f"TorchScript failed to compile the generated code: {str(error).strip()}",
-                where="the target torchscript",
-            ) from error
-    return module
-
-
-def _taken_for_others(module: torch.jit.ScriptModule, script: Script) -> dict[str, str]:
-    """Returns the variables computed by another overload than meant, and by which.
-
-    Source names an op; the compiler picks the overload from the types of the arguments.
-    """
-    # The compiler numbers the values of a variable: x.1, x.2.
-    chosen = {
-        output.debugName().split(".")[0]: node.schema() for node in module.graph.nodes() for output in node.outputs()
-    }
-    expected = {name: str(overload._schema) for name, overload in script.overloads.items()}
-    # What nothing uses is not compiled.
-    return {name: chosen[name] for name in expected if chosen.get(name, expected[name]) != expected[name]}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences torch, which announces on every use that TorchScript is no longer developed."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"`torch\.jit\.", category=DeprecationWarning)
-        yield

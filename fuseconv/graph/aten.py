@@ -1,0 +1,157 @@
+"""What an op is, whatever it is called on: from its schema and tags, and from tables of what those do not say.
+
+A fact is about an op. Whether a call makes use of it, as a dropout of probability 0 does not, is in nodes.py. What an
+op computes of ranges, formulas or residues is no fact but a rule of the module that computes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, TypeAlias
+
+import torch
+from torch._ops import OpOverload
+
+Order: TypeAlias = Literal["same", "row-major", "other"]
+"""Where moved elements stand: at the places they had, broadcast at most; in another shape, read in the same order."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an op is.
+
+    Attributes:
+        draws: It may draw random numbers; `nodes.draws` tells whether a call does.
+        writes: It writes the memory of these arguments.
+        statistics: It also writes `running_mean` and `running_var` where this argument is true, though its schema does
+            not say so. Empty if it does not.
+        shares: A result may share the memory of these arguments. Of a composite op the schema need not say so; see
+            `aliases.viewed`.
+        functional: It computes the same as this op, but writes its first operand. None for an op that writes none.
+        commutative: Its first two operands may be exchanged, when `alpha`, if it has one, is 1.
+        elementwise: Each element that it gives depends only on the elements of its operands at the same place.
+        moved: Each element that it gives is an element of this argument, converted at most. Empty if that is not so.
+        order: Where it puts the elements of `moved`.
+        converts: It may convert floats to integers.
+        positions: The whole numbers in these arguments are indices or counts, and not values.
+        metadata_only: It reads of a tensor only its shape, strides, dtype and device.
+    """
+
+    draws: bool
+    writes: tuple[str, ...]
+    statistics: str
+    shares: tuple[str, ...]
+    functional: OpOverload | None
+    commutative: bool
+    elementwise: bool
+    moved: str
+    order: Order
+    converts: bool
+    positions: tuple[str, ...]
+    metadata_only: bool
+
+
+_SAME = "_to_copy alias clone contiguous detach detach_ expand expand_as lift_fresh to type_as"
+_ROW_MAJOR = "_reshape_alias _unsafe_view flatten reshape reshape_as squeeze unflatten unsqueeze view view_as"
+_OTHER = (
+    "cat chunk diagonal flip gather index index_select narrow permute repeat repeat_interleave roll select slice split "
+    "split_with_sizes stack t transpose unbind unfold unsafe_chunk unsafe_split unsafe_split_with_sizes"
+)
+_ORDERS: dict[str, Order] = {
+    **dict.fromkeys(_SAME.split(), "same"),
+    **dict.fromkeys(_ROW_MAJOR.split(), "row-major"),
+    **dict.fromkeys(_OTHER.split(), "other"),
+}
+"""Ops that move the elements of their first operand. What copies where one of them gives a view, as `view_copy`, moves
+them too."""
+
+_NO_MOVES = frozenset({"aten.repeat_interleave.Tensor", "aten.view.dtype", "aten.view_copy.dtype"})
+"""Overloads that share a name with what moves: one gives indices, the others read the same bits as other numbers."""
+
+_ELEMENTWISE = frozenset({"hardswish"})
+"""Elementwise ops that PyTorch does not tag so and that move nothing."""
+
+_COMMUTATIVE = frozenset(
+    {
+        *("aten.add.Tensor", "aten.add_.Tensor", "aten.bitwise_and.Tensor", "aten.bitwise_or.Tensor"),
+        *("aten.logical_and.default", "aten.logical_or.default", "aten.maximum.default", "aten.minimum.default"),
+        *("aten.mul.Tensor", "fuseconv.add_relu.default"),
+    }
+)
+
+_UNSAFE = frozenset({"_unsafe_view", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"})
+"""Ops that give views, though their schemas say that they do not."""
+
+_CONVERTS = frozenset({"_to_copy", "copy_", "prims::convert_element_type", "to", "type_as"})
+
+_METADATA_ONLY = frozenset(
+    {
+        *("_assert_tensor_metadata", "empty_like", "full_like", "new_empty", "new_full", "new_ones", "new_zeros"),
+        *("ones_like", "sym_numel", "sym_size", "sym_storage_offset", "sym_stride", "zeros_like"),
+    }
+)
+
+_POSITIONS = frozenset({"index", "indices", "repeats"})
+"""How PyTorch names arguments of indices and counts."""
+
+_STATISTICS = {
+    **dict.fromkeys(
+        ("_batch_norm_impl_index", "batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "native_batch_norm"),
+        "training",
+    ),
+    "instance_norm": "use_input_stats",
+}
+"""Norms to the argument by which they take statistics from their input, and update those that they are given."""
+
+
+@cache
+def facts(op: OpOverload) -> Facts:
+    """Returns what an op is."""
+    schema = op._schema
+    name = schema.name.removeprefix("aten::")
+    viewed = name.removesuffix("_copy") if torch.Tag.view_copy in op.tags else name
+    order = None if str(op) in _NO_MOVES else _ORDERS.get(viewed)
+    writes = tuple(one.name for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write)
+    return Facts(
+        draws=torch.Tag.nondeterministic_seeded in op.tags,
+        writes=writes,
+        statistics=_STATISTICS.get(name, ""),
+        shares=_shares(op),
+        functional=_functional(op) if writes else None,
+        commutative=str(op) in _COMMUTATIVE,
+        elementwise=torch.Tag.pointwise in op.tags or order == "same" or name in _ELEMENTWISE,
+        moved=schema.arguments[0].name if order else "",
+        order=order or "other",
+        converts=name in _CONVERTS,
+        positions=tuple(one.name for one in schema.arguments if one.name in _POSITIONS and "Tensor" in str(one.type)),
+        metadata_only=name in _METADATA_ONLY,
+    )
+
+
+def _shares(op: OpOverload) -> tuple[str, ...]:
+    schema = op._schema
+    if schema.name.removeprefix("aten::") in _UNSAFE:
+        return ("self",)
+    named = {alias for result in schema.returns if result.alias_info for alias in result.alias_info.before_set}
+    return tuple(
+        argument.name
+        for argument in schema.arguments
+        # `*`: the views are in a list, as those of `unbind`.
+        if (shared := argument.alias_info) is not None and (shared.before_set & named or "*" in shared.after_set)
+    )
+
+
+def _functional(op: OpOverload) -> OpOverload | None:
+    """The overload without the underscore that takes the same arguments."""
+    namespace, name = op._schema.name.split("::")
+    packet = getattr(torch.ops.aten, name[:-1], None) if namespace == "aten" and name.endswith("_") else None
+    for overload in packet.overloads() if packet is not None else ():
+        other: OpOverload = getattr(packet, overload)
+        if not other._schema.is_mutable and _arguments(other) == _arguments(op):
+            return other
+    return None
+
+
+def _arguments(op: OpOverload) -> list[tuple[str, object, bool]]:
+    return [(str(one.type), one.default_value, one.kwarg_only) for one in op._schema.arguments]

@@ -1,0 +1,224 @@
+"""A program as an ONNX file: the exporter called, its model corrected, outputs and dims under the contract's names."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.errors import FileError, UnsupportedError, UpstreamError
+from fuseconv.program.captured import Program, dim_symbols
+from fuseconv.targets.onnx_session import OTHER_DTYPE
+from fuseconv.targets.own_outputs import own_outputs
+
+OPSET = 22
+"""The first operator set in which every operator takes bfloat16; Gelu came with 20."""
+
+_FUNCTION_OVERLOADS_IR = 10
+
+
+def save(program: Program, path: Path) -> None:
+    """Writes a model, and its weights beside it; whether an ONNX Runtime has kernels for it is not asked.
+
+    Raises:
+        UnsupportedError: an operator has no ONNX form.
+        UpstreamError: the exporter failed, or made a model that is not valid.
+        FileError: a file cannot be written.
+    """
+    import onnx
+    import onnx_ir as ir
+
+    program = own_outputs(program)
+    outputs = _apart(program.contract.outputs, {*program.exported.state_dict, *program.exported.constants})
+    device = program.contract.device
+    model = _export(program.exported, device, [spec.name for spec in program.contract.inputs], outputs)
+    _name_outputs(model, program.contract.outputs)
+    _name_dims(model, program)
+    _add_functions(model, device)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ir.save(model, path, external_data=f"{path.name}.data")
+    except OSError as error:
+        raise FileError(f"the model cannot be written: {error.strerror}", where=str(path)) from error
+    try:
+        onnx.checker.check_model(path, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        if "unsupported type" in str(error):
+            raise UnsupportedError(
+                f"ONNX, operator set {OPSET}: {error}", where="the target onnx", fix=OTHER_DTYPE
+            ) from error
+        raise UpstreamError(f"the exported model is not valid: {error}", where="the target onnx") from error
+
+
+def _apart(outputs: Sequence[str], weights: Collection[str]) -> list[str]:
+    """Returns names for outputs that no weight has, for the exporter gives both their names at once."""
+    free = (name for at in itertools.count() if (name := f"output_{at}") not in weights and name not in outputs)
+    return [next(free) if name in weights else name for name in outputs]
+
+
+def _name_outputs(model: Any, names: Sequence[str]) -> None:
+    """Gives outputs the names of the contract; a weight of the same name gets another."""
+    initializers = model.graph.initializers
+    for value, name in zip(model.graph.outputs, names, strict=True):
+        if value.name == name:
+            continue
+        if (weight := initializers.pop(name, None)) is not None:
+            weight.name = next(new for at in itertools.count() if (new := f"{name}_{at}") not in initializers)
+            initializers.add(weight)
+        value.name = name
+
+
+def _export(
+    exported: torch.export.ExportedProgram, device: str, inputs: list[str] | None, outputs: list[str] | None
+) -> Any:
+    """Calls the exporter and returns an onnx_ir model, for ONNX Runtime on a device.
+
+    Raises:
+        UnsupportedError: an operator has no ONNX form.
+        UpstreamError: the exporter failed otherwise.
+    """
+    import onnxscript.optimizer
+
+    from fuseconv.targets.onnx_attention import scaled_dot_product_attention
+    from fuseconv.targets.onnx_axes import count_axes_from_the_first
+    from fuseconv.targets.onnx_clamp import clamp, clamp_max, clamp_min
+    from fuseconv.targets.onnx_functions import translations
+    from fuseconv.targets.onnx_group_norm import group_norm, instance_norm
+    from fuseconv.targets.onnx_numbers import keep_factors, numbers_of, write_exactly
+    from fuseconv.targets.onnx_pools import conv3d, keep_pads
+    from fuseconv.targets.onnx_spellings import respelled
+    from fuseconv.targets.onnx_squeeze import squeeze, squeeze_dim, squeeze_dims
+
+    try:
+        with _exporting():
+            program = torch.onnx.export(
+                respelled(exported, device),
+                (),
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=inputs,
+                output_names=outputs,
+                custom_translation_table={
+                    **translations(),
+                    torch.ops.aten.clamp.default: clamp,
+                    torch.ops.aten.clamp_max.default: clamp_max,
+                    torch.ops.aten.clamp_min.default: clamp_min,
+                    torch.ops.aten.conv3d.default: conv3d,
+                    torch.ops.aten.group_norm.default: group_norm,
+                    torch.ops.aten.instance_norm.default: instance_norm,
+                    torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+                    torch.ops.aten.squeeze.default: squeeze,
+                    torch.ops.aten.squeeze.dim: squeeze_dim,
+                    torch.ops.aten.squeeze.dims: squeeze_dims,
+                },
+                verbose=False,
+                optimize=False,
+            )
+            assert program is not None
+            assert program.exported_program is not None
+            # Constants are folded and no more. The exporter's own optimiser also rewrites patterns, which is what rules
+            # are for, and nothing proves it: onnxscript 0.7 folds a bfloat16 batch norm into float32 weights.
+            onnxscript.optimizer.inline(program.model)
+            write_exactly(program.model, numbers_of(program.exported_program))
+            onnxscript.optimizer.fold_constants(program.model)
+            onnxscript.optimizer.remove_unused_nodes(program.model)
+            keep_factors(program.model)
+            keep_pads(program.model)
+            count_axes_from_the_first(program.model.graph.all_nodes())
+    except torch.onnx.errors.OnnxExporterError as error:
+        causes = list(_causes(error))
+        reason = str(causes[-1]).strip()
+        if any(type(cause).__name__ == "DispatchError" for cause in causes):
+            raise UnsupportedError(
+                f"ONNX: {reason}", where="the target onnx", fix="leave the target onnx out"
+            ) from error
+        raise UpstreamError(f"the ONNX exporter failed: {reason}", where="the target onnx") from error
+    return program.model
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+@contextmanager
+def _exporting() -> Iterator[None]:
+    """Keeps the exporter quiet, and from reading all its translations anew, which takes longer than most programs.
+
+    It reports that torchvision is absent, and copies tree specs in a deprecated way.
+    """
+    from torch.onnx._internal.exporter import _registration
+
+    registry, library = logging.getLogger(_registration.__name__), vars(_registration)["onnxscript_apis"]
+    level, read = registry.level, library.get_torchlib_ops
+    registry.setLevel(logging.ERROR)
+    library.get_torchlib_ops = partial(_translations, read)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
+            yield
+    finally:
+        library.get_torchlib_ops = read
+        registry.setLevel(level)
+
+
+@cache
+def _translations(read: Callable[[], Any]) -> Any:
+    """The exporter's translations of ops, which are the same for every export of a process."""
+    return read()
+
+
+def _name_dims(model: Any, program: Program) -> None:
+    """Writes the contract's dim names where the exporter wrote its symbols, also inside expressions."""
+    import onnx_ir as ir
+
+    steps = {name: dim.step for name, dim in program.contract.dims().items()}
+    names = {}
+    for name, symbol in dim_symbols(program).items():
+        names[str(symbol)] = name if steps[name] == 1 else f"({name}//{steps[name]})"
+        names[str(steps[name] * symbol)] = name
+    for value in _values(model.graph):
+        if value.shape is not None:
+            value.shape = ir.Shape(
+                [_renamed(dim.value, names) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape]
+            )
+
+
+def _values(graph: Any) -> Iterator[Any]:
+    yield from graph.inputs
+    for node in graph.all_nodes():
+        yield from node.outputs
+
+
+def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
+    if expression is None or expression in names:
+        return names.get(expression or "")
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), expression)
+
+
+def _add_functions(model: Any, device: str) -> None:
+    """Gives every node of ours the function body for its way of being called."""
+    from fuseconv.ops import OPS
+    from fuseconv.targets import onnx_functions
+
+    ops = {op.overload: op for op in OPS}
+    calls: dict[onnx_functions.Call, int] = {}
+    for node in model.graph.all_nodes():
+        if node.domain == onnx_functions.DOMAIN:
+            origin = node.meta["node"]  # in the exporter's own copy of the graph
+            call = onnx_functions.Call.of(origin, ops[origin.target])
+            node.overload = str(calls.setdefault(call, len(calls)))
+    if not calls:
+        return
+    for function in onnx_functions.bodies(list(calls), lambda exported: _export(exported, device, None, None)):
+        model.functions[function.identifier()] = function
+    model.ir_version = max(model.ir_version, _FUNCTION_OVERLOADS_IR)
