@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import textwrap
@@ -54,18 +53,12 @@ def rules() -> Sequence[Rule]:
 
 def pages() -> dict[str, str]:
     """Returns every file of docs/rules: name to text."""
-    known, files = rules(), _files()
+    known = rules()
     made: dict[str, str] = {"README.md": _index(known)}
     for rule in known:
-        made[f"{rule.name}.md"] = _page(rule, known, files[rule.name])
+        made[f"{rule.name}.md"] = _page(rule, known, f"rules/{rule.family}.json")
         made[f"{rule.name}.svg"] = picture(_graphs(rule))
     return made
-
-
-def _files() -> dict[str, str]:
-    paths = sorted((ROOT / "rules").glob("*/*.json"))
-    texts = ((path.relative_to(ROOT).as_posix(), json.loads(path.read_text())) for path in paths)
-    return {rule["name"]: file for file, content in texts for rule in content["rules"]}
 
 
 def _index(rules: Sequence[Rule]) -> str:

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from fuseconv.errors import RuleError
 from fuseconv.matching.lock import read_lock
 from fuseconv.matching.steps import read_plan
-from fuseconv.rulebook.rule import Rule, schema
+from fuseconv.rulebook.entry import schema
+from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_file import load_rules
 from fuseconv.rulebook.rule_text import RuleTextError, parse_condition, parse_line
 
@@ -49,7 +50,7 @@ BAD_FILES = {
     "not_an_object": ("[]", "not an object", ":1:1"),
     "unknown_top_field": ('{"rule": []}', "unknown field rule", "(/rule)"),
     "unknown_field": (file_with(wher=[]), "unknown field wher", "(/rules/0/wher)"),
-    "missing_field": ('{"rules": [{"name": "a"}]}', "the field stage is missing", "(/rules/0/stage)"),
+    "missing_field": ('{"rules": [{"name": "a", "doc": "d"}]}', "the field stage is missing", "(/rules/0/stage)"),
     "unknown_stage": (file_with(stage="last"), "canonical", "(/rules/0/stage)"),
     "bad_name": (file_with(name="Linear Gelu"), "pattern", "(/rules/0/name)"),
     "line_is_a_number": (file_with(match=[1]), "string", "(/rules/0/match/0)"),

@@ -269,13 +269,18 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
 
 
 def print_rule(console: Console, rule: Rule) -> None:
-    """Prints one rule as its file says it: alternatives, conditions, replacement."""
+    """Prints one rule as its file says it: alternatives, conditions, replacement, and what fragments stand for."""
     console.print(Text(rule.name, style="bold").append(f"  ({rule.stage})\n{rule.doc}\n", style="not bold"))
-    for number, lines in enumerate(rule.texts):
+    match = rule.written.get("match", [])
+    written = [match] if match and isinstance(match[0], str) else match
+    for number, lines in enumerate(written):
         console.print("match" if number == 0 else "or", style="bold")
         for line in lines:
             console.print(f"    {line}", highlight=False, markup=False)
-    for title, texts in (("where", rule.where), ("replace", rule.replace)):
+    if len(rule.alternatives) > len(written):
+        console.print(f"    ({len(rule.alternatives)} alternatives; --json has each)", highlight=False, markup=False)
+    for title in ("where", "replace"):
+        texts = rule.written.get(title, [])
         if texts:
             console.print(title, style="bold")
         for text in texts:

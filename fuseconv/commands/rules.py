@@ -10,7 +10,7 @@ import click
 from fuseconv.commands.options import json_option, rules_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.settings import Configured
-from fuseconv.errors import ParityError
+from fuseconv.errors import ParityError, RuleError
 
 
 @click.group()
@@ -43,6 +43,30 @@ def show(name: str, rules: Path | None) -> Outcome:
     rule = own_rules.named(name, own_rules.load_rules(rules))
     result = rule.model_dump(mode="json", exclude_none=True)
     return Outcome(result, lambda console: report.print_rule(console, rule))
+
+
+@rules.command(cls=Configured, name="format", short_help="Lay rule files out in the project's style.")
+@click.argument("files", metavar="FILE...", type=Path, nargs=-1, required=True)
+@click.option("--check", "only_check", is_flag=True, help="Change nothing; exit 1 if a file would change.")
+@json_option
+def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
+    """Lay rule FILEs out in the project's style: one op of a pattern per line, examples filled into lines."""
+    from fuseconv.rulebook.json_text import read_json
+    from fuseconv.rulebook.layout import laid_out
+
+    changed = []
+    for file in files:
+        text = laid_out(read_json(file, RuleError).value)
+        if text != file.read_text():
+            changed.append(str(file))
+            if not only_check:
+                file.write_text(text)
+    error = None
+    if only_check and changed:
+        what = f"{len(changed)} of {len(files)} files are laid out otherwise"
+        error = ParityError(what, where=changed[0], fix="run `fuseconv rules format` on them")
+    said = "".join(f"{'would change' if only_check else 'changed'} {name}\n" for name in changed)
+    return Outcome({"changed": changed}, lambda console: console.print(said, end="", highlight=False), error)
 
 
 @rules.command(cls=Configured, short_help="Check rules on examples, without a model.")

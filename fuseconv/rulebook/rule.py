@@ -1,18 +1,18 @@
-"""A rule as data: what a rule file may say, checked without torch and without running anything.
+"""A rule as data, checked without torch and without running anything.
 
-The models below are the format: they read the files, they give the errors, and `rules/schema.json` is generated from
-them. What needs torch (that an op exists, that its arguments fit) is checked where patterns are compiled.
+`entry.py` has the form in which files write it. What needs torch (that an op exists, that its arguments fit) is checked
+where patterns are compiled.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
@@ -61,8 +61,10 @@ class Examples(BaseModel):
     miss: list[MissExample] = []
 
 
-class Rule(BaseModel):
-    """One rewrite: where `match` is found and `where` is proved, `replace` computes the same.
+class RuleFields(BaseModel):
+    """The fields of a rule, as they are written and as they are meant.
+
+    One rewrite: where `match` is found and `where` is proved, `replace` computes the same.
 
     Attributes:
         name: unique among the rules of a run.
@@ -89,7 +91,7 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)
+    name: str
     stage: Stage
     doc: str = Field(min_length=1)
     match: Annotated[list[str] | list[_Lines], Field(max_length=64)] = []
@@ -109,9 +111,16 @@ class Rule(BaseModel):
     largest: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     finite: bool = False
 
+
+class Rule(RuleFields):
+    """One rewrite: where `match` is found and `where` is proved, `replace` computes the same; see `RuleFields`."""
+
+    name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)
+
     _where: Callable[[str, int], str] | None = PrivateAttr(default=None)
     _family: str = PrivateAttr(default="")
     _ops: tuple[Path, ...] = PrivateAttr(default=())
+    _written: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Rule:
@@ -181,10 +190,17 @@ class Rule(BaseModel):
         """The Python files that register the ops it names, where its file brings some."""
         return self._ops
 
-    def placed(self, where: Callable[[str, int], str], family: str, ops: tuple[Path, ...]) -> Rule:
-        """Returns the rule knowing its place in a file, for errors found later, its family, and the ops it brings."""
+    @property
+    def written(self) -> Mapping[str, Any]:
+        """Its fields as its file says them, which may be shorter; of a rule made in memory its own."""
+        return self._written or self.model_dump(exclude_none=True)
+
+    def placed(
+        self, where: Callable[[str, int], str], family: str, ops: tuple[Path, ...], written: Mapping[str, Any]
+    ) -> Rule:
+        """Returns the rule knowing its place in a file, for errors found later, its family, its ops and its text."""
         rule = self.model_copy()
-        rule._where, rule._family, rule._ops = where, family, ops
+        rule._where, rule._family, rule._ops, rule._written = where, family, ops, written
         return rule
 
     @property
@@ -196,25 +212,6 @@ class Rule(BaseModel):
             yield [text for text in self.match if isinstance(text, str)]
         else:
             yield from (lines for lines in self.match if isinstance(lines, list))
-
-
-class RuleFile(BaseModel):
-    """A rule file: the files or folders it includes, relative to it, then its own rules; the order breaks ties.
-
-    `ops` names the Python files, relative to it, that register the ops its rules call; they run if trusted.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, title="fuseconv rule file")
-
-    schema_: str | None = Field(default=None, alias="$schema")
-    include: list[str] = []
-    ops: list[str] = []
-    rules: list[Rule] = []
-
-
-def schema() -> str:
-    """Returns the JSON schema of a rule file, as `rules/schema.json` holds it."""
-    return json.dumps(RuleFile.model_json_schema(), indent=2) + "\n"
 
 
 def refuse(rule: Rule, pointer: str, what: str, fix: str) -> RuleError:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from fuseconv.errors import RuleError
+from fuseconv.rulebook.entry import Expanded, RuleEntry, RuleExamples, RuleFile, expand, fragments_of
+from fuseconv.rulebook.fragments import Fragment
 from fuseconv.rulebook.json_text import Document, pointer_of, read_json
-from fuseconv.rulebook.rule import Examples, MissExample, Rule, RuleFile
+from fuseconv.rulebook.rule import MissExample, Rule
+from fuseconv.rulebook.rule_names import NamesError
 from fuseconv.untrusted.files import is_plain, leads_somewhere
 
 MAX_FILES = 1000
@@ -22,7 +26,9 @@ MAX_FILES = 1000
 MAX_INCLUDES = 16
 """The longest chain of includes."""
 
-_MODELS: tuple[type[BaseModel], ...] = (RuleFile, Rule, Examples, MissExample)
+_Model = TypeVar("_Model", bound=BaseModel)
+
+_MODELS: tuple[type[BaseModel], ...] = (RuleFile, RuleEntry, RuleExamples, MissExample)
 
 
 def load_rules(path: str | Path) -> tuple[Rule, ...]:
@@ -40,7 +46,7 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
             wrong; an include is missing or goes round; two rules have one name.
     """
     rules: dict[str, Rule] = {}
-    for rule in _load(_found(Path(), str(path)), (), set(), f"{path}"):
+    for rule in _Reader().rules(_found(Path(), str(path)), (), f"{path}"):
         if (first := rules.setdefault(rule.name, rule)) is not rule:
             raise RuleError(
                 f"two rules are named {rule.name}",
@@ -62,47 +68,75 @@ def _found(folder: Path, name: str) -> Path:
     return own if not leads_somewhere(path) and Path(name).parts[:1] == ("rules",) and own.exists() else path
 
 
-def _load(path: Path, open_files: tuple[Path, ...], done: set[Path], where: str) -> Iterator[Rule]:
-    if not leads_somewhere(path):
-        raise RuleError(f"there is no {path.name}", where=where, fix=f"create {path}, or correct the name")
-    real = Path(os.path.realpath(path))  # a link to itself is one, for Path.resolve it is an error
-    if real in open_files:
-        ring = " includes ".join(file.name for file in (*open_files[open_files.index(real) :], real))
-        raise RuleError(f"include cycle: {ring}", where=where, fix="remove one of them")
-    if len(open_files) > MAX_INCLUDES:
-        raise RuleError(
-            f"includes are nested deeper than {MAX_INCLUDES}", where=where, fix="include the files directly"
-        )
-    if real in done:
-        return
-    if path.is_dir():
+class _Reader:
+    """Reads files and what they include, each file once."""
+
+    def __init__(self) -> None:
+        self.fragments: dict[Path, dict[str, Fragment]] = {}
+        """The fragments of each file that was read: its own, and those of the files it includes."""
+
+    def rules(self, path: Path, open_files: tuple[Path, ...], where: str) -> Iterator[Rule]:
+        """Yields the rules of a file or folder, those it includes first."""
+        if not leads_somewhere(path):
+            raise RuleError(f"there is no {path.name}", where=where, fix=f"create {path}, or correct the name")
+        real = Path(os.path.realpath(path))  # a link to itself is one, for Path.resolve it is an error
+        if real in open_files:
+            ring = " includes ".join(file.name for file in (*open_files[open_files.index(real) :], real))
+            raise RuleError(f"include cycle: {ring}", where=where, fix="remove one of them")
+        if len(open_files) > MAX_INCLUDES:
+            raise RuleError(
+                f"includes are nested deeper than {MAX_INCLUDES}", where=where, fix="include the files directly"
+            )
+        if real in self.fragments:
+            return
+        if path.is_dir():
+            yield from self._folder(path, real, open_files, where)
+        else:
+            yield from self._file(path, real, open_files, where)
+
+    def _folder(self, path: Path, real: Path, open_files: tuple[Path, ...], where: str) -> Iterator[Rule]:
         members = sorted(member for member in path.glob("*.json") if member.name != "schema.json")
         if not members:
             raise RuleError(f"no rule file in {path.name}", where=where, fix="name a folder with *.json files in it")
         for member in members:
-            yield from _load(member, open_files, done, where)
-        return
-    document = read_json(path, RuleError, named=not open_files)
-    if open_files and not (isinstance(document.value, dict) and document.value.keys() & RuleFile.model_fields.keys()):
-        raise RuleError(
-            "the included file is not a rule file", where=str(path), fix='include files that have "rules" or "include"'
-        )
-    file = _validated(document)
-    if not (file.rules or file.include or file.ops):
-        raise RuleError(
-            "the file contains no rules",
-            where=document.where(""),
-            fix='write some in "rules", or name files in "include"',
-        )
-    for at, name in enumerate(file.include):
-        yield from _load(_found(path.parent, name), (*open_files, real), done, document.where(f"/include/{at}"))
-    done.add(real)
-    if len(done) > MAX_FILES:
-        raise RuleError(f"more than {MAX_FILES} rule files", where=where, fix="include only the files that are needed")
-    ops = tuple(_op_file(real.parent / name, document.where(f"/ops/{at}")) for at, name in enumerate(file.ops))
-    for at, rule in enumerate(file.rules):
+            yield from self.rules(member, open_files, where)
+        self.fragments[real] = {}
+
+    def _file(self, path: Path, real: Path, open_files: tuple[Path, ...], where: str) -> Iterator[Rule]:
+        document = read_json(path, RuleError, named=not open_files)
+        if open_files and not (
+            isinstance(document.value, dict) and document.value.keys() & RuleFile.model_fields.keys()
+        ):
+            raise RuleError(
+                "the included file is not a rule file",
+                where=str(path),
+                fix='include files that have "rules" or "include"',
+            )
+        file = _validated(RuleFile, document.value, document)
+        if not (file.rules or file.include or file.ops or file.let):
+            raise RuleError(
+                "the file contains no rules",
+                where=document.where(""),
+                fix='write some in "rules", or name files in "include"',
+            )
+        fragments: dict[str, Fragment] = {}
+        for at, name in enumerate(file.include):
+            included = _found(path.parent, name)
+            yield from self.rules(included, (*open_files, real), document.where(f"/include/{at}"))
+            fragments |= self.fragments[Path(os.path.realpath(included))]
+        with _placed(document, ""):
+            self.fragments[real] = {**fragments, **fragments_of(file)}
+        if len(self.fragments) > MAX_FILES:
+            raise RuleError(f"more than {MAX_FILES} rule files", where=where, fix="include only the files needed")
+        ops = tuple(_op_file(real.parent / name, document.where(f"/ops/{at}")) for at, name in enumerate(file.ops))
         family = _family(real, (*open_files, real)[0].parent)
-        yield rule.placed(partial(_where_in, document, f"/rules/{at}"), family, ops)
+        for at, entry in enumerate(file.rules):
+            base = f"/rules/{at}"
+            with _placed(document, base):
+                expanded = list(expand(entry, self.fragments[real], file.stage))
+            for one in expanded:
+                rule = _validated(Rule, one.fields, document, base, one)
+                yield rule.placed(partial(_where_in, document, base, one), family, ops, one.written)
 
 
 def _family(file: Path, folder: Path) -> str:
@@ -115,32 +149,51 @@ def _op_file(path: Path, where: str) -> Path:
     return path
 
 
-def _where_in(document: Document, base: str, pointer: str, column: int) -> str:
-    return document.where(base + pointer, column)
+def _where_in(document: Document, base: str, expanded: Expanded, pointer: str, column: int) -> str:
+    return document.where(base + expanded.origin(pointer), column)
 
 
-def _validated(document: Document) -> RuleFile:
+@contextmanager
+def _placed(document: Document, base: str) -> Iterator[None]:
+    """Gives an error in a text of a rule file its place in the file."""
     try:
-        return RuleFile.model_validate(document.value)
+        yield
+    except NamesError as problem:
+        where = document.where(base + problem.pointer, problem.column)
+        raise RuleError(problem.what, where=where, fix=problem.fix) from None
+
+
+def _validated(
+    model: type[_Model], value: Any, document: Document, base: str = "", expanded: Expanded | None = None
+) -> _Model:
+    try:
+        return model.model_validate(value)
     except ValidationError as problem:
-        raise _first_error(problem, document) from None
+        keys, error = _first_error(problem, value)
+        pointer = pointer_of(*keys) + (error["ctx"]["pointer"] if error["type"] == "rule_text" else "")
+        place = base + (expanded.origin(pointer) if expanded else pointer)
+        what, fix = _words(error, keys)
+        column = error["ctx"]["column"] if error["type"] == "rule_text" else 0
+        raise RuleError(what, where=document.where(place, column), fix=fix) from None
 
 
-def _first_error(problem: ValidationError, document: Document) -> RuleError:
-    """Turns pydantic's first error into ours; the parts of its path that name a branch of a union are left out."""
+def _first_error(problem: ValidationError, value: Any) -> tuple[list[str | int], Any]:
+    """Returns pydantic's first error and its path; parts of it that name a branch of a union are left out."""
     error = problem.errors(include_url=False)[0]
     keys: list[str | int] = []
-    value: Any = document.value
     for key in error["loc"]:
         if key in value if isinstance(value, dict) else isinstance(value, list) and key in range(len(value)):
             value = value[key]
         elif error["type"] != "missing" or not isinstance(value, dict):
             continue
         keys.append(key)
-    context = error.get("ctx", {})
+    return keys, error
+
+
+def _words(error: Any, keys: Sequence[str | int]) -> tuple[str, str]:
+    """Returns what is wrong, and how to mend it."""
     if error["type"] == "rule_text":
-        pointer = pointer_of(*keys) + context["pointer"]
-        return RuleError(context["what"], where=document.where(pointer, context["column"]), fix=context["fix"])
+        return error["ctx"]["what"], error["ctx"]["fix"]
     what, fix = error["msg"][:1].lower() + error["msg"][1:], "see rules/schema.json and docs/writing-rules.md"
     if error["type"] == "extra_forbidden":
         fields = {field.alias or name for model in _MODELS for name, field in model.model_fields.items()}
@@ -152,4 +205,4 @@ def _first_error(problem: ValidationError, document: Document) -> RuleError:
         what = f"the field {keys[-1]} is missing"
     if error["type"] == "model_type":
         what = "not an object"
-    return RuleError(what, where=document.where(pointer_of(*keys)), fix=fix)
+    return what, fix

@@ -133,7 +133,7 @@ def parse_line(text: str) -> Line:
     Raises:
         RuleTextError: the text is anything else.
     """
-    statements = _parse(text)
+    statements = check_text(text)
     match statements:
         case [ast.Assign(targets=[target], value=value)]:
             constant = False
@@ -155,25 +155,26 @@ def written(line: Line) -> str:
     targets = ", ".join(line.targets) + ("," if line.unpacks and len(line.targets) == 1 else "")
     value = line.value
     if isinstance(value, Call):
-        words = [*map(_written, value.args), *(f"{name}={_written(term)}" for name, term in value.kwargs)]
+        words = [*map(written_term, value.args), *(f"{name}={written_term(term)}" for name, term in value.kwargs)]
         text = f"{value.op}({', '.join(words)})"
     else:
-        text = _written(value)
+        text = written_term(value)
     return f"{'*' if line.each else ''}{targets}{': constant' if line.constant else ''} = {text}"
 
 
-def _written(term: Term) -> str:
+def written_term(term: Term) -> str:
+    """Returns a term as text."""
     match term:
         case Name(id=name):
             return name
         case Literal(value=value, is_dtype=is_dtype):
             return str(value) if is_dtype else repr(value)
         case Items(items=items):
-            return f"[{', '.join(map(_written, items))}]"
+            return f"[{', '.join(map(written_term, items))}]"
         case Each(term=inner):
-            return f"*{_written(inner)}"
+            return f"*{written_term(inner)}"
         case Apply(function=function, args=args):
-            return f"{function}({', '.join(map(_written, args))})"
+            return f"{function}({', '.join(map(written_term, args))})"
 
 
 def parse_condition(text: str) -> Condition:
@@ -229,7 +230,12 @@ def _parts(term: Call | Term) -> tuple[Term, ...]:
     return term.args if isinstance(term, Apply) else ()
 
 
-def _parse(text: str) -> list[ast.stmt]:
+def check_text(text: str) -> list[ast.stmt]:
+    """Returns a line as Python parses it.
+
+    Raises:
+        RuleTextError: it is too long, has characters that a rule has not, or is no Python.
+    """
     if len(text) > MAX_LENGTH:
         raise RuleTextError(f"longer than {MAX_LENGTH} characters", 0, "write one op per line")
     if bad := re.search(r"[^ -~]|\\", text):
@@ -245,7 +251,7 @@ def _parse(text: str) -> list[ast.stmt]:
 
 
 def _expression(text: str) -> ast.expr:
-    statements = _parse(text.strip())
+    statements = check_text(text.strip())
     if len(statements) != 1 or not isinstance(statements[0], ast.Expr):
         raise RuleTextError("not a single expression", 0, _TERM)
     return statements[0].value

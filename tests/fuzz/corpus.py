@@ -94,11 +94,16 @@ def _rules(_: Path) -> list[Seed]:
         return [compile_rule(rule) for rule in load_rules(place / "rules.json")]
 
     own = sorted(own_folder().rglob("*.json"))
-    files = {path.name: path.read_bytes() for path in own if path.name not in ("schema.json", "default.json")}
+    files = {
+        path.name: path.read_bytes().replace(b'"../fragments.json"', b'"fragments.json"')
+        for path in own
+        if path.name not in ("schema.json", "default.json")
+    }
+    shared = {"fragments.json": files.pop("fragments.json")}
     included = json.dumps({"include": ["norm.json", "pad.json"]}).encode()
-    seeds = [Seed("rules", {"rules.json": data}, compiled) for data in files.values() if len(data) < 60_000]
+    seeds = [Seed("rules", {"rules.json": data, **shared}, compiled) for data in files.values() if len(data) < 60_000]
     several = {name: files[name] for name in ("norm.json", "pad.json")}
-    return [*seeds, Seed("rules that include", {"rules.json": included, **several}, compiled)]
+    return [*seeds, Seed("rules that include", {"rules.json": included, **several, **shared}, compiled)]
 
 
 def _plans(folder: Path) -> list[Seed]:

@@ -1,0 +1,206 @@
+"""A rule file as it is written: fragments, tables and examples in few lines, which stand for plain rules.
+
+The models below are the format: they read the files, and `rules/schema.json` is generated from them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fuseconv.rulebook.derived import derived_examples, with_differences
+from fuseconv.rulebook.fragments import Fragment, Fragments, expand_conditions, expand_lines, located, read_fragment
+from fuseconv.rulebook.json_text import pointer_of
+from fuseconv.rulebook.rule import Examples, RuleFields, Stage
+from fuseconv.rulebook.rule_names import NamesError
+from fuseconv.rulebook.rule_text import Call, parse_line
+
+_Lines = Annotated[list[str], Field(min_length=1, max_length=64)]
+_PLACE = re.compile(r"\{(\w+)\}")
+
+
+class RuleExamples(Examples):
+    """Examples as they are written.
+
+    Attributes:
+        context: the program that each alternative is put in to derive an example of it: inputs, values of captures,
+            lines before and after. A program of `hit` or `miss` needs only the lines in which it differs from the first
+            one derived, or without a context from the first one that is written.
+    """
+
+    context: list[str] = Field(default=[])
+
+
+class RuleEntry(RuleFields):
+    """A rule, or a table of rules, as it is written.
+
+    Attributes:
+        for_: the rows of a table: one rule for each, with `{KEY}` in its texts replaced by the row's; a line that is
+            empty then is left out.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9{}-]+$", max_length=60)
+    stage: Stage | None = None  # type: ignore[assignment]  # absent where the file has one for all its rules
+    for_: Annotated[list[dict[str, str]], Field(min_length=1, max_length=256)] | None = Field(default=None, alias="for")
+    examples: RuleExamples = RuleExamples()
+
+
+class RuleFile(BaseModel):
+    """A rule file: the files or folders it includes, relative to it, then its own rules; the order breaks ties.
+
+    Attributes:
+        include: files or folders; their fragments may be used here too.
+        ops: Python files, relative to this one, that register the ops its rules call; they run if trusted.
+        stage: that of its rules which name none.
+        let: fragments: lines or conditions with a name.
+        rules: the rules.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, title="fuseconv rule file")
+
+    schema_: str | None = Field(default=None, alias="$schema")
+    include: list[str] = []
+    ops: list[str] = []
+    stage: Stage | None = None
+    let: dict[str, list[str] | list[_Lines]] = {}
+    rules: list[RuleEntry] = []
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """A plain rule as values of JSON, and where each part of it is written.
+
+    Attributes:
+        fields: what `Rule.model_validate` takes.
+        origins: the JSON pointer of a line in the plain rule to that of the line in the entry.
+        written: the fields of the entry, filled from a row of its table.
+    """
+
+    fields: dict[str, Any]
+    origins: Mapping[str, str]
+    written: Mapping[str, Any]
+
+    def origin(self, pointer: str) -> str:
+        """Returns where a part of the plain rule is written, as a pointer inside the entry."""
+        return self.origins.get(pointer, pointer)
+
+
+def schema() -> str:
+    """Returns the JSON schema of a rule file, as `rules/schema.json` holds it."""
+    return json.dumps(RuleFile.model_json_schema(), indent=2) + "\n"
+
+
+def fragments_of(file: RuleFile) -> dict[str, Fragment]:
+    """Returns the fragments that a file names, by name.
+
+    Raises:
+        NamesError: one is not in its form, or two have one name.
+    """
+    found: dict[str, Fragment] = {}
+    for header, body in file.let.items():
+        pointer = pointer_of("let", header)
+        with located(pointer):
+            fragment = read_fragment(header, body)
+        if fragment.name in found:
+            raise NamesError(pointer, f"two fragments are named {fragment.name}", "rename one")
+        found[fragment.name] = fragment
+    return found
+
+
+def expand(entry: RuleEntry, fragments: Fragments, stage: Stage | None = None) -> Iterator[Expanded]:
+    """Yields the plain rules that an entry stands for.
+
+    Args:
+        entry: the rule as it is written.
+        fragments: those of its file and of the files that this includes.
+        stage: that of the file.
+
+    Raises:
+        NamesError: a text is not in the grammar; with its pointer inside the entry.
+    """
+    values = entry.model_dump(by_alias=True, exclude_unset=True)
+    values = ({"stage": stage} if stage else {}) | values
+    for at, row in enumerate(values.pop("for", None) or [{}]):
+        yield _expanded(_filled(values, row, f"/for/{at}") if row else values, fragments)
+
+
+def _filled(value: Any, row: Mapping[str, str], pointer: str) -> Any:
+    """A value of JSON with the places in its texts filled from a row of a table."""
+    if isinstance(value, dict):
+        return {key: _filled(inner, row, pointer) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_filled(inner, row, pointer) for inner in value]
+    if not isinstance(value, str):
+        return value
+    if missing := next((place[1] for place in _PLACE.finditer(value) if place[1] not in row), None):
+        raise NamesError(pointer, f"the row has no {missing}", f"add it, or remove {{{missing}}} from the rule")
+    return _PLACE.sub(lambda place: row[place[1]], value)
+
+
+def _expanded(values: dict[str, Any], fragments: Fragments) -> Expanded:
+    match = _alternatives(values.get("match", []), "/match", fragments)
+    where = list(expand_conditions(_lines(values.get("where", []), "/where"), fragments))
+    replaced = _alternatives(values.get("replace", []), "/replace", fragments)
+    if len(replaced) > 1:
+        raise NamesError("/replace", "the replacement has alternatives", "write what is computed in every case")
+    origins = {f"/where/{at}": pointer for at, (_, pointer) in enumerate(where)}
+    for field, alternatives in (("match", match), ("replace", replaced)):
+        for at, lines in enumerate(alternatives):
+            inside = f"/{field}" if len(alternatives) == 1 else f"/{field}/{at}"
+            origins |= {f"{inside}/{number}": pointer for number, (_, pointer) in enumerate(lines)}
+    texts = [[text for text, _ in lines] for lines in match]
+    fields = {
+        **values,
+        "match": texts[0] if len(texts) == 1 else texts,
+        "where": [text for text, _ in where],
+        "replace": [text for lines in replaced for text, _ in lines],
+    }
+    if examples := values.get("examples"):
+        derived = _derived(texts, fields["replace"], examples.get("context", []))
+        hits, misses = examples.get("hit", []), examples.get("miss", [])
+        base = [*derived, *hits, []][0]
+        fields["examples"] = {
+            "hit": [*derived, *(_written(lines, base, f"/examples/hit/{at}") for at, lines in enumerate(hits))],
+            "miss": [
+                {**miss, "program": _written(miss["program"], base, f"/examples/miss/{at}/program")}
+                for at, miss in enumerate(misses)
+            ],
+        }
+        origins |= {f"/examples/hit/{at}": "/examples/context" for at in range(len(derived))}
+        origins |= {f"/examples/hit/{len(derived) + at}": f"/examples/hit/{at}" for at in range(len(hits))}
+    return Expanded({key: value for key, value in fields.items() if value or key in values}, origins, values)
+
+
+def _derived(match: Sequence[Sequence[str]], replace: Sequence[str], context: Sequence[str]) -> list[list[str]]:
+    if not context:
+        return []
+    with located("/examples/context"):
+        alternatives = [[parse_line(text) for text in lines] for lines in match]
+        made = [name for text in replace for name in parse_line(text).targets]
+        bound = {name for line in alternatives[0] if isinstance(line.value, Call) for name in line.targets}
+        results = [name for name in made if name in bound and name != "_"]
+        return derived_examples(alternatives, results, context)
+
+
+def _written(lines: Sequence[str], base: Sequence[str], pointer: str) -> list[str]:
+    with located(pointer):
+        return with_differences(base, lines)
+
+
+def _alternatives(value: Sequence[Any], pointer: str, fragments: Fragments) -> list[list[tuple[str, str]]]:
+    """The alternatives that `match` or `replace` stands for: lines with where they are written."""
+    if not value:
+        return []
+    nested = not isinstance(value[0], str)
+    written = [_lines(one, f"{pointer}/{at}") for at, one in enumerate(value)] if nested else [_lines(value, pointer)]
+    return [one for lines in written for one in expand_lines(lines, fragments)]
+
+
+def _lines(value: Sequence[Any], pointer: str) -> list[tuple[str, str]]:
+    """Lines with where they are written; those that a table leaves empty are left out."""
+    return [(text, f"{pointer}/{at}") for at, text in enumerate(value) if text]

@@ -1,0 +1,253 @@
+"""Fragments: lines and conditions that `let` names, and what else one written line may stand for.
+
+A fragment of lines is called like an op and may have alternatives; one of conditions is called like a predicate:
+
+    "let": {
+      "y, act = gate(h)": [["y = aten.relu.default(h)", "act = 'relu'"], ["y = aten.silu.default(h)", "act = 'silu'"]],
+      "weights(w, b)": ["is_parameter(w, b)", "rank(w) == 2"]
+    }
+
+Within a line, `(a | b)` is one of several and `b?` an operand that may be None. All of this is text: a line is expanded
+to the lines it stands for before any of them is parsed as a rule's.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fuseconv.contract.spec import DTYPES
+from fuseconv.rulebook.rule_names import NamesError
+from fuseconv.rulebook.rule_text import PRODUCT, RuleTextError, check_text
+
+MAX_ALTERNATIVES = 64
+"""The most alternatives that one rule may stand for."""
+
+MAX_DEPTH = 16
+"""How many fragments may call one another."""
+
+_TOKEN = re.compile(
+    r"'[^']*'"  # a string
+    r"|[A-Za-z_]\w*(?:\.\w+)+"  # an op
+    r"|[A-Za-z_]\w*(?==(?!=))"  # the name of a keyword argument
+    r"|[A-Za-z_]\w*(?=\()"  # a function
+    r"|(?P<name>[A-Za-z_]\w*)"
+)
+_OPTIONAL = re.compile(r"(?<![\w.'])(?P<name>[A-Za-z_]\w*)\?")
+_WRAPPED = re.compile(r"\((?P<op>[A-Za-z_][\w.]*)\)\.")
+_RESERVED = {*DTYPES, "_", "None", "True", "False", "inf", "nan", "in", "constant", PRODUCT}
+_HEADER = 'write "RESULTS = NAME(PARAMETERS)" for lines, or "NAME(PARAMETERS)" for conditions'
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Lines, in alternatives, or conditions, with a name.
+
+    Attributes:
+        name: how it is called.
+        parameters: the names that a call gives terms for.
+        results: the names that a call binds; none for conditions.
+        alternatives: what it stands for; conditions have one.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    results: tuple[str, ...]
+    alternatives: tuple[tuple[str, ...], ...]
+
+
+Fragments = Mapping[str, Fragment]
+
+
+@contextmanager
+def located(pointer: str) -> Iterator[None]:
+    """Gives an error in a text the JSON pointer of where it is written, unless it has one."""
+    try:
+        yield
+    except NamesError:
+        raise
+    except RuleTextError as problem:
+        raise NamesError(pointer, problem.what, problem.fix, problem.column) from None
+
+
+def read_fragment(header: str, body: Sequence[str] | Sequence[Sequence[str]]) -> Fragment:
+    """Reads one entry of `let`.
+
+    Raises:
+        RuleTextError: the header is neither of the two forms, or conditions have alternatives.
+    """
+    match _statement(header):
+        case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=name), args=args, keywords=[])):
+            results = _names(target.elts if isinstance(target, ast.Tuple) else [target])
+        case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args, keywords=[])):
+            results = ()
+        case _:
+            raise RuleTextError("the name of a fragment is not in its form", 0, _HEADER)
+    nested = bool(body) and not isinstance(body[0], str)
+    if nested and not results:
+        raise RuleTextError("a fragment of conditions has no alternatives", 0, "write one list of conditions")
+    alternatives = tuple(tuple(lines) for lines in body) if nested else (tuple(map(str, body)),)
+    return Fragment(name, _names(args), results, alternatives)
+
+
+def expand_lines(lines: Sequence[tuple[str, str]], fragments: Fragments) -> list[list[tuple[str, str]]]:
+    """Returns the alternatives that lines stand for; what the first line may be varies slowest.
+
+    Args:
+        lines: each with the JSON pointer of where it is written.
+        fragments: those that may be called.
+
+    Raises:
+        NamesError: a line is not in the grammar of this module, or the alternatives are too many.
+    """
+    taken = {name for text, _ in lines for name in names_in(text)}
+    found: list[list[tuple[str, str]]] = [[]]
+    for text, pointer in lines:
+        grown = []
+        for before in found:
+            known = taken | {name for one, _ in before for name in names_in(one)}
+            with located(pointer):
+                for more in _expand(text, fragments, known, 0):
+                    grown.append([*before, *((one, pointer) for one in more)])
+                    if len(grown) > MAX_ALTERNATIVES:
+                        what = f"the lines stand for more than {MAX_ALTERNATIVES} alternatives"
+                        raise RuleTextError(what, 0, "split the rule into several")
+        found = grown
+    return [[*filter(_is_call, one), *(line for line in one if not _is_call(line))] for one in found]
+
+
+def expand_conditions(
+    conditions: Sequence[tuple[str, str]], fragments: Fragments, depth: int = 0
+) -> Iterator[tuple[str, str]]:
+    """Yields the conditions that conditions stand for, each with where it is written."""
+    for text, pointer in conditions:
+        called = re.fullmatch(r"(?P<name>[A-Za-z_]\w*)\(.*\)", text)
+        fragment = fragments.get(called["name"]) if called else None
+        if fragment is None:
+            yield text, pointer
+            continue
+        with located(pointer):
+            _check_depth(depth, fragment)
+            call = _statement(text)
+            assert isinstance(call, ast.Expr)
+            assert isinstance(call.value, ast.Call)
+            given = _arguments(call.value, text, fragment)
+        inner = [(with_names(line, given), pointer) for line in fragment.alternatives[0]]
+        yield from expand_conditions(inner, fragments, depth + 1)
+
+
+def names_in(text: str) -> list[str]:
+    """Returns the names of values and captures in a line or condition, in order, with repeats."""
+    return [name for match in _TOKEN.finditer(text) if (name := match["name"]) and name not in _RESERVED]
+
+
+def with_names(text: str, names: Mapping[str, str]) -> str:
+    """Returns a line or condition with names replaced by terms, all at once."""
+    return _TOKEN.sub(lambda match: names.get(match["name"] or "", match[0]), text)
+
+
+def _expand(text: str, fragments: Fragments, taken: set[str], depth: int) -> Iterator[list[str]]:
+    """Yields the lists of lines that one line stands for."""
+    if optional := _OPTIONAL.search(text):
+        name = optional["name"]
+        for term, more in ((name, []), ("None", [f"{name} = None"])):
+            rest = text[: optional.start()] + term + text[optional.end() :]
+            yield from ([*lines, *more] for lines in _expand(rest, fragments, taken, depth))
+        return
+    statement = _statement(text)
+    if either := next((node for node in ast.walk(statement) if _is_either(node)), None):
+        assert isinstance(either, ast.BinOp)
+        start, end = _span(either)
+        for option in _options(either):
+            begin, stop = _span(option)
+            chosen = _WRAPPED.sub(r"\g<op>.", text[:start] + text[begin:stop] + text[end:])
+            yield from _expand(chosen, fragments, taken, depth)
+        return
+    match statement:
+        case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=called)) as call) if called in fragments:
+            fragment = fragments[called]
+        case _:
+            yield [text]
+            return
+    _check_depth(depth, fragment)
+    bound = _names(target.elts if isinstance(target, ast.Tuple) else [target], wild=True)
+    if len(bound) != len(fragment.results):
+        what = f"{called} gives {len(fragment.results)} values, and {len(bound)} are bound"
+        raise RuleTextError(what, 0, f"write {', '.join(fragment.results)} = {called}(...)")
+    given = {**_arguments(call, text, fragment), **dict(zip(fragment.results, bound, strict=True))}
+    for lines in fragment.alternatives:
+        used = Counter(name for line in lines for name in names_in(line))
+        local = [name for name in used if name not in given or (given[name] == "_" and used[name] > 1)]
+        names = {**given, **{name: _fresh(name, taken) for name in local}}
+        known = taken | set(names.values())
+        inner = [list(_expand(with_names(line, names), fragments, known, depth + 1)) for line in lines]
+        yield from _products(inner)
+
+
+def _products(parts: Sequence[Sequence[Sequence[str]]]) -> Iterator[list[str]]:
+    if not parts:
+        yield []
+        return
+    for first in parts[0]:
+        for rest in _products(parts[1:]):
+            yield [*first, *rest]
+
+
+def _is_call(line: tuple[str, str]) -> bool:
+    """Whether a line calls an op; lines that name a literal come after those."""
+    return re.search(rf"= *({PRODUCT}\(|[A-Za-z_]\w*\.)", line[0]) is not None
+
+
+def _is_either(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+
+
+def _options(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return [*_options(node.left), *_options(node.right)]
+    return [node]
+
+
+def _arguments(call: ast.Call, text: str, fragment: Fragment) -> dict[str, str]:
+    words = [text[slice(*_span(argument))] for argument in call.args]
+    if call.keywords or len(words) != len(fragment.parameters):
+        what = f"{fragment.name} takes {len(fragment.parameters)} arguments, by position"
+        raise RuleTextError(what, call.col_offset, f"write {fragment.name}({', '.join(fragment.parameters)})")
+    return dict(zip(fragment.parameters, words, strict=True))
+
+
+def _check_depth(depth: int, fragment: Fragment) -> None:
+    if depth >= MAX_DEPTH:
+        what = f"{fragment.name} calls itself, or fragments call one another more than {MAX_DEPTH} deep"
+        raise RuleTextError(what, 0, "write the lines out")
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    at, made = 0, name
+    while made in taken:
+        at += 1
+        made = f"{name}_{at}"
+    return made
+
+
+def _names(nodes: Sequence[ast.expr], *, wild: bool = False) -> tuple[str, ...]:
+    names = tuple(node.id for node in nodes if isinstance(node, ast.Name) and (wild or node.id not in _RESERVED))
+    if len(names) != len(nodes) or (not wild and len(set(names)) != len(names)):
+        raise RuleTextError("parameters and results are names, each given once", 0, _HEADER)
+    return names
+
+
+def _span(node: ast.expr) -> tuple[int, int]:
+    assert node.end_col_offset is not None
+    return node.col_offset, node.end_col_offset
+
+
+def _statement(text: str) -> ast.stmt:
+    statements = check_text(text)
+    if len(statements) != 1:
+        raise RuleTextError("the line is not a single assignment")
+    return statements[0]
