@@ -30,6 +30,7 @@ def test_replays_from_a_graph(op, dtype):
     """The graph is captured before the op ran on these sizes, and reads what its inputs hold at the replay."""
     sample = first_sample(op, dtype)
     args = cloned(sample)
+    torch.cuda.current_blas_handle()  # cuBLAS is made before a capture, as any program does that has run a product
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = tensors(op(*args, **sample.kwargs))
