@@ -14,7 +14,8 @@ import torch
 from torch._ops import OpOverload
 
 Order: TypeAlias = Literal["same", "row-major", "other"]
-"""Where moved elements stand: at the places they had, broadcast at most; in another shape, read in the same order."""
+"""Where moved elements stand: at the same places, at most broadcast; in another shape, in the same row-major order; or
+elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Facts:
             not say so. Empty if it does not.
         shares: A result may share the memory of these arguments. Of a composite op the schema need not say so; see
             `aliases.viewed`.
-        functional: It computes the same as this op, but writes its first operand. None for an op that writes none.
+        functional: The op that returns as a new value what this one writes in place. None if there is none.
         commutative: Its first two operands may be exchanged, when `alpha`, if it has one, is 1.
         elementwise: Each element that it gives depends only on the elements of its operands at the same place.
         moved: Each element that it gives is an element of this argument, converted at most. Empty if that is not so.
