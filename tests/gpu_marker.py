@@ -2,7 +2,7 @@
 
 A machine that is there for its GPU must not pass because its driver is broken. Without a GPU no test is collected,
 since a test that takes a list of devices would leave out CUDA in silence. With one, a test of the marker that skips
-itself fails, be it for want of a library or of a provider.
+itself fails, whether it lacks a library or an execution provider.
 """
 
 from __future__ import annotations

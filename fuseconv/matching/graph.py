@@ -165,10 +165,7 @@ class Workspace:
             raise Refused("elements that depend on no input", str(problem)) from None
 
     def squeezed(self, node: Any) -> Node | None:
-        """Returns the node that decides a value's shape at a size of 1, where it is another than the one known.
-
-        None where the shape is the known one at every size.
-        """
+        """Returns the node on which a value's shape depends when a size is 1; None where the shape never changes."""
         if self._squeezed is None:
             self._squeezed = squeezed(self.graph, self.ranges) if self._squeezes else {}
         return self._squeezed.get(node) if isinstance(node, Node) else None
