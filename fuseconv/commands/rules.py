@@ -56,8 +56,8 @@ def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
 
     changed = []
     for file in files:
-        text = laid_out(read_json(file, RuleError).value)
-        if text != file.read_text():
+        document = read_json(file, RuleError)
+        if (text := laid_out(document.value)) != document.text:
             changed.append(str(file))
             if not only_check:
                 file.write_text(text)

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from fuseconv.untrusted.files import open_plain
+
 PICKLES = {"data.pkl": "data", "constants.pkl": "constants"}
 """Each pickle with tensors, and the folder of their data, beside it in the archive."""
 
@@ -58,7 +60,7 @@ def short_record(path: Path) -> str:
     Raises:
         Exception: the archive or a pickle in it cannot be read, in whichever way.
     """
-    with zipfile.ZipFile(path) as archive:
+    with open_plain(path) as plain, zipfile.ZipFile(plain) as archive:
         sizes = {member.filename: member.file_size for member in archive.infolist()}
         root = next(iter(sizes)).partition("/")[0]
         for name, folder in PICKLES.items():
