@@ -98,7 +98,14 @@ EMPTY = Table(
             enable_gqa=True,
         ),
         "softmax": lambda x: (x.softmax(-1), x.log_softmax(-1)),
+        "products": lambda x: (
+            x.movedim(0, -1) @ x.permute(1, 0, 2),
+            torch.bmm(x.movedim(0, -1), x.permute(1, 2, 0).mT),
+            torch.baddbmm(x[:, :1, 0].sum(), x.permute(1, 2, 0), x.permute(1, 2, 0).mT),
+            torch.einsum("bhd,bhe->hde", x, x),
+            F.linear(x.movedim(0, -1), x[:, 0].T),
+        ),
         "roll": lambda x: (x.roll(1, 0), x.roll(-11, 0), x.roll((1, 2), (0, 1)), x.roll(3), x.roll((1, -1), (1, 2))),
     },
-    sizes=(0, 1, 3),
+    sizes=(3, 0, 1),  # what is left unwritten has numbers of the call before
 )

@@ -90,6 +90,7 @@ def _export(
     from fuseconv.targets.onnx_attention import scaled_dot_product_attention
     from fuseconv.targets.onnx_axes import count_axes_from_the_first
     from fuseconv.targets.onnx_clamp import clamp, clamp_max, clamp_min
+    from fuseconv.targets.onnx_empty_sums import widen_empty_sums
     from fuseconv.targets.onnx_functions import translations
     from fuseconv.targets.onnx_group_norm import group_norm, instance_norm
     from fuseconv.targets.onnx_numbers import keep_factors, numbers_of, write_exactly
@@ -131,6 +132,7 @@ def _export(
             onnxscript.optimizer.fold_constants(program.model)
             onnxscript.optimizer.remove_unused_nodes(program.model)
             keep_factors(program.model)
+            widen_empty_sums(program.model, exported.range_constraints)
             keep_pads(program.model)
             count_axes_from_the_first(program.model.graph.all_nodes())
     except torch.onnx.errors.OnnxExporterError as error:

@@ -1,0 +1,65 @@
+"""Products of matrices in ONNX that may sum over nothing.
+
+ONNX Runtime merges a Transpose into the product that reads it, as FusedMatMul. Of batches, that kernel leaves the
+result unwritten where the summed axis has size 0, or ends the process (SIGFPE); seen in 1.31 on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+import sympy
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+
+def widen_empty_sums(model: ir.Model, ranges: Mapping[sympy.Symbol, ValueRanges[Any]]) -> None:
+    """Gives the operands of such a product one more column and one more row, of zeros, so that the sum is never empty.
+
+    Args:
+        model: the model, corrected in place.
+        ranges: of the sizes that its shapes name.
+    """
+    named = {str(symbol): (symbol, bounds) for symbol, bounds in ranges.items()}
+    for node in list(model.graph.all_nodes()):
+        if node.op_type != "MatMul" or not any(_is_transposed(value) for value in node.inputs):
+            continue
+        left, right = node.inputs
+        assert left is not None
+        assert right is not None
+        if left.shape is None or right.shape is None or not _may_be_empty(left.shape[-1], named):
+            continue
+        _append_zeros(node, 0, len(left.shape) - 1)
+        _append_zeros(node, 1, max(len(right.shape) - 2, 0))
+
+
+def _is_transposed(value: ir.Value | None) -> bool:
+    source = None if value is None else value.producer()
+    while source is not None and source.op_type == "Cast" and source.inputs[0] is not None:
+        source = source.inputs[0].producer()
+    return source is not None and source.op_type == "Transpose"
+
+
+def _may_be_empty(size: int | ir.SymbolicDim, named: Mapping[str, tuple[sympy.Symbol, ValueRanges[Any]]]) -> bool:
+    if isinstance(size, int):
+        return size == 0
+    if size.value is None:
+        return True
+    expression = sympy.sympify(size.value, locals={name: symbol for name, (symbol, _) in named.items()})
+    bounds = dict(named.values())
+    return not (expression.free_symbols <= bounds.keys() and bound_sympy(expression, bounds).lower > 0)
+
+
+def _append_zeros(node: ir.Node, operand: int, axis: int) -> None:
+    """Appends a slice of zeros to an operand, along an axis."""
+    value = node.inputs[operand]
+    assert value is not None
+    assert value.shape is not None
+    assert node.graph is not None
+    pads = [0] * (2 * len(value.shape))
+    pads[len(value.shape) + axis] = 1
+    widths = ir.node("Constant", [], attributes={"value_ints": pads})
+    wider = ir.node("Pad", [value, widths.outputs[0]])
+    node.graph.insert_before(node, [widths, wider])
+    node.replace_input_with(operand, wider.outputs[0])
