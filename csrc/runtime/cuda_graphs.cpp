@@ -1,5 +1,6 @@
-// CUDA graphs around a call of LibTorch: fuseconv/cuda_graphs.py in C++. docs/adr/0007-cuda-graphs.md says what memory,
-// threads and streams make of it.
+// CUDA graphs around a call of LibTorch: fuseconv/runtime/cuda_graphs.py in C++. docs/adr/0007-cuda-graphs.md says what
+// memory, threads and streams make of it.
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Event.h>
@@ -179,6 +180,9 @@ class Graphs final : public GraphedCall {
       c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool_);
     } catch (const std::exception&) {  // torch got to it itself
     }
+    // torch leaves the state of its generator in the capture, and would refuse every random number from now on.
+    at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device_);
+    generator.graphsafe_set_state(generator.clone());
     std::string where;
     for (const at::Tensor& input : inputs) {
       where += (where.empty() ? "a call with " : ", ") + c10::str(input.sizes());

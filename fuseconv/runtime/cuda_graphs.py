@@ -232,6 +232,9 @@ class GraphedRunner:
         _ABANDONED.append(captured)
         with suppress(RuntimeError):  # where torch did not get to it
             torch._C._cuda_endAllocateToPool(self._device, self._pool)
+        # torch leaves the state of its generator in the capture, and would refuse every random number from now on.
+        generator = torch.cuda.default_generators[self._device]
+        generator.graphsafe_set_state(generator.clone_state())
         self._failure = UpstreamError(
             f"the model cannot be captured in a CUDA graph: {error}",
             where=f"a call with {', '.join(f'{list(x.shape)}' for x in inputs)}",
