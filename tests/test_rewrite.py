@@ -161,6 +161,14 @@ EDITS = {
         {"replace": ("y = aten.mm.default(x, w)",)},
         "arguments that aten.mm.default accepts",
     ),
+    "too few results": (
+        {"replace": ("_, y = aten.chunk.default(x, 1, -1)",), "bindings": {"x": {"node": "mul_1"}}},
+        "2 results of aten.chunk.default",
+    ),
+    "one result unpacked": (
+        {"replace": ("_, y = aten.relu.default(x)",), "bindings": {"x": {"node": "mul_1"}}},
+        "2 results of aten.relu.default",
+    ),
     "another shape": ({"replace": ("y = aten.relu.default(x)",)}, "a replacement with the shape"),
     "an intermediate that others read": (
         {"nodes": ("add_1",), "ops": ("aten.linear.default",), "results": {}, "replace": ()},

@@ -90,8 +90,7 @@ def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], workspace: W
                     line, instruction, {made.targets[0] for made in instructions if made.constant}, workspace
                 )
             instructions.append(instruction)
-            results = instruction.fake if line.unpacks else [instruction.fake]
-            named = dict(zip(line.targets, results, strict=False))
+            named = dict(zip(line.targets, _results(line, instruction), strict=False))
             fakes.update({name: fake for name, fake in named.items() if name != "_"})
             values.update({name: Made(name) for name in named if name != "_"})
         else:
@@ -101,6 +100,20 @@ def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], workspace: W
             same[line.targets[0]], fakes[line.targets[0]] = value, _fake(value, fakes)
             values[line.targets[0]] = value
     return Replacement(tuple(instructions), same, fakes)
+
+
+def _results(line: Line, instruction: Instruction) -> Sequence[Any]:
+    """Returns the fake values that a line gives names to.
+
+    Raises:
+        Refused: the op returns fewer than the line names.
+    """
+    if not line.unpacks:
+        return [instruction.fake]
+    results = instruction.fake if isinstance(instruction.fake, list | tuple) else [instruction.fake]
+    if len(results) < len(line.targets):
+        raise Refused(f"{len(line.targets)} results of {instruction.op}", str(len(results)))
+    return results
 
 
 def check_same(new: Any, node: Node, strides: str = "same") -> None:
