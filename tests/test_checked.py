@@ -136,6 +136,17 @@ def test_a_wrong_canonical_rule_is_rejected_at_every_site():
     assert all("test_checked" in miss.where or "torch" in miss.where for miss in found.rejected)
 
 
+@pytest.mark.parametrize("least", [0, 1])
+def test_sizes_of_0_are_tried_where_the_program_takes_them(least):
+    wrong = rule("wrong", ["y = aten.any.dim(x, 0)"], ["y = aten.amax.default(x, [0])"])
+    dims = ({0: torch.export.Dim("n", min=least, max=8)},)
+    program = programs.capture(programs.Function(lambda _, x: (x > 0).any(0)), torch.randn(3, 8), dims=dims)
+    found = checked_plan(program, [wrong], **EVERYWHERE)
+    assert found.counts() == ({"wrong": 1} if least else {})
+    assert all("the replacement cannot run: amax()" in miss.reason for miss in found.rejected)
+    assert all("random values, sizes 0" in miss.reason for miss in found.rejected)
+
+
 def test_a_rule_that_changes_numbers_by_consent_is_not_tried():
     loose = rule("loose", ["y = aten.gelu.default(x)"], ["y = aten.silu.default(x)"], allow="loose")
     program = programs.capture(nn.GELU(), torch.randn(3, 8))

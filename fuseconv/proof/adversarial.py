@@ -23,12 +23,18 @@ from fuseconv.proof.ledger import Excerpt, Ledger
 from fuseconv.proof.operands import ANY, Values, differing, draw_operands, takes
 from fuseconv.rulebook.rule import Domain, Rule
 
-Sizes = Literal["unlike", "equal", "one", "longest"]
+Sizes = Literal["unlike", "equal", "one", "empty", "longest"]
 
 LARGEST = 1 << 20
 """The most elements that a tensor has where a size is the longest."""
 
-_WORDS = {"unlike": "sizes unlike", "equal": "sizes made equal", "one": "smallest sizes", "longest": "longest size"}
+_WORDS = {
+    "unlike": "sizes unlike",
+    "equal": "sizes made equal",
+    "one": "smallest sizes",
+    "empty": "sizes 0",
+    "longest": "longest size",
+}
 
 _UNLIKE = (3, 5, 7, 11, 13)
 _EQUAL = 4
@@ -41,8 +47,9 @@ class Hard:
     Attributes:
         values: their magnitude, what is special among them, or their layout.
         sizes: of the symbolic sizes: small and unlike each other; all alike, and like a size that is a number, so that
-            no axis is told from another by its size; the least they may be, which broadcasts; or the one with the
-            farthest bound as long as it may be, and the others small and unlike.
+            no axis is told from another by its size; the least they may be but 0, which broadcasts; 0 where they may
+            be, and the others small and unlike; or the one with the farthest bound as long as it may be, and the others
+            small and unlike.
     """
 
     values: Values
@@ -55,6 +62,7 @@ class Hard:
 HARD = (
     Hard("random", "one"),
     Hard("random", "equal"),
+    Hard("random", "empty"),
     Hard("non-contiguous", "unlike"),
     Hard("large", "unlike"),
     Hard("tiny", "unlike"),
@@ -105,6 +113,8 @@ def draw(
     sizes = _sizes(fakes.values(), captured, ledger.workspace.ranges, how.sizes)
     inner = (node.meta.get("val") for node in excerpt.before.nodes)
     shapes = [one.shape for one in (*fakes.values(), *inner) if isinstance(one, torch.Tensor) and not _unbacked(one)]
+    if how.sizes == "empty" and 0 not in sizes.values():
+        return None
     if how.sizes == "longest" and not (sizes := _longest(sizes, shapes, ledger.workspace.ranges)):
         return None
     drawn = partial(_drawn, sizes=sizes, values=how.values, edges=edges, domain=domain)
@@ -144,8 +154,9 @@ def _drawn(
 def _sizes(fakes: Collection[Any], captured: Sequence[Any], ranges: Mapping[Any, Any], how: Sizes) -> dict[Any, int]:
     expressions = [_expression(size) for fake in fakes for size in (*fake.shape, *fake.stride())]
     symbols = sorted({symbol for one in expressions for symbol in one.free_symbols}, key=str)
+    least = 0 if how == "empty" else 1
     bounds = {
-        symbol: (max(int(ranges[symbol].lower), 1), ranges[symbol].upper) for symbol in symbols if symbol in ranges
+        symbol: (max(int(ranges[symbol].lower), least), ranges[symbol].upper) for symbol in symbols if symbol in ranges
     }
     numbers = {size for fake in fakes for size in fake.shape if isinstance(size, int)}
     numbers |= {size for value in captured if isinstance(value, torch.Tensor) for size in value.shape}
@@ -156,6 +167,8 @@ def _sizes(fakes: Collection[Any], captured: Sequence[Any], ranges: Mapping[Any,
     wanted = {
         symbol: {"equal": alike, "one": 1}.get(how, _UNLIKE[at % len(_UNLIKE)]) for at, symbol in enumerate(symbols)
     }
+    if how == "empty":
+        wanted |= {symbol: 0 for symbol, (low, _) in bounds.items() if low == 0}
     return {
         symbol: int(min(max(size, bounds[symbol][0]), bounds[symbol][1])) if symbol in bounds else size
         for symbol, size in wanted.items()

@@ -140,9 +140,16 @@ def overflows(original: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -
 
 
 def run(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> Any:
-    """Runs a graph on copies of operands."""
+    """Runs a graph on copies of operands.
+
+    Raises:
+        RuntimeError: an op fails, or gives nothing, as cuDNN's attention does for a batch of 0.
+    """
     with torch.no_grad(), same_draws(seed):
-        return Interpreter(ROOT, graph=graph).run(*map(clone, operands))
+        results = Interpreter(ROOT, graph=graph).run(*map(clone, operands))
+    if any(one is None for one in results):
+        raise RuntimeError("an op returns no tensor")
+    return results
 
 
 def run_in_float64(
