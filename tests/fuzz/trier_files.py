@@ -56,7 +56,7 @@ class Files:
         for name, data in seed.files.items():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             (place / name).write_bytes(data)
-        name = draw.choice(sorted(seed.files))
+        name = draw.choice(sorted(seed.files.keys() - seed.left))
         path = place / name
         if draw.random() < 0.04:
             done = f"{name} is now {damage.replaced(path, draw, self.canary)}"
