@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # The versions of packages; another file of them, to test with another torch: make test CONSTRAINTS=my-versions.txt
 CONSTRAINTS = constraints.txt
+# Python keeps the bytecode of what it imports: tests start some hundred processes that import torch.
+export PYTHONDONTWRITEBYTECODE =
 # EXTRA=gpu is ONNX Runtime's build for CUDA; the two cannot be installed side by side.
 EXTRA = cpu
 # Bytecode is made when a module is first imported: of torch, transformers and sympy alone it takes 36 s to compile all.

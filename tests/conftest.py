@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -33,6 +34,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-variant", action="store_true", help="try every respelled variant of every rule's examples"
     )
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what torch has imported, a million objects that live to the end."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

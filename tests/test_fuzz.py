@@ -26,10 +26,9 @@ BUDGETS = {
 
 
 @pytest.mark.parametrize("part", BUDGETS)
-@pytest.mark.parametrize("fresh", [False, True], ids=["seed 0", "a fresh seed"])
-def test_a_short_run_finds_nothing(part, fresh, tmp_path):
-    """With a seed that no run before had too: a failure says which, so that it can be seen again."""
-    seed = secrets.token_hex(4) if fresh else "0"
+def test_a_short_run_finds_nothing(part, tmp_path):
+    """With a seed that no run before had: a failure says which, so that it can be seen again."""
+    seed = secrets.token_hex(4)
     command = [sys.executable, "-m", "fuzz", "--only", part, "--seed", seed, "--seconds", "40", "--out", tmp_path]
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
     done = subprocess.run([*command, *BUDGETS[part]], cwd=ROOT, env=environment, capture_output=True, text=True)

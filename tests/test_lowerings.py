@@ -53,30 +53,35 @@ def inputs_of(table: Table, rows: int, *, ties: bool) -> list[Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("target", ["onnx", "torchscript"])
 @pytest.mark.parametrize(("table", "first"), programs())
-def test_ops_compute_what_they_compute_in_pytorch(table: str, first: int, target: str, tmp_path: Path) -> None:
+def test_ops_compute_what_they_compute_in_pytorch(table: str, first: int, tmp_path: Path) -> None:
     rows = TABLES[table]
     names = [name for name in list(rows.functions)[first : first + AT_ONCE] if name not in NOT_IN_ONNX]
     modules = [Functions([rows.functions[name]]) for name in names]
     program = small_bundle.program(Functions([rows.functions[name] for name in names]), rows.inputs)
-    run = TARGETS[target].load(tmp_path / TARGETS[target].write(program, tmp_path, Context(tmp_path)), "cpu")
+    runners = {
+        target: TARGETS[target].load(tmp_path / TARGETS[target].write(program, tmp_path, Context(tmp_path)), "cpu")
+        for target in ("onnx", "torchscript")
+    }
     for ties in (False, True):
         for size in rows.sizes:
             tensors = inputs_of(rows, size, ties=ties)
-            results = iter(run(*tensors))
-            for name, module in zip(names, modules, strict=True):
-                with torch.no_grad():
-                    expected = module(*(tensor.clone() for tensor in tensors))
-                for at, value in enumerate(expected):
-                    found = next(results)
-                    said = f"{name}, output {at}, {size} rows{', ties' if ties else ''}"
-                    assert found.dtype == value.dtype, said
-                    rtol = max(rows.error, 1e-3 if value.dtype == torch.half else 0)
-                    torch.testing.assert_close(
-                        found, value, rtol=rtol, atol=rows.error, equal_nan=True,
-                        msg=lambda text, said=said: f"{said}: {text}",
-                    )  # fmt: skip
+            with torch.no_grad():
+                expected = [module(*(tensor.clone() for tensor in tensors)) for module in modules]
+            for target, run in runners.items():
+                results = iter(run(*tensors))
+                for name, values in zip(names, expected, strict=True):
+                    for at, value in enumerate(values):
+                        said = f"{target}, {name}, output {at}, {size} rows{', ties' if ties else ''}"
+                        check(next(results), value, rows.error, said)
+
+
+def check(found: Tensor, expected: Tensor, error: float, said: str) -> None:
+    assert found.dtype == expected.dtype, said
+    rtol = max(error, 1e-3 if expected.dtype == torch.half else 0)
+    torch.testing.assert_close(
+        found, expected, rtol=rtol, atol=error, equal_nan=True, msg=lambda text: f"{said}: {text}"
+    )
 
 
 @pytest.mark.parametrize("name", NOT_IN_ONNX)

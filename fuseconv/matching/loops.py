@@ -27,10 +27,10 @@ def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
         RuleError: naming the rules of a ring.
     """
     by_name = {patterns[0].rule.name: patterns for patterns in rules if patterns}
-    ending: dict[str, list[Pattern]] = {}
+    called: dict[frozenset[str], list[Pattern]] = {}
     for pattern in chain.from_iterable(by_name.values()):
-        ending.setdefault(str(pattern.lines[-1].op), []).append(pattern)
-    leads = {name: list(_leads(patterns[0].rule, ending)) for name, patterns in by_name.items()}
+        called.setdefault(_called(pattern), []).append(pattern)
+    leads = {name: list(_leads(patterns[0].rule, called)) for name, patterns in by_name.items()}
     for name, patterns in by_name.items():
         if ring := _ring(name, leads):
             others = " -> ".join([*ring, name])
@@ -55,10 +55,17 @@ def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
     return []
 
 
-def _leads(rule: Rule, ending: Mapping[str, list[Pattern]]) -> dict[str, None]:
-    """Returns the names of the rules a rule leads to; `ending` has all patterns by what their last line calls."""
+def _called(pattern: Pattern) -> frozenset[str]:
+    """Returns the ops that must be there for a pattern to match; a product may be any of several."""
+    return frozenset(str(line.op) for line in pattern.lines if line.op is not PRODUCT)
+
+
+def _leads(rule: Rule, called: Mapping[frozenset[str], list[Pattern]]) -> dict[str, None]:
+    """Returns the names of the rules a rule leads to; `called` has all patterns by the ops that they need."""
+    if rule.merge:
+        return {}
     made = {call.op for _, call in _made(rule)}
-    near = [pattern for op in (*sorted(made), str(PRODUCT)) for pattern in ending.get(op, ()) if not rule.merge]
+    near = chain.from_iterable(patterns for ops, patterns in called.items() if ops <= made)
     found = (pattern for pattern in near if pattern.rule.stage == rule.stage and _contains(rule, pattern))
     return dict.fromkeys(pattern.rule.name for pattern in found)
 
