@@ -182,6 +182,13 @@ FAILURES = {
     "no rule to leave out": (["explain", "{}/gate.pt2", "--no-rule", "linear-actt"], 2, "did you mean linear-act?"),
     "no rule": (["rules", "show", "linear-actt"], 2, "did you mean linear-act?"),
     "no plan": (["convert", "{}/gate.pt2", "--plan", "{}/absent.json"], 6, "absent.json"),
+    "a plan under a file": (["match", "{}/gate.pt2", "-o", "{}/noise.bin/plan.json"], 6, "is not a folder"),
+    "a plan in no folder": (["match", "{}/gate.pt2", "-o", "{}/absent/plan.json"], 6, "is missing"),
+    "outputs in a folder's place": (
+        ["run", "{}/gate.fuseconv", "--inputs", "{}/absent.npz", "-o", "{}"],
+        6,
+        "the output is a folder",
+    ),
     "against another": (["verify", "{}/gate.fuseconv", "--against", "{}/other.pt2"], 2, "sha256"),
     "against another form": (["verify", "{}/gate.fuseconv", "--against", "{}/noise.bin"], 2, "sha256"),
     "inputs alone": (["verify", "{}/gate.fuseconv", "--inputs", "{}/x.npz"], 2, "--against"),

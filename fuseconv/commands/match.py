@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options
+from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options, writable
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
@@ -16,7 +16,9 @@ from fuseconv.commands.settings import Configured
 @click.command(cls=Configured)
 @model_argument
 @rules_options
-@click.option("-o", "--output", type=Path, default=Path("plan.json"), show_default=True, metavar="FILE")
+@click.option(
+    "-o", "--output", type=Path, default=Path("plan.json"), show_default=True, metavar="FILE", callback=writable
+)
 @model_options
 @json_option
 def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Path, **source: Any) -> Outcome:

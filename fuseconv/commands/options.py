@@ -95,6 +95,23 @@ def named(_context: click.Context, _argument: click.Parameter, path: Path | None
     return path
 
 
+def writable(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
+    """Checks the path of a file that is to be written, before any work is done for it.
+
+    Raises:
+        FileError: it is a folder, or does not lie in one.
+        UsageError: it is not UTF-8.
+    """
+    check_text(path)
+    if path.is_dir():
+        raise FileError("the output is a folder", where=str(path), fix="choose the path of a file")
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        what = "not a folder" if parent.exists() else "missing"
+        raise FileError(f"the folder of the output is {what}", where=str(parent), fix="choose a path in a folder")
+    return path
+
+
 def _bundle(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
     require_folder(path)
     return path

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fuseconv.commands.options import bundle_argument, json_option, target_option
+from fuseconv.commands.options import bundle_argument, json_option, target_option, writable
 from fuseconv.commands.outcome import Outcome
 
 
@@ -20,7 +20,15 @@ from fuseconv.commands.outcome import Outcome
     metavar="FILE",
     help="Input tensors: .safetensors, .npz or .pt.",
 )
-@click.option("-o", "--output", type=Path, required=True, metavar="FILE", help="Output file: .safetensors.")
+@click.option(
+    "-o",
+    "--output",
+    type=Path,
+    required=True,
+    metavar="FILE",
+    callback=writable,
+    help="Output file: .safetensors.",
+)
 @target_option
 @json_option
 def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Outcome:
