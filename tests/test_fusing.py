@@ -363,18 +363,39 @@ def test_statistics_are_updated_as_often_as_before():
     assert "duplicates" not in planned(model, x, trainable=True).counts()
 
 
+class Keeps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", None, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kept is None:
+            self.kept = torch.arange(8.0).cos()
+        return x * self.kept
+
+
 def test_a_model_that_keeps_what_it_computed_stays_usable():
-    class Keeps(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("kept", None, persistent=False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            if self.kept is None:
-                self.kept = torch.arange(8.0).cos()
-            return x * self.kept
-
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), Keeps()), torch.randn(3, 8)
     fused = fuseconv.fuse(model, x)
     assert type(model[2].kept) is Tensor
     torch.testing.assert_close(fused(x), model(x))
+
+
+def test_a_root_module_that_keeps_what_it_computed_leaves_its_inputs_alone():
+    x = torch.randn(3, 8)
+    given = x.clone()
+    fused = fuseconv.fuse(Keeps(), x)
+    torch.testing.assert_close(fused(x), given * torch.arange(8.0).cos())
+    torch.testing.assert_close(x, given, rtol=0, atol=0)
+
+
+def test_a_write_to_an_input_is_kept():
+    class Writes(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            x.copy_(y)
+            return x * 2
+
+    x, y = torch.randn(3, 8), torch.randn(3, 8)
+    fused = fuseconv.fuse(Writes(), (x.clone(), y))
+    fused(x, y)
+    torch.testing.assert_close(x, y, rtol=0, atol=0)

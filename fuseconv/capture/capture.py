@@ -14,6 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fuseconv.capture.agreement import agrees, hold
+from fuseconv.capture.assigned import drop_stray_writes
 from fuseconv.capture.deferred import export_proving
 from fuseconv.capture.drawn import with_taken_ranges
 from fuseconv.capture.errors import explain, explain_narrowed, explain_suspect
@@ -94,7 +95,9 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
         )
 
     with torch.no_grad(), quiet_torch(), keeping_buffers(subject.module):
-        return export_proving(exported)
+        program = export_proving(exported)
+    drop_stray_writes(program)
+    return program
 
 
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph
 
+from fuseconv.capture.assigned import drop_stray_writes
 from fuseconv.capture.errors import explain_call
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import UsageError
@@ -96,6 +97,7 @@ def _capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dy
             exported = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
         raise explain_call(error, model, args, kwargs) from error
+    drop_stray_writes(exported)
     name_ops_once(exported)
     tensors = [*model.parameters(), *torch.utils._pytree.tree_leaves((args, kwargs))]
     device = next((tensor.device.type for tensor in tensors if isinstance(tensor, Tensor)), "cpu")
