@@ -1,4 +1,4 @@
-"""The C interface of linear's CUDA backends (csrc/core/linear/c_api.cpp), for what an op cannot be asked for.
+"""The C interface of linear's CUDA backends (csrc/gemm/c_api.cpp), for what an op cannot be asked for.
 
 A call through it names the kernel: one of another architecture, or one that the choice would not take. Memory is
 torch's. `bench/ops.py` times what a user gets.

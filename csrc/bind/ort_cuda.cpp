@@ -7,8 +7,8 @@
 
 #include "bind/ort.h"
 #include "core/check.h"
-#include "core/linear/cublaslt.h"
-#include "core/linear/pass.h"
+#include "gemm/cublaslt.h"
+#include "gemm/pass.h"
 #include "ops/all.h"
 
 namespace fuseconv::ort_binding {

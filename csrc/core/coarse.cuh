@@ -5,6 +5,7 @@
 // to a rounding of f32, take up to 60. Those here err by about a rounding of f16.
 #pragma once
 
+#include "arch/math.cuh"
 #include "core/cuda.cuh"
 
 namespace fuseconv::cuda {
@@ -25,24 +26,12 @@ struct Coarse {
   friend __device__ __forceinline__ bool operator<=(Coarse a, Coarse b) { return a.value <= b.value; }
 };
 
-// 2^x, relative error 2^-22; 0 below the smallest normal number.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// 1 / x, relative error 2^-23
-__device__ __forceinline__ float reciprocal_fast(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ Coarse exp_of_negative(Coarse x) { return Coarse(exp2_fast(x.value * 1.44269504f)); }
+__device__ __forceinline__ Coarse exp_of_negative(Coarse x) { return Coarse(arch::exp2_approx(x.value * 1.44269504f)); }
 
 // 1 / (1 + 2^x); 0 where the power overflows
-__device__ __forceinline__ float logistic_of_log2(float x) { return reciprocal_fast(1.0f + exp2_fast(x)); }
+__device__ __forceinline__ float logistic_of_log2(float x) {
+  return arch::reciprocal_approx(1.0f + arch::exp2_approx(x));
+}
 
 __device__ __forceinline__ Coarse logistic(Coarse x) { return Coarse(logistic_of_log2(x.value * -1.44269504f)); }
 
@@ -62,8 +51,8 @@ __device__ __forceinline__ Coarse normal_cdf(Coarse x) {
 // (1 - e) / (1 + e) with e = exp(-2 |x|); near 0, where that cancels, a polynomial.
 __device__ __forceinline__ Coarse hyperbolic_tangent(Coarse x) {
   const float z = fabsf(x.value);
-  const float e = exp2_fast(z * -2.88539008f);
-  const float large = (1.0f - e) * reciprocal_fast(1.0f + e);
+  const float e = arch::exp2_approx(z * -2.88539008f);
+  const float large = (1.0f - e) * arch::reciprocal_approx(1.0f + e);
   const float s = x.value * x.value;
   const float small = x.value + x.value * (s * (-0.33333f + s * (0.13312f - s * 0.04858f)));
   return Coarse(z < 0.4f ? small : copysignf(large, x.value));

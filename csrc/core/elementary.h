@@ -11,6 +11,9 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__CUDACC__)
+#include "arch/math.cuh"
+#endif
 #include "core/isa.h"
 
 // Coefficients in f64. As a literal one costs an instruction of CUDA two moves; in constant memory it is an operand.
@@ -50,17 +53,14 @@ FUSECONV_INLINE double polynomial(double x, const double (&c)[N]) {
 // be a third of a gelu's instructions, and its last bit is lost in the sum or product that it goes into.
 FUSECONV_INLINE float quotient(float p, float q) {
 #if defined(__CUDA_ARCH__)
-  float reciprocal;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(q));
-  return p * reciprocal;
+  return p * arch::reciprocal_approx(q);
 #else
   return p / q;
 #endif
 }
 FUSECONV_INLINE double quotient(double p, double q) {
 #if defined(__CUDA_ARCH__)
-  double reciprocal;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(reciprocal) : "d"(q));  // 20 bits
+  double reciprocal = arch::reciprocal_approx(q);
   const double error = fma(-q, reciprocal, 1.0);
   reciprocal = fma(reciprocal, fma(error, error, error), reciprocal);
   const double y = p * reciprocal;

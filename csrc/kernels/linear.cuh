@@ -1,11 +1,11 @@
-// A linear layer of tensors of any strides, by the backend of core/linear that is the fastest for it.
+// A linear layer of tensors of any strides, by the backend of gemm that is the fastest for it.
 #pragma once
 
 #include <cstdlib>
 #include <optional>
 #include <string_view>
 
-#include "core/linear/choices.h"
+#include "gemm/choices.h"
 #include "kernels/dense_rows.h"
 
 namespace fuseconv::cuda {

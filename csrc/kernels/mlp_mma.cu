@@ -5,12 +5,15 @@
 // along k, one being copied while the other is multiplied.
 #include <algorithm>
 
+#include "arch/sm80.cuh"
 #include "core/cuda.cuh"
-#include "core/linear/activation.cuh"
+#include "gemm/activation.cuh"
 #include "kernels/mlp.h"
 
 namespace fuseconv::cuda {
 namespace {
+
+using namespace arch::sm80;
 
 constexpr int kThreads = 256, kRowsPerWarp = 16, kRowsPerTile = kThreads / 32 * kRowsPerWarp;
 constexpr int kDepth = 64;          // of a step
@@ -20,37 +23,6 @@ struct MmaArguments {
   MlpProblem problem;
   bool by_vector[3];  // the weight's rows are dense, whole vectors, aligned
 };
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// 16 bytes, or zeros.
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
-}
-
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void load_matrices(uint32_t (&b)[4], uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(row)
-               : "memory");
-}
-
-// d[16, 8] += a[16, 16] b[8, 16]^T
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                         __nv_bfloat16) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 template <class Element>
 __device__ __forceinline__ uint32_t pack(Element low, Element high) {
@@ -68,7 +40,7 @@ __device__ __forceinline__ void copy_step(const MmaArguments& a, int index, int 
       const int n = i / (kDepth / 8), k = i % (kDepth / 8) * 8, column = step * kDepth + k;
       const bool inside = n < layer.outputs && column < layer.inputs;
       copy_async(shared_address(to + n * kPitch + k), inside ? weight + n * layer.weight_strides[0] + column : weight,
-                 inside);
+                 inside ? 16 : 0);
     }
   } else {
     for (int i = threadIdx.x; i < kWidth * kDepth; i += kThreads) {
@@ -78,7 +50,7 @@ __device__ __forceinline__ void copy_step(const MmaArguments& a, int index, int 
           inside ? weight[n * layer.weight_strides[0] + column * layer.weight_strides[1]] : Element(0.0f);
     }
   }
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  copy_commit();
 }
 
 // This thread's elements of 16 rows of x, from `first` on, as the first operand of mma has them.
@@ -200,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 1) mlp_mma_kernel(const __grid_const
 #pragma unroll
       for (int step = 0; step < kWidth / kDepth; ++step) {
         if (step < count) {
-          asm volatile("cp.async.wait_group 0;" ::: "memory");
+          copy_wait<0>();
           // This step has come, and all have left the other.
           __syncthreads();
           Element* const next = steps + (buffer ^ 1) * kWidth * kPitch;

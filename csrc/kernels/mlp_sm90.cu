@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/linear/cuda_check.h"
-#include "core/linear/tensor_map.h"
+#include "gemm/cuda_check.h"
+#include "gemm/tensor_map.h"
 #include "kernels/mlp_sm90.cuh"
 #include "kernels/mlp_sm90_split.cuh"
 

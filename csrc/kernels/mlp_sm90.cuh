@@ -26,58 +26,6 @@ struct Shape {
   static_assert(kBytes <= 227 * 1024);
 };
 
-__device__ __forceinline__ void barrier_arrive_many(uint32_t barrier, uint32_t count) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void load_matrices(uint32_t (&a)[4], uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-               : "r"(row)
-               : "memory");
-}
-
-// d[64, kColumns] += a[64, 16] b[kColumns, 16]^T with a in registers.
-#define D8(i)                                                                                                 \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
-      "+f"(d[i + 7])
-#define D32(i) D8(i), D8(i + 8), D8(i + 16), D8(i + 24)
-#define TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
-#define WGMMA(columns, type, list, a0, a1, a2, a3, b, add, ...)                                             \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns   \
-               "k16.f32." type "." type " {" list "}, {" a0 "," a1 "," a2 "," a3 "}, " b ", p, 1, 1, 0;\n}" \
-               : __VA_ARGS__                                                                                \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_tile), "r"(accumulate))
-#define WGMMA_COLUMNS(count, ...)        \
-  if constexpr (kColumns == count) {     \
-    if constexpr (is_bf16<Element>) {    \
-      WGMMA(count, "bf16", __VA_ARGS__); \
-    } else {                             \
-      WGMMA(count, "f16", __VA_ARGS__);  \
-    }                                    \
-  }
-template <class Element, int kColumns>
-__device__ __forceinline__ void wgmma(float (&d)[kColumns / 2], const uint32_t (&a)[4], uint64_t b_tile,
-                                      int accumulate) {
-  static_assert(sizeof(Element) == 2);
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  WGMMA_COLUMNS(64, "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) "%30,%31", "%32", "%33", "%34", "%35", "%36", "%37",
-                D32(0))
-  WGMMA_COLUMNS(128, "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60,%61,%62,%63", "%64",
-                "%65", "%66", "%67", "%68", "%69", D32(0), D32(32))
-  WGMMA_COLUMNS(256,
-                "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10)
-                    TEN(11) "%120,%121,%122,%123,%124,%125,%126,%127",
-                "%128", "%129", "%130", "%131", "%132", "%133", D32(0), D32(32), D32(64), D32(96))
-#endif
-}
-#undef WGMMA_COLUMNS
-#undef WGMMA
-#undef TEN
-#undef D32
-#undef D8
-
 // Copies the weights, a step of 64 columns of a layer at a time, once or for each round of tiles.
 template <class S>
 __device__ __forceinline__ void copy_weights(const Arguments& a, uint32_t shared, int rounds) {

@@ -4,15 +4,19 @@
 // which this thread has 2 of every 8 columns, in rows lane / 4 and lane / 4 + 8.
 #pragma once
 
+#include "arch/pairs.cuh"
+#include "arch/sm90.cuh"
+#include "arch/sm90_wgmma.cuh"
 #include "core/cuda.cuh"
-#include "core/linear/activation.cuh"
-#include "core/linear/ring.cuh"
-#include "core/linear/sm90_instructions.cuh"
+#include "gemm/activation.cuh"
+#include "gemm/ring.cuh"
 #include "kernels/mlp.h"
 
 namespace fuseconv::cuda::mlp {
 
-using namespace linear::sm90;
+using namespace arch::sm90;
+using arch::pack;
+using arch::unpack;
 using linear::Ring;
 
 inline constexpr uint32_t kBoxBytes = 64 * 128;    // 64 rows of 64 columns

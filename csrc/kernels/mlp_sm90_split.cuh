@@ -32,19 +32,6 @@ struct Split {
   static __device__ __forceinline__ int step(int i, int rank) { return (i + 2 * rank) % kBoxes; }
 };
 
-// From this block's shared memory to the same place of block `rank`, whose barrier counts the bytes.
-__device__ __forceinline__ void copy_to_block(uint32_t from, uint32_t bytes, uint32_t barrier, uint32_t rank) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 to, remote;\n"
-      "mapa.shared::cluster.u32 to, %0, %3;\n"
-      "mapa.shared::cluster.u32 remote, %2, %3;\n"
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %1, [remote];\n"
-      "}" ::"r"(from),
-      "r"(bytes), "r"(barrier), "r"(rank)
-      : "memory");
-}
-
 // Copies the weights of this block's columns, and half of the boxes of x to both blocks.
 __device__ __forceinline__ void copy_operands(const Arguments& a, uint32_t shared, int rank, int tile) {
   Ring<Split::kStages> ring;
@@ -94,7 +81,7 @@ __device__ __forceinline__ void run_layers(const Arguments& a, uint32_t shared, 
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          linear::sm90::wgmma<Element, 64>(d, x + 2 * k, w + 2 * k, done > 0 || k > 0);
+          wgmma<Element, 64>(d, x + 2 * k, w + 2 * k, done > 0 || k > 0);
         }
         wgmma_commit();
         wgmma_wait<1>();

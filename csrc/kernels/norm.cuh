@@ -4,6 +4,7 @@
 // are read once. Others go through a kernel that reads them three times, from cache as a rule.
 #pragma once
 
+#include "arch/math.cuh"
 #include "core/activation.h"
 #include "kernels/moments.cuh"
 #include "kernels/norm.h"
@@ -29,12 +30,6 @@ struct NormArguments {
   Activation activation;
 };
 
-__device__ __forceinline__ float relu_keeping_nan(float x) {
-  float y;
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // Calls body(activate), activate(values) being the activation of an array in place. One branch for all that the body
 // does, so that what it loads can be asked for at once.
 template <class T, class Body>
@@ -49,7 +44,7 @@ __device__ __forceinline__ void with_activation(Activation activation, Body body
   };
   dispatch(activation, [&]<class Act>(Act act) {
     if constexpr (std::is_same_v<Act, Relu> && sizeof(T) != 8) {
-      each([](float x) { return relu_keeping_nan(x); });
+      each([](float x) { return arch::relu(x); });
     } else if constexpr (sizeof(T) == 2 && !std::is_same_v<Act, Identity>) {
       each([&](float x) { return act(Coarse(x)).value; });
     } else {

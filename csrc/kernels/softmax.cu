@@ -26,7 +26,7 @@ struct SoftmaxArguments {
 template <class T>
 __device__ __forceinline__ Compute<T> exp_of_difference(Compute<T> x, Compute<T> m) {
   if constexpr (sizeof(T) == 2) {
-    return exp2_fast((x - m) * 1.4426950408889634f);
+    return arch::exp2_approx((x - m) * 1.4426950408889634f);
   } else {
     return exp(x - m);
   }

@@ -3,7 +3,7 @@
 // On the CPU the product is the host's GEMM, written into y; activation and residual are one more pass over y, in
 // place. In f16 and bf16 that pass starts from the rounded product, computes in f32 and rounds once.
 //
-// On CUDA core/linear has several backends; `backend` forces one, and "auto" takes the fastest for the shape: timed
+// On CUDA gemm has several backends; `backend` forces one, and "auto" takes the fastest for the shape: timed
 // once, on first use outside a stream capture. f32 is multiplied in f32, or in TF32 where `tf32` asks for it.
 #pragma once
 

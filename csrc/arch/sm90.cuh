@@ -1,0 +1,182 @@
+// Instructions of Hopper, one function each: mbarrier, clusters, TMA, warpgroups (PTX ISA 8.0, sm_90a).
+#pragma once
+
+#include <cuda.h>
+
+#include "arch/sm80.cuh"
+
+namespace fuseconv::arch::sm90 {
+
+using sm80::load_matrices;
+using sm80::shared_address;
+
+// ---- mbarrier
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// `count` arrivals at once.
+__device__ __forceinline__ void barrier_arrive_many(uint32_t barrier, uint32_t count) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// Arrives at the same barrier of block `rank` of the cluster.
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// As barrier_wait, where `wait` is set.
+__device__ __forceinline__ void barrier_wait_if(bool wait, uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted, done;\n"
+      "setp.ne.b32 wanted, %2, 0;\n"
+      "@!wanted bra over;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "over:\n"
+      "}" ::"r"(barrier),
+      "r"(parity), "r"(static_cast<int>(wait))
+      : "memory");
+}
+
+// ---- clusters and programmatic launch
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Orders barrier initialisation (with its fence) and exits; no other memory.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The grids before this one in the stream have ended and their writes are visible.
+__device__ __forceinline__ void wait_for_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// The grid after this one may start its blocks as soon as there is room.
+__device__ __forceinline__ void allow_next_grid() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// ---- TMA; coordinates are (column, row)
+
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+
+// To the same address of every block of the cluster in `blocks`, each block's own barrier counting its bytes.
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier,
+                                         uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+
+__device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, int column, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\ncp.async.bulk.commit_group;" ::"l"(
+          &map),
+      "r"(from), "r"(column), "r"(row)
+      : "memory");
+}
+
+// All but the last kPending stores of this thread have read their shared memory.
+template <int kPending>
+__device__ __forceinline__ void store_wait() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
+// From this block's shared memory to the same place of block `rank`, whose barrier counts the bytes.
+__device__ __forceinline__ void copy_to_block(uint32_t from, uint32_t bytes, uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 to, remote;\n"
+      "mapa.shared::cluster.u32 to, %0, %3;\n"
+      "mapa.shared::cluster.u32 remote, %2, %3;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %1, [remote];\n"
+      "}" ::"r"(from),
+      "r"(bytes), "r"(barrier), "r"(rank)
+      : "memory");
+}
+
+// Shared memory written by this thread is visible to TMA.
+__device__ __forceinline__ void shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void prefetch(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// ---- warpgroups
+
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+__device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_barrier_wait(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ float load_shared(uint32_t at) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+  return x;
+}
+
+// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
+
+}  // namespace fuseconv::arch::sm90

@@ -1,0 +1,201 @@
+#include "gemm/backends.h"
+
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+
+#include "gemm/cublaslt.h"
+#include "gemm/pass.h"
+#include "gemm/sm80.h"
+#include "gemm/sm90.h"
+#include "gemm/tf32x3.h"
+
+namespace fuseconv::linear {
+namespace {
+
+constexpr int kAlgorithmsInTwo = 8;
+constexpr int64_t kFewTiles = int64_t{64} * 64 * 48;
+constexpr int64_t kFewRows = 16;  // of x, where reading the weight takes the time
+
+// The part of a problem that cuBLAS does for backend `cublas`: the bias too, where it is rounded only once. The product
+// of a gated layer goes to scratch.
+Problem product_of(const Problem& p) {
+  Problem product = p;
+  product.activation = Activation::none;
+  product.residual = nullptr;
+  if (p.gated != 0) {
+    product.gated = 0;
+    product.n = product.y_stride = 2 * p.n;
+    product.y = p.scratch;
+  }
+  if (cublaslt::algorithms(product) == 0) {
+    product.bias = nullptr;
+  }
+  return product;
+}
+
+// What is left after a product, with its bias or without.
+void finish(const Problem& p, bool has_bias) {
+  Problem rest = p;
+  rest.bias = has_bias ? nullptr : p.bias;
+  if (p.gated != 0 || rest.bias != nullptr || rest.residual != nullptr || rest.activation != Activation::none) {
+    pass(rest);
+  }
+}
+
+// Where a product goes before the pass over it.
+void* product_memory(const Problem& p) {
+  if (p.gated != 0 && p.scratch == nullptr) {
+    throw std::runtime_error("fuseconv::linear_act: a gated layer in two kernels needs scratch memory");
+  }
+  return p.gated != 0 ? p.scratch : p.y;
+}
+
+void run_in_two(const Problem& p, int algorithm) {
+  product_memory(p);
+  const Problem product = product_of(p);
+  cublaslt::run(product, algorithm);
+  finish(p, product.bias != nullptr);
+}
+
+void run_by_host(const Problem& p) {
+  p.product(p.context, p.stream, product_memory(p));
+  finish(p, true);
+}
+
+}  // namespace
+
+std::string refuses(Backend backend, const Problem& p) {
+  if (p.gated != 0 && p.residual != nullptr) {
+    return "a gated layer has no residual";
+  }
+  switch (backend) {
+    case Backend::cublaslt:
+      if (const std::string reason = cublaslt::refuses(p); !reason.empty()) {
+        return reason;
+      }
+      return cublaslt::algorithms(p) == 0 ? "cuBLAS proposes no algorithm" : "";
+    case Backend::sm90:
+      return sm90::refuses(p);
+    case Backend::sm80:
+      return sm80::refuses(p);
+    case Backend::tf32x3:
+      return tf32x3::refuses(p);
+    case Backend::aten:
+      return p.product == nullptr ? "the host has no product of its own" : "";
+    default:
+      return cublaslt::algorithms(product_of(p)) == 0 ? "cuBLAS proposes no algorithm" : "";
+  }
+}
+
+bool takes(const Problem& p, Choice choice) {
+  if (!refuses(choice.backend, p).empty()) {
+    return false;
+  }
+  switch (choice.backend) {
+    case Backend::cublaslt:
+      return choice.variant < cublaslt::algorithms(p);
+    case Backend::sm90:
+    case Backend::aten:
+      return true;
+    case Backend::sm80:
+      return choice.variant < static_cast<int>(std::size(sm80::kShapes));
+    case Backend::tf32x3:
+      return choice.variant < static_cast<int>(std::size(tf32x3::kShapes));
+    default:
+      return choice.variant < cublaslt::algorithms(product_of(p));
+  }
+}
+
+std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
+  if (p.gated != 0 && p.residual != nullptr) {
+    return {};
+  }
+  std::vector<Choice> fused, called;
+  const bool hopper = refuses(Backend::sm90, p).empty();
+  if (hopper) {
+    for (const sm90::Configuration& configuration : sm90::configurations(p)) {
+      fused.push_back({Backend::sm90, sm90::encode(configuration)});
+    }
+  }
+  // Where there is sm90, sm80 is slower.
+  if ((!hopper || only == Backend::sm80) && refuses(Backend::sm80, p).empty()) {
+    for (const int shape : sm80::shapes(p)) {
+      fused.push_back({Backend::sm80, shape});
+    }
+  }
+  // cuBLAS splits k where there are few tiles; ours do not.
+  const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
+  // Timed again and again on a weight that just fits in L2, a gated layer in two kernels can seem the faster. In a
+  // model, where the weight comes from memory, it is not.
+  if (p.gated != 0 && hopper && !few_tiles && !only) {
+    return fused;
+  }
+  const bool unchecked = p.activation == Activation::relu && p.relu_checked == 0;
+  const bool one_call = !unchecked && only != Backend::cublas && refuses(Backend::cublaslt, p).empty();
+  if (one_call) {
+    for (int i = 0; i < cublaslt::algorithms(p); ++i) {
+      called.push_back({Backend::cublaslt, i});
+    }
+  } else {
+    for (int i = 0; i < std::min(kAlgorithmsInTwo, cublaslt::algorithms(product_of(p))); ++i) {
+      called.push_back({Backend::cublas, i});
+    }
+  }
+  if (refuses(Backend::tf32x3, p).empty()) {
+    for (const int shape : tf32x3::shapes(p)) {
+      (few_tiles || p.m < kFewRows ? called : fused).push_back({Backend::tf32x3, shape});
+    }
+  }
+  std::vector<Choice>& first = one_call && few_tiles ? called : fused;
+  std::vector<Choice>& second = one_call && few_tiles ? fused : called;
+  first.insert(first.end(), second.begin(), second.end());
+  if (refuses(Backend::aten, p).empty()) {
+    first.push_back({Backend::aten, 0});
+  }
+  if (only) {
+    std::erase_if(first, [&](Choice choice) { return choice.backend != *only; });
+  }
+  return first;
+}
+
+size_t scratch_bytes(const Problem& p, Choice choice) {
+  const bool in_two = choice.backend == Backend::cublas || choice.backend == Backend::aten;
+  return p.gated != 0 && in_two ? static_cast<size_t>(p.m * 2 * p.n * size_of(p.element)) : 0;
+}
+
+void run(const Problem& p, Choice choice) {
+  switch (choice.backend) {
+    case Backend::cublaslt:
+      return cublaslt::run(p, choice.variant);
+    case Backend::sm90:
+      return sm90::run(p, sm90::decode(choice.variant));
+    case Backend::sm80:
+      return sm80::run(p, choice.variant);
+    case Backend::tf32x3:
+      return tf32x3::run(p, choice.variant);
+    case Backend::aten:
+      return run_by_host(p);
+    default:
+      return run_in_two(p, choice.variant);
+  }
+}
+
+std::string to_string(Choice choice) {
+  switch (choice.backend) {
+    case Backend::cublaslt:
+      return "cublaslt algorithm " + std::to_string(choice.variant);
+    case Backend::sm90:
+      return "sm90 " + sm90::to_string(sm90::decode(choice.variant));
+    case Backend::sm80:
+      return std::string("sm80 ") + sm80::kShapes[choice.variant];
+    case Backend::tf32x3:
+      return std::string("tf32x3 ") + tf32x3::kShapes[choice.variant];
+    case Backend::aten:
+      return "aten";
+    default:
+      return "cublas algorithm " + std::to_string(choice.variant);
+  }
+}
+
+}  // namespace fuseconv::linear

@@ -1,0 +1,18 @@
+// Backend `cublaslt` of a build that found no cublasLt.h.
+#include <stdexcept>
+
+#include "gemm/cublaslt.h"
+
+namespace fuseconv::linear::cublaslt {
+
+std::string refuses(const Problem&) { return "this build has no cuBLASLt; build where cublasLt.h is found"; }
+
+int algorithms(const Problem&) { return 0; }
+
+void run(const Problem& p, int, double) { throw std::runtime_error("fuseconv::linear_act: " + refuses(p)); }
+
+bool keeps_nan(const Problem& p, int) { throw std::runtime_error("fuseconv::linear_act: " + refuses(p)); }
+
+size_t version() { return 0; }
+
+}  // namespace fuseconv::linear::cublaslt

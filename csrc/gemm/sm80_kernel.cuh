@@ -1,0 +1,315 @@
+// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, with N columns of y and 2N rows of w,
+// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
+// in f16 and bf16, for compute capability 8.0 and above.
+//
+// A block multiplies one tile, each warp a part of it. Steps of 64 along k are copied to a ring in shared memory, a
+// few ahead of their use; a warp loads the fragments of 16 along k while it multiplies the 16 before. The tile then
+// goes through shared memory, in f32, so that bias, residual and y are read and written 16 bytes a thread, and gates
+// and ups meet.
+#pragma once
+
+#include "arch/sm80.cuh"
+#include "gemm/activation.cuh"
+
+namespace fuseconv::linear::sm80 {
+
+using namespace arch::sm80;
+
+struct Arguments {
+  const void* x;
+  const void* w;
+  const void* bias;
+  const void* residual;
+  void* y;
+  int64_t x_stride, w_stride, residual_stride, y_stride;
+  int m, n, k;
+  int row_tiles, column_tiles;
+  Activation activation;
+};
+
+// kRows of x by kColumns of w, a warp kWarpRows by kWarpColumns of them; kStages steps of kDepth along k are in flight.
+// The columns are rows of w: when gated, half of them gates, then as many ups.
+template <class T, int rows, int columns, int warp_rows, int warp_columns, int stages, bool gated>
+struct Tile {
+  using Element = T;
+  static constexpr int kRows = rows, kColumns = columns, kWarpRows = warp_rows, kWarpColumns = warp_columns;
+  static constexpr int kDepth = 64, kStages = stages;
+  static constexpr bool kGated = gated;
+  static constexpr int kYColumns = gated ? columns / 2 : columns, kWarpsAcross = columns / warp_columns;
+  static constexpr int kThreads = 32 * (rows / warp_rows) * kWarpsAcross, kBlocks = 256 / kThreads;
+  static constexpr int kPieces = kDepth / 8;  // of 16 bytes in a row
+  static constexpr uint32_t kRowBytes = kDepth * 2, kXBytes = rows * kRowBytes,
+                            kStageBytes = (rows + columns) * kRowBytes;
+  static constexpr uint32_t kRing = kStages * kStageBytes, kStaging = rows * columns * 4;
+  static constexpr uint32_t kBytes = kRing > kStaging ? kRing : kStaging;
+};
+
+// A 16-byte piece of a row, placed so that 8 rows of one piece lie in different banks.
+template <class Tile>
+__device__ __forceinline__ uint32_t ring_offset(int row, int piece) {
+  return row * Tile::kRowBytes + ((piece ^ row % 8) << 4);
+}
+
+// Where the f32 at [row, column] of the tile is staged: pairs of one fragment, and runs of 4 of one row, without
+// conflicts.
+template <int kColumns>
+__device__ __forceinline__ int staging_offset(int row, int column) {
+  const int block = column / 8 ^ row % 4;
+  return row * kColumns + block * 8 + (column / 4 % 2 ^ block / 4 % 2) * 4 + column % 4;
+}
+
+// One thread's share of the copies of kCount rows: one piece of every kStep-th row. The rows from kHalf on are `up`
+// bytes further.
+template <class Tile, int kCount, int kHalf>
+struct Copier {
+  static constexpr int kStep = Tile::kThreads / Tile::kPieces;
+  const char* from;
+  int64_t stride, up;
+  int rows;  // that there are from the first one on, in each half
+  uint32_t to;
+
+  __device__ __forceinline__ Copier(const void* data, int64_t row_stride, int first_row, int count, uint32_t shared)
+      : stride(row_stride * 2), up(count * stride) {
+    const int row = threadIdx.x / Tile::kPieces, piece = threadIdx.x % Tile::kPieces;
+    from = static_cast<const char*>(data) + (first_row + row) * stride + piece * 16;
+    rows = count - first_row - row;
+    to = shared + ring_offset<Tile>(row, piece);
+  }
+
+  // `left` are the bytes of a row from this thread's piece on. What is not there is not read: it comes as zeros.
+  __device__ __forceinline__ void copy_step(uint32_t stage, int left) {
+    const int bytes = min(max(left, 0), 16);
+#pragma unroll
+    for (int i = 0; i < kCount; i += kStep) {
+      copy(to + stage + i * Tile::kRowBytes, from + i % kHalf * stride + (i < kHalf ? 0 : up),
+           i % kHalf < rows ? bytes : 0);
+    }
+    from += Tile::kRowBytes;
+  }
+};
+
+template <class Tile>
+struct Fragments {
+  uint32_t x[Tile::kWarpRows / 16][4];
+  uint32_t w[Tile::kWarpColumns / 16][4];  // columns 0-7 of 16 in the first two, 8-15 in the others
+
+  __device__ __forceinline__ void load(uint32_t from_x, uint32_t from_w) {
+#pragma unroll
+    for (int i = 0; i < Tile::kWarpRows / 16; ++i) {
+      load_matrices(x[i], from_x + i * 16 * Tile::kRowBytes);
+    }
+#pragma unroll
+    for (int i = 0; i < Tile::kWarpColumns / 16; ++i) {
+      load_matrices(w[i], from_w + i * 16 * Tile::kRowBytes);
+    }
+  }
+};
+
+template <class T>
+struct alignas(16) Eight {
+  T values[8];
+};
+
+template <class T>
+__device__ __forceinline__ float to_float(T value) {
+  return static_cast<float>(value);
+}
+
+// Eight elements of which the first `count` exist.
+template <class T>
+__device__ __forceinline__ Eight<T> load_eight(const T* from, int count) {
+  Eight<T> eight{};
+  if (count >= 8 && reinterpret_cast<uintptr_t>(from) % 16 == 0) {
+    return *reinterpret_cast<const Eight<T>*>(from);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (i < count) {
+      eight.values[i] = from[i];
+    }
+  }
+  return eight;
+}
+
+// The staged tile to y: a thread has 8 columns, the same in each of its rows.
+template <class Tile, Activation kActivation>
+__device__ __forceinline__ void finish(const Arguments& a, const float* staging, int first_row, int first_column) {
+  using T = typename Tile::Element;
+  using Act = Epilogue<kActivation>;
+  constexpr int kRuns = Tile::kYColumns / 8, kStep = Tile::kThreads / kRuns;
+  constexpr int kUnroll = Tile::kRows / kStep < 4 ? Tile::kRows / kStep : 4;
+  const int column = threadIdx.x % kRuns * 8, count = min(a.n - first_column - column, 8);
+  if (count <= 0) {
+    return;
+  }
+  Eight<T> bias{}, up_bias{};
+  if (a.bias != nullptr) {
+    const T* from = static_cast<const T*>(a.bias) + first_column + column;
+    bias = load_eight(from, count);
+    if constexpr (Tile::kGated) {
+      up_bias = load_eight(from + a.n, count);
+    }
+  }
+  for (int start = threadIdx.x / kRuns; start < Tile::kRows; start += kStep * kUnroll) {
+    Eight<T> residual[kUnroll] = {};
+    if (a.residual != nullptr) {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const int64_t row = first_row + start + u * kStep;
+        if (row < a.m) {
+          residual[u] =
+              load_eight(static_cast<const T*>(a.residual) + row * a.residual_stride + first_column + column, count);
+        }
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int within = start + u * kStep;
+      Eight<T> y;
+#pragma unroll
+      for (int i = 0; i < 8; i += 4) {
+        const float4 z = *reinterpret_cast<const float4*>(staging + staging_offset<Tile::kColumns>(within, column + i));
+        float4 up;
+        if constexpr (Tile::kGated) {
+          up = *reinterpret_cast<const float4*>(staging +
+                                                staging_offset<Tile::kColumns>(within, Tile::kYColumns + column + i));
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float b = to_float(bias.values[i + j]);
+          float value = Act::apply(fmaf((&z.x)[j], Act::kScale, b * Act::kScale));
+          if constexpr (Tile::kGated) {
+            value *= (&up.x)[j] + to_float(up_bias.values[i + j]);
+          } else {
+            value += to_float(residual[u].values[i + j]);
+          }
+          y.values[i + j] = static_cast<T>(value);
+        }
+      }
+      const int64_t row = first_row + within;
+      if (row < a.m) {
+        T* to = static_cast<T*>(a.y) + row * a.y_stride + first_column + column;
+        if (count == 8) {
+          *reinterpret_cast<Eight<T>*>(to) = y;
+        } else {
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            if (i < count) {
+              to[i] = y.values[i];
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+template <class Tile>
+__device__ __forceinline__ void finish(const Arguments& a, const float* staging, int row, int column) {
+  switch (a.activation) {
+    case Activation::relu:
+      return finish<Tile, Activation::relu>(a, staging, row, column);
+    case Activation::gelu:
+      return finish<Tile, Activation::gelu>(a, staging, row, column);
+    case Activation::gelu_tanh:
+      return finish<Tile, Activation::gelu_tanh>(a, staging, row, column);
+    case Activation::silu:
+      return finish<Tile, Activation::silu>(a, staging, row, column);
+    case Activation::sigmoid:
+      return finish<Tile, Activation::sigmoid>(a, staging, row, column);
+    case Activation::tanh:
+      return finish<Tile, Activation::tanh>(a, staging, row, column);
+    default:
+      return finish<Tile, Activation::none>(a, staging, row, column);
+  }
+}
+
+// Tiles are walked down 8 rows of them, column after column, so that w stays in L2.
+__device__ __forceinline__ int2 place(const Arguments& a) {
+  constexpr int kStrip = 8;
+  const int strip = blockIdx.x / (kStrip * a.column_tiles), within = blockIdx.x % (kStrip * a.column_tiles);
+  const int height = min(kStrip, a.row_tiles - strip * kStrip);
+  return {strip * kStrip + within % height, within / height};
+}
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) linear_kernel(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  const uint32_t ring = shared_address(memory);
+  const int2 at = place(a);
+  const int first_row = at.x * Tile::kRows, first_column = at.y * Tile::kYColumns;
+  Copier<Tile, Tile::kRows, Tile::kRows> x(a.x, a.x_stride, first_row, a.m, ring);
+  Copier<Tile, Tile::kColumns, Tile::kYColumns> w(a.w, a.w_stride, first_column, a.n, ring + Tile::kXBytes);
+  const int steps = (a.k + Tile::kDepth - 1) / Tile::kDepth;
+  const auto copy_step = [&](int step) {
+    if (step < steps) {
+      const uint32_t stage = step % Tile::kStages * Tile::kStageBytes;
+      const int left = (a.k - step * Tile::kDepth - static_cast<int>(threadIdx.x % Tile::kPieces) * 8) * 2;
+      x.copy_step(stage, left);
+      w.copy_step(stage, left);
+    }
+    copy_commit();
+  };
+#pragma unroll
+  for (int step = 0; step < Tile::kStages - 1; ++step) {
+    copy_step(step);
+  }
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int warp_row = warp / Tile::kWarpsAcross * Tile::kWarpRows,
+            warp_column = warp % Tile::kWarpsAcross * Tile::kWarpColumns;
+  // The next 16 along k are two pieces further: other values of bits of the swizzled address.
+  const uint32_t from_x = ring + ring_offset<Tile>(warp_row + lane % 16, lane / 16);
+  const uint32_t from_w =
+      ring + Tile::kXBytes + ring_offset<Tile>(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  float d[Tile::kWarpRows / 16][Tile::kWarpColumns / 8][4] = {};
+  Fragments<Tile> fragments[2];
+  copy_wait<Tile::kStages - 2>();
+  __syncthreads();
+  fragments[0].load(from_x, from_w);
+  uint32_t stage = 0;
+  constexpr int kParts = Tile::kDepth / 16;
+  for (int step = 0; step < steps; ++step) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      Fragments<Tile>& next = fragments[(part + 1) % 2];
+      const Fragments<Tile>& now = fragments[part % 2];
+      if (part == kParts - 1) {
+        copy_wait<Tile::kStages - 2>();
+        __syncthreads();
+        stage = stage + Tile::kStageBytes == Tile::kRing ? 0 : stage + Tile::kStageBytes;
+      }
+      const uint32_t flip = (part + 1) % kParts * 32, next_x = (from_x ^ flip) + stage,
+                     next_w = (from_w ^ flip) + stage;
+      next.load(next_x, next_w);
+      if (part == 0) {
+        copy_step(step + Tile::kStages - 1);
+      }
+#pragma unroll
+      for (int i = 0; i < Tile::kWarpRows / 16; ++i) {
+#pragma unroll
+        for (int j = 0; j < Tile::kWarpColumns / 8; ++j) {
+          const uint32_t (&b)[4] = now.w[j / 2];
+          multiply(d[i][j], now.x[i], b[j % 2 * 2], b[j % 2 * 2 + 1], typename Tile::Element());
+        }
+      }
+    }
+  }
+
+  copy_wait<0>();
+  __syncthreads();
+  float* staging = reinterpret_cast<float*>(memory);
+#pragma unroll
+  for (int i = 0; i < Tile::kWarpRows / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < Tile::kWarpColumns / 8; ++j) {
+      const int row = warp_row + 16 * i + lane / 4, column = warp_column + 8 * j + lane % 4 * 2;
+      *reinterpret_cast<float2*>(staging + staging_offset<Tile::kColumns>(row, column)) = {d[i][j][0], d[i][j][1]};
+      *reinterpret_cast<float2*>(staging + staging_offset<Tile::kColumns>(row + 8, column)) = {d[i][j][2], d[i][j][3]};
+    }
+  }
+  __syncthreads();
+  finish<Tile>(a, staging, first_row, first_column);
+}
+
+}  // namespace fuseconv::linear::sm80

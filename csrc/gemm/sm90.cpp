@@ -1,0 +1,178 @@
+#include "gemm/sm90.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "gemm/cuda_check.h"
+#include "gemm/sm90_arguments.h"
+#include "gemm/sm90_kernel_table.h"
+#include "gemm/tensor_map.h"
+
+namespace fuseconv::linear::sm90 {
+namespace {
+
+constexpr int kDepth = 64;  // of a tile, along k
+constexpr size_t kCandidates = 10;
+constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of sizes and numbers of tiles
+
+Kernel find(const Problem& p, int shape) {
+  const Form form = p.gated != 0 ? Form::gated : p.residual != nullptr ? Form::residual : Form::plain;
+  switch (p.activation) {
+    case Activation::none:
+      return kernel<Activation::none>(p.element, form, shape);
+    case Activation::relu:
+      return kernel<Activation::relu>(p.element, form, shape);
+    case Activation::gelu:
+      return kernel<Activation::gelu>(p.element, form, shape);
+    case Activation::gelu_tanh:
+      return kernel<Activation::gelu_tanh>(p.element, form, shape);
+    case Activation::silu:
+      return kernel<Activation::silu>(p.element, form, shape);
+    case Activation::sigmoid:
+      return kernel<Activation::sigmoid>(p.element, form, shape);
+    default:
+      return kernel<Activation::tanh>(p.element, form, shape);
+  }
+}
+
+// The rows of x in a box. Where y has fewer than a tile, what is not copied is time won.
+int x_box_rows(const Problem& p, const Kernel& kernel, int parts) {
+  return static_cast<int>(std::min<int64_t>(kernel.rows / parts, (p.m + 7) / 8 * 8));
+}
+
+bool aligned(const void* data, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 8 == 0;
+}
+
+}  // namespace
+
+int encode(const Configuration& c) {
+  return c.shape | (c.cluster_m - 1) << 4 | (c.cluster_n - 1) << 5 | (c.early ? 1 : 0) << 6 | c.strip << 8;
+}
+
+Configuration decode(int code) {
+  return {code & 15, (code >> 4 & 1) + 1, (code >> 5 & 1) + 1, code >> 8, (code >> 6 & 1) != 0};
+}
+
+std::string to_string(const Configuration& c) {
+  return std::string(kShapes[c.shape]) + " cluster " + std::to_string(c.cluster_m) + "x" + std::to_string(c.cluster_n) +
+         " strip " + std::to_string(c.strip) + (c.early ? " early" : "");
+}
+
+std::vector<Configuration> configurations(const Problem& p) {
+  struct Guess {
+    double clocks;
+    Configuration configuration;
+  };
+  const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const double steps = static_cast<double>((p.k + kDepth - 1) / kDepth);
+  std::vector<Guess> guesses;
+  for (int shape = 0; shape < kTileShapes; ++shape) {
+    const Kernel kernel = find(p, shape);
+    // Tensor cores do 2048 products a clock; a processor takes in about 64 bytes a clock. (Seen on an H200.)
+    const double step =
+        std::max(kernel.rows * kernel.w_rows * kDepth / 2048.0, (x_box_rows(p, kernel, 1) + kernel.w_rows) * 2.0);
+    const double activations = kernel.rows * kernel.columns / 8.0;
+    for (const auto& [cluster_m, cluster_n] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
+      const bool alone = cluster_m * cluster_n == 1;
+      const int64_t rows = (p.m + kernel.rows * cluster_m - 1) / (kernel.rows * cluster_m);
+      const int64_t columns = (p.n + kernel.columns * cluster_n - 1) / (kernel.columns * cluster_n);
+      const int64_t places = processors / (cluster_m * cluster_n);
+      const double waves = static_cast<double>((rows * columns + places - 1) / places);
+      const double exposed = kernel.turns ? activations : waves * activations / kernel.groups;
+      const double clocks = waves * steps * step + exposed + (alone ? 0 : 200);
+      guesses.push_back({clocks, {shape, cluster_m, cluster_n, 8, true}});
+    }
+  }
+  std::stable_sort(guesses.begin(), guesses.end(), [](const Guess& a, const Guess& b) { return a.clocks < b.clocks; });
+  std::vector<Configuration> found;
+  for (const Guess& guess : guesses) {
+    if (found.size() < kCandidates && guess.clocks < 1.6 * guesses.front().clocks) {
+      found.push_back(guess.configuration);
+    }
+  }
+  return found;
+}
+
+std::string refuses(const Problem& p) {
+  if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) {
+    return "the device is not of compute capability 9.0";
+  }
+  if (p.element != Element::f16 && p.element != Element::bf16) {
+    return "the element type is neither f16 nor bf16";
+  }
+  const int64_t w_limit = p.gated != 0 ? kLimit / 2 : kLimit;
+  if (p.m < 1 || p.n < 1 || p.k < 1 || p.m > kLimit || p.n > w_limit || p.k > kLimit) {
+    return "a size is 0 or does not fit in 32 bits";
+  }
+  if (p.weight_transposed != 0) {
+    return "the weight's rows are not dense";
+  }
+  if (!aligned(p.x, p.x_stride) || !aligned(p.weight, p.weight_stride) || !aligned(p.y, p.y_stride)) {
+    return "x, weight or y does not start, and step from row to row, at multiples of 16 bytes";
+  }
+  if (reinterpret_cast<uintptr_t>(p.bias) % 4 != 0 || reinterpret_cast<uintptr_t>(p.residual) % 4 != 0 ||
+      p.n % 2 != 0 || (p.residual != nullptr && p.residual_stride % 2 != 0)) {
+    return "bias or residual is not aligned to 4 bytes";
+  }
+  return "";
+}
+
+void run(const Problem& p, const Configuration& c) {
+  if (const std::string reason = refuses(p); !reason.empty()) {
+    throw std::runtime_error("fuseconv::linear_act: backend sm90 refuses: " + reason);
+  }
+  const Kernel kernel = find(p, c.shape);
+  cuda_check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(kernel.shared_bytes)),
+             "cudaFuncSetAttribute");
+  // A box of w is one block's part; when gated it is the gates' or the ups' half, also where one block copies both.
+  const int halves = p.gated != 0 ? 2 : 1, w_parts = std::max(halves, c.cluster_m);
+  const int x_rows = x_box_rows(p, kernel, c.cluster_n);
+  CUtensorMap x_map = tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, kDepth);
+  CUtensorMap w_map =
+      tensor_map(p.element, p.weight, p.n * halves, p.k, p.weight_stride, kernel.w_rows / w_parts, kDepth);
+  CUtensorMap y_map = tensor_map(p.element, p.y, p.m, p.n, p.y_stride, 16, kernel.chunk);
+  const auto parts = [](int64_t size, int part) { return static_cast<int>((size + part - 1) / part); };
+  Arguments arguments{};
+  arguments.bias = p.bias;
+  arguments.residual = p.residual;
+  arguments.residual_stride = p.residual_stride;
+  arguments.m = static_cast<int>(p.m);
+  arguments.n = static_cast<int>(p.n);
+  arguments.x_bytes = static_cast<uint32_t>(x_rows * c.cluster_n * kDepth * 2);
+  arguments.steps = parts(p.k, kDepth);
+  arguments.cluster_m = c.cluster_m;
+  arguments.cluster_n = c.cluster_n;
+  const int rows = parts(p.m, kernel.rows * c.cluster_m), columns = parts(p.n, kernel.columns * c.cluster_n);
+  const int height = std::min(c.strip, rows);
+  if (static_cast<int64_t>(rows) * columns > kLimit || static_cast<int64_t>(height) * columns > kLimit) {
+    throw std::runtime_error("fuseconv::linear_act: backend sm90 refuses: more than 2^31 tiles");
+  }
+  arguments.tiles = rows * columns;
+  arguments.strips = parts(rows, height);
+  arguments.strip = Divisor::of(height * columns);
+  arguments.height = Divisor::of(height);
+  arguments.last_height = Divisor::of(rows - (arguments.strips - 1) * height);
+  void* parameters[] = {&x_map, &w_map, &y_map, &arguments};
+
+  const int blocks = c.cluster_m * c.cluster_n;
+  const int clusters = std::min(device_attribute(cudaDevAttrMultiProcessorCount) / blocks, arguments.tiles);
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = blocks;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(clusters * blocks));
+  launch.blockDim = dim3(kernel.threads);
+  launch.dynamicSmemBytes = kernel.shared_bytes;
+  launch.stream = static_cast<cudaStream_t>(p.stream);
+  launch.attrs = attributes;
+  launch.numAttrs = c.early ? 2 : 1;
+  cuda_check(cudaLaunchKernelExC(&launch, kernel.function, parameters), "launch of linear_kernel");
+}
+
+}  // namespace fuseconv::linear::sm90

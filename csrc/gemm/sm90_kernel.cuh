@@ -1,0 +1,293 @@
+// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, with N columns of y and 2N rows of w,
+// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
+// in f16 and bf16, for Hopper (sm_90a).
+//
+// A persistent grid. In each block two warps copy tiles of x and w to a ring in shared memory. The warpgroups that
+// multiply take turns: the first has the block's even tiles, the second the odd ones, so that one keeps the tensor
+// cores busy while the other computes its activations. (Or, where there is one tile a block, each has half of it.) Each
+// warp turns its own 16 rows of a band into y, 64 columns at a time, with no barrier wider than itself.
+#pragma once
+
+#include "arch/pairs.cuh"
+#include "arch/sm90.cuh"
+#include "arch/sm90_wgmma.cuh"
+#include "gemm/activation.cuh"
+#include "gemm/ring.cuh"
+#include "gemm/sm90_arguments.h"
+#include "gemm/sm90_tile.h"
+
+namespace fuseconv::linear::sm90 {
+
+using namespace arch::sm90;
+using arch::load_pair;
+using arch::pack;
+using arch::unpack;
+
+__device__ __forceinline__ int divide(int number, const Divisor& by) {
+  return by.inverse == 0 ? number : static_cast<int>(__umul64hi(static_cast<uint64_t>(number), by.inverse));
+}
+
+// The first row and column of this block's part of a cluster tile.
+struct Place {
+  int row, column;
+};
+
+template <class Tile>
+__device__ __forceinline__ Place place(const Arguments& a, int index, int rank) {
+  const int strip = divide(index, a.strip);
+  const int within = index - strip * a.strip.value;
+  const Divisor& height = strip + 1 == a.strips ? a.last_height : a.height;
+  const int column = divide(within, height);
+  const int row = strip * a.height.value + within - column * height.value;
+  const int rank_m = a.cluster_n == 2 ? rank / 2 : rank, rank_n = a.cluster_n == 2 ? rank % 2 : 0;
+  return {(row * a.cluster_m + rank_m) * Tile::kRows, (column * a.cluster_n + rank_n) * Tile::kYColumns};
+}
+
+// One thread for each of x and w: copies its tiles for this block's warpgroups. In a cluster the blocks that need the
+// same rows of x, or of w, each copy a part of them to all. Past a.m and a.n a tile may hold anything: it comes to rows
+// and columns of y that are not there.
+template <class Tile, bool kIsX>
+__device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap& map, uint32_t shared, int rank,
+                                           int cluster, int clusters) {
+  constexpr uint32_t kBytes = kIsX ? Tile::kXBytes : Tile::kWBytes;
+  constexpr bool kHalves = !kIsX && Tile::kGated;
+  const int rank_m = a.cluster_n == 2 ? rank / 2 : rank, rank_n = a.cluster_n == 2 ? rank % 2 : 0;
+  const int part = kIsX ? rank_n : rank_m, parts = kIsX ? a.cluster_n : a.cluster_m;
+  const int part_rows = (kIsX ? Tile::kRows : Tile::kColumns) / parts;
+  const uint16_t same_x = ((1 << a.cluster_n) - 1) << (rank_m * a.cluster_n);
+  const uint16_t same_w = (a.cluster_m == 1 ? 1 : 1 | 1 << a.cluster_n) << rank_n;
+  const uint32_t to = shared + (kIsX ? Tile::kX : Tile::kW) + part * part_rows * 128;
+  Ring<Tile::kStages> at;
+  for (int tile = cluster; tile < a.tiles; tile += clusters) {
+    const Place p = place<Tile>(a, tile, rank);
+    const int row = (kIsX ? p.row : p.column) + part * (kHalves ? a.n : part_rows);
+#pragma unroll 1
+    for (int step = 0; step < a.steps; ++step, at.advance()) {
+      const uint32_t full = shared + Tile::kFull + at.stage * 8;
+      barrier_wait(shared + Tile::kEmpty + at.stage * 8, at.parity ^ 1);
+      barrier_expect(full, kIsX ? a.x_bytes : kBytes);
+      if (parts == 1) {
+        load_box(to + at.stage * kBytes, map, step * Tile::kDepth, row, full);
+        if constexpr (kHalves) {
+          load_box(to + at.stage * kBytes + kBytes / 2, map, step * Tile::kDepth, row + a.n, full);
+        }
+      } else {
+        load_box(to + at.stage * kBytes, map, step * Tile::kDepth, row, full, kIsX ? same_x : same_w);
+      }
+    }
+  }
+}
+
+// The first column of a chunk. The last chunk ends with the tile, and may overlap the one before it.
+template <class Tile>
+__device__ constexpr int chunk_column(int chunk) {
+  constexpr int kLast = Tile::kYColumns - Tile::kChunk;
+  return Tile::kChunk * chunk < kLast ? Tile::kChunk * chunk : kLast;
+}
+
+// A thread's elements of 16 rows by 64 columns: 2 of every 8 columns, in rows r and r + 8.
+template <class Element>
+__device__ __forceinline__ void load_residual(uint32_t (&residual)[16], const Arguments& a, int row, int column) {
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    const int r = row + 8 * (j % 2), c = column + 8 * (j / 2);
+    residual[j] = load_pair(static_cast<const Element*>(a.residual) + r * a.residual_stride + c, r < a.m && c < a.n);
+  }
+}
+
+// 16 rows of a chunk, of one warp: accumulators to y, through `shared`, where a row's 16-byte pieces are swizzled as
+// the tensor map of y says. A gated tile's ups are kYColumns after its gates.
+template <class Element, class Epilogue, bool kResidual, class Tile>
+__device__ __forceinline__ void finish(const float* accumulators, const uint32_t* bias, const uint32_t* residual,
+                                       uint32_t shared, int lane) {
+  constexpr int kRowBytes = Tile::kChunk * 2;
+  const int row = lane % 16;
+#pragma unroll
+  for (int j = 0; j < Tile::kChunk / 8; j += 2) {
+    uint32_t packed[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int column = j + i / 2, half = i % 2;
+      const float2 b = unpack(bias[column], Element());
+      const float* d = accumulators + column * 4 + half * 2;
+      float low = Epilogue::apply(fmaf(d[0], Epilogue::kScale, b.x * Epilogue::kScale));
+      float high = Epilogue::apply(fmaf(d[1], Epilogue::kScale, b.y * Epilogue::kScale));
+      if constexpr (Tile::kGated) {
+        const float2 up = unpack(bias[column + Tile::kYColumns / 8], Element());
+        low *= d[Tile::kYColumns / 2] + up.x;
+        high *= d[Tile::kYColumns / 2 + 1] + up.y;
+      }
+      if constexpr (kResidual) {
+        const float2 r = unpack(residual[column * 2 + half], Element());
+        low += r.x;
+        high += r.y;
+      }
+      packed[i] = pack(low, high, Element());
+    }
+    const int piece = (j + lane / 16) ^ (row * kRowBytes / 128 % (kRowBytes / 16));
+    store_matrices(shared + row * kRowBytes + piece * 16, packed[0], packed[1], packed[2], packed[3]);
+  }
+}
+
+template <class Element, class Epilogue, bool kResidual, class Tile>
+__device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtensorMap& y_map, uint32_t shared, int rank,
+                                               int cluster, int clusters) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4;
+  const int group = warp / 4;
+  const int blocks = a.cluster_m * a.cluster_n;
+  const uint32_t staging = shared + Tile::kStaging + warp * 2 * Tile::kStagingBytes;
+  int buffer = 0;
+  Ring<Tile::kStages> at;
+  const auto release = [&](int stage) {
+    const uint32_t empty = shared + Tile::kEmpty + stage * 8;
+    if (blocks == 1) {
+      if (lane == 0) {
+        barrier_arrive(empty);
+      }
+    } else if (lane < blocks) {
+      barrier_arrive(empty, lane);
+    }
+  };
+  // Named barrier 1 + g is the turn of group g. A group must not look at the ring before its turn: the parity of a
+  // round tells it only from the rounds next to it.
+  if (Tile::kTurns && group == 1) {
+    at.skip(a.steps);
+    named_barrier_arrive(1, 256);
+  }
+  const int first = Tile::kTurns ? cluster + group * clusters : cluster;
+  const int step_tiles = Tile::kTurns ? Tile::kGroups * clusters : clusters;
+  const int first_band = Tile::kTurns ? 0 : group * Tile::kBands;
+  for (int tile = first; tile < a.tiles; tile += step_tiles) {
+    const Place p = place<Tile>(a, tile, rank);
+    const int row = p.row + first_band * 64 + warp % 4 * 16, thread_row = row + lane / 4,
+              thread_column = p.column + lane % 4 * 2;
+    uint32_t bias[Tile::kColumns / 8], residual[16];
+#pragma unroll
+    for (int j = 0; j < Tile::kColumns / 8; ++j) {
+      constexpr int kPieces = Tile::kYColumns / 8;
+      const int column = thread_column + 8 * (j % kPieces);
+      bias[j] = load_pair(static_cast<const Element*>(a.bias) + (j < kPieces ? 0 : a.n) + column,
+                          a.bias != nullptr && column < a.n);
+    }
+    if constexpr (Tile::kTurns) {
+      named_barrier_wait(1 + group, 256);
+    }
+    float d[Tile::kBands][Tile::kColumns / 2];
+    int previous = 0;
+    for (int step = 0; step < a.steps; ++step) {
+      barrier_wait(shared + Tile::kFull + at.stage * 8, at.parity);
+      const uint64_t x = tile_descriptor(shared + Tile::kX + at.stage * Tile::kXBytes + first_band * 64 * 128);
+      const uint64_t w = tile_descriptor(shared + Tile::kW + at.stage * Tile::kWBytes);
+      wgmma_begin();
+#pragma unroll
+      for (int k = 0; k < Tile::kDepth / 16; ++k) {
+#pragma unroll
+        for (int band = 0; band < Tile::kBands; ++band) {
+          // 16 columns are 32 bytes and 64 rows 8192, in units of 16.
+          wgmma<Element, Tile::kColumns>(d[band], x + 2 * k + 512 * band, w + 2 * k, step > 0 || k > 0);
+        }
+      }
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (step > 0) {
+        release(previous);
+      }
+      previous = at.stage;
+      at.advance();
+    }
+    if constexpr (Tile::kTurns) {
+      named_barrier_arrive(2 - group, 256);
+      at.skip(a.steps);
+    }
+    if constexpr (kResidual) {
+      load_residual<Element>(residual, a, thread_row, thread_column);
+    }
+    wgmma_wait<0>();
+    release(previous);
+#pragma unroll
+    for (int i = 0; i < Tile::kBands * Tile::kChunks; ++i) {
+      const int band = i / Tile::kChunks, column = chunk_column<Tile>(i % Tile::kChunks);
+      uint32_t next[16];
+      if constexpr (kResidual) {
+        if (i + 1 < Tile::kBands * Tile::kChunks) {
+          load_residual<Element>(next, a, thread_row + 64 * ((i + 1) / Tile::kChunks),
+                                 thread_column + chunk_column<Tile>((i + 1) % Tile::kChunks));
+        }
+      }
+      const uint32_t from = staging + buffer * Tile::kStagingBytes;
+      buffer ^= 1;
+      if (lane == 0) {
+        store_wait<1>();
+      }
+      __syncwarp();
+      finish<Element, Epilogue, kResidual, Tile>(&d[band][column / 2], &bias[column / 8], residual, from, lane);
+      shared_fence();
+      __syncwarp();
+      if (lane == 0) {
+        store_box(y_map, from, p.column + column, row + 64 * band);
+      }
+      if constexpr (kResidual) {
+#pragma unroll
+        for (int j = 0; j < 16; ++j) {
+          residual[j] = next[j];
+        }
+      }
+    }
+  }
+  if (lane == 0) {
+    store_wait<0>();
+  }
+}
+
+template <class Element, class Epilogue, bool kResidual, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    linear_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
+                  const __grid_constant__ CUtensorMap y_map, const __grid_constant__ Arguments a) {
+  extern __shared__ uint8_t memory[];
+  // Swizzled tiles start at multiples of 1024 bytes, at the same address in every block of a cluster.
+  const uint32_t shared = (shared_address(memory) + 1023) / 1024 * 1024;
+  const int blocks = a.cluster_m * a.cluster_n;
+  // A cluster has 1, 2 or 4 blocks.
+  const int shift = blocks >> 1;
+  const int rank = cluster_rank(), cluster = blockIdx.x >> shift, clusters = gridDim.x >> shift;
+  if (threadIdx.x < Tile::kStages) {
+    barrier_init(shared + Tile::kFull + threadIdx.x * 8, 2);
+    barrier_init(shared + Tile::kEmpty + threadIdx.x * 8, blocks * 4 * (Tile::kTurns ? 1 : Tile::kGroups));
+    barrier_init_fence();
+  }
+  if (threadIdx.x == 96) {
+    prefetch(x_map);
+    prefetch(w_map);
+    prefetch(y_map);
+  }
+  if (blocks == 1) {
+    __syncthreads();
+  } else {
+    cluster_sync();
+  }
+  wait_for_previous_grid();
+  allow_next_grid();
+  if (threadIdx.x < 128) {
+    if constexpr (Tile::kGroups == 2) {
+      give_registers<40>();
+    }
+    if (threadIdx.x == 0) {
+      copy_tiles<Tile, true>(a, x_map, shared, rank, cluster, clusters);
+    } else if (threadIdx.x == 32) {
+      copy_tiles<Tile, false>(a, w_map, shared, rank, cluster, clusters);
+    }
+    __syncwarp();
+  } else {
+    if constexpr (Tile::kGroups == 2) {
+      take_registers<232>();
+    }
+    multiply_tiles<Element, Epilogue, kResidual, Tile>(a, y_map, shared, rank, cluster, clusters);
+    __syncwarp();
+  }
+  // A block stays until its peers no longer write to its memory.
+  if (blocks > 1) {
+    cluster_sync();
+  }
+}
+
+}  // namespace fuseconv::linear::sm90

@@ -1,0 +1,62 @@
+// linear_kernel for one activation, FUSECONV_ACTIVATION, in every element type, form and tile shape.
+#include "gemm/sm90_kernel.cuh"
+#include "gemm/sm90_kernel_table.h"
+
+namespace fuseconv::linear::sm90 {
+namespace {
+
+template <class T, Activation kActivation, Form kForm, class Tile>
+Kernel describe() {
+  return {reinterpret_cast<const void*>(&linear_kernel<T, Epilogue<kActivation>, kForm == Form::residual, Tile>),
+          Tile::kRows,
+          Tile::kYColumns,
+          Tile::kColumns,
+          Tile::kChunk,
+          Tile::kThreads,
+          Tile::kBytes,
+          Tile::kGroups,
+          Tile::kTurns};
+}
+
+template <class T, Activation kActivation, Form kForm>
+Kernel of_shape(int shape) {
+  constexpr bool kGated = kForm == Form::gated;
+  switch (shape) {
+    case 0:
+      return describe<T, kActivation, kForm, Turns128x128<kGated>>();
+    case 1:
+      return describe<T, kActivation, kForm, Turns128x160<kGated>>();
+    case 2:
+      return describe<T, kActivation, kForm, Turns128x176<kGated>>();
+    case 3:
+      return describe<T, kActivation, kForm, Turns64x128<kGated>>();
+    case 4:
+      return describe<T, kActivation, kForm, Together128x192<kGated>>();
+    default:
+      return describe<T, kActivation, kForm, Together64x64<kGated>>();
+  }
+}
+
+template <class T, Activation kActivation>
+Kernel of_form(Form form, int shape) {
+  switch (form) {
+    case Form::plain:
+      return of_shape<T, kActivation, Form::plain>(shape);
+    case Form::residual:
+      return of_shape<T, kActivation, Form::residual>(shape);
+    default:
+      return of_shape<T, kActivation, Form::gated>(shape);
+  }
+}
+
+}  // namespace
+
+template <Activation kActivation>
+Kernel kernel(Element element, Form form, int shape) {
+  return element == Element::bf16 ? of_form<__nv_bfloat16, kActivation>(form, shape)
+                                  : of_form<__half, kActivation>(form, shape);
+}
+
+template Kernel kernel<Activation::FUSECONV_ACTIVATION>(Element, Form, int);
+
+}  // namespace fuseconv::linear::sm90

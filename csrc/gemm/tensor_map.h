@@ -1,0 +1,18 @@
+// Tensor maps of matrices, for the copy engine of Hopper.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "gemm/problem.h"
+
+namespace fuseconv::linear {
+
+// Boxes of `box_rows` by `box_columns` of a [rows, columns] matrix, `stride` elements from row to row; outside it,
+// zeros. A box's rows have 64 or 128 bytes, and are swizzled by as much. Throws std::runtime_error when the driver
+// refuses.
+CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t columns, int64_t stride, int box_rows,
+                       int box_columns);
+
+}  // namespace fuseconv::linear

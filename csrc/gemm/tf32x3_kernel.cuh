@@ -1,0 +1,299 @@
+// y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) + residual[m, n], or gated, in f32, by the TF32 tensor cores of
+// Hopper.
+//
+// TF32 has 11 significant bits. A factor is the sum of two such numbers and a rest below 2^-22 of it, x = x1 + x2, and
+// three products are made of each: x2 w1, x1 w2, x1 w1; what x2 w2 would add is below a rounding of f32. The tensor
+// cores truncate where they add, and the truncations of a long sum are all of one sign: so they add 32 products at a
+// time, the small ones first, and these sums are added in f32 as any others are (Ootomo and Yokota, 2022, who add
+// likewise outside of them). An infinity has no second part, and gives NaN: where a sum is not finite it is computed
+// once more, product by product.
+//
+// A persistent grid. One warp copies tiles of x and w to a ring in shared memory, three make w2 of w beside it, and two
+// warpgroups multiply 64 rows each: x1 and x2 in registers; w1 is w, of which the tensor cores drop the lower bits.
+#pragma once
+
+#include "arch/sm90.cuh"
+#include "arch/sm90_wgmma.cuh"
+#include "gemm/ring.cuh"
+#include "gemm/tf32x3_epilogue.cuh"
+
+namespace fuseconv::linear::tf32x3 {
+
+using namespace arch::sm90;
+
+inline constexpr int kDepth = 32;  // of a step along k
+
+// `groups` bands of 64 rows by `columns` of them.
+template <int groups, int columns>
+struct Tile {
+  static constexpr int kGroups = groups, kColumns = columns, kRows = 64 * kGroups;
+  static constexpr int kThreads = 128 * (kGroups + 1), kSplitters = 96;
+  static constexpr uint32_t kXBytes = kRows * kDepth * 4, kWBytes = kColumns * kDepth * 4;
+  static constexpr int kStages = 192 * 1024 / (kXBytes + 2 * kWBytes);
+  static constexpr uint32_t kX = 0, kW = kStages * kXBytes, kLow = kW + kStages * kWBytes;
+  static constexpr uint32_t kFull = kLow + kStages * kWBytes, kSplit = kFull + kStages * 8,
+                            kEmpty = kSplit + kStages * 8;
+  static constexpr uint32_t kBytes = kEmpty + kStages * 8 + 1024;
+  static_assert(kBytes <= 227 * 1024);
+};
+
+// The first row and column of a tile of y. Tiles are walked down strips of 16 rows of them: w stays in L2.
+struct Place {
+  int row, column;
+};
+template <class Tile, bool kGated>
+__device__ __forceinline__ Place place(const Arguments& a, int tile) {
+  constexpr int kStrip = 16, kYColumns = Tile::kColumns / (kGated ? 2 : 1);
+  const int strip = tile / (kStrip * a.columns), within = tile - strip * kStrip * a.columns;
+  const int height = min(kStrip, a.rows - strip * kStrip);
+  return {(strip * kStrip + within % height) * Tile::kRows, within / height * kYColumns};
+}
+
+inline constexpr uint32_t kHalf = 0x1000, kKept = 0xffffe000;  // half of the last bit of TF32; the bits that it has
+
+// x1, the nearest number of TF32. (One without a sign for some NaN: then x2 is NaN.)
+__device__ __forceinline__ uint32_t first_part(float x) { return (__float_as_uint(x) + kHalf) & kKept; }
+
+// x2, the exact rest, of which the tensor cores drop what is below TF32.
+__device__ __forceinline__ uint32_t second_part(float x, uint32_t first) {
+  return __float_as_uint(x - __uint_as_float(first));
+}
+
+// w2, where w1 is w less the bits that the tensor cores drop: its rest has the sign of w, so that it has to be rounded.
+__device__ __forceinline__ float low_part(float w) {
+  return __uint_as_float(__float_as_uint(w - __uint_as_float(__float_as_uint(w) & kKept)) + kHalf);
+}
+
+// One thread: copies the tiles.
+template <class Tile, bool kGated>
+__device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap& x_map, const CUtensorMap& w_map,
+                                           uint32_t shared) {
+  Ring<Tile::kStages> at;
+  for (int tile = blockIdx.x; tile < a.rows * a.columns; tile += gridDim.x) {
+    const Place p = place<Tile, kGated>(a, tile);
+    for (int k = 0; k < a.steps * kDepth; k += kDepth, at.advance()) {
+      const uint32_t full = shared + Tile::kFull + at.stage * 8, w = shared + Tile::kW + at.stage * Tile::kWBytes;
+      barrier_wait(shared + Tile::kEmpty + at.stage * 8, at.parity ^ 1);
+      barrier_expect(full, Tile::kXBytes + Tile::kWBytes);
+      load_box(shared + Tile::kX + at.stage * Tile::kXBytes, x_map, k, p.row, full);
+      load_box(w, w_map, k, p.column, full);
+      load_box(w + Tile::kWBytes / 2, w_map, k, p.column + (kGated ? a.n : Tile::kColumns / 2), full);
+    }
+  }
+}
+
+// Three warps: make the second part of w.
+template <class Tile>
+__device__ __forceinline__ void split_tiles(const Arguments& a, uint8_t* memory, uint32_t shared, int thread) {
+  Ring<Tile::kStages> at;
+  for (int tile = blockIdx.x; tile < a.rows * a.columns; tile += gridDim.x) {
+    for (int step = 0; step < a.steps; ++step, at.advance()) {
+      const float4* w = reinterpret_cast<const float4*>(memory + Tile::kW + at.stage * Tile::kWBytes);
+      float4* low = reinterpret_cast<float4*>(memory + Tile::kLow + at.stage * Tile::kWBytes);
+      barrier_wait(shared + Tile::kFull + at.stage * 8, at.parity);
+#pragma unroll 4
+      for (int i = thread; i < static_cast<int>(Tile::kWBytes / 16); i += Tile::kSplitters) {
+        const float4 v = w[i];
+        low[i] = {low_part(v.x), low_part(v.y), low_part(v.z), low_part(v.w)};
+      }
+      shared_fence();
+      __syncwarp();
+      if (thread % 32 == 0) {
+        barrier_arrive(shared + Tile::kSplit + at.stage * 8);
+      }
+    }
+  }
+}
+
+// What a warpgroup does. Of two batches of 12 products one is always in the tensor cores' queue, while the sums of the
+// other are added up and the next columns of x are split. Where a loop or a branch parts a batch from the wait for it
+// the compiler makes every product wait for the one before: so two steps are one round, and the last of a tile loads
+// the next tile's first columns.
+template <class Tile, bool kGated>
+struct Multiplier {
+  static constexpr int kHalves = Tile::kColumns / 64;  // of a step: batches of 64 columns
+
+  const Arguments& a;
+  const uint32_t shared;
+  const int lane, warp;
+  Ring<Tile::kStages> at;
+  float sum[kHalves][32], d[2][32];
+  uint32_t x1[2][4][4], x2[2][4][4];
+
+  // Columns of x of the step that is next in the ring, if there is one, as their two parts: from row lane / 4 of this
+  // warp's 16 on. In a row are pieces of 16 bytes, whose place the row's number swizzles, and this thread has 4 of
+  // each.
+  __device__ __forceinline__ void load_x(int to, bool is_there) {
+    const uint32_t own = shared + Tile::kX + at.stage * Tile::kXBytes + (warp * 16 + lane / 4) * 128 + lane % 4 * 4;
+    barrier_wait_if(is_there, shared + Tile::kFull + at.stage * 8, at.parity);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int piece = i / 4 * 2 + i % 4 / 2;
+      const float x = load_shared(own + i % 2 * 8 * 128 + ((piece ^ (lane / 4)) << 4));
+      x1[to][i / 4][i % 4] = first_part(x);
+      x2[to][i / 4][i % 4] = second_part(x, x1[to][i / 4][i % 4]);
+    }
+  }
+
+  // 64 columns of w, from 64 `half` on: 8192 bytes, and 8 columns of x are 32, in units of 16.
+  __device__ __forceinline__ void queue(float (&to)[32], const uint32_t (&first)[4][4], const uint32_t (&second)[4][4],
+                                        int half) {
+    const uint64_t w = tile_descriptor(shared + Tile::kW + at.stage * Tile::kWBytes) + 512 * half;
+    const uint64_t low = tile_descriptor(shared + Tile::kLow + at.stage * Tile::kWBytes) + 512 * half;
+    wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      wgmma_tf32(to, second[i], w + 2 * i, i > 0);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      wgmma_tf32(to, first[i], low + 2 * i, 1);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      wgmma_tf32(to, first[i], w + 2 * i, 1);
+    }
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void release(int stage) {
+    if (lane == 0) {
+      barrier_arrive(shared + Tile::kEmpty + stage * 8);
+    }
+  }
+
+  __device__ __forceinline__ void add(float (&to)[32], const float (&more)[32]) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      to[i] += more[i];
+    }
+  }
+
+  // A step of 32 columns, the first or the second of two; whether there is one after it.
+  template <int kTurn>
+  __device__ __forceinline__ void step(bool more) {
+    const int before = (at.stage + Tile::kStages - 1) % Tile::kStages;
+    barrier_wait(shared + Tile::kSplit + at.stage * 8, at.parity);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int now = kHalves == 2 ? half : kTurn;
+      queue(d[now], x1[kTurn], x2[kTurn], half);
+      if (kTurn == 1 || half == 1) {
+        wgmma_wait<1>(d[1 - now]);
+      }
+      add(sum[kHalves == 2 ? 1 - half : 0], d[1 - now]);
+      if (kTurn == 1 && half == 0) {
+        release(before);
+      }
+    }
+    at.advance();
+    load_x(1 - kTurn, more);
+  }
+
+  // The products of a tile. x of its first step is there.
+  __device__ __forceinline__ void multiply_tile(bool is_last) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      sum[0][i] = sum[kHalves - 1][i] = d[1][i] = 0.0f;
+    }
+#pragma unroll 1
+    for (int number = 0; number < a.steps; number += 2) {
+      step<0>(true);
+      step<1>(!is_last || number + 2 < a.steps);
+      wgmma_wait<0>(d[1]);
+      release((at.stage + Tile::kStages - 1) % Tile::kStages);
+    }
+    add(sum[kHalves - 1], d[1]);
+  }
+
+  // Computes once more, in f32, what is no number or beyond f32's largest.
+  __device__ __forceinline__ void settle(int row, int column) {
+    constexpr int kSums = kHalves * 32, kPairs = Tile::kColumns / 8 / (kGated ? 2 : 1);
+    uint64_t bad = 0;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      bad |= isfinite(sum[i / 32][i % 32]) ? 0 : uint64_t{1} << i;
+    }
+#pragma unroll 1
+    for (; bad != 0; bad &= bad - 1) {
+      const int at = __ffsll(static_cast<long long>(bad)) - 1;
+      const int r = row + at / 2 % 2 * 8, c = column + at / 4 % kPairs * 8 + at % 2;
+      if (r < a.m && c < a.n) {
+        const float exact = product(a, r, c + (at / 4 >= kPairs ? a.n : 0));
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) {
+          sum[i / 32][i % 32] = i == at ? exact : sum[i / 32][i % 32];
+        }
+      }
+    }
+  }
+
+  // Writes y of a tile. When gated, the ups are half of the columns after the gates.
+  __device__ __forceinline__ void finish_tile(int row, int column) {
+    constexpr int kPairs = Tile::kColumns / 8 / (kGated ? 2 : 1), kAtOnce = kGated ? 4 : 8;
+    settle(row, column);
+    float2 bias[kPairs], up_bias[kGated ? kPairs : 1];
+    load_bias(bias, a, column, 0);
+    if constexpr (kGated) {
+      load_bias(up_bias, a, column, a.n);
+    }
+    const float* sums = &sum[0][0];
+    dispatch(a.activation, [&](auto act) {
+#pragma unroll
+      for (int part = 0; part < kHalves; ++part) {
+        finish<kGated>(a, sums + part * kAtOnce * 4, sums + (part * kAtOnce + kPairs) * 4, bias + part * kAtOnce,
+                       kGated ? up_bias + part * kAtOnce : nullptr, row, column + part * kAtOnce * 8, act);
+      }
+    });
+  }
+
+  __device__ __forceinline__ void run() {
+    const int tiles = a.rows * a.columns;
+    load_x(0, true);
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+      multiply_tile(tile + static_cast<int>(gridDim.x) >= tiles);
+      const Place p = place<Tile, kGated>(a, tile);
+      finish_tile(p.row + warp * 16 + lane / 4, p.column + lane % 4 * 2);
+    }
+  }
+};
+
+template <class Tile, bool kGated>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    tf32x3_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
+                  const __grid_constant__ Arguments a) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ uint8_t memory[];
+  // Swizzled tiles start at multiples of 1024 bytes.
+  uint8_t* const base = memory + (1024 - shared_address(memory) % 1024) % 1024;
+  const uint32_t shared = shared_address(base);
+  if (threadIdx.x < Tile::kStages) {
+    barrier_init(shared + Tile::kFull + threadIdx.x * 8, 1);
+    barrier_init(shared + Tile::kSplit + threadIdx.x * 8, Tile::kSplitters / 32);
+    barrier_init(shared + Tile::kEmpty + threadIdx.x * 8, 4 * Tile::kGroups);
+    barrier_init_fence();
+  }
+  __syncthreads();
+  wait_for_previous_grid();
+  allow_next_grid();
+  if (threadIdx.x < 128) {
+    if constexpr (Tile::kGroups == 2) {
+      give_registers<40>();
+    }
+    if (threadIdx.x == 0) {
+      copy_tiles<Tile, kGated>(a, x_map, w_map, shared);
+    } else if (threadIdx.x >= 32) {
+      split_tiles<Tile>(a, base, shared, static_cast<int>(threadIdx.x) - 32);
+    }
+  } else {
+    if constexpr (Tile::kGroups == 2) {
+      take_registers<232>();
+    }
+    Multiplier<Tile, kGated> multiplier{a, shared, static_cast<int>(threadIdx.x % 32),
+                                        static_cast<int>(threadIdx.x / 32) - 4};
+    multiplier.run();
+  }
+#endif
+}
+
+}  // namespace fuseconv::linear::tf32x3
