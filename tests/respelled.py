@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import torch
 
-from fuseconv.matching.pattern import COMMUTATIVE
+from fuseconv.graph.aten import facts
+from fuseconv.matching.graph import find_op
 from fuseconv.proof.example import Text
 from fuseconv.proof.traced import Traced
 from fuseconv.rulebook.rule_text import Call, Name, Term, parse_line
@@ -79,7 +80,8 @@ def _tensors(call: Call) -> Iterator[str]:
 
 def _commuted(text: Text, values: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, Text]]:
     for at, (targets, unpacks, call) in enumerate(text.lines):
-        if call.op in COMMUTATIVE and not call.kwargs and call.op != "aten.add_.Tensor":
+        op = find_op(call.op)
+        if op is not None and facts(op).commutative and not call.kwargs and call.op != "aten.add_.Tensor":
             first, second, *rest = call.args
             if isinstance(second, Name) and second.id in values:
                 swapped = replace(call, args=(second, first, *rest))

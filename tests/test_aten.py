@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from fuseconv.graph.aten import _COMMUTATIVE, _CONVERTS, _ELEMENTWISE, _METADATA_ONLY, _ORDERS, _STATISTICS, facts
-from fuseconv.matching.pattern import COMMUTATIVE
 from fuseconv.untrusted.permitted import lookup
 
 ATEN = torch.ops.aten
@@ -118,10 +117,6 @@ def test_what_commutes_gives_the_same_of_exchanged_operands(name):
         one, other = (10 * one).long(), (10 * other).long()
     assert facts(op).commutative
     assert torch.equal(op(one.clone(), other.clone()), op(other.clone(), one.clone()))
-
-
-def test_patterns_exchange_the_operands_of_what_commutes():
-    assert COMMUTATIVE == _COMMUTATIVE
 
 
 @pytest.mark.parametrize("name", sorted(_ELEMENTWISE))

@@ -1,5 +1,6 @@
 """A target is one module: what lists targets, chooses one or asks what it can do reads the module's SPEC."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,14 @@ def test_a_sixth_target_is_a_module_and_its_name(tmp_path):
 def test_the_targets_are_listed_and_preferred_in_these_orders():
     assert list(TARGETS) == ["torchscript", "export", "aoti", "onnx", "onnx-plugin"]
     assert PREFERENCE == ("aoti", "export", "torchscript", "onnx-plugin", "onnx")
+
+
+def test_the_runtime_in_cpp_prefers_the_same_targets_and_gives_the_same_to_onnx_runtime():
+    source = (PACKAGE.parent / "csrc/runtime/model.cpp").read_text()
+    ((preferred,), (onnx,)) = (re.findall(one, source) for one in (r"kPreference = {(.*)};", r"bool is_onnx.*{(.*)}"))
+    loaded = [name for name in PREFERENCE if not TARGETS[name].SPEC.python_only]
+    assert re.findall(r'"(.+?)"', preferred) == loaded
+    assert set(re.findall(r'"(.+?)"', onnx)) == {name for name in loaded if spec_of(name).runtime == "onnxruntime"}
 
 
 def test_a_rule_may_name_every_target():

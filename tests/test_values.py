@@ -169,6 +169,12 @@ class Truncates(nn.Module):
         return x.long() + x.to(torch.int32)
 
 
-def test_what_c_leaves_undefined_is_not_tried() -> None:
-    chosen = {case.name: case for case in cases(small_bundle.program(Truncates(), ["x=f32[n:1..9]"]))}
+class Stores(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x, dtype=torch.int64).copy_(x)
+
+
+@pytest.mark.parametrize("model", [Truncates, Stores])
+def test_what_c_leaves_undefined_is_not_tried(model: type[nn.Module]) -> None:
+    chosen = {case.name: case for case in cases(small_bundle.program(model(), ["x=f32[n:1..9]"]))}
     assert all("undefined" in chosen[kind].untried for kind in ("NaN", "infinities", "extremes"))

@@ -11,28 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from fuseconv.graph.aten import facts
 from fuseconv.matching.graph import find_op, why_no_op
 from fuseconv.matching.product import PRODUCT, Product
 from fuseconv.rulebook.rule import Rule, refuse
 from fuseconv.rulebook.rule_text import Call, Line, Literal, Name, Term
 from fuseconv.untrusted.permitted import lookup
-
-COMMUTATIVE: frozenset[str] = frozenset(
-    {
-        "aten.add.Tensor",
-        "aten.add_.Tensor",
-        "aten.bitwise_and.Tensor",
-        "aten.bitwise_or.Tensor",
-        "aten.logical_and.default",
-        "aten.logical_or.default",
-        "aten.maximum.default",
-        "aten.minimum.default",
-        "aten.mul.Tensor",
-        "fuseconv.add_relu.default",
-    }
-)
-"""Ops whose first two arguments may be swapped, when `alpha`, if they have one, is 1."""
-
 
 _RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
 """Ops whose `dim` does not count the dims of their first operand."""
@@ -124,8 +108,8 @@ def _orders(line: OpLine) -> Iterator[list[Slot]]:
         for name, term in line.terms.items()
     ]
     yield slots
-    if str(line.op) in COMMUTATIVE:
-        first, second = [argument.name for argument in line.op._schema.arguments[:2]]  # type: ignore[union-attr]  # an op
+    if not isinstance(line.op, Product) and facts(line.op).commutative:
+        first, second = [argument.name for argument in line.op._schema.arguments[:2]]
         if first in line.terms and second in line.terms and line.terms[first] != line.terms[second]:
             other = {first: line.terms[second], second: line.terms[first]}
             yield [slot._replace(term=other.get(slot.name, slot.term)) for slot in slots]

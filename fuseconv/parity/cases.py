@@ -92,8 +92,8 @@ def _to_integer(program: Program) -> torch.fx.Node | None:
         made = node.meta.get("val")
         converts = is_call(node) and facts_of(node).converts
         if converts and isinstance(made, torch.Tensor) and not made.is_floating_point() and made.dtype != torch.bool:
-            read = node.all_input_nodes[0].meta.get("val")
-            if isinstance(read, torch.Tensor) and read.is_floating_point():
+            read = [operand.meta.get("val") for operand in node.all_input_nodes]
+            if any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in read):
                 return node
     return None
 
