@@ -105,12 +105,25 @@ def classes_of(hint):
         yield hint
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-def test_a_class_in_a_public_signature_is_in_the_reference(function):
-    found = {one for hint in typing.get_type_hints(function).values() for one in classes_of(hint)}
-    assert found
-    for one in found:
-        assert re.search(rf"^::: {one.__module__.replace('.subject', '')}\.{one.__name__}$", PAGES, re.MULTILINE), one
+def public_classes():
+    """The classes of fuseconv in the signatures of the public functions, in the fields of these classes, and so on."""
+    found, hints = set(), [hint for function in FUNCTIONS for hint in typing.get_type_hints(function).values()]
+    while hints:
+        for one in set(classes_of(hints.pop())) - found:
+            found.add(one)
+            hints += [hint for name, hint in typing.get_type_hints(one).items() if not name.startswith("_")]
+    return sorted(found, key=lambda one: one.__qualname__)
+
+
+@pytest.mark.parametrize("one", public_classes(), ids=lambda one: one.__name__)
+def test_a_class_that_a_public_function_takes_or_gives_is_in_the_reference(one):
+    assert one.__doc__
+    assert re.search(rf"^::: {one.__module__.replace('.subject', '')}\.{one.__name__}$", PAGES, re.MULTILINE)
+
+
+def test_every_public_function_takes_or_gives_a_documented_class():
+    for function in FUNCTIONS:
+        assert any(any(classes_of(hint)) for hint in typing.get_type_hints(function).values()), function
 
 
 @pytest.mark.parametrize(
