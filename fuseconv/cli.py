@@ -3,7 +3,7 @@
 Results go to stdout, progress and logs to stderr. With `--json` stdout is one object:
 `{"schema", "ok", "command", "result", "error"}`. Every command returns an `Outcome`; every error becomes three lines
 and an exit status: 0 ok, 1 parity, a rule check or the lock failed, 2 usage, 3 refused, 4 unsupported, 5 an upstream
-tool failed, 6 I/O, 7 a bug in fuseconv, 130 interrupted, 141 done but nobody reads the output.
+tool failed, 6 I/O, 7 a bug in fuseconv, 130 interrupted, 141 done but the reader closed the output.
 """
 
 from __future__ import annotations

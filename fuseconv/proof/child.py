@@ -93,7 +93,7 @@ class Child:
         """Reads available data. Returns the rows of the job once it is complete.
 
         Raises:
-            FuseconvError: what the child raised, or the child died; then it is another one.
+            FuseconvError: the error of the job. If the child died, another one was started.
         """
         if time.monotonic() >= self.deadline:
             self.again()

@@ -207,7 +207,7 @@ def _one_operand(text: Text) -> Iterator[tuple[str, Text]]:
             if (one.dtype, one.shape) == (other.dtype, other.shape):
                 lines = [(*line[:2], _mapped(line[2], _renamed(other.name, one.name))) for line in text.lines]
                 if other.name not in text.returned:
-                    yield f"{one.name} in the place of {other.name}", replace(text, lines=lines)
+                    yield f"{one.name} in place of {other.name}", replace(text, lines=lines)
 
 
 def _renamed(old: str, new: str) -> Callable[[Term], Term]:

@@ -86,10 +86,10 @@ def read_fragment(header: str, body: Sequence[str] | Sequence[Sequence[str]]) ->
         case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args, keywords=[])):
             results = ()
         case _:
-            raise RuleTextError("the name of a fragment is not in its form", 0, _HEADER)
+            raise RuleTextError("the name of a fragment is malformed", 0, _HEADER)
     nested = bool(body) and not isinstance(body[0], str)
     if nested and not results:
-        raise RuleTextError("a fragment of conditions has no alternatives", 0, "write one list of conditions")
+        raise RuleTextError("a fragment of conditions cannot have alternatives", 0, "write one list of conditions")
     alternatives = tuple(tuple(lines) for lines in body) if nested else (tuple(map(str, body)),)
     return Fragment(name, _names(args), results, alternatives)
 
@@ -114,7 +114,7 @@ def expand_lines(lines: Sequence[tuple[str, str]], fragments: Fragments) -> list
                 for more in _expand(text, fragments, known, 0):
                     grown.append([*before, *((one, pointer) for one in more)])
                     if len(grown) > MAX_ALTERNATIVES:
-                        what = f"the lines stand for more than {MAX_ALTERNATIVES} alternatives"
+                        what = f"the lines expand to more than {MAX_ALTERNATIVES} alternatives"
                         raise RuleTextError(what, 0, "split the rule into several")
         found = grown
     return [[*filter(_is_call, one), *(line for line in one if not _is_call(line))] for one in found]
@@ -176,7 +176,7 @@ def _expand(text: str, fragments: Fragments, taken: set[str], depth: int) -> Ite
     _check_depth(depth, fragment)
     bound = _names(target.elts if isinstance(target, ast.Tuple) else [target], wild=True)
     if len(bound) != len(fragment.results):
-        what = f"{called} gives {len(fragment.results)} values, and {len(bound)} are bound"
+        what = f"{called} returns {len(fragment.results)} values, but {len(bound)} names are given"
         raise RuleTextError(what, 0, f"write {', '.join(fragment.results)} = {called}(...)")
     given = {**_arguments(call, text, fragment), **dict(zip(fragment.results, bound, strict=True))}
     for lines in fragment.alternatives:

@@ -196,7 +196,7 @@ class _Reader:
             value, self.offset = scanstring(self.text, self.offset + 1, True)
         except json.JSONDecodeError as problem:
             self.offset = problem.pos
-            self.refuse("not JSON: a string does not end, or has a wrong escape", "write a JSON string", pointer)
+            self.refuse("not JSON: a string is not terminated or has an invalid escape", "correct the string", pointer)
         return str(value)
 
     def number(self, pointer: str) -> int | float:

@@ -7,7 +7,7 @@
     y = fuseconv.linear_act.default(h, w, b, act=gelu_of(mode))     a function of predicates.py
     act = 'relu'                                                    a name for a literal
     v: constant = aten.t.default(w)                                 computed at conversion, from constants
-    *y, = aten.split_with_sizes.default(h, [*size(w, 0)], -1)       one for each of the sites merged
+    *y, = aten.split_with_sizes.default(h, [*size(w, 0)], -1)       one result per merged match
     dtype(x) in f16 bf16 f32                                        a condition of `where`
 
 Nothing here imports torch.

@@ -35,7 +35,7 @@ class Model:
     """A loaded artifact, called like the module that it was converted from.
 
     Attributes:
-        contract: what a call takes and gives; every call is checked against it.
+        contract: the inputs and outputs. Every call is checked against it.
         target: the name of the target.
         device: `cpu` or `cuda`.
     """
