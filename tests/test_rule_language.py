@@ -267,7 +267,12 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "takes 1 argument",
         "(/rules/0/match/0)",
     ),
-    "results of a fragment": ({"match": ["y = gate(x)"]}, {"let": LET}, "returns 2 values, but 1", "(/rules/0/match/0)"),
+    "results of a fragment": (
+        {"match": ["y = gate(x)"]},
+        {"let": LET},
+        "returns 2 values, but 1",
+        "(/rules/0/match/0)",
+    ),
     "a header": ({}, {"let": {"gate": ["y = aten.relu.default(x)"]}}, "is malformed", "(/let/gate)"),
     "alternatives": ({}, {"let": {"a(x)": [["rank(x) == 1"]]}}, "cannot have alternatives", "(/let/a(x))"),
     "two of one name": (

@@ -168,7 +168,7 @@ def check_apart(
     """Checks that the operands of a match are defined outside it and are real, and that no in-place write intervenes.
 
     Raises:
-        Refused: one of these does not hold.
+        Refused: an operand is defined inside the match or complex, or an in-place write intervenes.
     """
     operands = frozenset(node for value in captures.values() for node in nodes_in(value))
     if inside := sorted(operands & matched):
@@ -189,7 +189,7 @@ def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
     """Checks that the lines may replace the fit.
 
     Raises:
-        Refused: they may not. The exception has the reason.
+        Refused: the lines may not replace the fit. The exception has the reason.
     """
     matched, results = found.nodes, found.results
     operands = frozenset(node for value in found.captures.values() for node in nodes_in(value))
@@ -249,7 +249,7 @@ def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: s
     """Checks that values may replace the nodes, and returns the nodes whose strides change as a consequence.
 
     Raises:
-        Refused: they may not.
+        Refused: a value may not replace its node.
     """
     for node, new in changed.items():
         check_same(new, node, strides)
@@ -274,7 +274,7 @@ def check_users(matched: frozenset[Node], results: frozenset[Node]) -> None:
     """Checks that intermediate values of a match, which disappear with it, have no users outside it.
 
     Raises:
-        Refused: one of them has.
+        Refused: an intermediate value has a user outside the match.
     """
     for node in sorted(matched - results):
         for user in node.users:

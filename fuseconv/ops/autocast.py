@@ -18,17 +18,17 @@ def current(device: str) -> torch.dtype | None:
 
 
 def lower(tensors: list[Tensor], device: str) -> torch.dtype | None:
-    """To the dtype of autocast, unless one of them is float64, because the op is a matrix product."""
+    """To the dtype of autocast, like those of matrix products in torch, unless one of them is float64."""
     return None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.get_autocast_dtype(device)
 
 
 def single(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # a policy takes both
-    """To float32, unless one of them is float64, because the op is a norm or a sum."""
+    """To float32, like those of norms and sums in torch, unless one of them is float64."""
     return None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
 
 
 def widest(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # a policy takes both
-    """To the widest dtype among them, because the op is elementwise."""
+    """To the widest dtype among them, like those of elementwise ops in torch."""
     dtype = tensors[0].dtype
     for tensor in tensors[1:]:
         dtype = torch.promote_types(dtype, tensor.dtype)

@@ -74,7 +74,7 @@ def check_sites(path: str | Path, folder: Path, chosen: Plan, program: Program, 
     """Checks that the matches of a plan equal those that a fuseconv.lock has for the bundle of a folder.
 
     Raises:
-        FrozenError: they differ.
+        FrozenError: the matches differ. The error lists them.
     """
     check_lock(Path(path), folder.name, chosen, program, {rule.name for rule in known})
 

@@ -32,7 +32,7 @@ class CheckRow:
 
     @property
     def ok(self) -> bool:
-        """Whether no error was found. This is also true if nothing was checked; see `verdict`."""
+        """Whether the check found no error. Also true if nothing was checked; see `verdict`."""
         return self.verdict != "wrong"
 
 
