@@ -75,7 +75,7 @@ def fuse(
     for miss in chosen.rejected:
         warnings.warn(f"rule {miss.rule} was not applied at {miss.node}: {miss.reason}", stacklevel=2)
     fused = _fused(model, program, chosen, backend)
-    # What draws other numbers than the model was judged site by site; for the whole the model's own ops draw them.
+    # Steps that change random numbers were tested match by match. Here they are replaced by the model's own ops.
     proved = chosen.drawing_the_same()
     check_against(model, program, fused if proved == chosen else _fused(model, program, proved, backend), args, kwargs)
     return fused

@@ -193,7 +193,7 @@ def cotangents(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Generates the gradients of the results: the same random numbers for every dtype."""
     generator = torch.Generator().manual_seed(SEED)
     drawn = (torch.randn(result.shape, generator=generator) for result in results)
-    # Rounded to what the model's own dtypes hold, so that the truth is given the same.
+    # Rounded to the dtypes of the model, so that the fp64 reference gets the same values.
     return [one.to(torch.bfloat16).to(result) for one, result in zip(drawn, results, strict=True)]
 
 
