@@ -1,9 +1,9 @@
-"""The command line: Click groups that load a command's module only when it is called, and one place where it ends.
+"""The command line: lazily loaded commands, and one place that handles results and errors.
 
 Results go to stdout, progress and logs to stderr. With `--json` stdout is one object:
 `{"schema", "ok", "command", "result", "error"}`. Every command returns an `Outcome`; every error becomes three lines
 and an exit status: 0 ok, 1 parity, a rule check or the lock failed, 2 usage, 3 refused, 4 unsupported, 5 an upstream
-tool failed, 6 I/O, 7 a bug in fuseconv, 130 interrupted, 141 done but nobody reads the output.
+tool failed, 6 I/O, 7 a bug in fuseconv, 130 interrupted, 141 done but the reader closed the output.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fuseconv.version import __version__
 SCHEMA = 1
 INTERRUPTED = 130
 WIDTH = 1000
-"""Columns of output that no terminal shows: no line of a log is folded."""
+"""The output width in columns. It is larger than any terminal, so that log lines are not folded."""
 
 EXIT_STATUSES = """\b
 Exit status:
   0  done
   1  parity, a rule check or the lock failed
-  2  an option, a rule file or a call is wrong
+  2  an option, a rule file or a call is invalid
   3  refused: the input is damaged, or would run code that is not trusted
   4  the model or this machine is not supported
   5  an exporter, a compiler, a runtime or the device failed
@@ -43,7 +43,7 @@ Exit status:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are named with their help here and imported from `fuseconv.commands` when called."""
+    """A group that lists its commands and their help here, and imports a command when it is called."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, str], package: str = "fuseconv.commands", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -51,11 +51,11 @@ class LazyGroup(click.Group):
         self.package = package
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Lists the commands in the order of their table, which is the order one meets them in."""
+        """Lists the commands in the order of their table."""
         return list(self.lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
-        """Imports the module of the command, or makes a suggestion."""
+        """Imports the module of the command, or suggests a similar name."""
         if cmd_name not in self.lazy:
             return None
         command = getattr(importlib.import_module(f"{self.package}.{cmd_name}"), cmd_name)
@@ -65,7 +65,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Fails with the nearest name when the command is unknown."""
+        """Suggests the most similar name if the command is unknown."""
         from difflib import get_close_matches
 
         if args and args[0] not in self.lazy and not args[0].startswith("-"):
@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Writes the table without importing a single command."""
+        """Prints the table of commands without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self.lazy.items()))
 
@@ -109,7 +109,7 @@ def cli(debug: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit status; nothing escapes as a traceback without --debug."""
+    """Runs the command line and returns the exit status. Errors give a traceback only with --debug."""
     given = sys.argv[1:] if argv is None else argv
     arguments = sorted(given, key=lambda word: word != "--debug")  # it is every command's: it may stand anywhere
     streams.prepare()
@@ -142,7 +142,7 @@ def _run(arguments: Sequence[str], end: _Ending) -> int:
 
 
 def _unforeseen(error: Exception) -> FuseconvError:
-    """Returns an error that no other place has named: the machine's, a tool's, or a bug."""
+    """Converts an unexpected exception into an error: of the machine, of a tool, or a bug."""
     reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     if is_out_of_memory(error):
         fix = "free memory, narrow the ranges in --input, or convert with --device cpu"
@@ -167,7 +167,7 @@ def _as_usage(error: click.ClickException, command: str) -> UsageError:
 
 
 class _Ending:
-    """Prints how a command ended, as text or as the one JSON object."""
+    """Prints the result or error of a command, as text or as one JSON object."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.as_json = "--json" in arguments
@@ -211,7 +211,7 @@ class _Ending:
 
 
 def _text(outcome: Outcome) -> str:
-    """Renders a result for people."""
+    """Renders a result as text."""
     from rich.console import Console
 
     from fuseconv.commands.escaping import Escaping

@@ -1,6 +1,6 @@
-"""Every error fuseconv raises on purpose: what went wrong, where, and how to mend it; in text fit for a terminal.
+"""The errors that fuseconv raises: what went wrong, where, and how to fix it, in text that is safe for a terminal.
 
-The command line prints the three lines and exits with `exit_status`; `--json` carries `code`.
+The command line prints three lines and exits with `exit_status`. `--json` has `code`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _ACTIVE = re.compile(
 
 
 class FuseconvError(Exception):
-    """An error with a remedy.
+    """An error with a fix.
 
     Args:
-        what: one sentence: what went wrong.
+        what: what went wrong, in one sentence.
         where: the file, node, rule or flag to look at.
-        fix: what the reader can do about it.
+        fix: what the user can do.
     """
 
     code: ClassVar[str] = "internal"
@@ -59,56 +59,56 @@ class FuseconvError(Exception):
 
 
 class ParityError(FuseconvError):
-    """An artifact, or a rule, does not compute what the original computes."""
+    """An artifact or a rule does not compute what the original computes."""
 
     code = "parity"
     exit_status = 1
 
 
 class FrozenError(FuseconvError):
-    """A conversion has other sites than the lock says."""
+    """The matches of a conversion differ from the lock."""
 
     code = "frozen"
     exit_status = 1
 
 
 class UsageError(FuseconvError):
-    """A flag, an input specification or a combination of them is wrong."""
+    """A flag, an input specification or a combination of them is invalid."""
 
     code = "usage"
     exit_status = 2
 
 
 class RuleError(FuseconvError):
-    """A rule file or a plan cannot be read or cannot be applied."""
+    """A rule file or a plan cannot be read or applied."""
 
     code = "rule"
     exit_status = 2
 
 
 class ContractError(FuseconvError):
-    """A call does not honour the input contract of the model it calls."""
+    """A call violates the input contract of the model."""
 
     code = "contract"
     exit_status = 2
 
 
 class RefusedError(FuseconvError):
-    """An input is corrupt, hostile, or would run code without `--trust`."""
+    """An input is damaged or malicious, or would run code without `--trust`."""
 
     code = "refused"
     exit_status = 3
 
 
 class UnsupportedError(FuseconvError):
-    """The model, or this machine, has something a target cannot express."""
+    """The model or this machine has something that a target does not support."""
 
     code = "unsupported"
     exit_status = 4
 
 
 class UpstreamError(FuseconvError):
-    """A tool underneath (exporter, compiler, runtime) failed."""
+    """An external tool (exporter, compiler, runtime) failed."""
 
     code = "upstream"
     exit_status = 5
@@ -122,12 +122,12 @@ class FileError(FuseconvError):
 
     @staticmethod
     def absent(path: object) -> FileError:
-        """Returns the error of a path that leads nowhere."""
+        """Returns the error for a path that does not exist."""
         return FileError("there is no such file or folder", where=str(path), fix="check the path")
 
 
 def bug(error: BaseException) -> FuseconvError:
-    """Returns the error of what nobody foresaw."""
+    """Returns the error for an unexpected exception."""
     fix = "report it, with the output of `fuseconv --debug ...` and `fuseconv doctor`"
     return FuseconvError(f"a bug in fuseconv: {type(error).__name__}: {error}", fix=fix)
 
@@ -140,20 +140,20 @@ _FULL = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether an error of Python's, torch's or CUDA's says that memory ran out."""
+    """Returns whether an exception of Python, torch or CUDA means that memory ran out."""
     return isinstance(error, MemoryError) or bool(_FULL.search(str(error)))
 
 
 def printable(text: str) -> str:
-    r"""Returns text with every character that a terminal would obey written as its escape, `\x1b` for one.
+    r"""Returns text with every terminal control character escaped, for example as `\x1b`.
 
-    Newlines and tabs stay.
+    Newlines and tabs are kept.
     """
     return _ACTIVE.sub(lambda found: _escape(found[0]), text)
 
 
 def on_one_line(text: str) -> str:
-    r"""Returns printable text without newlines: a path or a name may not look like a line of our own."""
+    r"""Returns escaped text without newlines, so that a path or a name cannot look like a line of the output."""
     return printable(text).replace("\n", r"\n")
 
 

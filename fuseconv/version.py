@@ -1,3 +1,3 @@
-"""The version of fuseconv: the one place that has it."""
+"""The version of fuseconv, defined only here."""
 
 __version__ = "0.1.0"

@@ -293,14 +293,14 @@ def test_mlp_from_sequential_shares_the_layers_under_their_names():
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([nn.Linear(4, 4)], "there are 1 linear layers"),
-        (perceptron(4, 4, 4, 4, 4), "there are 4 linear layers"),
+        ([nn.Linear(4, 4)], "2 or 3 linear layers, but 1 are given"),
+        (perceptron(4, 4, 4, 4, 4), "2 or 3 linear layers, but 4 are given"),
         ([nn.Linear(4, 4), nn.ELU(), nn.Linear(4, 4)], "ELU.* is neither"),
         ([nn.Linear(4, 4), nn.ReLU(), nn.GELU(), nn.Linear(4, 4)], "GELU.* is neither"),
         ([nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 4)], "ReLU.* is neither"),
         ([*perceptron(4, 4, 4), nn.GELU(), nn.Linear(4, 4)], "different activations, relu and gelu"),
-        (perceptron(4, 257, 4), "a layer is 257 wide"),
-        ([], "there are 0 linear layers"),
+        (perceptron(4, 257, 4), "a layer has width 257"),
+        ([], "2 or 3 linear layers, but 0 are given"),
     ],
 )
 def test_mlp_refuses_other_layers(layers, message):
@@ -310,7 +310,7 @@ def test_mlp_refuses_other_layers(layers, message):
 
 @pytest.mark.parametrize("make", [fused.LinearAct, fused.LinearGated])
 def test_an_unknown_activation_is_refused(make):
-    with pytest.raises(UsageError, match="there is no activation 'elu'"):
+    with pytest.raises(UsageError, match="unknown activation 'elu'"):
         make(3, 4, act="elu")
 
 

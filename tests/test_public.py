@@ -105,12 +105,25 @@ def classes_of(hint):
         yield hint
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-def test_a_class_in_a_public_signature_is_in_the_reference(function):
-    found = {one for hint in typing.get_type_hints(function).values() for one in classes_of(hint)}
-    assert found
-    for one in found:
-        assert re.search(rf"^::: {one.__module__.replace('.subject', '')}\.{one.__name__}$", PAGES, re.MULTILINE), one
+def public_classes():
+    """The classes of fuseconv in the signatures of the public functions, in the fields of these classes, and so on."""
+    found, hints = set(), [hint for function in FUNCTIONS for hint in typing.get_type_hints(function).values()]
+    while hints:
+        for one in set(classes_of(hints.pop())) - found:
+            found.add(one)
+            hints += [hint for name, hint in typing.get_type_hints(one).items() if not name.startswith("_")]
+    return sorted(found, key=lambda one: one.__qualname__)
+
+
+@pytest.mark.parametrize("one", public_classes(), ids=lambda one: one.__name__)
+def test_a_class_that_a_public_function_takes_or_gives_is_in_the_reference(one):
+    assert one.__doc__
+    assert re.search(rf"^::: {one.__module__.replace('.subject', '')}\.{one.__name__}$", PAGES, re.MULTILINE)
+
+
+def test_every_public_function_takes_or_gives_a_documented_class():
+    for function in FUNCTIONS:
+        assert any(any(classes_of(hint)) for hint in typing.get_type_hints(function).values()), function
 
 
 @pytest.mark.parametrize(
@@ -120,15 +133,39 @@ def test_a_public_name_is_in_the_reference(name):
     assert re.search(rf"^::: fuseconv\.{name}$", PAGES, re.MULTILINE)
 
 
+def run_examples(*documented):
+    """Runs the examples in the docstring of each object, and fails if one of them has none."""
+    runner = doctest.DocTestRunner()
+    for one in documented:
+        (found,) = doctest.DocTestFinder(recurse=False).find(one, globs={"fuseconv": fuseconv, "torch": torch})
+        assert found.examples
+        assert runner.run(found).failed == 0
+
+
 def test_the_examples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
     torch.export.save(torch.export.export(model, (torch.randn(2, 8),)), "mlp.pt2")
-    runner = doctest.DocTestRunner()
-    for function in FUNCTIONS:  # what convert writes, verify and load read
-        (found,) = doctest.DocTestFinder().find(function, globs={"fuseconv": fuseconv, "torch": torch})
-        assert found.examples
-        assert runner.run(found).failed == 0
+    run_examples(*FUNCTIONS)  # what convert writes, verify and load read
+
+
+@pytest.mark.parametrize("name", nn.__all__)
+def test_the_examples_of_a_module(name):
+    run_examples(getattr(nn, name))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_examples_of_an_op(name):
+    run_examples(getattr(ops, name).reference)
+
+
+def test_the_examples_of_gelu_with_dropout():
+    run_examples(ops.gelu_with_dropout)
+
+
+@pytest.mark.parametrize("name", nn.__all__)
+def test_a_module_says_what_it_takes(name):
+    assert {"Shape", "Raises", "Examples"} <= sections(getattr(nn, name).__doc__).keys()
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -163,8 +200,12 @@ def test_help_describes_an_op(name):
 
 @pytest.mark.parametrize("name", OPS)
 def test_the_docstring_of_an_op_says_which_shapes_it_takes(name):
-    said = inspect.getdoc(getattr(ops, name).reference)
-    assert re.search(r"\[.*\]|broadcast|of any shape", said)
+    said = sections(getattr(ops, name).reference.__doc__)
+    assert re.findall(r"^    (\w+):", said["Args"], re.MULTILINE) == list(
+        inspect.signature(getattr(ops, name)).parameters
+    )
+    assert {"Returns", "Examples"} <= said.keys()
+    assert re.search(r"\[.*\]|of any shape", said["Args"])
 
 
 def test_the_class_of_ops_keeps_its_own_docstring():

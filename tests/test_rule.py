@@ -161,7 +161,7 @@ NO_RULES = {
     "a key": ('{"SECRET": x}', "not JSON: a value is missing", ":1:12"),
     "a key twice": ('{"SECRET": 1, "SECRET": 1}', "not JSON: duplicate key", ":1:15"),
     "a number": ("5373e999", "not JSON: the number is too large", ":1:9"),
-    "an escape": ('"\\SECRET"', "not JSON: a string does not end", ":1:2"),
+    "an escape": ('"\\SECRET"', "not JSON: a string is not terminated", ":1:2"),
     "a comma": ('{"SECRET": 1 "SECRET": 1}', "not JSON: a ',' or '}' is missing", ":1:14"),
     "other JSON": ('{"SECRET": 1}', "the included file is not a rule file", ""),
     "a string": ('"SECRET"', "the included file is not a rule file", ""),

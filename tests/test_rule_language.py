@@ -267,9 +267,14 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "takes 1 argument",
         "(/rules/0/match/0)",
     ),
-    "results of a fragment": ({"match": ["y = gate(x)"]}, {"let": LET}, "gives 2 values, and 1", "(/rules/0/match/0)"),
-    "a header": ({}, {"let": {"gate": ["y = aten.relu.default(x)"]}}, "not in its form", "(/let/gate)"),
-    "conditions in alternatives": ({}, {"let": {"a(x)": [["rank(x) == 1"]]}}, "has no alternatives", "(/let/a(x))"),
+    "results of a fragment": (
+        {"match": ["y = gate(x)"]},
+        {"let": LET},
+        "returns 2 values, but 1",
+        "(/rules/0/match/0)",
+    ),
+    "a header": ({}, {"let": {"gate": ["y = aten.relu.default(x)"]}}, "is malformed", "(/let/gate)"),
+    "alternatives": ({}, {"let": {"a(x)": [["rank(x) == 1"]]}}, "cannot have alternatives", "(/let/a(x))"),
     "two of one name": (
         {},
         {"let": {"a(x)": ["rank(x) == 1"], "y = a(x)": ["y = aten.relu.default(x)"]}},

@@ -1,4 +1,4 @@
-"""The API page of the ops, made of what `help` says of each."""
+"""Generates the API page of the ops from their help texts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fuseconv.ops import OPS, Op
 
 HEAD = """# fuseconv.ops
 
-Each op is called as `fuseconv.ops.NAME(...)`, and stands in exported graphs as `torch.ops.fuseconv.NAME.default`. It
-works under `torch.compile`, `torch.export` and `torch.autocast`, and has a gradient. `help(fuseconv.ops.NAME)` prints
-what is below. The errors are those of one call each that the tests make.
+Each op is called as `fuseconv.ops.NAME(...)` and appears in exported graphs as `torch.ops.fuseconv.NAME.default`. It
+works under `torch.compile`, `torch.export` and `torch.autocast`, and is differentiable. The text below is that of
+`help(fuseconv.ops.NAME)`. Each error message is that of one call in the tests, and a test runs each example.
 """
 
 
@@ -29,16 +29,18 @@ def _section(op: Op) -> str:
 
 
 def _block(text: str) -> str:
-    """Returns a paragraph, or a titled section as a list."""
+    """Returns a paragraph, a titled section as a list, or examples as code."""
     title, colon, rest = text.partition(":\n    ")
     if not colon or "\n" in title:
         return _escaped(text)
+    if title == "Examples":
+        return f"**{title}**\n\n```pycon\n{textwrap.dedent(f'    {rest}')}\n```"
     items = re.split(r"\n(?! )", textwrap.dedent(f"    {rest}"))
     words = (" ".join(item.split()) for item in items)
     return "\n".join([f"**{title}**", "", *(f"- {_escaped(item)}" for item in words)])
 
 
 def _escaped(text: str) -> str:
-    """Returns text whose formulas Markdown leaves alone; what is in backticks stays."""
+    """Returns text with Markdown characters escaped, except in backticks."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([*_<\[\]\\])", r"\\\1", part) for part in parts)

@@ -1,1 +1,1 @@
-"""The bundle on disk: its manifest, and how a folder is replaced in one step. No torch."""
+"""The bundle on disk: its manifest, and the atomic replacement of its folder. Nothing here imports torch."""

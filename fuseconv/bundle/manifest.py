@@ -1,7 +1,7 @@
-"""The bundle: a folder with a manifest that names, measures and hashes every other file in it. No torch here.
+"""A bundle is a folder with a manifest that lists the size and hash of every other file. Nothing here imports torch.
 
-The hashes find damage: truncation, a flipped bit, files swapped, added or taken away. They do not find malice, for
-whoever can change a file can change the manifest. docs/bundle.md says what each part is for.
+The hashes detect damage: truncation, a flipped bit, and files that were swapped, added or removed. They do not detect
+malice, because whoever can change a file can also change the manifest. docs/bundle.md describes every part.
 """
 
 from __future__ import annotations
@@ -55,17 +55,16 @@ class _Model(BaseModel):
 
 
 class File(_Model):
-    """A file's measure."""
+    """The size and sha256 of a file."""
 
     sha256: str
     size: int
 
 
 class Source(_Model):
-    """What was converted: the form it was read in, its hash, the dtype that `--dtype` gave it, if any.
+    """The source of a conversion: its format, its hash, and the dtype given with `--dtype`, if any.
 
-    `original` says what the bundle was proved against: the module itself, or an archive's program where there is
-    nothing else.
+    `original` says what the bundle was verified against: the module itself, or the program of an archive.
     """
 
     form: str
@@ -75,12 +74,12 @@ class Source(_Model):
 
     @model_serializer(mode="wrap")
     def _spelled(self, handler: SerializerFunctionWrapHandler) -> dict[str, str]:
-        """Leaves out what was not given: a bundle from before there was the field has one spelling still."""
+        """Omits fields that are not set, so that manifests older than a field still serialize to the same bytes."""
         return {name: value for name, value in handler(self).items() if value is not None}
 
 
 class RuleUse(_Model):
-    """A rule that was applied, the hash of its text, and how often."""
+    """A rule that was applied, the hash of its text, and the number of times it was applied."""
 
     name: str
     sha256: str
@@ -88,13 +87,13 @@ class RuleUse(_Model):
 
 
 class LeftOut(_Model):
-    """A target that was asked for and is not in the bundle.
+    """A target that was requested but is not in the bundle.
 
     Attributes:
-        target: its name.
-        cause: `unsupported`, it cannot express the model; `upstream`, its exporter, compiler or runtime failed;
-            `parity`, the model's own export to it computes something else; `plan`, the fused model's does.
-        reason: what happened, with the figures.
+        target: the name of the target.
+        cause: `unsupported`: the target cannot express the model; `upstream`: its exporter, compiler or runtime failed;
+            `parity`: the unfused model gives different results on it; `plan`: only the fused model does.
+        reason: what happened, with the measured values.
     """
 
     target: str
@@ -103,15 +102,15 @@ class LeftOut(_Model):
 
 
 class Limit(_Model):
-    """An output that a runtime computes in a way of its own for NaN, infinities or the ends of a dtype's range.
+    """An output that a runtime computes differently for NaN, infinities or the limits of a dtype.
 
-    The model's own export to that target, without any fusion, does the same.
+    The unfused model exported to that target behaves the same way.
 
     Attributes:
-        target: the target whose runtime it is.
-        case: of the inputs.
-        output: what differs.
-        reason: how.
+        target: the target whose runtime behaves this way.
+        case: the name of the case.
+        output: the output that differs.
+        reason: how it differs.
     """
 
     target: str
@@ -121,7 +120,7 @@ class Limit(_Model):
 
 
 class Environment(_Model):
-    """Where the bundle was made. `gpu` is a compute capability, `9.0`, and `cpu` torch's name of an instruction set."""
+    """Where the bundle was made. `gpu` is a compute capability (`9.0`), `cpu` torch's name of an instruction set."""
 
     python: str
     platform: str
@@ -135,25 +134,25 @@ class Environment(_Model):
 
 
 class Manifest(_Model):
-    """What a bundle says of itself.
+    """The contents of a bundle.
 
     Attributes:
-        format: marks the file as ours.
-        schema_version: of this model.
+        format: identifies the file as a fuseconv manifest.
+        schema_version: the version of this schema.
         fuseconv: the version that wrote the bundle.
         source: the original model.
         contract: inputs, outputs and device.
-        dtype: of the weights, a short name.
+        dtype: the dtype of the weights, as a short name.
         targets: the artifact of each target, by its path in the bundle.
-        rules: the rules applied.
-        libraries: the op libraries, in the order in which to load them.
-        environment: where it was made.
-        tolerances: the table that the parity rows were judged by.
+        rules: the rules that were applied.
+        libraries: the op libraries, in the order in which they must be loaded.
+        environment: the machine on which the bundle was made.
+        tolerances: the tolerance table used for the parity rows.
         parity: one row per target, case and output.
-        mismatch: whether a row fails, and the bundle was kept all the same (`--allow-mismatch`).
-        left_out: targets that were asked for and are not here. Not in the file where there are none.
-        limits: rows that fail, where the runtime of the target is the reason. Not in the file where there are none.
-        files: every file but the manifest.
+        mismatch: whether a row fails and the bundle was kept because of `--allow-mismatch`.
+        left_out: the targets that were requested but are not in the bundle. Omitted from the file if empty.
+        limits: the failing rows that are limitations of a target's runtime. Omitted from the file if empty.
+        files: every file except the manifest.
     """
 
     format: Literal["fuseconv bundle"] = "fuseconv bundle"
@@ -174,7 +173,7 @@ class Manifest(_Model):
     files: dict[str, File] = {}
 
     def render(self) -> bytes:
-        """Returns the one spelling of this manifest, its own hash included."""
+        """Returns the canonical text of this manifest, including its own hash."""
         value = self.model_dump(mode="json")
         for name in ("left_out", "limits"):  # a bundle from before there were these has one spelling still
             if not value[name]:
@@ -184,10 +183,10 @@ class Manifest(_Model):
 
     @staticmethod
     def read(data: bytes) -> Manifest:
-        """Reads what `render` returned; any other bytes, even with the same meaning, are an error.
+        """Parses the text that `render` returned. Any other bytes are an error, even if they mean the same.
 
         Raises:
-            ValueError: it is not a manifest, or it was changed.
+            ValueError: the text is not a manifest, or it was modified.
         """
         value = json.loads(data)
         if not isinstance(value, dict) or "manifest_sha256" not in value:
@@ -208,9 +207,8 @@ def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = No
 
     Args:
         folder: the bundle.
-        manifest: what it says, without the hashes.
-        known: the files of an earlier seal, since when none was written: they are not hashed again. What was proved
-            since is then what the manifest names.
+        manifest: the manifest without the hashes.
+        known: the files of an earlier seal, if no file has been written since. They are not hashed again.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -222,10 +220,10 @@ def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = No
 
 
 def require_folder(folder: Path) -> None:
-    """Checks that there is such a folder.
+    """Checks that the folder exists.
 
     Raises:
-        UsageError: there is none, or its path is not UTF-8.
+        UsageError: the folder does not exist, or its path is not UTF-8.
     """
     check_text(folder)
     if not folder.is_dir():
@@ -236,11 +234,11 @@ def require_folder(folder: Path) -> None:
 
 
 def open_bundle(folder: Path) -> Manifest:
-    """Reads the manifest and proves that the folder holds exactly what it says.
+    """Reads the manifest and checks that the folder contains exactly the files that it lists.
 
     Raises:
-        UsageError: there is no such folder, or it is not a bundle.
-        RefusedError: the manifest or a file is missing, damaged, exchanged or extra; the error names it.
+        UsageError: the folder does not exist, or it is not a bundle.
+        RefusedError: the manifest or a file is missing, damaged, swapped or unexpected. The error names it.
     """
     manifest, path = read_manifest(folder), folder / MANIFEST
     _compare(folder, manifest.files, _measure(folder, {}))
@@ -253,10 +251,10 @@ def open_bundle(folder: Path) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest, and looks at no other file: enough for a folder that was just sealed or opened.
+    """Reads the manifest without checking any other file. This is enough for a folder that was just sealed or opened.
 
     Raises:
-        UsageError: there is no such folder, or it is not a bundle.
+        UsageError: the folder does not exist, or it is not a bundle.
         RefusedError: the manifest is missing or damaged.
     """
     require_folder(folder)
@@ -280,15 +278,15 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) -> None:
-    """Checks that nobody but the user may change what a target of a bundle runs, or the folders that it lies in.
+    """Checks that nobody but the user can change the files that a target runs, or the folders that contain them.
 
     Args:
         folder: the bundle.
-        artifact: the target's artifact; what lies beside it belongs to it.
-        libraries: those that the target calls.
+        artifact: the artifact of the target. Files next to it belong to it.
+        libraries: the op libraries that the target calls.
 
     Raises:
-        RefusedError: somebody else may.
+        RefusedError: another user can change one of them.
     """
     beside = (folder / artifact).parent
     files = [*sorted(path for path in beside.iterdir() if path.is_file()), *(folder / name for name in libraries)]
@@ -297,10 +295,10 @@ def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) ->
 
 
 def check_replaceable(path: Path) -> None:
-    """Checks that `path`, which exists, may be replaced by a bundle: it is a bundle, damaged or not, or empty.
+    """Checks that a bundle may replace `path`, which exists: it must be a bundle, damaged or not, or an empty folder.
 
     Raises:
-        UsageError: it is anything else.
+        UsageError: the path is anything else.
     """
     if path.is_dir() and not path.is_symlink():
         if not any(path.iterdir()):
@@ -331,7 +329,7 @@ def _compare(folder: Path, expected: dict[str, File], found: dict[str, File]) ->
 
 
 def _measure(folder: Path, known: Mapping[str, File]) -> dict[str, File]:
-    """Measures every file but the manifest and those known; hashing runs at the speed of memory, on all cores."""
+    """Hashes every file except the manifest and the known files, on all cores."""
     names = [path.relative_to(folder).as_posix() for path in _walk(folder) if path != folder / MANIFEST]
     with ThreadPoolExecutor() as pool:
         files = pool.map(lambda name: known.get(name) or _measure_file(folder / name), names)
@@ -346,7 +344,7 @@ def _measure_file(path: Path) -> File:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yields every file, and every folder with nothing in it."""
+    """Yields every file and every empty folder."""
     entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     for entry in entries:
         path = Path(entry.path)
@@ -359,10 +357,10 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
-    """Returns the folder a bundle is written to: the one named, or one beside the model.
+    """Returns the folder to which the bundle is written: the given one, or one next to the model.
 
     Raises:
-        UsageError: its path is not UTF-8; or none is named, and the model is read from a stream, as /dev/stdin.
+        UsageError: the path is not UTF-8; or no folder is given and the model is read from a stream such as /dev/stdin.
     """
     if output is not None:
         check_text(Path(output))

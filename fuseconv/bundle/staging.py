@@ -1,8 +1,8 @@
-"""Replacing a folder in one step, so that whoever looks sees the old one or the new one, whole.
+"""Replaces a folder atomically: a reader sees either the complete old folder or the complete new one.
 
-The new folder is filled as a hidden sibling, flushed to the disk, and exchanged with the old one by one system call.
-While it is filled its writer holds a lock on it; a sibling that nobody holds was left by a run that was killed, and
-the next run removes it. Nothing here knows what the folder holds.
+The new folder is filled as a hidden sibling, flushed to disk, and exchanged with the old one by one system call. While
+it is filled, the writer holds a lock on it. A sibling without a lock was left by a killed process and is removed by the
+next run. This module does not depend on the contents of the folder.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _RENAME_EXCHANGE = 2
 
 @contextmanager
 def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
-    """Yields an empty folder that takes the place of `output` when the block ends without an error.
+    """Yields an empty folder that replaces `output` when the block ends without an error.
 
-    Two runs may write one output: each fills its own folder, and the last to end wins.
+    Two processes may write the same output: each fills its own folder, and the last one to finish wins.
 
     Args:
-        output: the folder to make or replace.
-        check: called with `output`, at the start and again just before it is replaced, if it exists; it raises if the
+        output: the folder to create or replace.
+        check: called with `output` at the start and again just before the replacement, if it exists. It raises if the
             folder must not be replaced.
 
     Raises:
-        FileError: a file cannot be written; `output` is as it was.
+        FileError: a file cannot be written. `output` is unchanged.
     """
     output = output.absolute()
     _check_existing(output, check)  # before its name is used: the root has none
@@ -86,7 +86,7 @@ def _previous(output: Path) -> Path:
 
 
 def _remove_leftovers(output: Path) -> None:
-    """Removes the folders of runs that are no more, those that no process holds a lock on, and ends their renames."""
+    """Removes the folders of terminated processes, which nobody holds a lock on, and completes their renames."""
     if _previous(output).exists() and not os.path.lexists(output):
         _previous(output).rename(output)
     for leftover in output.parent.iterdir():
@@ -106,7 +106,7 @@ def _check_existing(output: Path, check: Callable[[Path], None]) -> None:
 
 
 def _check_parents(output: Path) -> None:
-    """Checks that the nearest parent that exists is a folder."""
+    """Checks that the nearest existing parent is a folder."""
     parent = next(parent for parent in output.parents if os.path.lexists(parent))
     if not parent.is_dir():
         kind = "a file" if parent.exists() else "a broken symbolic link"
@@ -118,7 +118,7 @@ def _check_parents(output: Path) -> None:
 
 
 def _put_in_place(staging: Path, output: Path) -> None:
-    """Renames, or exchanges the two names if there is an old folder; the old one is then at the staging name."""
+    """Renames the folder, or exchanges it with the existing one, which then has the staging name."""
     if not os.path.lexists(output):
         staging.rename(output)
     else:
@@ -131,7 +131,7 @@ def _put_in_place(staging: Path, output: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> None:
-    """Swaps two names in one step: renameat2, which Python does not offer."""
+    """Exchanges two names atomically with renameat2, which Python does not expose."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
         return
@@ -146,7 +146,7 @@ def _exchange(first: Path, second: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock, so that nobody removes a sibling between its making and its locking."""
+    """Holds the lock of the folder, so that no other process removes a sibling between its creation and its locking."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,1 +1,1 @@
-"""A model becomes a captured program, held against the model it was captured from."""
+"""Captures a model as a program and compares the program with the model."""

@@ -1,6 +1,7 @@
-"""A captured program held against the original: the same outputs from the same inputs, within the tolerance table.
+"""Compares a captured program with the original model: the same inputs must give the same outputs within tolerance.
 
-What is judged is the original, against the program's own truth: a program that is wrong would be near to its truth.
+The outputs of the original are judged by the float64 reference of the program. The reverse would not work: a wrong
+program agrees with its own reference.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from fuseconv.sizes.taken_sizes import taken_range
 def difference(
     original: Sequence[Tensor], program: Sequence[Tensor], names: Sequence[str], truth: Sequence[Tensor]
 ) -> str:
-    """Says in what the original's outputs differ from the program's; empty where they agree.
+    """Describes how the outputs of the original differ from those of the program. Empty if they agree.
 
     Args:
         original: the outputs of the original.
-        program: those of the captured program.
-        names: of the outputs.
-        truth: those of the program in float64.
+        program: the outputs of the captured program.
+        names: the names of the outputs.
+        truth: the outputs of the program in float64.
     """
     if not len(original) == len(program) == len(names):
         counts = f"the model returns {len(original)} tensors, the exported program {len(program)}"
@@ -51,17 +52,18 @@ def difference(
 
 
 def hold(exported: ExportedProgram, contract: Contract, original: Original, sizes: Sequence[Mapping[str, int]]) -> None:
-    """Runs a captured program and the original at sizes of a contract.
+    """Runs a captured program and the original at sizes of a contract and compares their outputs.
 
     Args:
         exported: in the flat calling convention.
-        contract: its inputs, with ranges of values that it takes, and its outputs.
-        original: what it was captured from.
-        sizes: of every dim; the first are those it was captured with.
+        contract: the inputs, with ranges of values that the model accepts, and the outputs.
+        original: the model that was captured.
+        sizes: the size of every dim. The first entry has the sizes used for the capture.
 
     Raises:
-        UnsupportedError: they differ, or one fails; says at which sizes, in which output and by how much.
-        UsageError: the original fails at whatever sizes, on what is drawn for the contract.
+        UnsupportedError: the outputs differ, or one of the two fails. The error names the sizes, the output and the
+            difference.
+        UsageError: the original fails at all sizes on random inputs for the contract.
     """
     module = exported.module(check_guards=False)
 
@@ -75,7 +77,7 @@ def hold(exported: ExportedProgram, contract: Contract, original: Original, size
 
 
 def agrees(exported: ExportedProgram, contract: Contract, original: Original, sizes: Mapping[str, int]) -> bool:
-    """Says whether a captured program is the original at these sizes; not if one of them fails."""
+    """Returns whether a captured program and the original agree at these sizes. False if one of them fails."""
     try:
         inputs, expected = draw_taken(original, contract, sizes, seed=0)
     except FuseconvError:
@@ -84,7 +86,7 @@ def agrees(exported: ExportedProgram, contract: Contract, original: Original, si
 
 
 def against(module: GraphModule, inputs: tuple[Tensor, ...], expected: Sequence[Tensor], contract: Contract) -> str:
-    """Says in what a captured program differs from what the original gave; empty where they agree."""
+    """Describes how a captured program differs from the given outputs of the original. Empty if they agree."""
     try:
         with torch.no_grad():
             found = pytree.tree_leaves(module(*inputs))
@@ -104,7 +106,7 @@ def _are_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def not_the_original(reason: str, original: Original, when: str) -> UnsupportedError:
-    """Returns the error of a captured program that is not the model, where sizes are not the cause."""
+    """Returns the error for a captured program that differs from the model independently of its sizes."""
     return UnsupportedError(
         f"the exported program and the model give different results {when}: {reason}",
         where=type(original.module).__name__,
@@ -151,7 +153,7 @@ def _narrower(
     contract: Contract,
     agrees: Callable[[Mapping[str, int]], bool],
 ) -> str:
-    """Returns the fix: the ranges that leave the sizes out, or that no range does."""
+    """Returns the fix: ranges that exclude the sizes, or a statement that no range does."""
     ranges: list[Dim] = []
     for name, dim in contract.dims().items():
         if agrees({**tried, name: ordinary[name]}) or not agrees({**ordinary, name: tried[name]}):

@@ -1,7 +1,7 @@
-"""`Subject` to `Program`: torch.export, not decomposed, positional tensors in, a tuple of tensors out.
+"""Captures a `Subject` as a `Program` with torch.export: positional tensors in, a tuple of tensors out.
 
-The graph keeps aten.linear, gelu, layer_norm and scaled_dot_product_attention: rules match at that level. In-place ops
-on a model's own temporaries stay as they are; see `purity` for those on inputs and buffers.
+The program is not decomposed: the graph keeps aten.linear, gelu, layer_norm and scaled_dot_product_attention, which the
+rules match. In-place ops on temporaries of the model are kept; see `purity` for in-place ops on inputs and buffers.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from fuseconv.sources.flat import flatten
 
 
 def capture(subject: Subject) -> Program:
-    """Captures a subject as a graph, with its dynamic dims, and holds it against the model.
+    """Captures a subject as a graph with its dynamic dims and compares it with the model.
 
     Raises:
-        UnsupportedError: the model cannot be exported with this contract, and the error names the model's source line;
-            or what was captured is another at some of its sizes.
-        UsageError: the model does not accept the inputs of the contract.
+        UnsupportedError: the model cannot be exported with this contract (the error names the source line), or the
+            captured program differs from the model at some sizes.
+        UsageError: the model rejects the inputs of the contract.
     """
     contract = subject.contract
     tensors = draw(contract, example_sizes(contract), seed=0)
@@ -79,7 +79,7 @@ def capture(subject: Subject) -> Program:
 
 
 def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
-    """Calls `torch.export.export` with the dims of the subject's contract, under `no_grad`: the model only infers."""
+    """Calls `torch.export.export` with the dims of the subject's contract, under `no_grad`."""
     shapes = [_dynamic(spec) for spec in subject.contract.inputs]
     args, kwargs = arguments(subject.call, tensors)
     dynamic = bound_shapes(subject.module.forward, subject.call, shapes)
@@ -101,7 +101,7 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
 
 
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:
-    """A range of one size is a static dim."""
+    """Returns the dynamic shapes. A range of one size is a static dim."""
     return {
         axis: multiples.exported_as(size)
         for axis, size in enumerate(spec.shape)
@@ -110,7 +110,7 @@ def _dynamic(spec: TensorSpec) -> dict[int, Any]:
 
 
 def _with_range(spec: TensorSpec, exported: ExportedProgram) -> TensorSpec:
-    """Bounds an integer input by the rows of the tables that it indexes, unless a range was given."""
+    """Limits an integer input to the rows of the tables that it indexes, unless a range was given."""
     if has_range(spec) or spec.dtype not in ("i64", "i32"):
         return spec
     node = next(node for node in exported.graph.nodes if node.op == "placeholder" and node.name == spec.name)

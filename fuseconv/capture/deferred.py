@@ -1,7 +1,7 @@
-"""Restrictions on sizes that always hold, though torch.export cannot tell: `8 * n == n * min(8, 8 * n)`.
+"""Proves constraints on sizes that always hold but that torch.export cannot simplify: `8 * n == n * min(8, 8 * n)`.
 
-torch.export refuses a dim for each guard that it cannot simplify. Asked to, it writes such guards into the program as
-assertions instead; here each of them is proved by the ranges of the dims, and taken out.
+torch.export rejects a dim if it cannot simplify one of its guards. On request it writes such guards into the program as
+assertions. This module proves each assertion from the ranges of the dims, and removes it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from torch.fx import Node
 from fuseconv.sizes.multiples import always
 
 _UNTOLD = "satisfy the generated guard"
-"""In what torch.export raises where it has found no simple form for a restriction."""
+"""Part of the message of torch.export when it cannot simplify a constraint."""
 
 _DEFERRED = "Runtime assertion failed for expression"
-"""What the message of an assertion begins with that torch.export has made of a guard."""
+"""The prefix of the message of an assertion that torch.export generates for a guard."""
 
 
 def export_proving(export: Callable[[bool], ExportedProgram]) -> ExportedProgram:
-    """Exports; where torch.export gives up on a guard, exports again and proves the guard.
+    """Exports a model. If torch.export rejects a guard, exports again and proves the guard.
 
     Args:
-        export: calls torch.export; its argument is whether guards become assertions.
+        export: calls torch.export. Its argument says whether guards become assertions.
 
     Raises:
-        Exception: what `export` raised: without assertions, if one of them is not proved.
+        Exception: the error of the export without assertions, if an assertion is not proved.
     """
     try:
         return export(False)
@@ -60,7 +60,7 @@ def _assertions(exported: ExportedProgram) -> list[Node]:
 
 
 def _drop(exported: ExportedProgram, assertion: Node) -> bool:
-    """Takes an assertion out, and what was computed for it alone; returns False where it is not proved."""
+    """Removes an assertion and the nodes computed only for it. Returns False if the assertion is not proved."""
     asserted = assertion.args[0]
     held = asserted.meta.get("val") if isinstance(asserted, Node) else asserted
     if isinstance(held, torch.SymBool) and not always(held.node.expr, exported.range_constraints):

@@ -1,7 +1,8 @@
-"""Inputs that a model takes: drawn, tried on the original, and drawn again where it was the drawing that was wrong.
+"""Generates random inputs that the original model accepts.
 
-Whole numbers are drawn without knowing what they are for. A model that divides by them takes no 0, one that looks up
-rows by them none beyond the last.
+Random integers are generated without knowledge of their use. A model that divides by them rejects 0, and a model that
+indexes a table by them rejects values beyond its last row. Inputs that the model rejects are replaced with other random
+values.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Call = Callable[..., tuple[Tensor, ...]]
 """Runs a model on copies of its inputs."""
 
 RANGES = ((1, 100), (1, 2), (1, 1), (0, 0))
-"""What whole numbers are drawn from where 0 and 1 will not do."""
+"""The ranges of random integers tried if the model rejects 0 and 1."""
 
 WIDE_RANGES = (
     (-(2**31), 2**31 - 1),
@@ -41,17 +42,18 @@ WIDE_RANGES = (
     (-2, 2),
     (0, 1),
 )
-"""What whole numbers are drawn from where the ends of their dtype will not do, the widest first."""
+"""The ranges tried if the model rejects the limits of the integer dtype, the widest first."""
 
 
 def draw_taken(
     original: Call, contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind = "random"
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Draws inputs that the original takes, and returns them with its outputs.
+    """Generates random inputs that the original accepts, and returns them with its outputs.
 
     Raises:
-        UnsupportedError: it fails at these sizes, whatever is drawn, and runs at others; says at which.
-        UsageError: it fails at whatever sizes.
+        UnsupportedError: the model fails at these sizes for all values, but runs at other sizes. The error names the
+            sizes.
+        UsageError: the model fails at all sizes.
     """
     inputs = draw(contract, sizes, seed=seed, kind=kind)
     try:
@@ -71,7 +73,7 @@ def draw_taken(
 
 
 def with_taken_ranges(original: Call, contract: Contract, sizes: Mapping[str, int]) -> Contract:
-    """Bounds integer inputs of no known range by one that the original takes, where it does not take 0 and 1."""
+    """Limits integer inputs without a range to a range that the original accepts, if it rejects 0 and 1."""
     for one in (contract, *_narrower(contract, RANGES)):
         try:
             original(*draw(one, sizes, seed=0))
@@ -88,12 +90,12 @@ def with_taken_ranges(original: Call, contract: Contract, sizes: Mapping[str, in
 def draw_special(
     original: Call, contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind
 ) -> tuple[tuple[Tensor, ...], str]:
-    """Draws values of a kind that the original takes, or says why it takes none.
+    """Generates values of a kind that the original accepts, or describes why it accepts none.
 
-    Whole numbers of which no range is known are as large as the original takes them.
+    Integers without a range are as large as the original accepts.
 
     Returns:
-        The inputs, and an empty text; or none, and what the original raised.
+        The inputs and an empty string; or None and the error of the original.
     """
     ranges = WIDE_RANGES if kind == "integers" else ()
     why = ""
@@ -111,12 +113,12 @@ def draw_special(
 
 
 def open_integers(contract: Contract) -> list[TensorSpec]:
-    """Returns the integer inputs of which no range is known."""
+    """Returns the integer inputs that have no range."""
     return [spec for spec in contract.inputs if is_integer(spec) and not is_mask(spec) and not has_range(spec)]
 
 
 def _narrower(contract: Contract, ranges: Sequence[tuple[int, int]]) -> Iterator[Contract]:
-    """Yields contracts with other ranges for the integers of which none is known: for one of them, then for all."""
+    """Yields contracts with other ranges for the integers that have none: first for one of them, then for all."""
     unknown = open_integers(contract)
     for chosen in [*([spec] for spec in unknown), *([unknown] if len(unknown) > 1 else [])]:
         for low, high in ranges:

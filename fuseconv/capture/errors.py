@@ -1,4 +1,4 @@
-"""Says why a model could not be exported: the dim or op, the line of the model, and what to try."""
+"""Explains why a model could not be exported: the dim or op, the source line of the model, and what to try."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Export = Callable[[Subject, Sequence[torch.Tensor]], Any]
 
 
 def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> FuseconvError:
-    """Turns what `torch.export.export` raised into an error with a remedy.
+    """Converts an error of `torch.export.export` into an error with a fix.
 
-    The model is run once more: eagerly, to tell inputs that it does not accept from ops that cannot be exported; or
-    through `export`, to find the line that specialised a dim.
+    The model is run once more: eagerly, to distinguish inputs that it rejects from ops that cannot be exported; or
+    through `export`, to find the line that specialized a dim.
     """
     if isinstance(error, FuseconvError):
         return error
@@ -54,7 +54,7 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
 
 
 def _runs(subject: Subject) -> Callable[[Contract], bool]:
-    """Returns whether the model takes tensors of a contract's example sizes; not if dims are equal by accident."""
+    """Returns whether the model accepts tensors of the example sizes. False if dims are equal by coincidence."""
 
     def runs(contract: Contract) -> bool:
         sizes = example_sizes(contract)
@@ -69,7 +69,7 @@ def _runs(subject: Subject) -> Callable[[Contract], bool]:
 def explain_narrowed(
     error: multiples.NarrowedError, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
 ) -> UnsupportedError:
-    """Turns what `multiples.check` raised into an error with a remedy."""
+    """Converts an error of `multiples.check` into an error with a fix."""
     where = _guard_line((error.dim.name,), subject, tensors, export) or type(subject.module).__name__
     told = _restricted(error.dim, error.kept or error.equal, where)
     if not (error.kept or error.equal) and error.other:
@@ -80,7 +80,7 @@ def explain_narrowed(
 def explain_suspect(
     suspect: Suspect, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
 ) -> UnsupportedError:
-    """Says at which sizes the program is not the model, and what it took for granted."""
+    """Describes the sizes at which the program differs from the model, and the guard that it assumes."""
     at = ", ".join(f"{name}={suspect.sizes[name]}" for name in suspect.dims)
     return UnsupportedError(
         f"the model branches on its sizes: the exported program assumes {suspect.guard}, which does not hold at {at}",
@@ -90,7 +90,7 @@ def explain_suspect(
 
 
 def _restricted(dim: Dim, to: Dim | str | None, where: str) -> UnsupportedError:
-    """A dim is not as free as the contract says: it is of other sizes, or equal to another dim."""
+    """Describes a dim that is more constrained than the contract says: other sizes only, or equal to another dim."""
     name = dim.name
     if isinstance(to, str):
         what, fix = f"the dims {name} and {to} must be equal", f"replace {name} with {to} in --input"
@@ -113,7 +113,7 @@ def _restricted(dim: Dim, to: Dim | str | None, where: str) -> UnsupportedError:
 def explain_call(
     error: Exception, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> FuseconvError:
-    """Turns what `torch.export.export` raised for a module and example inputs into an error with a remedy."""
+    """Converts an error of `torch.export.export` for a module and example inputs into an error with a fix."""
     return _explain(
         error, module, args, kwargs, "the example inputs", "give example inputs on which the model itself runs"
     )
@@ -145,7 +145,7 @@ def _explain(
 
 
 def _eager(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Exception | None:
-    """Runs the model on copies; returns what it raised."""
+    """Runs the model eagerly on copies of the inputs and returns the error it raised, if any."""
     args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (args, dict(kwargs)))
     try:
         with torch.no_grad():
@@ -156,7 +156,7 @@ def _eager(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 
 class _Trail(logging.Handler):
-    """Notes, while a model is exported, which line of it made each guard on a size."""
+    """Records which line of the model created each guard on a size during export."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -181,7 +181,7 @@ def _stack(frame: FrameType | None) -> list[traceback.FrameSummary]:
 
 
 def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> UnsupportedError:
-    """A dim is not as free as the contract says: it is constant, bounded, a multiple, or equal to another."""
+    """Describes a dim that the model constrains further: constant, bounded, a multiple, or equal to another."""
     contract = subject.contract
     _, _, fixes = text.partition("Suggested fixes:")
     suggestions = dict(_SUGGESTION.findall(fixes.partition("\n\n")[0]))
@@ -217,7 +217,7 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
 
 
 def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> str | None:
-    """Exports again, listening, and returns the line of the first guard on these dims together."""
+    """Exports again and returns the line of the first guard that involves all of these dims."""
     trail = _Trail()
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = logger.level
@@ -240,7 +240,7 @@ def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.
 
 
 def _dim_at(place: tuple[str, int, int], subject: Subject) -> str | None:
-    """Names the dim at a place that torch calls L['parameter'].size()[axis]."""
+    """Returns the name of the dim that torch calls L['parameter'].size()[axis]."""
     parameter, position, axis = place
     known = list(inspect.signature(subject.module.forward).parameters)
     names = [call or name for call, name in zip_longest(subject.call, known)] if subject.call else known

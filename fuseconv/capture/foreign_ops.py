@@ -1,9 +1,9 @@
-"""Ops that a model library registers in Python, spelled in PyTorch's own: an artifact has to run without that library.
+"""Replaces ops that a model library registers in Python with PyTorch ops, because artifacts run without that library.
 
-A mixture of experts of transformers multiplies rows, sorted by expert, each by its own matrix, in an op of its own.
-Here every row is multiplied by every matrix, and takes the result of its own: right in every target and at every
-routing, and as many times the work as there are experts. With `config._experts_implementation = "batched_mm"` the model
-itself gathers a matrix for each row, which is less work for few rows, and more memory.
+The mixture of experts in transformers multiplies rows, sorted by expert, by one matrix per expert in a custom op. Here
+every row is multiplied by every matrix, and the result of its own expert is selected. This is correct for every target
+and every routing, but the work is multiplied by the number of experts. With `config._experts_implementation =
+"batched_mm"` the model itself gathers one matrix per row, which is less work for few rows but takes more memory.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch.fx import GraphModule
 
 
 def grouped_mm(rows: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
-    """Multiplies groups of rows, each by a matrix of its own.
+    """Multiplies each group of rows by the matrix of the group.
 
     Args:
         rows: [S, K], sorted by group.
         weight: [G, K, N].
-        offs: [G], where each group ends; rows after the last are in none.
+        offs: [G], the end of each group. Rows after the last group belong to none.
 
     Returns:
-        [S, N]; zeros for rows in no group.
+        [S, N], with zeros for rows that belong to no group.
     """
     at = torch.arange(rows.shape[0], device=rows.device)
     group = (offs.unsqueeze(0) <= at.unsqueeze(1)).sum(1)
@@ -37,11 +37,11 @@ def grouped_mm(rows: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
 
 
 _MEANINGS: Mapping[str, Callable[..., Tensor]] = {"transformers::grouped_mm_fallback": grouped_mm}
-"""The names of such ops, to what they compute."""
+"""Op name to a function of PyTorch ops that computes the same."""
 
 
 def spell_out(exported: ExportedProgram) -> ExportedProgram:
-    """Returns a program without such ops; the given one where it has none."""
+    """Returns a program without such ops. A program that contains none is returned as it is."""
     found = {
         node.target: _MEANINGS[node.target._schema.name]
         for module in exported.graph_module.modules()

@@ -1,8 +1,8 @@
-"""Where a program runs: it is captured on the CPU and then placed on its device.
+"""Places a program on its device. A program is captured on the CPU and then moved.
 
-Under fake CUDA tensors a composite op chooses its kernel while it is captured, and what that kernel wants of sizes
-becomes a guard: torch 2.11 captures an f32 attention with a mask only for sequences of 8k - 3 tokens, the padding that
-one kernel gives the example's size. The CPU has no such kernels.
+Under fake CUDA tensors, a composite op selects its kernel during capture, and the size requirements of that kernel
+become guards. For example, torch 2.11 captures f32 attention with a mask only for sequences of 8k - 3 tokens, because
+one kernel pads the example that way. The CPU has no such kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fuseconv.program.captured import Program
 
 
 def place(program: Program, device: str) -> Program:
-    """Places a program's weights, constants and examples on a device; the given program is used up.
+    """Moves the weights, constants and examples of a program to a device. The given program becomes invalid.
 
     Args:
         program: a captured program, on the CPU.

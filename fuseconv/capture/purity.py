@@ -1,9 +1,9 @@
-"""A converted model is a function of its inputs: what it writes to, and what it draws at random.
+"""Makes a captured program a pure function of its inputs: no mutation of inputs or state, no random numbers.
 
-torch.export keeps in-place ops in the graph. One that writes to a temporary is right as it stands. One that writes to
-an input is right once it writes to a copy: every later use reads the copy, the outputs are the same, and the caller's
-tensor is left alone. One that writes to a buffer or parameter makes each call depend on the calls before it, which no
-target can keep; that is refused.
+torch.export keeps in-place ops in the graph. An in-place write to a temporary is correct as it is. An in-place write to
+an input is redirected to a copy: later uses read the copy, the outputs are the same, and the caller's tensor is
+unchanged. An in-place write to a buffer or parameter makes each call depend on the calls before it. No target supports
+that, so it is an error.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n\s*(.*)')
 
 
 def purify(exported: ExportedProgram) -> None:
-    """Makes the program write to no input, in place.
+    """Rewrites the program so that it mutates no input.
 
     Raises:
-        UnsupportedError: it writes to a buffer or parameter, or draws random numbers; the error names the op and line.
+        UnsupportedError: the program mutates a buffer or parameter, or generates random numbers. The error names the op
+            and the source line.
     """
     graph = exported.graph
     inputs = exported.graph_signature
@@ -52,13 +53,13 @@ def purify(exported: ExportedProgram) -> None:
 
 
 def source_line(node: torch.fx.Node) -> str:
-    """Returns the line of the model that made a node: `file:line in function: code`; else the node's name."""
+    """Returns the source line of a node as `file:line in function: code`, or the name of the node if it is unknown."""
     frames = _FRAME.findall(str(node.meta.get("stack_trace") or ""))
     return "{}:{} in {}: {}".format(*frames[-1]) if frames else node.name
 
 
 def _owners(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """Yields the placeholders whose memory a node's value may share."""
+    """Yields the placeholders that may share memory with the value of a node."""
     if node.op == "placeholder":
         yield node
     for part in viewed(node):

@@ -1,8 +1,8 @@
-"""Regions that change nothing in a converted model, taken apart: their ops stand in the graph like any others.
+"""Inlines the subgraphs of context managers that have no effect on a converted model.
 
-torch.export keeps `with torch.no_grad()` and `with torch.autocast(..., enabled=False)` as ops of their own, with a
-graph inside. A converted model computes no gradients anywhere, and autocast is off around it. Inside a region no rule
-matches, writes in place are not looked at, and TorchScript has no form for autocast.
+torch.export keeps `with torch.no_grad()` and `with torch.autocast(..., enabled=False)` as higher-order ops with a
+subgraph. A converted model never computes gradients and runs without autocast. Rules do not match inside subgraphs,
+in-place writes there are not analyzed, and TorchScript cannot express autocast.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 
 
 def inline_regions(exported: ExportedProgram, device: str) -> None:
-    """Takes the regions of a program apart, in place; one in which autocast is on for `device` stays."""
+    """Inlines the subgraphs of a program in place, except those that enable autocast for `device`."""
     for old, new in _inline(exported.graph_module, device).items():
         exported.graph_signature.replace_all_uses(old, new)
     exported.graph_module.recompile()
 
 
 def _inline(module: GraphModule, device: str) -> dict[str, str]:
-    """Returns the names of the values that regions gave, and of those that they are now."""
+    """Inlines one subgraph. Returns a map from the old names of its results to the new ones."""
     renamed: dict[str, str] = {}
     for node in list(module.graph.nodes):
         body = _body(node, device)
@@ -48,7 +48,7 @@ def _inline(module: GraphModule, device: str) -> dict[str, str]:
 
 
 def _body(node: Node, device: str) -> Node | None:
-    """Returns the node of a region's graph; None for what is no region, or changes something."""
+    """Returns the node of the subgraph, or None if the node is not such a region or the region has an effect."""
     arguments: Any = node.args
     if node.target is _GRAD:
         return arguments[1]  # type: ignore[no-any-return]
@@ -58,7 +58,7 @@ def _body(node: Node, device: str) -> Node | None:
 
 
 def _copied(module: GraphModule, inner: GraphModule, before: Node, operands: Any) -> Any:
-    """Copies a region's nodes in front of it, and returns the values of its results."""
+    """Copies the nodes of a subgraph in front of the node that calls it and returns the values of its results."""
     values: dict[Node, Any] = dict(zip(inner.graph.find_nodes(op="placeholder"), operands, strict=True))
     with module.graph.inserting_before(before):
         for node in inner.graph.nodes:

@@ -1,1 +1,1 @@
-"""One file a command; `fuseconv.cli` imports it when it is called."""
+"""One file per command. `fuseconv.cli` imports it when the command is called."""

@@ -1,4 +1,4 @@
-"""`fuseconv bench`: how fast a bundle's own targets are on this machine."""
+"""`fuseconv bench`: measures the speed of a bundle's targets on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fuseconv convert`: a model file to a bundle."""
+"""`fuseconv convert`: converts a model file to a bundle."""
 
 from __future__ import annotations
 

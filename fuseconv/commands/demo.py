@@ -1,4 +1,4 @@
-"""`fuseconv demo`: the pretrained model, converted, proved, loaded back and used."""
+"""`fuseconv demo`: converts a pretrained model, verifies the bundle, loads it and uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demonstration: a real pretrained sentence-embedding model, converted, proved, loaded back and used."""
+"""The demonstration: converts a pretrained sentence-embedding model, verifies the bundle, loads it and uses it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class Embedded:
-    """What one loaded target gave.
+    """The result of one target.
 
     Attributes:
-        target: its name; `eager` is the original model.
-        milliseconds: median latency of one batch of the sentences.
-        cosine: the smallest cosine between a sentence's embedding and the original's.
+        target: the name of the target; `eager` is the original model.
+        milliseconds: the median latency of one batch of the sentences.
+        cosine: the smallest cosine similarity of an embedding with that of the original.
     """
 
     target: str
@@ -40,7 +40,7 @@ class Embedded:
 
 
 def model_folder() -> Path:
-    """Returns the Hugging Face folder inside the package, without importing it: it would ask for more than its data.
+    """Returns the Hugging Face folder in the package without importing the package, which has more dependencies.
 
     Raises:
         UsageError: the package is not installed.
@@ -67,7 +67,7 @@ def tokenize(folder: Path, sentences: Sequence[str], device: str) -> dict[str, t
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Averages token vectors f32[batch, seq, width] over the mask i64[batch, seq]; returns f64, each of length 1."""
+    """Averages token vectors f32[batch, seq, width] over the mask i64[batch, seq] and normalizes them. Returns f64."""
     hidden, weights = hidden.double(), mask.unsqueeze(-1).double()  # so that a cosine shows the model's error alone
     mean = (hidden * weights).sum(1) / weights.sum(1)
     return torch.nn.functional.normalize(mean, dim=-1)
@@ -83,7 +83,7 @@ def original(folder: Path, device: str) -> Any:
 
 
 def embed(bundle: Path, targets: Sequence[str], device: str = "cpu") -> tuple[Embedded, ...]:
-    """Loads each target of the bundle, embeds the sentences, and compares speed and embeddings with the original's."""
+    """Loads each target of the bundle, embeds the sentences, and compares speed and embeddings with the original."""
     folder = model_folder()
     inputs = tokenize(folder, SENTENCES, device)
     models: Mapping[str, Any] = {

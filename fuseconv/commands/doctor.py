@@ -1,4 +1,4 @@
-"""`fuseconv doctor`: what this machine can build and run, and whether a bundle loads here."""
+"""`fuseconv doctor`: checks what this machine can build and run, and whether a bundle loads here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hook of rich: whatever is printed, in a table or not, has the control characters of its text spelled out."""
+"""A render hook for rich that escapes control characters in everything that is printed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fuseconv.errors import printable
 
 
 class Escaping(RenderHook):
-    """The hook, for `Console.push_render_hook`."""
+    """A hook for `Console.push_render_hook`."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Returns what is to be printed in place of these."""
+        """Returns the renderables with control characters escaped."""
         return [_Escaped(one) for one in renderables]
 
 

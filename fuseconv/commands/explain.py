@@ -1,4 +1,4 @@
-"""`fuseconv explain`: per rule, what matched, what nearly did, and why not."""
+"""`fuseconv explain`: shows per rule what matched, what nearly matched, and why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fuseconv inspect`: what a model file or a bundle holds."""
+"""`fuseconv inspect`: shows what is in a model file or a bundle."""
 
 from __future__ import annotations
 

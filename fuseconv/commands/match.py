@@ -1,4 +1,4 @@
-"""`fuseconv match`: the plan of a conversion."""
+"""`fuseconv match`: writes the plan of a conversion."""
 
 from __future__ import annotations
 

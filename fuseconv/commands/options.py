@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they become `sources.Options`."""
+"""Options shared by several commands, and their conversion to `sources.Options`."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def existing(_context: click.Context, _argument: click.Parameter, path: Path) ->
     """Checks a model's path before torch is imported, which takes seconds.
 
     Raises:
-        FileError: it leads nowhere.
-        UsageError: it is not UTF-8.
+        FileError: the path does not exist.
+        UsageError: the path is not UTF-8.
     """
     if not leads_somewhere(path):
         raise FileError.absent(path)
@@ -85,10 +85,10 @@ def existing(_context: click.Context, _argument: click.Parameter, path: Path) ->
 
 
 def named(_context: click.Context, _argument: click.Parameter, path: Path | None) -> Path | None:
-    """Checks the path of a bundle that is to be written, before torch is imported.
+    """Checks the output path of a bundle before torch is imported.
 
     Raises:
-        UsageError: it is not UTF-8.
+        UsageError: the path is not UTF-8.
     """
     if path is not None:
         check_text(path)
@@ -122,7 +122,7 @@ bundle_argument = click.argument("bundle", type=Path, callback=_bundle)
 
 
 def add_options(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
-    """Returns a decorator that adds the options in the order given."""
+    """Returns a decorator that adds the options in the given order."""
 
     def decorate(function: F) -> F:
         for option in reversed(options):
@@ -148,7 +148,7 @@ def reading(
     device: str,
     dtype: str | None,
 ) -> Options:
-    """Turns the model options into what `sources.read` takes.
+    """Converts the model options to the `Options` of `sources.read`.
 
     Raises:
         UsageError: a specification is malformed.

@@ -1,4 +1,4 @@
-"""What every command returns: values for --json, a rendering for people, and the exit status."""
+"""The result of a command: values for --json, a text rendering, and the exit status."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended.
+    """The result of a command.
 
     Attributes:
         result: plain JSON values.
-        render: prints the same for people, on stdout.
-        error: what failed when the command could still report, a parity table with a failing row; None if all is well.
+        render: prints the result as text on stdout.
+        error: the error, if the command failed after it had a result, such as a parity table with a failing row. Else
+            None.
     """
 
     result: Mapping[str, Any]

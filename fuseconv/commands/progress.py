@@ -1,4 +1,4 @@
-"""Progress on stderr: one line per step with its time; a spinner while it runs if stderr is a terminal."""
+"""Progress on stderr: one line per step with its duration, and a spinner if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fuseconv.commands.streams import tell_styled
 
 @contextmanager
 def shown(step: str) -> Iterator[None]:
-    """Shows a step while it runs, and how long it took when it is done."""
+    """Shows a step while it runs, and its duration when it has finished."""
     console = Console(stderr=True)
     start = time.monotonic()
     with console.status(f"{step} ..."):

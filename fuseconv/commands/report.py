@@ -1,4 +1,4 @@
-"""Rows to text: the only file that knows how tables look. Values for --json come from the nouns themselves."""
+"""Renders results as text. Only this file defines tables; values for --json come from the result classes."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from fuseconv.rulebook.rule import Rule
 
 MOST_REASONS = 3
-"""How many reasons a rule's rejected sites are shown with."""
+"""The maximum number of reasons shown for the rejected matches of a rule."""
 
 _UNBOUNDED = 10_000
-"""Columns: more than a table has."""
+"""The output width in columns. It is larger than any table."""
 
 
 class _Table(Table):
-    """A table without lines whose cells are printed as they are: square brackets are shapes here, not markup.
+    """A borderless table whose cells are printed literally: square brackets are shapes, not markup.
 
-    A table of texts is folded to the width of the terminal; one with numbers has one line per row, however long.
+    A table of text is wrapped at the width of the terminal. A table with numbers has one line per row.
     """
 
     def __init__(self, *columns: str, numbers: Collection[str] = ()) -> None:
@@ -54,7 +54,7 @@ class _Table(Table):
         self.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Renders the table; a whole one without regard to the width there is."""
+        """Renders the table. Tables with numbers ignore the available width."""
         if self.whole:
             needed = Measurement.get(console, options.update(width=_UNBOUNDED), self).maximum
             options = options.update(width=max(needed, options.max_width))
@@ -62,7 +62,7 @@ class _Table(Table):
 
 
 def print_fusions(console: Console, plan: Plan) -> None:
-    """Prints how many times each rule is applied, by stage."""
+    """Prints the number of applications of each rule, by stage."""
     if not plan.applied:
         console.print("no rule applies")
         return
@@ -78,15 +78,15 @@ def print_fusions(console: Console, plan: Plan) -> None:
 
 
 def print_plan(console: Console, plan: Plan, path: Path) -> None:
-    """Prints the fusions of a plan, and where it was written."""
+    """Prints the fusions of a plan and the path of the plan."""
     print_fusions(console, plan)
     console.print(f"\n{len(plan.applied)} steps in {path}", highlight=False)
 
 
 def print_explanation(console: Console, told: Explanation, *, everything: bool = False) -> None:
-    """Prints, family by family, where each rule is applied, where it is rejected and why, and what came nearest.
+    """Prints, per rule file, where each rule is applied, where it is rejected and why, and its nearest miss.
 
-    Sites that differ in nothing but the layer they are in are one line, unless `everything` is asked for.
+    Matches that differ only in their layer share a line, unless `everything` is set.
     """
     silent = [rule for rule in told.rules if not (rule.applied or rule.near_miss)]
     families: dict[str, list[Explained]] = {}
@@ -128,7 +128,7 @@ def _print_miss(console: Console, what: str, miss: Miss) -> None:
 
 
 def print_conversion(console: Console, conversion: Conversion) -> None:
-    """Prints what was written: the fusions, then one row per target."""
+    """Prints the fusions of a conversion, then one row per target."""
     print_fusions(console, conversion.plan)
     console.print()
     table = _Table(
@@ -152,7 +152,7 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
 
 
 def _print_shortfall(console: Console, conversion: Conversion) -> None:
-    """Prints which targets were left out and why, what their runtimes do their own way, and the cases not run."""
+    """Prints the targets that were left out and why, the limitations of runtimes, and the cases that were not run."""
     lines = [f"{left.target} was left out ({left.cause}): {left.reason}" for left in conversion.left_out]
     limits: dict[tuple[str, str], list[Limit]] = {}
     for limit in conversion.limits:
@@ -168,7 +168,7 @@ def _print_shortfall(console: Console, conversion: Conversion) -> None:
 
 
 def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
-    """Returns for each target whether all of its rows pass, and its largest absolute difference in ordinary cases."""
+    """Returns for each target whether all rows pass, and the largest absolute difference in ordinary cases."""
     from fuseconv.parity.report import telling
 
     worst: dict[str, tuple[bool, float]] = {}
@@ -203,7 +203,7 @@ def print_parity(console: Console, report: Report) -> None:
 def print_matrix(console: Console, matrix: Matrix) -> None:
     """Prints one row per target and one column per runtime: max abs error against the original, or "unavailable".
 
-    The reasons follow below the table, each with the cells that it applies to.
+    The reasons are listed below the table, with the cells to which they apply.
     """
     table = _Table(matrix.device, "Python", "C++")
     cells = {(cell.name, cell.runtime): cell for cell in matrix.cells}
@@ -223,7 +223,7 @@ def print_matrix(console: Console, matrix: Matrix) -> None:
 
 
 def print_abilities(console: Console, abilities: Sequence[Ability]) -> None:
-    """Prints one row per target and one column per action, then the reason and fix of each action that fails."""
+    """Prints one row per target and one column per action, then the reason and fix of each unavailable action."""
     actions = list(dict.fromkeys(ability.action for ability in abilities))
     can = {(one.device, one.target, one.action): one for one in abilities}
     table = _Table("device", "target", *(_ACTIONS[action] for action in actions))
@@ -237,7 +237,7 @@ def print_abilities(console: Console, abilities: Sequence[Ability]) -> None:
 
 
 def _print_reasons(console: Console, title: str, reasons: Iterable[tuple[str, FuseconvError]]) -> None:
-    """Prints every reason once, with what it is the reason of."""
+    """Prints every reason once, with the cells to which it applies."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, error in reasons:
         groups.setdefault((error.what, error.fix), []).append(name)
@@ -261,7 +261,7 @@ def _matrix_cell(cell: Cell) -> Text:
 
 
 def print_rules(console: Console, rules: Sequence[Rule]) -> None:
-    """Prints each rule's name, stage and sentence."""
+    """Prints the name, stage and description of each rule."""
     table = _Table("rule", "stage", "finds")
     for rule in rules:
         table.add(rule.name, rule.stage, rule.doc)
@@ -269,7 +269,7 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
 
 
 def print_rule(console: Console, rule: Rule) -> None:
-    """Prints one rule as its file says it: alternatives, conditions, replacement, and what fragments stand for."""
+    """Prints one rule as written in its file: alternatives, conditions, replacement, and the fragments they use."""
     console.print(Text(rule.name, style="bold").append(f"  ({rule.stage})\n{rule.doc}\n", style="not bold"))
     match = rule.written.get("match", [])
     written = [match] if match and isinstance(match[0], str) else match
@@ -288,7 +288,7 @@ def print_rule(console: Console, rule: Rule) -> None:
 
 
 def print_checks(console: Console, checks: Sequence[CheckRow]) -> None:
-    """Prints one line per check: what it came to, and what happened; then how many rules are proved."""
+    """Prints one line per check with its result and details, then the number of rules by result."""
     from fuseconv.proof.check_row import summary
 
     table = _Table("", "rule", "example", "result")
@@ -307,7 +307,7 @@ def print_checks(console: Console, checks: Sequence[CheckRow]) -> None:
 
 
 def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embedded]) -> None:
-    """Prints the demonstration's one table, the fusions, and how to go on."""
+    """Prints the table of the demonstration, the fusions, and the next steps."""
     worst, sizes = worst_rows(conversion.report), {one.target: one.size for one in conversion.written}
     eager = next(one for one in embedded if one.target == "eager")
     numbers = ("size", "max error", "ms per batch", "speed", "cosine")
@@ -333,7 +333,7 @@ def _judged(worst: tuple[bool, float], size: int) -> tuple[str, Text, str]:
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
-    """Prints what a machine or a bundle has, and the remedy for what it lacks."""
+    """Prints the findings about a machine or a bundle, with the fix for what is missing."""
     table = _Table("", "what", "found", "fix")
     for finding in findings:
         state = mark(finding.ok) if finding.ok or finding.needed else Text("no", style="yellow")
@@ -342,7 +342,7 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
 
 
 def print_latencies(console: Console, found: Latencies) -> None:
-    """Prints how fast a bundle's targets are, and how much faster than the first peer, if there is one."""
+    """Prints the speed of a bundle's targets, and the speedup over the first peer, if there is one."""
     peer = next((row for row in found.rows if row.cold is None), None)
     speed = f"x {peer.name}" if peer else "x slowest"
     base = peer.median_ms if peer else max(row.median_ms for row in found.rows)
@@ -372,12 +372,12 @@ def print_pairs(console: Console, pairs: Mapping[str, object]) -> None:
 
 
 def mark(ok: bool, otherwise: str = "FAIL") -> Text:
-    """Returns `ok` or `FAIL`, coloured."""
+    """Returns a colored `ok` or `FAIL`."""
     return Text("ok", style="green") if ok else Text(otherwise, style="bold red")
 
 
 def size_text(size: int) -> str:
-    """Returns a size in bytes as people read it: 87.4 MB."""
+    """Returns a readable size in bytes: 87.4 MB."""
     amount = float(size)
     for unit in ("B", "kB", "MB"):
         if amount < 1000:

@@ -1,4 +1,4 @@
-"""`fuseconv rules`: list, show and check rule files."""
+"""`fuseconv rules`: lists, shows, formats and checks rule files."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def show(name: str, rules: Path | None) -> Outcome:
     return Outcome(result, lambda console: report.print_rule(console, rule))
 
 
-@rules.command(cls=Configured, name="format", short_help="Lay rule files out in the project's style.")
+@rules.command(cls=Configured, name="format", short_help="Format rule files in the project's style.")
 @click.argument("files", metavar="FILE...", type=Path, nargs=-1, required=True)
 @click.option("--check", "only_check", is_flag=True, help="Change nothing; exit 1 if a file would change.")
 @json_option
 def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
-    """Lay rule FILEs out in the project's style: one op of a pattern per line, examples filled into lines."""
+    """Format rule FILEs in the project's style: one op of a pattern per line, examples filled into lines."""
     from fuseconv.rulebook.json_text import read_json
     from fuseconv.rulebook.layout import laid_out
 
@@ -63,7 +63,7 @@ def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
                 file.write_text(text)
     error = None
     if only_check and changed:
-        what = f"{len(changed)} of {len(files)} files are laid out otherwise"
+        what = f"{len(changed)} of {len(files)} files are not formatted"
         error = ParityError(what, where=changed[0], fix="run `fuseconv rules format` on them")
     said = "".join(f"{'would change' if only_check else 'changed'} {name}\n" for name in changed)
     return Outcome({"changed": changed}, lambda console: console.print(said, end="", highlight=False), error)

@@ -1,4 +1,4 @@
-"""`fuseconv run`: a bundle on inputs from a file."""
+"""`fuseconv run`: runs a bundle on inputs from a file."""
 
 from __future__ import annotations
 

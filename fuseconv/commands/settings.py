@@ -1,7 +1,7 @@
-"""`[tool.fuseconv]` in pyproject.toml: what the options of a command are when the command line does not say.
+"""`[tool.fuseconv]` in pyproject.toml: defaults for the options of commands.
 
-The file is the nearest one, from the working directory upward, that has the table. Its keys are the options of
-`fuseconv convert` without their dashes in front; the command line wins; paths are relative to the file.
+The file is the nearest pyproject.toml with this table, from the working directory upward. The keys are the options of
+`fuseconv convert` without leading dashes. The command line takes precedence. Paths are relative to the file.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ NOT_SET = {
     "lock": "it applies to a single run",
     "frozen": "it applies to a single run",
 }
-"""Options that the file cannot set, and why."""
+"""The options that cannot be set in the file, with the reasons."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The table, and the file it is of; no file where there is none."""
+    """The table and its file. No file if there is none."""
 
     path: Path | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
-        """The project's folder: where the file is, else the working directory."""
+        """The project folder: the folder of the file, else the working directory."""
         return self.path.parent if self.path is not None else Path()
 
 
 def read_settings(start: Path) -> Settings:
-    """Reads the table for a folder.
+    """Reads the table that applies to a folder.
 
     Raises:
-        UsageError: a file on the way is not TOML, or the table is no table.
+        UsageError: a file is not valid TOML, or `tool.fuseconv` is not a table.
     """
     for folder in (start, *start.parents):
         path = folder / FILE
@@ -82,12 +82,12 @@ def _working_directory() -> Path:
 
 
 class Configured(click.Command):
-    """A command whose options may be set in pyproject.toml, and whose result says where each came from."""
+    """A command whose options may be set in pyproject.toml, and whose result reports the origin of each."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Reads the file before the options are parsed."""
+        """Reads the file before parsing the options."""
         settings = read_settings(_working_directory())
         _check(settings, _convert(parent) or self)
         values = {
@@ -98,7 +98,7 @@ class Configured(click.Command):
         return super().make_context(info_name, args, parent, **{**extra, "default_map": values, "obj": settings})
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Adds the settings to what the command returns."""
+        """Adds the settings to the result of the command."""
         outcome, settings = super().invoke(ctx), ctx.find_object(Settings)
         assert isinstance(outcome, Outcome)
         assert settings is not None
@@ -123,13 +123,13 @@ class Configured(click.Command):
 
 
 def _convert(parent: click.Context | None) -> click.Command | None:
-    """Returns `fuseconv convert`: the file has its options, and another command takes of them those that it has too."""
+    """Returns `fuseconv convert`, which defines the keys of the file. Other commands use those that they have."""
     root = parent.find_root() if parent is not None else None
     return root.command.get_command(root, "convert") if root and isinstance(root.command, click.Group) else None
 
 
 def _options(parameters: Sequence[click.Parameter]) -> dict[str, click.Parameter]:
-    """Returns what may be set, by key: an option's long name, an argument's own."""
+    """Returns the keys of a command: the long names of options, the names of arguments."""
     keys: dict[str, click.Parameter] = {}
     for parameter in parameters:
         long = next((flag[2:] for flag in parameter.opts if flag.startswith("--")), parameter.name or "")
@@ -139,10 +139,10 @@ def _options(parameters: Sequence[click.Parameter]) -> dict[str, click.Parameter
 
 
 def _check(settings: Settings, command: click.Command) -> None:
-    """Checks that every key is an option of `command`, and its value what the option takes.
+    """Checks that every key is an option of `command` with a valid value.
 
     Raises:
-        UsageError: it is not so.
+        UsageError: a key or value is invalid.
     """
     options = {key: option for key, option in _options(command.params).items() if isinstance(option, click.Option)}
     for key, value in settings.values.items():
@@ -165,7 +165,7 @@ def _is_of(kind: str, value: Any) -> bool:
 
 
 def _value(settings: Settings, key: str, option: click.Parameter) -> Any:
-    """Returns a value of the table as click takes it: paths are relative to the file."""
+    """Converts a value of the table for click. Paths are relative to the file."""
     value = settings.values[key]
     if key == "rules" and not leads_somewhere(settings.root / value):
         return value  # one of fuseconv's own, as rules/default.json
@@ -175,7 +175,7 @@ def _value(settings: Settings, key: str, option: click.Parameter) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Returns an option's value as JSON has it."""
+    """Converts the value of an option to JSON."""
     if isinstance(value, tuple):
         return [str(item) for item in value]
     return str(value) if isinstance(value, Path) else value

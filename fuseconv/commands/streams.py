@@ -1,4 +1,4 @@
-"""The standard streams, whatever they lead to: closed, full, a pipe that nobody reads, or of another encoding."""
+"""Safe standard streams: they may be closed, full, a broken pipe, or of another encoding."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import TextIO
 from fuseconv.errors import printable
 
 UNREAD = 141
-"""The exit status when what reads the output is gone: what a shell says of a program that SIGPIPE ended."""
+"""The exit status if the reader of the output has closed the pipe: that of a shell for a process ended by SIGPIPE."""
 
 
 def prepare() -> None:
     """Makes the streams safe to write to, at the start of a command.
 
-    A stream that is closed gives its number to the next file that is opened, and a library that prints would write into
-    that; so something stands in its place.
+    A closed stream would give its file descriptor to the next file that is opened, and libraries that print would write
+    into that file. Therefore it is replaced.
     """
     for number in range(3):
         try:
@@ -39,7 +39,7 @@ def say(text: str) -> None:
     """Writes a result to stdout.
 
     Raises:
-        OSError: it cannot be written; BrokenPipeError when nobody reads it.
+        OSError: the result cannot be written. BrokenPipeError if the reader has closed the pipe.
     """
     if sys.stdout is None:
         raise OSError("it is closed")
@@ -48,24 +48,24 @@ def say(text: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Writes what is to be read by people to stderr, made printable; where that cannot be, nobody can be told so."""
+    """Writes text of others to stderr, escaped. Errors are ignored, because there is nowhere to report them."""
     _write(sys.stderr, printable(text) + "\n")
 
 
 def tell_styled(text: str) -> None:
-    """Writes words of our own, coloured by rich, to stderr; where that cannot be, nobody can be told so."""
+    """Writes fuseconv's own text to stderr, colored by rich. Errors are ignored."""
     _write(sys.stderr, text + "\n")
 
 
 def settle(status: int) -> int:
-    """Empties the streams at the end of a command, and returns its exit status, or `UNREAD`."""
+    """Flushes the streams at the end of a command. Returns its exit status, or `UNREAD`."""
     unread = not _write(sys.stdout, "")
     _write(sys.stderr, "")
     return UNREAD if unread and not status else status
 
 
 def _write(stream: TextIO | None, text: str) -> bool:
-    """Writes and flushes; a stream that fails is led to nowhere, or Python would fail at its own end."""
+    """Writes and flushes. A stream that fails is redirected to null, because Python would fail again at exit."""
     if stream is None:
         return True
     try:
@@ -80,8 +80,8 @@ def _write(stream: TextIO | None, text: str) -> bool:
 
 
 class _Told(logging.Handler):
-    """Tells what is logged."""
+    """A log handler that writes to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tells one record."""
+        """Writes one log record."""
         tell(self.format(record))

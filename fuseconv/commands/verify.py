@@ -1,4 +1,4 @@
-"""`fuseconv verify`: prove a bundle's parity on this machine."""
+"""`fuseconv verify`: verifies the parity of a bundle on this machine."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a model takes and returns: names, dtypes, dims and their ranges; and tensors that satisfy it."""
+"""The inputs and outputs of a model: names, dtypes, dims and their ranges; and tensors that satisfy them."""

@@ -1,6 +1,6 @@
-"""Buckets: the few sizes that a batch is rounded up to, so that a few CUDA graphs serve calls of every size. No torch.
+"""Buckets: a few sizes to which a batch is padded, so that a few CUDA graphs cover all sizes. No torch.
 
-docs/adr/0007-cuda-graphs.md says when a dim may have them, and why.
+docs/adr/0007-cuda-graphs.md describes when a dim may have buckets, and why.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _BUCKETS = re.compile(r"^(?P<dim>[A-Za-z_]\w*)=(?P<sizes>\d{1,15}(?:,\d{1,15})*)
 
 @dataclass(frozen=True)
 class Buckets:
-    """The sizes of a dim whose rows were proved not to meet.
+    """The buckets of a dim along which the model is proved not to mix rows.
 
     Attributes:
-        dim: its name; inputs have it as their first axis, or not at all.
-        sizes: what it is rounded up to, ascending; a size above the last is left as it is.
-        outputs: the names of those that have it, as their first axis too; filled in by the proof.
+        dim: the name of the dim. It is the first axis of each input that has it.
+        sizes: the bucket sizes in ascending order. Sizes above the last are not padded.
+        outputs: the names of the outputs that have the dim, as their first axis too. Set by the proof.
     """
 
     dim: str
@@ -33,24 +33,24 @@ class Buckets:
         return f"{self.dim}={','.join(map(str, self.sizes))}"
 
     def rounded(self, size: int) -> int:
-        """Returns how many rows a call of `size` rows is run with; of none there is none to repeat."""
+        """Returns the padded number of rows for `size` rows. An empty batch has no row to repeat and is not padded."""
         return next((bucket for bucket in self.sizes if bucket >= size), size) if size else 0
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values; `from_json` reads them back."""
+        """Returns plain JSON values. `from_json` reads them back."""
         return {"dim": self.dim, "sizes": list(self.sizes), "outputs": list(self.outputs)}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Buckets:
-        """Reads what `to_json` wrote."""
+        """Reads the values that `to_json` returned."""
         return Buckets(value["dim"], tuple(value["sizes"]), tuple(value["outputs"]))
 
 
 def parse_buckets(text: str) -> Buckets:
-    """Parses `--bucket`: `batch=1,8,32`.
+    """Parses `--bucket`, for example `batch=1,8,32`.
 
     Raises:
-        UsageError: the text is not of that form, or the sizes do not ascend from 1.
+        UsageError: the text is malformed, or the sizes do not ascend from 1.
     """
     match = _BUCKETS.match(text.replace(" ", ""))
     sizes = tuple(map(int, match["sizes"].split(","))) if match else ()

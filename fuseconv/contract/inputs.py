@@ -1,6 +1,6 @@
-"""Tensors for a contract: from a file, drawn at random, or at the extremes.
+"""Tensors for a contract: from a file, random, or with special values.
 
-Every draw is a function of the contract, the sizes and the seed: the same call gives the same tensors.
+Random values are a function of the contract, the sizes and the seed: the same call gives the same tensors.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from fuseconv.untrusted.plain_pickle import load_plain_pickle
 from fuseconv.untrusted.plain_tensors import check_plain_tensors
 
 LARGEST = 1024
-"""The largest size tried for a dim. Attention is quadratic: 12 heads of 1024 x 1024 in f64 take 100 MB."""
+"""The largest size that is generated for a dim. Attention is quadratic: 12 heads of 1024 x 1024 in f64 take 100 MB."""
 
 _EXAMPLE_SIZES = (3, 5, 7, 11, 13, 17, 19, 23)
 _RANGE = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<low>[^.].*?)\.\.(?P<high>.+)$")
 
 
 def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Parses repeated `--input-range` values, `ids=0..30521`, both ends included.
+    """Parses repeated `--input-range` values, for example `ids=0..30521`, with both ends included.
 
     Raises:
-        UsageError: a text is not of the form, or its range is empty.
+        UsageError: a text is malformed, or its range is empty.
     """
     ranges: dict[str, tuple[float, float]] = {}
     for text in texts:
@@ -67,7 +67,7 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
 
 
 def apply_ranges(specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float, float]]) -> tuple[TensorSpec, ...]:
-    """Returns the specs with the values to draw bounded as asked.
+    """Returns the specs with the given ranges of random values.
 
     Raises:
         UsageError: a range names no input.
@@ -84,33 +84,33 @@ def apply_ranges(specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float
 
 
 def contract_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
-    """Returns the static specs that exactly these tensors fit."""
+    """Returns the static contract of exactly these tensors."""
     return tuple(
         TensorSpec(name, SHORT_DTYPES[str(tensor.dtype)], tuple(tensor.shape)) for name, tensor in tensors.items()
     )
 
 
 def torch_dtype(short: str) -> torch.dtype:
-    """Returns the torch dtype of a short name: `f32` is `torch.float32`."""
+    """Returns the torch dtype of a short name, for example `torch.float32` for `f32`."""
     dtype = getattr(torch, DTYPES[short].removeprefix("torch."))
     assert isinstance(dtype, torch.dtype)
     return dtype
 
 
 def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.Tensor]:
-    """Reads named tensors from a .safetensors, .npz or .pt file, known by its content; none of them can run code.
+    """Reads named tensors from a .safetensors, .npz or .pt file, detected by content. Reading never runs code.
 
-    A .pt file holds a dict of tensors, or a sequence of them for a contract's inputs in order.
+    A .pt file contains a dict of tensors, or a sequence of them in the order of the contract's inputs.
 
     Args:
         path: the file.
-        contract: when given, what the tensors must be; they are returned in its order and dtypes.
+        contract: if given, the tensors must match it, and are returned in its order and dtypes.
 
     Raises:
         FileError: the file cannot be read.
-        RefusedError: the file is damaged or holds something other than tensors.
-        UsageError: the tensors are not those of the contract.
-        ContractError: a tensor does not fit the contract.
+        RefusedError: the file is damaged or contains something other than tensors.
+        UsageError: the tensors are not the inputs of the contract.
+        ContractError: a tensor does not match the contract.
     """
     tensors = _read(path, None if contract is None else [spec.name for spec in contract.inputs])
     check_plain_tensors(tensors, str(path))
@@ -131,7 +131,7 @@ def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.T
 
 
 _NO_ARRAYS = (ValueError, TypeError, RuntimeError, EOFError, KeyError, SyntaxError, TokenError)
-"""What numpy and torch raise of a file that is damaged; the header of an array is a Python literal."""
+"""The exceptions of numpy and torch for a damaged file. The header of a .npy array is a Python literal."""
 
 
 def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
@@ -187,7 +187,7 @@ def _named(value: object, path: Path, names: list[str] | None) -> dict[str, torc
 
 
 def _check_items(value: object, items: Mapping[Any, object], path: Path) -> None:
-    """Checks that everything a container has is a tensor; nothing in it is taken apart."""
+    """Checks that a container has only tensors. Nested containers are not unpacked."""
     for key, item in items.items():
         if not isinstance(item, torch.Tensor):
             raise _not_tensors(path, f"it holds a {type(value).__name__} whose item {key!r} is {_kind(item)}")
@@ -205,17 +205,17 @@ def _counted(count: int, noun: str) -> str:
 
 
 def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind = "random") -> tuple[torch.Tensor, ...]:
-    """Draws one tensor per input.
+    """Generates one random tensor per input.
 
-    Floats are standard normal, or within [low, high] when both are given. Integers are uniform within [low, high],
-    0 or 1 when no range is given. A two-dimensional integer input named `*mask*` within 0..1 has its ones first, at
-    least one per row, as a tokenizer pads. Other kinds than `random` are those of `values`.
+    Floats are standard normal, or within [low, high] if both are given. Integers are uniform within [low, high], or 0
+    or 1 without a range. A two-dimensional integer input named `*mask*` with the range 0..1 has leading ones in every
+    row, at least one, like the mask of a tokenizer. Kinds other than `random` are described in `values`.
 
     Args:
-        contract: names, dtypes, shapes and ranges.
+        contract: the names, dtypes, shapes and ranges.
         sizes: the size of every symbolic dim.
-        seed: of the generator; drawn on the CPU, so that every device gets the same numbers.
-        kind: of values.
+        seed: the seed of the generator, which is on the CPU, so that every device gets the same numbers.
+        kind: the kind of values.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = (values(spec, torch_dtype(spec.dtype), spec.sizes(sizes), generator, kind) for spec in contract.inputs)
@@ -223,10 +223,10 @@ def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind 
 
 
 def example_sizes(contract: Contract) -> dict[str, int]:
-    """Chooses the sizes to capture with: never 0 or 1, which the exporter would specialise, and no two alike.
+    """Chooses the sizes for the capture: never 0 or 1, which the exporter would specialize, and all distinct.
 
-    Sizes stay within each dim's range, small, and different from the contract's static sizes, so that no equality
-    holds by accident. Of a dim of multiples it is the quotient that is specialised.
+    Sizes are within the range of each dim, small, and different from the static sizes of the contract, so that no sizes
+    are equal by coincidence. For a dim with a step this applies to the quotient.
     """
     static = {size for spec in contract.inputs for size in spec.shape if isinstance(size, int)}
     sizes: dict[str, int] = {}
@@ -243,11 +243,11 @@ def example_sizes(contract: Contract) -> dict[str, int]:
 
 
 def sizes_to_try(contract: Contract, *, seed: int, largest: int = LARGEST) -> dict[str, dict[str, int]]:
-    """Names the sizes at which a converted model is checked: the smallest, each dim at its largest, and random ones.
+    """Returns the sizes used for verification: the smallest, each dim at its largest, and random sizes.
 
-    All dims at their largest together can be out of all proportion (64 rows of 512 tokens with 30,000 logits each
-    take 8 GB in f64), so each dim is at its largest while the others stay near their smallest, and no size exceeds
-    `largest` unless the range begins above it. With no symbolic dim there is one case, `static`.
+    All dims at their largest together can need too much memory (64 rows of 512 tokens with 30,000 logits each take 8 GB
+    in f64). Therefore one dim at a time is at its largest while the others are near their smallest, and no size exceeds
+    `largest` unless the range begins above it. Without symbolic dims there is one case, `static`.
     """
     dims = contract.dims().values()
     if not dims:

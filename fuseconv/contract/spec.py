@@ -1,8 +1,8 @@
-"""The input contract: names, dtypes, dims and their ranges, said once and checked on every call.
+"""The input contract: names, dtypes, dims and their ranges, checked on every call.
 
-A contract is written on the command line (`--input 'ids=i64[batch:1..64,seq:2..512]'`), read from an exported
-program, kept in the bundle's manifest, and enforced by the runtime. Nothing here imports torch: tensors are asked
-only for `.dtype`, `.shape` and `.device`.
+A contract is written on the command line (`--input 'ids=i64[batch:1..64,seq:2..512]'`), read from an exported program,
+stored in the manifest of the bundle, and enforced by the runtime. Nothing here imports torch: only `.dtype`, `.shape`
+and `.device` of tensors are used.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ DTYPES: Mapping[str, str] = {
     "c64": "torch.complex64",
     "c128": "torch.complex128",
 }
-"""Short dtype names, as in rules and manifests, to the names torch prints."""
+"""Short dtype names, as in rules and manifests, to torch's names."""
 
 MAX_ACCEPTED = 4096
-"""How many kinds of calls a contract remembers."""
+"""The number of accepted call signatures that a contract caches."""
 
 SHORT_DTYPES: Mapping[str, str] = {long: short for short, long in DTYPES.items()}
 
@@ -45,7 +45,7 @@ _DIM = re.compile(
 )
 _SIZE = re.compile(r"^[0-9]{1,15}$")
 _RESERVED = frozenset({*keyword.kwlist, *("self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree")})
-"""Names that the source code generated for a graph uses itself."""
+"""Names that the generated code of a graph uses itself."""
 
 _GRAMMAR = (
     "write NAME=DTYPE[DIM,...], where DIM is a number, NAME:MIN..MAX, or NAME:MIN..MAX:STEP for multiples of STEP; "
@@ -55,9 +55,9 @@ _GRAMMAR = (
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbolic dimension: every input that names it has the same size there, a multiple of `step` in [min, max].
+    """A symbolic dimension: it has the same size in every input that names it, a multiple of `step` in [min, max].
 
-    `min` and `max` are multiples themselves.
+    `min` and `max` are multiples of `step`.
     """
 
     name: str
@@ -69,11 +69,11 @@ class Dim:
         return f"{self.name}:{self.min}..{self.max}" + (f":{self.step}" if self.step > 1 else "")
 
     def allowed(self, size: int) -> int:
-        """Returns the largest of its sizes that is not above `size`; the smallest, if all are."""
+        """Returns the largest allowed size that is not above `size`, or the smallest if all are above."""
         return max(self.min, min(self.max, size) // self.step * self.step)
 
     def narrowed(self, low: int, high: int, step: int) -> Dim:
-        """Returns the dim of those of its sizes that are within [low, high] and multiples of `step`; maybe of none."""
+        """Returns the dim restricted to sizes within [low, high] that are multiples of `step`. It may be empty."""
         step = math.lcm(self.step, step)
         low, high = max(self.min, low), min(self.max, high)
         return Dim(self.name, -(-low // step) * step, high // step * step, step)
@@ -81,9 +81,9 @@ class Dim:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of a call: its name, short dtype (`f32`, `i64`) and shape, sizes static (int) or symbolic (Dim).
+    """A tensor of a call: its name, short dtype (`f32`, `i64`) and shape, with static (int) or symbolic (Dim) sizes.
 
-    `low` and `high` bound the values drawn for testing, both ends included; they are not checked at run time.
+    `low` and `high` bound the random values used for testing, both ends included. They are not checked at run time.
     """
 
     name: str
@@ -96,25 +96,25 @@ class TensorSpec:
         return f"{self.name}={self.dtype}[{','.join(str(size) for size in self.shape)}]"
 
     def dims(self) -> Iterator[Dim]:
-        """Yields the symbolic dims of this tensor, in order, with repeats."""
+        """Yields the symbolic dims of this tensor in order, with repeats."""
         for size in self.shape:
             if isinstance(size, Dim):
                 yield size
 
     def sizes(self, dims: Mapping[str, int]) -> tuple[int, ...]:
-        """Returns the concrete shape once every symbolic dim has a size."""
+        """Returns the concrete shape for given sizes of the symbolic dims."""
         return tuple(dims[size.name] if isinstance(size, Dim) else size for size in self.shape)
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What a model takes and gives: positional tensors in, a tuple of tensors out.
+    """The inputs and outputs of a model: positional tensors in, a tuple of tensors out.
 
     Attributes:
         inputs: one spec per positional input.
         outputs: the names of the outputs, in order.
         device: `cpu` or `cuda`.
-        buckets: sizes that a dim may be rounded up to, where that was proved to change nothing.
+        buckets: the sizes to which a dim may be padded, if that was proved not to change the results.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -127,7 +127,7 @@ class Contract:
         return {dim.name: dim for spec in self.inputs for dim in spec.dims()}
 
     def with_dims(self, dims: Mapping[str, Dim]) -> Contract:
-        """Returns the contract with other dims of these names."""
+        """Returns the contract with the dims of these names replaced."""
         shapes = (
             tuple(dims.get(size.name, size) if isinstance(size, Dim) else size for size in spec.shape)
             for spec in self.inputs
@@ -143,10 +143,10 @@ class Contract:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Checks a call and returns its tensors in positional order.
 
-        Made on every call of a converted model, so it does little: a call like one that was accepted is looked up.
+        It runs on every call of a converted model and is fast: signatures of accepted calls are cached.
 
         Raises:
-            ContractError: arity, name, dtype, rank, size, range, a tied dim or the device is wrong.
+            ContractError: the arity, a name, dtype, rank, size, range or tied dim, or the device is wrong.
         """
         tensors = tuple(args) if not kwargs and len(args) == len(self.inputs) else self._ordered(args, kwargs)
         kind = tuple(
@@ -166,7 +166,7 @@ class Contract:
 
     @functools.cached_property
     def _accepted(self) -> set[tuple[Any, ...]]:
-        """Dtypes, devices and shapes of calls that were accepted: what a check depends on, and nothing else."""
+        """The dtypes, devices and shapes of accepted calls, on which the check depends."""
         return set()
 
     def _ordered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -209,7 +209,7 @@ class Contract:
                 raise _violation(spec, f"has {expected.name}={size} at axis {axis}, but {first[1]} has {first[0]}")
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the contract as plain JSON values; `from_json` reads it back."""
+        """Returns the contract as plain JSON values. `from_json` reads it back."""
         return {
             "inputs": [
                 {
@@ -228,7 +228,7 @@ class Contract:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Contract:
-        """Reads what `to_json` wrote."""
+        """Reads the values that `to_json` returned."""
         inputs = tuple(
             TensorSpec(
                 item["name"],
@@ -245,7 +245,7 @@ class Contract:
 
 @functools.cache
 def _short_dtype(dtype: object) -> str:
-    """Short names by dtype object: printing a dtype takes longer than all the rest of a check."""
+    """Returns the short name of a dtype. It is cached, because printing a dtype is slower than the rest of a check."""
     return SHORT_DTYPES.get(str(dtype), str(dtype))
 
 
@@ -261,10 +261,10 @@ def _violation(spec: TensorSpec, what: str) -> ContractError:
 
 
 def parse_inputs(texts: Sequence[str]) -> tuple[TensorSpec, ...]:
-    """Parses repeated `--input` values; a dim named twice is one dim, and its range need be said only once.
+    """Parses repeated `--input` values. Dims with the same name are the same dim, and one of them needs the range.
 
     Raises:
-        UsageError: the text is not of the form, the dtype is unknown, a range is empty, or a dim has two ranges.
+        UsageError: the text is malformed, the dtype is unknown, a range is empty, or a dim has two ranges.
     """
     dims: dict[str, Dim] = {}
     parsed = [_parse_input(text, dims) for text in texts]

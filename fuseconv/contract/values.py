@@ -1,6 +1,7 @@
-"""The values of one tensor to try: ordinary ones, and those on which implementations differ.
+"""The values of one tensor for testing: ordinary ones, and special ones on which implementations differ.
 
-Rows are the first axis where it has a few, else all axes but the last: what stands in one row must not hide another.
+Rows are taken along the first axis if it has several, else along all axes except the last. Special values are limited
+to some rows, so that they do not hide the others.
 """
 
 from __future__ import annotations
@@ -14,40 +15,40 @@ from fuseconv.contract.spec import TensorSpec
 Kind = Literal[
     "random", "zeros and large", "indices", "integers", "all true", "all false", "NaN", "infinities", "extremes"
 ]
-"""What is special about a tensor's values; `values` says what each is. A tensor that it does not concern is random."""
+"""The kinds of values; `values` describes them. Tensors to which a kind does not apply are random."""
 
 SPECIAL: tuple[Kind, ...] = ("NaN", "infinities", "extremes")
-"""Kinds for which runtimes other than PyTorch have rules of their own."""
+"""The kinds that runtimes other than PyTorch may treat differently."""
 
 LARGE = 16.0
-"""What "large" means for floats, in standard deviations: far in the tails of every activation, exact in all dtypes."""
+"""The magnitude of "large" floats in standard deviations: far in the tails of every activation, exact in all dtypes."""
 
 FEW = 4
-"""How many rows the first axis must have for its rows to be told apart."""
+"""The minimum size of the first axis for using it as rows."""
 
 
 def is_float(spec: TensorSpec) -> bool:
-    """Says whether a tensor's numbers are real or complex floating ones."""
+    """Returns whether a tensor is floating or complex."""
     return spec.dtype[0] in "fbc" and spec.dtype != "bool"
 
 
 def is_integer(spec: TensorSpec) -> bool:
-    """Says whether a tensor holds whole numbers."""
+    """Returns whether a tensor has an integer dtype."""
     return spec.dtype[0] in "iu"
 
 
 def is_mask(spec: TensorSpec) -> bool:
-    """Says whether a tensor is a mask by its name: 0 or 1, whatever its dtype."""
+    """Returns whether a tensor is a mask according to its name: 0 or 1, whatever its dtype."""
     return "mask" in spec.name and (spec.low or 0) == 0 and spec.high in (None, 1)
 
 
 def has_range(spec: TensorSpec) -> bool:
-    """Says whether the values of a tensor are bounded, by its user or by the table that it indexes."""
+    """Returns whether the values of a tensor are bounded, by the user or by the table that it indexes."""
     return spec.low is not None or spec.high is not None
 
 
 def kinds_for(specs: tuple[TensorSpec, ...]) -> tuple[Kind, ...]:
-    """Returns the kinds of values that concern one of these tensors, beside `random` and `zeros and large`."""
+    """Returns the kinds of values that apply to one of these tensors, besides `random` and `zeros and large`."""
     integers = [spec for spec in specs if is_integer(spec) and not is_mask(spec)]
     concerned: dict[Kind, bool] = {
         "indices": any(has_range(spec) for spec in integers),
@@ -62,26 +63,26 @@ def kinds_for(specs: tuple[TensorSpec, ...]) -> tuple[Kind, ...]:
 def values(
     spec: TensorSpec, dtype: torch.dtype, shape: tuple[int, ...], generator: torch.Generator, kind: Kind
 ) -> torch.Tensor:
-    """Draws a tensor.
+    """Generates a tensor.
 
-    - `random`: standard normal, or within the range; whole numbers within their range, 0 or 1 where none is known.
-    - `zeros and large`: every second row zeros, or the low end; the others large, or the high end.
-    - `indices`: whole numbers of a known range, spread over it evenly, its ends included.
-    - `integers`: so too; where no range is known the ends of the dtype, and small numbers of either sign.
+    - `random`: standard normal, or within the range; integers within their range, or 0 or 1 without one.
+    - `zeros and large`: even rows are zero or the low end, odd rows are large or the high end.
+    - `indices`: integers with a range, spread evenly over it, including both ends.
+    - `integers`: as `indices`; without a range, the limits of the dtype and small numbers of both signs.
     - `all true`, `all false`: booleans.
-    - `NaN`: one in every fourth row of a float; the rest random.
-    - `infinities`: one in every second row of a float, of either sign; the rest random.
-    - `extremes`: rows of a float that are zero but for the largest number, or its opposite; rows of the least normal
-      and the least denormal number, of their opposites, and of negative zero.
+    - `NaN`: one NaN in every fourth row of a float tensor; the rest is random.
+    - `infinities`: one in every second row of a float tensor, of both signs; the rest is random.
+    - `extremes`: float rows that are zero except for the largest positive or negative number; rows of the smallest
+      normal and subnormal numbers of both signs, and of negative zero.
 
-    Floats of a given range stay within it.
+    Floats with a range stay within it.
 
     Args:
-        spec: the name, the short dtype and the range.
-        dtype: torch's.
-        shape: of the tensor.
-        generator: on the CPU.
-        kind: of values.
+        spec: the name, short dtype and range.
+        dtype: the torch dtype.
+        shape: the shape of the tensor.
+        generator: a generator on the CPU.
+        kind: the kind of values.
     """
     if spec.dtype == "bool" and kind in ("all true", "all false"):
         return torch.full(shape, kind == "all true")
@@ -108,7 +109,7 @@ def _floats(
 
 
 def _special(drawn: torch.Tensor, kind: Kind) -> torch.Tensor:
-    """Puts NaN, infinities or the ends of the dtype's range into rows of a tensor."""
+    """Puts NaN, infinities or the limits of the dtype into some rows of a tensor."""
     if kind not in SPECIAL or drawn.numel() == 0:
         return drawn
     real = torch.view_as_real(drawn)[..., 0] if drawn.is_complex() else drawn
@@ -151,7 +152,7 @@ def _integers(
 
 
 def _padding(shape: tuple[int, ...], generator: torch.Generator, kind: Kind) -> torch.Tensor:
-    """Returns a mask that has its ones first in every row, at least one."""
+    """Returns a mask with leading ones in every row, at least one."""
     lengths = torch.randint(1, shape[1] + 1, (shape[0], 1), generator=generator)
     if kind == "zeros and large":
         lengths = _alternate(torch.ones_like(lengths), torch.full_like(lengths, shape[1]))
@@ -159,7 +160,7 @@ def _padding(shape: tuple[int, ...], generator: torch.Generator, kind: Kind) -> 
 
 
 def _alternate(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
-    """Takes even rows from one tensor and odd rows from the other; a scalar from the second."""
+    """Takes even rows from one tensor and odd rows from the other. A scalar is taken from the second."""
     if even.dim() == 0:
         return odd
     rows = torch.arange(even.shape[0]).reshape(-1, *[1] * (even.dim() - 1))

@@ -1,1 +1,1 @@
-"""What this machine can build and run, with the remedy where it cannot."""
+"""Reports what this machine can build and run, with the fix for what it cannot."""

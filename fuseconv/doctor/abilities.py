@@ -1,4 +1,4 @@
-"""What this machine can do with each target: convert to it, load it in Python, load it in C++; and the remedies."""
+"""What this machine can do with each target: convert to it, load it in Python or C++; and how to fix the rest."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Ability:
     """One action on one target.
 
     Attributes:
-        target: its name.
+        target: the name of the target.
         device: `cpu` or `cuda`.
-        action: `convert` to it, load it in `python`, or in `cpp`.
-        lacking: why it cannot be done here, and what to do; None if it can.
+        action: `convert`, `python` (load in Python) or `cpp` (load in C++).
+        lacking: why the action is not possible here, with the fix. None if it is possible.
     """
 
     target: str
@@ -40,7 +40,7 @@ class Ability:
 
 
 def abilities() -> Iterator[Ability]:
-    """Yields every action on every target, for the CPU and for the GPU where there is one."""
+    """Yields every action for every target, for the CPU and, if there is one, for the GPU."""
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
         for target in sorted(TARGETS):
             for action in ACTIONS:

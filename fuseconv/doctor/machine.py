@@ -1,4 +1,4 @@
-"""What this machine can build and run, each with the remedy where it cannot."""
+"""Checks what this machine can build and run. Each failed check has a fix."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ TORCH_OLDEST = (2, 10)
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at.
+    """The result of one check.
 
     Attributes:
-        name: what was looked for.
-        ok: whether it is there and well.
+        name: what was checked.
+        ok: whether the check passed.
         found: what was found, in a few words.
-        fix: what to do if it is not well.
-        needed: whether fuseconv does nothing at all without it; the rest is needed for some targets or sources.
+        fix: what to do if the check failed.
+        needed: whether fuseconv does not work at all without it. The rest is needed only for some targets or sources.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Finding:
 
 
 def findings() -> Iterator[Finding]:
-    """Yields what was found, in the order a conversion needs it."""
+    """Yields the results of all checks, in the order in which a conversion needs them."""
     yield Finding("python", True, f"{platform.python_version()} on {platform.machine()} {platform.system()}")
     yield _torch()
     yield _library("op library, cpu", "cpu", "make build")
@@ -67,15 +67,15 @@ def findings() -> Iterator[Finding]:
 
 
 def bundle_findings(path: Path) -> tuple[list[Finding], FuseconvError | None]:
-    """Looks at a bundle and loads nothing of it.
+    """Checks a bundle without loading any of its code.
 
     Returns:
-        Whether it is whole, where it was made, and for each target whether it can be loaded here; and the error that
-        loading it without naming a target would be, None if it can be.
+        The findings: whether the bundle is complete, where it was made, and for each target whether it loads here; and
+        the error of loading the default target, or None.
 
     Raises:
-        UsageError: there is no such bundle.
-        RefusedError: it is damaged.
+        UsageError: the bundle does not exist.
+        RefusedError: the bundle is damaged.
     """
     folder = path.absolute()
     manifest = open_bundle(folder)

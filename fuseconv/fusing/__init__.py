@@ -1,1 +1,1 @@
-"""`fuse`: a model in this process becomes a fused module, which trains as the model does."""
+"""`fuse`: turns a model in this process into a fused module, which trains like the model."""

@@ -1,6 +1,6 @@
-"""What a captured graph takes: the containers, and the dtype, device and sizes of every tensor it was proved for.
+"""The calls that a captured graph supports: the containers, and the dtype, device and sizes of every tensor.
 
-A graph called with anything else would compute something, and nobody has proved what.
+Any other call is an error, because the graph is not verified for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fuseconv.ops import autocast
 
 @dataclass(frozen=True)
 class Size:
-    """A size `factor * dim + offset` of a dim from `low` to `high`."""
+    """A size `factor * dim + offset`, where the dim is between `low` and `high`."""
 
     dim: str
     factor: int
@@ -30,13 +30,13 @@ class Size:
 
 @dataclass(frozen=True)
 class Operand:
-    """What one leaf of a call must be.
+    """The requirements for one leaf of a call.
 
     Attributes:
-        name: as messages call it.
-        dtype: of the tensor; None for a constant.
-        device: of the tensor; None for a constant.
-        shape: its sizes; None for a constant.
+        name: the name in messages.
+        dtype: the dtype of the tensor. None for a constant.
+        device: the device of the tensor. None for a constant.
+        shape: the sizes of the tensor. None for a constant.
         value: the constant.
     """
 
@@ -50,11 +50,11 @@ class Operand:
         """Checks one leaf of a call.
 
         Args:
-            found: the leaf.
-            dims: the values of dims that earlier leaves had; added to.
+            found: the leaf of the call.
+            dims: the dims determined by earlier leaves. It is extended.
 
         Raises:
-            ContractError: it is something else.
+            ContractError: the leaf does not meet the requirements.
         """
         if self.dtype is None or self.device is None:
             if type(found) is not type(self.value) or found != self.value:
@@ -75,15 +75,15 @@ class Operand:
 
 
 def operand_like(name: str, example: Any, ranges: Mapping[Any, Any]) -> Operand:
-    """Returns what a placeholder takes.
+    """Returns the requirements for a placeholder.
 
     Args:
-        name: the placeholder's.
-        example: its fake value; or the constant it stands for.
+        name: the name of the placeholder.
+        example: its fake value, or the constant it represents.
         ranges: symbol to the range of a dim.
 
     Raises:
-        UnsupportedError: a size is no whole multiple of a dim.
+        UnsupportedError: a size is not a multiple of one dim.
     """
     if not isinstance(example, Tensor):
         return Operand(name, value=example)
@@ -92,15 +92,16 @@ def operand_like(name: str, example: Any, ranges: Mapping[Any, Any]) -> Operand:
 
 @dataclass(frozen=True)
 class CapturedCall:
-    """The calls that a captured graph takes. It never changes, and so copies of a module share it.
+    """The calls that a captured graph supports. It is immutable, so that copies of a module can share it.
 
     Attributes:
-        operands: the leaves that the graph takes, in order: the model's parameters, buffers and constants, the inputs.
+        operands: the leaves that the graph takes, in order: the parameters, buffers and constants of the model, then
+            the inputs.
         arguments: the containers of the inputs: (args, kwargs).
-        keywords: the names in kwargs, in their order there.
+        keywords: the names in kwargs, in order.
         results: the containers of the outputs.
-        device: the device type the graph was captured on.
-        autocast: what torch.autocast did there: the graph's dtypes follow from it.
+        device: the device type on which the graph was captured.
+        autocast: the autocast setting during capture, which determines the dtypes in the graph.
     """
 
     operands: tuple[Operand, ...]
@@ -114,10 +115,10 @@ class CapturedCall:
         return self
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Returns the leaves of a call, keywords in the order they were captured in.
+        """Returns the leaves of a call, with keywords in the order of the capture.
 
         Raises:
-            ContractError: it has other containers, or passes by keyword what was captured by position.
+            ContractError: the call has other containers, or passes a positional argument by keyword.
         """
         ordered = {name: kwargs[name] for name in (*self.keywords, *kwargs) if name in kwargs}
         leaves, found = pytree.tree_flatten((args, ordered))
@@ -130,10 +131,10 @@ class CapturedCall:
         return leaves
 
     def check(self, values: Sequence[Any]) -> None:
-        """Checks the leaves of a call, and autocast.
+        """Checks the leaves of a call and the autocast setting.
 
         Raises:
-            ContractError: one is not what the graph was captured with.
+            ContractError: a leaf or the autocast setting differs from the capture.
         """
         if (now := autocast.current(self.device)) != self.autocast:
             raise ContractError(

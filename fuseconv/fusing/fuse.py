@@ -1,4 +1,4 @@
-"""`fuse`: a model to a fused module in this process, which trains as the model does. No file is written."""
+"""`fuse`: turns a model in this process into a fused module, which trains like the model. No file is written."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def fuse(
     for miss in chosen.rejected:
         warnings.warn(f"rule {miss.rule} was not applied at {miss.node}: {miss.reason}", stacklevel=2)
     fused = _fused(model, program, chosen, backend)
-    # What draws other numbers than the model was judged site by site; for the whole the model's own ops draw them.
+    # Steps that change random numbers were tested match by match. Here they are replaced by the model's own ops.
     proved = chosen.drawing_the_same()
     check_against(model, program, fused if proved == chosen else _fused(model, program, proved, backend), args, kwargs)
     return fused
@@ -91,7 +91,7 @@ def _call(example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> tuple[t
 
 
 def _capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> Program:
-    """Captures a model in its own mode, with gradients, under the autocast that is on."""
+    """Captures a model in its current mode, with gradients, under the current autocast setting."""
     try:
         with torch.enable_grad(), quiet_torch(), keeping_buffers(model):
             exported = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
@@ -113,7 +113,7 @@ def _fused(model: nn.Module, program: Program, chosen: Plan, backend: str | None
 
 
 def _choose(graph: Graph, backend: str) -> None:
-    """Gives every op that has one the `backend` argument."""
+    """Sets the `backend` argument of every op that has one."""
     having = [
         node
         for node in graph.nodes

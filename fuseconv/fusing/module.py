@@ -1,4 +1,4 @@
-"""A fused model as a module: the original's parameters and buffers, under their names, and the fused graph."""
+"""A fused model as a module: the parameters and buffers of the original under the same names, and the fused graph."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fuseconv.program.captured import Program
 
 
 class Fused(nn.Module):
-    """Calls a fused graph on the parameters and buffers of the model it was captured from.
+    """Calls a fused graph with the parameters and buffers of the model from which it was captured.
 
-    The parameters are the model's own `Parameter` objects and the buffers its own tensors, under the same names.
-    Dtypes, devices, sizes, the mode and autocast are part of the graph: another call is refused, and says what to do.
+    The parameters and buffers are those of the model, under the same names. Dtypes, devices, sizes, the mode and the
+    autocast setting are fixed by the graph. A call that differs is an error with a fix.
 
     Attributes:
-        plan: what was fused, and what nearly was.
+        plan: the fusions and the near misses.
     """
 
     def __init__(self, model: nn.Module, program: Program, plan: Plan) -> None:
@@ -47,10 +47,10 @@ class Fused(nn.Module):
         self._program = exported.graph_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the graph; the arguments are those of the model, as `example_inputs` gave them.
+        """Calls the graph. The arguments have the structure of `example_inputs`.
 
         Raises:
-            ContractError: a dtype, device, size or container, or autocast, is not the one it was captured for.
+            ContractError: a dtype, device, size, container or the autocast setting differs from the capture.
         """
         states = [state if isinstance(state, Tensor) else self._find(state) for state in self._states]
         leaves = self._call.flatten(args, kwargs)
@@ -67,10 +67,10 @@ class Fused(nn.Module):
         return found
 
     def train(self, mode: bool = True) -> Fused:
-        """Does nothing in the mode that the model was captured in.
+        """Does nothing if the mode is that of the capture.
 
         Raises:
-            UsageError: it is the other mode: dropout and batch norm of this one are part of the graph.
+            UsageError: the mode differs: dropout and batch norm are fixed in the graph.
         """
         if mode != self.training:
             names = ("eval", "train") if mode else ("train", "eval")
@@ -83,9 +83,9 @@ class Fused(nn.Module):
 
 
 def _guards(exported: ExportedProgram) -> nn.Module | None:
-    """Returns what checks, as torch would, that sizes are those the graph is for: a branch on several, or on multiples.
+    """Returns a function that checks sizes like torch: guards on several sizes, or on multiples.
 
-    That a product of sizes is not 1 torch says of whatever it does not broadcast; that is left out.
+    Guards that a product of sizes is not 1, which torch adds if it does not broadcast, are ignored.
     """
     guards = exported._guards_code
     exported._guards_code = [guard for guard in guards if not guard.endswith(" != 1")]
@@ -107,7 +107,7 @@ def _check_guards(guards: nn.Module, leaves: list[Any]) -> None:
 
 
 def _state(spec: InputSpec, constants: Mapping[str, Any]) -> tuple[str, ...] | Tensor:
-    """Returns where a module with the model's names has what a placeholder stands for; of a constant, the constant."""
+    """Returns the tensor of the module that a placeholder represents, or the constant."""
     if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
         return tuple(str(spec.target).split("."))
     if spec.kind == InputKind.CONSTANT_TENSOR and isinstance(constant := constants[str(spec.target)], Tensor):
@@ -117,7 +117,7 @@ def _state(spec: InputSpec, constants: Mapping[str, Any]) -> tuple[str, ...] | T
 
 
 def _adopt(fused: nn.Module, model: nn.Module) -> None:
-    """Registers every parameter and buffer of a model, the very objects, at its own path."""
+    """Registers all parameters and buffers of a model under the same paths."""
     for path, module in model.named_modules(remove_duplicate=False):
         if not module._parameters and not module._buffers:
             continue

@@ -1,6 +1,6 @@
-"""A fused module against its model: outputs, gradients and buffers, each judged as `tolerance` judges any output.
+"""Compares a fused module with its model: outputs, gradients and buffers, within the tolerance table.
 
-The truth is the captured graph in float64. Random ops draw the same numbers in all three runs.
+The reference is the captured graph in float64. Random ops use the same random numbers in all three runs.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from fuseconv.proof.difference import cotangents, same_draws
 from fuseconv.proof.resized import resized
 
 Outcome = Mapping[str, Tensor]
-"""What a run gave, by name: outputs, gradients, buffers after it."""
+"""The results of a run by name: outputs, gradients, and buffers after the run."""
 
 Call = Callable[[dict[str, Tensor], list[Any]], list[Any]]
-"""(buffers, leaves of the inputs) to the leaves of the outputs; buffers are written in place."""
+"""Maps (buffers, leaves of the inputs) to the leaves of the outputs. Buffers are mutated."""
 
 
 def check_against(
     model: nn.Module, program: Program, fused: Fused, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Proves a fused module on its example inputs.
+    """Verifies a fused module on its example inputs.
 
     Args:
         model: the original.
-        program: what was captured of it.
-        fused: the module to prove.
-        args: the example inputs by position.
-        kwargs: those by keyword.
+        program: the captured model.
+        fused: the fused module.
+        args: the positional example inputs.
+        kwargs: the keyword example inputs.
 
     Raises:
-        ParityError: an output, a gradient or a buffer is not what the model gives.
+        ParityError: an output, gradient or buffer differs from that of the model.
     """
     inputs, spec = pytree.tree_flatten((args, dict(kwargs)))
 
@@ -71,19 +71,19 @@ def check_against(
 def check_sizes(
     model: nn.Module, program: Program, captured: Fused, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Proves that what was captured is the model at other sizes too: where torch.export takes them for granted.
+    """Verifies that the captured program equals the model at sizes for which torch.export makes assumptions.
 
-    Sizes that the graph or the model itself refuses when it is called are left out.
+    Sizes that the graph or the model rejects are skipped.
 
     Args:
         model: the original.
-        program: what was captured of it.
-        captured: the same as a module, with nothing fused.
-        args: the example inputs by position.
-        kwargs: those by keyword.
+        program: the captured model.
+        captured: the captured program as a module, without fusions.
+        args: the positional example inputs.
+        kwargs: the keyword example inputs.
 
     Raises:
-        UnsupportedError: at some sizes it is not.
+        UnsupportedError: the program differs from the model at some sizes.
     """
     inputs, spec = pytree.tree_flatten((args, dict(kwargs)))
 
@@ -151,7 +151,7 @@ def _run_in_float64(model: nn.Module, program: Program, inputs: list[Any]) -> Ou
 def _outcome(
     outputs: list[Any], buffers: Mapping[str, Tensor], parameters: Mapping[str, Tensor], leaves: list[Any]
 ) -> Outcome:
-    """Names what a run gave; a gradient that does not exist is zero, as an optimizer takes it."""
+    """Names the results of a run. A missing gradient counts as zero, as for an optimizer."""
     given = {f"output {at}": value for at, value in enumerate(outputs) if isinstance(value, Tensor)}
     outcome = {name: value.detach() for name, value in given.items()}
     outcome |= {f"buffer {name}": buffer for name, buffer in buffers.items()}
@@ -174,7 +174,7 @@ def _wide(value: Tensor) -> Tensor:
 
 
 def _input(value: Any, dtype: torch.dtype | None) -> Any:
-    """Returns a copy of an input; of a floating tensor one to differentiate by."""
+    """Returns a copy of an input, which requires grad if it is floating."""
     if not isinstance(value, Tensor):
         return value
     copy = value.detach().clone()
@@ -182,5 +182,5 @@ def _input(value: Any, dtype: torch.dtype | None) -> Any:
 
 
 def _written(leaf: Any) -> Any:
-    """Returns what the model may write to."""
+    """Returns the tensors that the model may mutate."""
     return leaf.clone() if isinstance(leaf, Tensor) else leaf

@@ -1,1 +1,1 @@
-"""What the nodes of a graph are: their ops and what those do, their shapes, their elements, the memory they share."""
+"""The meaning of graph nodes: their ops, shapes, elements, and the memory they share."""

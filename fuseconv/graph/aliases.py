@@ -1,8 +1,8 @@
-"""Which values share memory that a program writes in place, and whether a write can be made a new value instead.
+"""Finds values that share memory with an in-place write, and whether the write can be replaced with a new value.
 
-Almost every captured program writes nothing, and then nothing here is computed. Memory is followed outwards from each
-write: backwards and forwards over the ops that return a view, by their schema, or by running them on their fake values
-and comparing storages (a composite op may return its input without saying so).
+Almost every captured program has no in-place writes, and then nothing here is computed. Aliases are followed from each
+write through the ops that return a view. The schema of an op identifies them; a composite op, whose schema may not, is
+run on its fake values and the storages are compared.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from fuseconv.graph.nodes import arguments, facts_of, is_call, is_getitem, nodes
 
 
 class Aliases:
-    """The memory that a graph writes.
+    """The memory that a graph mutates.
 
     Attributes:
-        writers: every node that writes memory, to the nodes that share it.
+        writers: each node that mutates memory, with the nodes that share that memory.
     """
 
     def __init__(self, graph: Graph, root: torch.nn.Module) -> None:
@@ -40,30 +40,30 @@ class Aliases:
                 self._writers_of[operand].append(node)
 
     def is_written(self, node: Node) -> bool:
-        """Whether a node's memory is written, sooner or later: what it was made as is not what its readers see."""
+        """Returns whether the memory of a node is mutated at any point, so that its users may see a different value."""
         return bool(self._writers_of.get(node))
 
     def writers_after(self, node: Node) -> list[Node]:
-        """The nodes that write a node's memory once it is computed, in the order of the graph."""
+        """Returns the nodes that mutate the memory of a node after it is computed, in graph order."""
         return [writer for writer in self._writers_of.get(node, ()) if node < writer]
 
     def is_changed_by(self, changed: Collection[Node]) -> bool:
-        """Whether this may no longer be so when nodes are new, erased, or have other operands or readers."""
+        """Returns whether the result may change when nodes are created, erased, or get other operands or users."""
         return any(
             node in self.writers or node in self._writers_of or next(_written(node, self._root), None) is not None
             for node in changed
         )
 
     def refusal(self, matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> tuple[str, str]:
-        """Tells why a write forbids that `matched` nodes are computed anew, at once, from `operands`.
+        """Describes why a mutation prevents `matched` nodes from being replaced with values computed from `operands`.
 
         Args:
             matched: the nodes to be replaced.
-            operands: the nodes they read.
-            results: those of `matched` whose value is replaced.
+            operands: the nodes that the matched nodes use.
+            results: the matched nodes whose values are replaced.
 
         Returns:
-            (what is expected, what is found); two empty texts when no write forbids it.
+            (what is expected, what was found); two empty strings if no mutation prevents it.
         """
         for writer in sorted(matched & self.writers.keys()):
             if found := _seen_later(writer, self.writers[writer], matched, results):
@@ -77,7 +77,7 @@ class Aliases:
 
 
 def _seen_later(writer: Node, shared: frozenset[Node], matched: frozenset[Node], results: frozenset[Node]) -> str:
-    """Tells who else could see what `writer`, a node of the match, writes; an empty text when nobody can."""
+    """Describes who else could see the mutation by `writer`, a matched node. Empty if nobody can."""
     through = _derived(results)
     for node in sorted(shared - through):
         if node.op in ("placeholder", "get_attr"):
@@ -89,7 +89,7 @@ def _seen_later(writer: Node, shared: frozenset[Node], matched: frozenset[Node],
 
 
 def _derived(results: frozenset[Node]) -> frozenset[Node]:
-    """The results and every view taken of them: they see a new value as well as a written one."""
+    """Returns the results and all views of them: they see both the new value and the mutated one."""
     found = set(results)
     queue = list(results)
     while queue:
@@ -120,7 +120,7 @@ def _written(node: Node, root: torch.nn.Module) -> Iterator[Node]:
 
 
 def _bodies(node: Node, root: torch.nn.Module) -> Iterator[GraphModule]:
-    """The subgraphs that a control-flow op runs."""
+    """Returns the subgraphs of a control-flow op."""
     for operand in node.all_input_nodes:
         if operand.op == "get_attr" and isinstance(operand.target, str):
             module = root.get_submodule(operand.target) if _is_submodule(root, operand.target) else None
@@ -137,7 +137,7 @@ def _writes(module: GraphModule) -> bool:
 
 
 def viewed(node: Node) -> frozenset[Node]:
-    """Returns the operands whose memory a node's value may share."""
+    """Returns the operands that may share memory with the value of a node."""
     if is_getitem(node):
         return frozenset(node.all_input_nodes)
     if node.op != "call_function":
@@ -155,7 +155,7 @@ def viewed(node: Node) -> frozenset[Node]:
 
 
 def _returned(node: Node) -> Iterator[Node]:
-    """The operands whose storage a composite op hands on, found by running it on fake values."""
+    """Returns the operands whose storage a composite op returns, found by running the op on fake values."""
     operands = [operand for operand in node.all_input_nodes if isinstance(operand.meta.get("val"), torch.Tensor)]
     if not operands:
         return

@@ -1,8 +1,9 @@
-"""Running ops on fake tensors of symbolic sizes without adding a guard to the program.
+"""Runs ops on fake tensors with symbolic sizes without adding a guard to the program.
 
-An op that branches on a size asks the program's ShapeEnv, which would answer from the example and record a guard. Here
-it is answered only where the answer is the same for every size in the declared ranges, sizes 0 and 1 set aside, as
-torch.export itself sets them aside: a broadcast of [n] with [1] is a broadcast of any n. What is left is refused.
+An op that branches on a size asks the ShapeEnv of the program, which would answer for the example sizes and record a
+guard. Here a condition is answered only if the answer is the same for all sizes in the declared ranges. Sizes 0 and 1
+are excluded, as in torch.export: a broadcast of [n] with [1] is a broadcast for every n. Any other condition is an
+error.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 
 class GuardError(RuntimeError):
-    """An op asked about sizes what is not the same for all of them."""
+    """An op branched on a condition that does not have the same value for all sizes."""
 
     def __init__(self, condition: Any) -> None:
         super().__init__(f"a condition on sizes, {condition}")
@@ -30,13 +31,13 @@ class GuardError(RuntimeError):
 
 
 def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> Any:
-    """Returns what ops on fake tensors give, for every size.
+    """Returns the results of ops on fake tensors, valid for all sizes.
 
-    A condition that some sizes meet and others do not, as the batch from which a convolution takes another kernel, is
-    tried both ways: if the dtypes, shapes and strides come out the same, it does not matter.
+    A condition that holds for some sizes only, such as the batch size from which a convolution uses a different kernel,
+    is evaluated both ways. If the dtypes, shapes and strides are the same, the condition is ignored.
 
     Raises:
-        GuardError: it does matter, or there is a second such condition.
+        GuardError: the results depend on a condition, or there is a second such condition.
     """
     if mode is None:
         return run()
@@ -57,7 +58,7 @@ def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> An
 
 
 def likeness(mode: FakeTensorMode | None, value: Any) -> Any:
-    """Returns fake tensors of the same dtypes, devices, shapes and strides, of memory that nothing else shares."""
+    """Returns fake tensors of the same dtypes, devices, shapes and strides that share no memory with others."""
 
     def one(tensor: torch.Tensor) -> Any:
         if mode is not None and mode.shape_env is None:
@@ -71,7 +72,7 @@ def likeness(mode: FakeTensorMode | None, value: Any) -> Any:
 
 
 def key_of(value: Any) -> Any:
-    """Returns what an op's result on a fake value depends on, hashable; symbolic sizes by their expressions."""
+    """Returns a hashable key of all that the result of an op depends on, with symbolic sizes as expressions."""
     if isinstance(value, torch.Tensor):
         return (value.dtype, value.device, value.layout, key_of(tuple(value.shape)), key_of(tuple(value.stride())))
     if isinstance(value, list | tuple):
@@ -83,14 +84,14 @@ def key_of(value: Any) -> Any:
 
 @contextmanager
 def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> Iterator[None]:
-    """Runs the block in a fake mode whose ShapeEnv decides nothing by example.
+    """Runs the block in a fake mode whose ShapeEnv never uses the example sizes to evaluate a condition.
 
     Args:
         mode: the fake mode.
-        given: conditions on sizes to be taken for true or false.
+        given: conditions on sizes that are assumed to be true or false.
 
     Raises:
-        GuardError: out of the block's ops, where one would need a guard.
+        GuardError: raised by the ops in the block if they need a guard.
     """
     environment = mode.shape_env
     if environment is None:
@@ -123,7 +124,7 @@ def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> 
 
 
 def _decided(environment: ShapeEnv, expression: Any) -> Any:
-    """Returns the value of an expression when all sizes agree on it, else None."""
+    """Returns the value of an expression if it is the same for all sizes, else None."""
     if not isinstance(expression, sympy.Basic):
         return expression
     if (known := environment._maybe_evaluate_static(expression)) is not None:

@@ -1,7 +1,7 @@
-"""What an op is, whatever it is called on: from its schema and tags, and from tables of what those do not say.
+"""Facts about ops that do not depend on the call: from their schemas and tags, and from tables of what those omit.
 
-A fact is about an op. Whether a call makes use of it, as a dropout of probability 0 does not, is in nodes.py. What an
-op computes of ranges, formulas or residues is no fact but a rule of the module that computes them.
+Whether a particular call has an effect (a dropout with probability 0 has none) is in nodes.py. The rules that compute
+ranges, formulas or residues of an op are in the modules that use them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ elsewhere."""
 
 @dataclass(frozen=True)
 class Facts:
-    """What an op is.
+    """Facts about an op.
 
     Attributes:
-        draws: It may draw random numbers; `nodes.draws` tells whether a call does.
-        writes: It writes the memory of these arguments.
-        statistics: It also writes `running_mean` and `running_var` where this argument is true, though its schema does
+        draws: It may generate random numbers. `nodes.draws` tells whether a call does.
+        writes: It mutates these arguments.
+        statistics: It also mutates `running_mean` and `running_var` if this argument is true, although its schema does
             not say so. Empty if it does not.
-        shares: A result may share the memory of these arguments. Of a composite op the schema need not say so; see
+        shares: A result may share memory with these arguments. The schema of a composite op may omit this; see
             `aliases.viewed`.
-        functional: The op that returns as a new value what this one writes in place. None if there is none.
-        commutative: Its first two operands may be exchanged, when `alpha`, if it has one, is 1.
-        elementwise: Each element that it gives depends only on the elements of its operands at the same place.
-        moved: Each element that it gives is an element of this argument, converted at most. Empty if that is not so.
-        order: Where it puts the elements of `moved`.
+        functional: The functional variant of an in-place op. None if there is none.
+        commutative: Its first two operands may be swapped, provided that `alpha`, if it has one, is 1.
+        elementwise: Each element of the result depends only on the operands' elements at the same position.
+        moved: Each element of the result is an element of this argument, except for a dtype conversion. Empty if that
+            is not so.
+        order: How it orders the elements of `moved`.
         converts: It may convert floats to integers.
-        positions: The whole numbers in these arguments are indices or counts, and not values.
-        metadata_only: It reads of a tensor only its shape, strides, dtype and device.
+        positions: The integers in these arguments are indices or counts, not values.
+        metadata_only: It uses only the shape, strides, dtype and device of a tensor.
     """
 
     draws: bool
@@ -108,7 +109,7 @@ _STATISTICS = {
 
 @cache
 def facts(op: OpOverload) -> Facts:
-    """Returns what an op is."""
+    """Returns the facts about an op."""
     schema = op._schema
     name = schema.name.removeprefix("aten::")
     viewed = name.removesuffix("_copy") if torch.Tag.view_copy in op.tags else name
@@ -144,7 +145,7 @@ def _shares(op: OpOverload) -> tuple[str, ...]:
 
 
 def _functional(op: OpOverload) -> OpOverload | None:
-    """The overload without the underscore that takes the same arguments."""
+    """Returns the overload without the trailing underscore that takes the same arguments."""
     namespace, name = op._schema.name.split("::")
     packet = getattr(torch.ops.aten, name[:-1], None) if namespace == "aten" and name.endswith("_") else None
     for overload in packet.overloads() if packet is not None else ():

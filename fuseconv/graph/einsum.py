@@ -1,4 +1,4 @@
-"""Equations of einsum: the letters of two operands, and whether their sum of products is one product of matrices."""
+"""Einsum equations: their letters, and whether an equation of two operands is a single matrix product."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Product(NamedTuple):
-    """An einsum as a product of matrices: how its operands are permuted for it, and its result afterwards."""
+    """An einsum as a matrix product: the permutations of its operands and of its result."""
 
     left: list[int]
     right: list[int]
@@ -15,10 +15,10 @@ class Product(NamedTuple):
 
 
 def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None:
-    """Returns the permutations by which an einsum of two operands is one product of matrices; None where it is none.
+    """Returns the permutations that turn an einsum of two operands into one matrix product, or None if there are none.
 
-    Both operands must have the same axes but one each, that of rows and that of columns; one of those they have in
-    common is summed over, the others make the batch. `...` stands for as many axes as the operands' ranks leave it.
+    The operands must have the same axes except for one each: the rows and the columns. One of the common axes is summed
+    over, the others are batch axes. `...` stands for as many axes as the ranks of the operands require.
     """
     operands, arrow, result = equation.replace(" ", "").partition("->")
     terms = operands.split(",")
@@ -46,9 +46,9 @@ def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None
 
 
 def collapsed(equation: str) -> str | None:
-    """Returns an equation with what leads its first operand and its result as `...`, None where these differ in it.
+    """Returns an equation whose first operand and result have `...` for their leading axes, or None if these differ.
 
-    The other letters are renamed in the order they come: `bnd,ed->bne` is `...a,ba->...b`.
+    The other letters are renamed in order of appearance: `bnd,ed->bne` becomes `...a,ba->...b`.
     """
     found = re.fullmatch(r"(\.\.\.)?(\w+),(\w+)->(\.\.\.)?(\w*)", equation)
     if found is None or found[1] != found[4]:

@@ -1,4 +1,4 @@
-"""What ops that masks are made of make of the formulas of their operands."""
+"""The formula of the elements that an op computes, given the formulas of its operands, for the ops that build masks."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from fuseconv.graph.nodes import facts_of
 
 
 class Reader(Protocol):
-    """What an op may ask of its operands; see elements.py."""
+    """The queries that an op may make about its operands; see elements.py."""
 
     def read(self, operand: Any) -> Formula:
         """Returns the formula of an operand: a node, a number or a symbolic size."""
 
     def held(self, formula: Formula, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns a formula as a dtype holds it, over the indices of a tensor."""
+        """Returns a formula as represented in a dtype, over the indices of a tensor."""
 
     def operand(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns the formula of an operand of arithmetic, cast to the dtype that is computed in."""
+        """Returns the formula of an arithmetic operand, converted to the dtype of the computation."""
 
     def compared(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns the formula of an operand of a comparison, cast to the dtype of both."""
+        """Returns the formula of an operand of a comparison, converted to the promoted dtype."""
 
     def bounds(self, value: sympy.Expr, node: Node) -> ValueRanges[Any]:
-        """Returns the least and the greatest a formula may be, over all indices of a tensor and all sizes."""
+        """Returns the least and the greatest value of a formula over all indices of a tensor and all sizes."""
 
     def decide(self, truth: Truth, node: Node) -> Truth:
-        """Returns a condition without what is always so, or never."""
+        """Returns a condition without the parts that are always true or always false."""
 
 
 OpRule: TypeAlias = Callable[[Reader, Node, Mapping[str, Any]], Formula]
@@ -107,7 +107,7 @@ def _comparison(condition: Callable[[sympy.Expr], Truth]) -> OpRule:
 
 
 def _kind(operand: Any) -> Any:
-    """Returns what an operand's kind is told by: a fake tensor, or a number of that kind."""
+    """Returns a key for the kind of an operand: a fake tensor, or a number of that kind."""
     value = operand.meta["val"] if isinstance(operand, Node) else operand
     return 1 if isinstance(value, torch.SymInt) else value
 
@@ -127,7 +127,7 @@ def _not(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
 
 
 def _moved(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-    """Views that only move axes, or add and remove axes of size 1."""
+    """Permutes axes, and adds and removes axes of size 1."""
     source = given["self"]
     old, new = shape_of(source), shape_of(node)
     kept = [at for at, size in enumerate(new) if size != 1]
@@ -147,7 +147,7 @@ def _permuted(order: Callable[[Mapping[str, Any], int], Sequence[int]]) -> OpRul
 
 
 def _renamed(formula: Formula, old: int, places: Sequence[int], new: int, kept: Sequence[int]) -> Formula:
-    """The formula whose axis `kept[i]` is what `places[i]` was."""
+    """Returns the formula with the index along axis `kept[i]` renamed to `places[i]`."""
     return substituted(formula, {axis(old - at): axis(new - to) for at, to in zip(places, kept, strict=True)})
 
 
@@ -168,7 +168,7 @@ def _sliced(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
 
 
 def _gathered(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-    """x[i, j, ...] with an index tensor for every axis: their formulas in the place of the axes."""
+    """Handles x[i, j, ...] with one index tensor per axis: substitutes their formulas for the axes."""
     source = given["self"]
     rank = source.meta["val"].dim()
     if len(given["indices"]) != rank or any(not isinstance(index, Node) for index in given["indices"]):
@@ -198,7 +198,7 @@ def _chosen(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
 
 
 def _difference(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-    """x[i] - x[i - 1] along the last axis, x[-1] being `prepend`; only where both forms agree."""
+    """Handles x[i] - x[i - 1] along the last axis, with x[-1] = `prepend`, if both forms agree."""
     rank = node.meta["val"].dim()
     if given["n"] != 1 or given["dim"] % rank != rank - 1 or given["append"] is not None or given["prepend"] is None:
         raise UnknownError(node.name)
@@ -216,7 +216,7 @@ def _difference(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula
 
 
 def _summed(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-    """A running sum of what is the same everywhere."""
+    """Handles a running sum of a value that is constant along the axis."""
     rank = node.meta["val"].dim()
     value = value_of(reader.read(given["self"]))
     if isinstance(value, Choice):
@@ -275,7 +275,7 @@ _RULES: Mapping[str, OpRule] = {
 
 
 def rule_of(node: Node) -> OpRule | None:
-    """Returns the rule of the op that a node calls, if it has one."""
+    """Returns the rule of the op that a node calls, or None."""
     known = facts_of(node)
     if known.moved and known.order != "other":
         return _same if known.order == "same" else _moved

@@ -1,9 +1,9 @@
-"""What each element of a computed tensor is, as a formula of its indices, for every size at once.
+"""Computes each element of a tensor as a formula of its indices, valid for all sizes.
 
-Masks are made of arange, comparisons, `and`, views and gathers. Followed from the mask back to those, an element
-becomes a formula such as `d1 <= d2`, where `d1` counts along the last axis and `d2` along the one before. A comparison
-is decided when its bounds, over all indices and all declared sizes, decide it; what is left is the mask's rule. Every
-formula on the way must be what the dtype of its tensor holds exactly (exact.py); else there is none.
+Masks are built from arange, comparisons, `and`, views and gathers. Following a mask back to these gives a formula such
+as `d1 <= d2`, where `d1` is the index along the last axis and `d2` along the one before it. A comparison is decided if
+its bounds over all indices and all declared sizes decide it; the rest is the formula of the mask. There is no formula
+if the dtype of a tensor cannot represent an intermediate value exactly (exact.py).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ MAX_NODES = 400
 def elements(
     node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
 ) -> Formula:
-    """Returns the formula of a tensor's elements, decided as far as it can be.
+    """Returns the formula of the elements of a tensor, simplified as far as possible.
 
     Args:
-        node: what computes the tensor.
-        ranges: symbolic size to the range declared for it.
-        constant: node to the tensor it stands for, or None.
-        is_written: whether a node's memory is written in place.
+        node: the node that computes the tensor.
+        ranges: symbolic size to its declared range.
+        constant: node to its constant tensor, or None.
+        is_written: whether the memory of a node is mutated.
 
     Raises:
-        UnknownError: there is none.
+        UnknownError: there is no formula.
     """
     reader = _Reader(ranges, constant, is_written)
     formula = reader.read(node)
@@ -67,16 +67,16 @@ def elements(
 def leaves_some(
     node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
 ) -> bool:
-    """Whether no row of a bool tensor, along its last axis, is all true: its first element, its last or its own is not.
+    """Returns whether each row of a bool tensor provably has a False element: its first, its last or its diagonal one.
 
     Args:
-        node: what computes the tensor.
-        ranges: as `elements` takes them, and the others too.
-        constant: as above.
-        is_written: as above.
+        node: the node that computes the tensor.
+        ranges: as in `elements`, as are the other arguments.
+        constant: as in `elements`.
+        is_written: as in `elements`.
 
     Raises:
-        UnknownError: the tensor's elements have no formula.
+        UnknownError: the elements of the tensor have no formula.
     """
     tensor = constant(node)
     if tensor is not None:
@@ -90,7 +90,7 @@ def leaves_some(
 
 
 class _Reader:
-    """Follows one tensor back to what its elements are."""
+    """Computes the formula of one tensor by following its operands."""
 
     def __init__(
         self, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
@@ -116,7 +116,7 @@ class _Reader:
         return self.known[operand]
 
     def call(self, node: Node) -> Formula:
-        """Returns the formula of what an op computes."""
+        """Returns the formula of the result of an op."""
         if not is_call(node):
             raise UnknownError(node.name)
         rule = rule_of(node)
@@ -127,22 +127,22 @@ class _Reader:
         return substituted(formula, {axis(at): sympy.Integer(0) for at in single})
 
     def bounds(self, value: sympy.Expr, node: Node) -> ValueRanges[Any]:
-        """Returns the least and the greatest a formula may be, over all indices of a tensor and all sizes."""
+        """Returns the least and the greatest value of a formula over all indices of a tensor and all sizes."""
         return bounds(value, shape_of(node), self.ranges)
 
     def held(self, formula: Formula, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns a formula as a dtype holds it, over the indices of a tensor; see exact.py."""
+        """Returns a formula as represented in a dtype, over the indices of a tensor; see exact.py."""
         return held(formula, dtype, lambda value: self.bounds(value, node))
 
     def operand(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns the formula of an operand of arithmetic: of a tensor, cast to the dtype that is computed in."""
+        """Returns the formula of an arithmetic operand. A tensor is converted to the dtype of the computation."""
         formula = self.read(operand)
         # Kernels of 16 bits compute with numbers of 32, to which a Python number is rounded.
         narrow = dtype.is_floating_point and dtype.itemsize < 4 and not isinstance(operand, Node)
         return self.held(formula, torch.float32 if narrow else dtype, node)
 
     def compared(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns the formula of an operand of a comparison, cast to the dtype of both; a Python number as it is."""
+        """Returns the formula of an operand of a comparison. A tensor is converted to the promoted dtype."""
         formula = self.read(operand)
         cast = self.held(formula, dtype, node)
         if not isinstance(operand, Node) and cast != formula:
@@ -152,7 +152,7 @@ class _Reader:
         return cast
 
     def decide(self, truth: Truth, node: Node) -> Truth:
-        """Returns a condition without what is always so, or never."""
+        """Returns a condition without the parts that are always true or always false."""
         if isinstance(truth, AtLeastZero):
             bounds = self.bounds(truth.value, node)
             if bounds.lower >= 0:
@@ -172,7 +172,7 @@ class _Reader:
 
 
 def _constant(tensor: torch.Tensor) -> Formula:
-    """The formula of a constant: one value, or two, of which one fills the lower triangle of the last two axes."""
+    """Returns the formula of a constant with one value, or with two values of which one fills the lower triangle."""
     values = torch.unique(tensor)
     if values.numel() == 1:
         value = _python(values[0])

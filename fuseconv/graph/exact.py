@@ -1,8 +1,8 @@
-"""Formulas as a dtype holds them: integers wrap and floats round, so that a formula holds within bounds alone.
+"""Formulas as represented in a dtype: integers overflow and floats round, so a formula is valid only within bounds.
 
-A formula of indices is written in the numbers of mathematics; a program computes in those of a dtype. The two agree
-where every value, at every index and at every declared size, is one that the dtype represents exactly. A number that
-depends on nothing is rounded as the dtype rounds it.
+A formula is a mathematical expression of indices; a program computes in a dtype. The two agree if the dtype represents
+every value exactly, at all indices and all declared sizes. A number that does not depend on an index is rounded to the
+dtype.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ GREATEST_SIZE = 2**48
 
 
 def bounds(value: sympy.Expr, sizes: Sequence[sympy.Expr], ranges: Mapping[Any, Any]) -> ValueRanges[Any]:
-    """Returns the least and the greatest that a formula may be, over all indices of a tensor and all sizes.
+    """Returns the least and the greatest value of a formula, over all indices of a tensor and all sizes.
 
     Args:
         value: the formula.
-        sizes: the tensor's shape, as formulas.
-        ranges: symbolic size to the range declared for it.
+        sizes: the shape of the tensor, as formulas.
+        ranges: symbolic size to its declared range.
 
     Raises:
         UnknownError: the formula is not linear in the indices.
@@ -52,15 +52,15 @@ def bounds(value: sympy.Expr, sizes: Sequence[sympy.Expr], ranges: Mapping[Any, 
 
 
 def held(formula: Formula, dtype: torch.dtype, bounds_of: Callable[[sympy.Expr], ValueRanges[Any]]) -> Formula:
-    """Returns a formula as a dtype holds it.
+    """Returns a formula as represented in a dtype.
 
     Args:
-        formula: what the elements are in the numbers of mathematics; a condition is 0 or 1, which every dtype holds.
-        dtype: the dtype that they are computed in.
+        formula: the mathematical value of the elements. A condition is 0 or 1, which every dtype represents.
+        dtype: the dtype of the computation.
         bounds_of: the bounds of a formula over all indices and all sizes.
 
     Raises:
-        UnknownError: some value of it wraps or is rounded in that dtype.
+        UnknownError: a value of the formula overflows or is rounded in the dtype.
     """
     if isinstance(formula, Choice):
         yes, no = (_held(value, dtype, bounds_of) for value in (formula.yes, formula.no))
@@ -78,10 +78,10 @@ def _held(value: sympy.Expr, dtype: torch.dtype, bounds_of: Callable[[sympy.Expr
 
 
 def rounded(value: sympy.Expr, dtype: torch.dtype) -> sympy.Expr:
-    """Returns a number as a dtype rounds it.
+    """Returns a number rounded to a dtype.
 
     Raises:
-        UnknownError: an integer dtype does not hold it.
+        UnknownError: the number is out of the range of an integer dtype.
     """
     if not dtype.is_floating_point:
         low, high = exact_range(dtype)
@@ -94,10 +94,10 @@ def rounded(value: sympy.Expr, dtype: torch.dtype) -> sympy.Expr:
 
 
 def exact_range(dtype: torch.dtype) -> tuple[int, int]:
-    """Returns the least and the greatest integer between which a dtype holds every integer.
+    """Returns the largest interval of integers that a dtype represents exactly.
 
     Raises:
-        UnknownError: it is a complex dtype.
+        UnknownError: the dtype is complex.
     """
     if dtype.is_complex:
         raise UnknownError(f"numbers of {dtype}")

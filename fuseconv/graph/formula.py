@@ -1,4 +1,4 @@
-"""Formulas of a tensor's elements: numbers, conditions and choices, in terms of indices and symbolic sizes."""
+"""Formulas of the elements of a tensor: numbers, conditions and selections, in terms of indices and symbolic sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class UnknownError(Exception):
-    """No formula: the tensor depends on an input, or on an op that is not followed."""
+    """There is no formula: the tensor depends on an input, or on an op without a rule."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class AtLeastZero:
 
 @dataclass(frozen=True)
 class Both:
-    """Both conditions."""
+    """The conjunction of two conditions."""
 
     left: Truth
     right: Truth
@@ -31,7 +31,7 @@ class Both:
 
 @dataclass(frozen=True)
 class Either:
-    """One of the conditions, or both."""
+    """The disjunction of two conditions."""
 
     left: Truth
     right: Truth
@@ -39,7 +39,7 @@ class Either:
 
 @dataclass(frozen=True)
 class Choice:
-    """One number where a condition holds, another where it does not."""
+    """A selection: one number if a condition holds, else another."""
 
     condition: Truth
     yes: sympy.Expr
@@ -51,12 +51,12 @@ Formula: TypeAlias = sympy.Expr | Choice | Truth
 
 
 def axis(at: int) -> sympy.Symbol:
-    """Returns the index along the axis `at`, counted from the end: 1 is the last one."""
+    """Returns the index along the axis `at`, counted from the last one, which is 1."""
     return sympy.Symbol(f"d{at}", integer=True, nonnegative=True)
 
 
 def negated(truth: Truth) -> Truth:
-    """Returns the opposite of a condition."""
+    """Returns the negation of a condition."""
     match truth:
         case bool():
             return not truth
@@ -72,7 +72,7 @@ def number(value: Any) -> sympy.Expr:
     """Returns a number or a symbolic size as a formula.
 
     Raises:
-        UnknownError: it is neither.
+        UnknownError: the value is neither.
     """
     if isinstance(value, torch.SymInt):
         return value.node.expr
@@ -82,7 +82,7 @@ def number(value: Any) -> sympy.Expr:
 
 
 def substituted(formula: Formula, change: Mapping[Any, Any]) -> Formula:
-    """Returns a formula with indices exchanged for other formulas, all at once."""
+    """Returns a formula with its indices replaced by other formulas, all at once."""
     match formula:
         case bool():
             return formula
@@ -97,14 +97,14 @@ def substituted(formula: Formula, change: Mapping[Any, Any]) -> Formula:
 
 
 def value_of(formula: Formula) -> sympy.Expr | Choice:
-    """Returns a formula as a number: a condition is 1 or 0."""
+    """Returns a formula as a number: a condition becomes 1 or 0."""
     if isinstance(formula, bool | AtLeastZero | Both | Either):
         return Choice(formula, sympy.Integer(1), sympy.Integer(0))
     return formula
 
 
 def truth_of(formula: Formula) -> Truth:
-    """Returns a formula as a condition: whether a number is not 0."""
+    """Returns a formula as a condition: a number becomes the condition that it is not 0."""
     if isinstance(formula, Choice):
         yes, no = formula.yes, formula.no
         if yes.is_number and no.is_number and bool(yes != 0) != bool(no != 0):
@@ -116,7 +116,7 @@ def truth_of(formula: Formula) -> Truth:
 
 
 def lifted(left: Formula, right: Formula, op: Callable[[sympy.Expr, sympy.Expr], sympy.Expr]) -> sympy.Expr | Choice:
-    """Returns what an op on numbers gives; one of the operands may be a choice."""
+    """Returns the result of an op on numbers. One of the operands may be a selection."""
     one, other = value_of(left), value_of(right)
     if isinstance(one, Choice) and isinstance(other, Choice):
         raise UnknownError("arithmetic on two choices")

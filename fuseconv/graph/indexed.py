@@ -1,4 +1,4 @@
-"""What a node of whole numbers indexes: the sizes of the tables from which its users take rows by it."""
+"""Finds the tables that an integer node indexes, and their sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fuseconv.graph.nodes import arguments, facts_of, is_call, nodes_in
 
 
 def indexed_sizes(index: torch.fx.Node) -> Iterator[Any]:
-    """Yields the size of each axis that a node, or a rearrangement of it, indexes; an int, or a symbol's."""
+    """Yields the size of each axis that is indexed by a node or a view of it: an int or a symbolic size."""
     for user in index.users:
         if not is_call(user):
             if user.op == "call_function":  # an item of a list of views

@@ -1,4 +1,4 @@
-"""The line of a model where something happened: not torch's, not Python's, not fuseconv's."""
+"""Finds the source line of the model where something happened, skipping frames of torch, Python and fuseconv."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MODEL_IN_STDLIB = "site-packages"
 
 
 def model_line(error: BaseException) -> str | None:
-    """Returns the line of the model that raised an error; None where it has none."""
+    """Returns the line of the model that raised an error, or None."""
     return innermost(traceback.extract_tb(error.__traceback__))
 
 
 def innermost(frames: Iterable[traceback.FrameSummary]) -> str | None:
-    """Returns the innermost line that belongs to the model, and neither to torch, to Python nor to fuseconv.
+    """Returns the innermost frame that belongs to the model and not to torch, Python or fuseconv.
 
-    What called the exporter is not looked at: the graph of an archive has no lines.
+    Frames outside the exporter are ignored: the graph of an archive has no source lines.
     """
     for frame in reversed(list(frames)):
         if frame.filename in _CALLERS:

@@ -1,4 +1,4 @@
-"""How the nodes of a graph are read: what they call, on what, and where the model wrote them."""
+"""Queries about the nodes of a graph: the op they call, its arguments, and their source line in the model."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def is_call(node: Any) -> bool:
-    """Whether a node calls an op of torch.ops."""
+    """Returns whether a node calls an op of torch.ops."""
     return isinstance(node, Node) and node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
 
 
 def is_getitem(node: Any) -> bool:
-    """Whether a node takes one result of an op that has several."""
+    """Returns whether a node selects one result of an op that returns several."""
     return isinstance(node, Node) and node.op == "call_function" and node.target is operator.getitem
 
 
 def op_name(target: Any) -> str:
-    """Returns an op as rules write it: `aten.gelu.default`."""
+    """Returns the name of an op as rules write it: `aten.gelu.default`."""
     return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
 
 
 def find_op(name: str) -> torch._ops.OpOverload | None:
     """Returns the op that a rule, an example or a plan names.
 
-    None where there is none, where it is not permitted, and for another name of an op, which no captured program has.
+    Returns None for an unknown op, for an op that is not permitted, and for an alias, which no captured program
+    contains.
     """
     op = lookup(name)
     return None if op is None or refusal(op) or canonical(op) is not op else op
 
 
 def why_no_op(name: str) -> str:
-    """Says of a name why `find_op` returns nothing."""
+    """Returns the reason why `find_op` returns None for a name."""
     op = lookup(name)
     if op is None:
         return f"unknown op {name}"
@@ -56,22 +57,22 @@ def why_no_op(name: str) -> str:
 
 
 def is_returned(node: Node) -> bool:
-    """Whether a node is an output of the program."""
+    """Returns whether a node is an output of the program."""
     return any(user.op == "output" for user in node.users)
 
 
 def is_repeatable(op: torch._ops.OpOverload, value: Any) -> bool:
-    """Whether an op gives the same on the same arguments, and writes nothing.
+    """Returns whether an op gives the same result for the same arguments and mutates nothing.
 
     Args:
         op: the op.
-        value: what it gives, on fake tensors: sizes that the data decides are of one call alone.
+        value: its result on fake tensors. Data-dependent sizes differ from call to call.
     """
     return not facts(op).writes and not facts(op).draws and not free_unbacked_symbols(value)
 
 
 def arguments(node: Node) -> dict[str, Any]:
-    """Returns every argument of an op call by its schema name, defaults filled in."""
+    """Returns all arguments of an op call by their names in the schema, including defaults."""
     assert isinstance(node.target, torch._ops.OpOverload)
     values = {}
     for at, argument in enumerate(node.target._schema.arguments):
@@ -85,7 +86,7 @@ def arguments(node: Node) -> dict[str, Any]:
 
 
 def nodes_in(value: Any) -> Iterator[Node]:
-    """Yields the nodes in an argument, lists included."""
+    """Yields the nodes in an argument, including those in lists."""
     if isinstance(value, Node):
         yield value
     elif isinstance(value, list | tuple):
@@ -94,13 +95,13 @@ def nodes_in(value: Any) -> Iterator[Node]:
 
 
 def facts_of(node: Node) -> Facts:
-    """Returns what the op of a call is."""
+    """Returns the facts about the op that a node calls."""
     assert isinstance(node.target, torch._ops.OpOverload)
     return facts(node.target)
 
 
 def draws(node: Node) -> bool:
-    """Whether a node draws random numbers: what drops with probability 0, or not at all, draws none."""
+    """Returns whether a node generates random numbers. A dropout with probability 0 or in eval mode does not."""
     if not is_call(node) or not facts_of(node).draws:
         return False
     given = arguments(node)
@@ -108,7 +109,7 @@ def draws(node: Node) -> bool:
 
 
 def written(node: Node) -> Iterator[Node]:
-    """Yields the operands that an op call writes in place."""
+    """Yields the operands that an op call mutates."""
     if is_call(node):
         known = facts_of(node)
         given = arguments(node) if known.writes or known.statistics else {}
@@ -118,7 +119,7 @@ def written(node: Node) -> Iterator[Node]:
 
 
 def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
-    """Returns the argument with every node in it changed."""
+    """Returns the argument with every node replaced by the result of a function."""
     if isinstance(value, Node):
         return change(value)
     if isinstance(value, list | tuple):
@@ -127,9 +128,9 @@ def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
 
 
 def may_squeeze(node: Node, ranges: Mapping[Any, Any]) -> bool:
-    """Whether an op takes away an axis where its size is 1, and keeps it at the other sizes of its range.
+    """Returns whether an op removes an axis if its size is 1, and keeps it for the other sizes in its range.
 
-    torch.export takes every size for 2 or more: it has the axis in the shapes of all that follows.
+    torch.export assumes that every size is at least 2, so the shapes that follow keep the axis.
     """
     if not is_call(node) or not op_name(node.target).startswith("aten.squeeze."):
         return False
@@ -140,10 +141,11 @@ def may_squeeze(node: Node, ranges: Mapping[Any, Any]) -> bool:
 
 
 def squeezed(graph: Graph, ranges: Mapping[Any, Any]) -> dict[Node, Node]:
-    """Returns the values that have another shape at a size of 1 than the one that they are known by.
+    """Returns the values whose rank at a size of 1 differs from the one recorded in the graph.
 
     Returns:
-        Each with the node that decides its shape there: two of one such node have one shape, others need not.
+        Each such value, with the node that determines its shape. Two values of the same node have the same shape;
+        values of different nodes may not.
     """
     found: dict[Node, Node] = {}
     for node in graph.nodes:
@@ -167,7 +169,7 @@ def _is_symbolic(value: Any) -> bool:
 
 
 def source_line(node: Node) -> str:
-    """Returns the model's own innermost source line for a node, `file:line in function`; empty where none is known."""
+    """Returns the innermost source line of the model for a node, `file:line in function`. Empty if unknown."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
     return "{}:{} in {}".format(*own[-1]) if own else ""

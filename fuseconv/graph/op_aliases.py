@@ -1,7 +1,7 @@
-"""One op for each of PyTorch's names for it: `aten.multiply` is `aten.mul`, `aten.concat` is `aten.cat`.
+"""Replaces op aliases with one canonical op: `aten.multiply` with `aten.mul`, `aten.concat` with `aten.cat`.
 
-torch.export writes the name that the model called. Rules, TorchScript's compiler and ONNX's exporter know the first
-name only, so that a program is given it as soon as it is captured.
+torch.export keeps the name that the model called. Rules, the TorchScript compiler and the ONNX exporter know only the
+canonical name, so aliases are replaced directly after the capture.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ _NAMES: Mapping[str, str] = {
 
 @cache
 def canonical(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
-    """Returns the op that an alias is another name of; any other op itself.
+    """Returns the canonical op of an alias. Any other op is returned unchanged.
 
-    Of the overloads of the name it is the one that takes arguments of the same types, with the same defaults.
+    Of several overloads, it is the one whose arguments have the same types and defaults.
     """
     namespace, name = op._schema.name.split("::")
     in_place = "_" if name.endswith("_") and not name.endswith("__") else ""
@@ -104,12 +104,12 @@ def canonical(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
 
 
 def _types(op: torch._ops.OpOverload) -> list[Any]:
-    """Returns what tells overloads apart: the type of each argument, whether it is written, and its default."""
+    """Returns what distinguishes overloads: the type, mutability and default of each argument."""
     return [(str(argument.type), argument.name in facts(op).writes) for argument in op._schema.arguments]
 
 
 def name_ops_once(exported: ExportedProgram) -> None:
-    """Gives a program the canonical name of every op, in place, in the bodies of its regions and branches too."""
+    """Replaces all aliases in a program in place, including those in subgraphs."""
     for module in exported.graph_module.modules():
         if not isinstance(module, GraphModule):
             continue

@@ -1,6 +1,6 @@
-"""What is so for every size in the declared ranges: shapes that are equal, strides that are row-major, comparisons.
+"""Proves properties for all sizes in the declared ranges: equal shapes, row-major strides, comparisons.
 
-Asking never adds a guard. torch is imported inside the functions: a rule file is read without it.
+A proof never adds a guard. torch is imported inside the functions, so that rule files are read without it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
-    """Whether two shapes are equal for every value of their symbolic sizes."""
+    """Returns whether two shapes are equal for all values of their symbolic sizes."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return len(left) == len(right) and all(
@@ -21,13 +21,13 @@ def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
 
 
 def _is_one_expression(one: Any, other: Any) -> bool:
-    """Whether two symbolic sizes are the same expression: told at once, where a solver takes long."""
+    """Returns whether two symbolic sizes are the same expression. This is a fast check before the slow solver."""
     symbolic = hasattr(one, "node") and hasattr(other, "node")
     return symbolic and bool(one.node.expr == other.node.expr)
 
 
 def row_major(fake: Any) -> bool:
-    """Whether a tensor's strides are provably those of a dense row-major layout; size-1 axes may have any stride."""
+    """Returns whether the strides of a tensor are provably dense and row-major. Axes of size 1 may have any stride."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     expected: Any = 1
@@ -39,14 +39,14 @@ def row_major(fake: Any) -> bool:
 
 
 def compare(left: Any, comparison: str, right: Any, ranges: Mapping[Any, Any]) -> bool:
-    """Whether `left comparison right` is proved.
+    """Returns whether `left comparison right` is proved.
 
     Args:
         left: a number, text or symbolic size.
         comparison: one of rule_text.COMPARISONS.
-        right: the same; a list of them for `in`.
-        ranges: symbolic size to the range declared for it. The sizes themselves are taken to be 2 at least, as
-            torch.export does while it captures, and so are not asked about order.
+        right: the same, or a list of them for `in`.
+        ranges: symbolic size to its declared range. Sizes are assumed to be at least 2, as in torch.export, and are not
+            compared by order.
     """
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 

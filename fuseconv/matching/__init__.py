@@ -1,1 +1,1 @@
-"""Where rules apply in a graph, and what they make of it: search, plan, rewrite."""
+"""Finds where rules apply in a graph and rewrites the graph: search, plan, rewrite."""

@@ -1,7 +1,7 @@
-"""Attention in whatever spelling: softmax(scores) v, where scores are a product that is scaled, added to and masked.
+"""Finds attention however it is written: softmax(scores) v, where scores are a scaled, biased and masked product.
 
-The steps between the product and the softmax may be any number, in any order: see scores.py for how they are read, and
-attention_call.py for the call that takes their place.
+Any number of steps may lie between the product and the softmax, in any order. scores.py reads them, and
+attention_call.py creates the call that replaces them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SOFTMAX = ("aten.softmax.int", SAFE)
 
 
 def attention(index: Index, rule: Rule) -> Iterator[Site | NearMiss]:
-    """Yields each softmax of scores that values are multiplied by, or why it is left as it is."""
+    """Yields each softmax of scores that is multiplied by values, or the reason why it is not replaced."""
     for op in [op for op in index.calls if str(op) in _SOFTMAX]:
         for softmax in index.calls[op]:
             yield from _at(index, rule, softmax)
@@ -56,7 +56,7 @@ def _at(index: Index, rule: Rule, softmax: Node) -> Iterator[Site | NearMiss]:
 
 
 def _to_values(softmax: Node) -> tuple[Node, ...] | None:
-    """Returns the ops from the weights to their product with values: conversions and views, and that product."""
+    """Returns the ops from the weights to their product with the values: conversions, views and the product."""
     chain: list[Node] = [softmax]
     while len(chain) < 4 and len(chain[-1].users) == 1:
         (user,) = chain[-1].users
@@ -70,10 +70,10 @@ def _to_values(softmax: Node) -> tuple[Node, ...] | None:
 
 
 def _site(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[Node, ...]) -> Site:
-    """Returns the site of one attention.
+    """Returns the match of one attention.
 
     Raises:
-        Refused: it is not what the kernels of attention compute.
+        Refused: the attention kernels do not compute the same.
     """
     matched = frozenset((*scores.nodes, softmax, *last))
     *between, end = last
@@ -90,7 +90,7 @@ def _site(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[N
 
 
 def _check_operands(index: Index, scores: Scores, v: Node, weights: Node) -> None:
-    """Checks dtypes, and the leading axes: products of matrices broadcast them, attention does not."""
+    """Checks the dtypes and the leading axes. Matrix products broadcast leading axes, attention does not."""
     constants, operands = index.workspace, (scores.left, scores.right, v)
     is_floating(constants, *operands)
     same_kind(constants, *operands)

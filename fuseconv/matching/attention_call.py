@@ -1,7 +1,8 @@
-"""The call of attention that takes the place of scores, their softmax and the product with values.
+"""Creates the attention call that replaces scores, their softmax, and the product with the values.
 
-What the model does to the product of queries and keys is done to its mask instead, in the same order: attention adds
-what the steps make of 0. A score that is hidden by a fill must then be lost beside the number that hides it.
+Everything that the model does to the product of queries and keys is applied to the mask instead, in the same order: the
+mask is the result of the steps for a product of 0. A score hidden by a fill must therefore be negligible compared with
+the fill value.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def attention_call(
         workspace: the graph.
         scores: the scores.
         values: [..., keys, width].
-        safe: whether weights are 0, not NaN, where all scores of a row are -inf.
+        safe: whether the weights are 0 instead of NaN if all scores of a row are -inf.
 
     Returns:
-        The operands by name, and the lines that bind `o`.
+        The operands by name, and the lines that define `o`.
 
     Raises:
-        Refused: a step is not what attention can do, or rows that are all hidden would differ.
+        Refused: attention cannot express a step, or the result would differ for rows that are fully masked.
     """
     call = _Call(workspace, scores)
     call.write(values, safe=safe)
@@ -59,12 +60,12 @@ def attention_call(
 
 
 class _Mask(NamedTuple):
-    """A mask that is written.
+    """A mask under construction.
 
     Attributes:
-        name: the name it has.
-        rank: its rank.
-        keys: whether it tells keys apart.
+        name: the name of the mask.
+        rank: the rank of the mask.
+        keys: whether it has different values for different keys.
     """
 
     name: str
@@ -72,7 +73,7 @@ class _Mask(NamedTuple):
     keys: bool = True
 
     def with_(self, name: str, operand: Node) -> _Mask:
-        """Returns the mask of that name, which this one and an operand make."""
+        """Returns the mask with the given name, computed from this mask and an operand."""
         sizes = operand.meta["val"].shape
         return _Mask(name, max(self.rank, len(sizes)), self.keys or not same_sizes(sizes[-1:], (1,) * len(sizes[-1:])))
 
@@ -88,7 +89,7 @@ class _Call:
         self.fake: torch.Tensor = scores.left.meta["val"]
 
     def read(self, value: Any) -> str:
-        """Returns the name of an operand: a node, or a list."""
+        """Returns the name of an operand: a node or a list."""
         if isinstance(value, Node) and value in self._names:
             return self._names[value]
         name = f"x{next(self._count)}"
@@ -98,13 +99,13 @@ class _Call:
         return name
 
     def make(self, op: str, *args: Any) -> str:
-        """Writes a line; returns the name of what it makes."""
+        """Adds a line and returns the name of its result."""
         name = f"h{next(self._count)}"
         self.lines.append(f"{name} = aten.{op}({', '.join(map(str, args))})")
         return name
 
     def write(self, values: Node, *, safe: bool) -> None:
-        """Writes all lines."""
+        """Adds all lines."""
         self.check_views()
         q, k = self.read(self.scores.left), self.read(self.scores.right)
         k = k if self.scores.is_linear else self.make("transpose.int", k, -2, -1)
@@ -118,14 +119,14 @@ class _Call:
         self.lines[-1] = self.lines[-1].replace(o, "o", 1)
 
     def check_views(self) -> None:
-        """Checks that views leave rows of scores as they are: the softmax is taken along them."""
+        """Checks that views preserve the rows of the scores, along which the softmax is computed."""
         for step in self.scores.of("view"):
             before, after = step.node.all_input_nodes[0].meta["val"].shape, step.node.meta["val"].shape
             if self.scores.of("turn") or not same_sizes(before[-1:], after[-1:]):
                 raise Refused("a view that preserves the key axis", text_of(step.node), at=step.node)
 
     def scaled(self, q: str) -> tuple[str, float]:
-        """Returns the queries, times what scales scores unlike, and the number that scales all alike."""
+        """Returns the queries, multiplied by factors that differ between scores, and the scalar factor."""
         scale, viewed = 1.0, self.scores.turned
         for step in self.scores.steps:
             viewed = viewed or step.kind == "view"
@@ -139,7 +140,7 @@ class _Call:
         return q, float(scale)
 
     def mask(self) -> tuple[_Mask | None, str]:
-        """Returns the mask, if there is one, and the name of what says which rows are all hidden, if any may be."""
+        """Returns the mask or None, and the name of the tensor that marks fully masked rows, if there can be any."""
         fills, terms = self.scores.of("fill"), [step for step in self.scores.of("term") if not _is_shift(step)]
         for fill in fills:
             if not fill.number <= HIDES:
@@ -151,7 +152,7 @@ class _Call:
         return self.sum_of_all(fills)
 
     def fill_alone(self, fill: Step) -> tuple[_Mask, str]:
-        """The mask of one fill: a bool, unless the number that is filled counts in a row that is all hidden."""
+        """Returns the mask of a single fill. It is a bool mask unless the fill value matters in a fully masked row."""
         hide = self.spread(_Mask(self.read(fill.value), fill.value.meta["val"].dim()))
         if fill.number != -math.inf and not self.leaves_some(fill):
             number = max(self.number(fill, _range(self.scores, self.workspace, fills=False)), LOST)
@@ -161,7 +162,7 @@ class _Call:
         return _Mask(self.make("logical_not.default", hide.name), hide.rank), hidden
 
     def sum_of_all(self, fills: list[Step]) -> tuple[_Mask, str]:
-        """The mask of all steps: what they make of 0."""
+        """Returns the mask of all steps: their result for a product of 0."""
         terms = _range(self.scores, self.workspace, fills=False)
         shown = len(fills) == 1 and self.leaves_some(fills[0]) and _is_small(terms, fills[0])
         bias, shape = _Mask("", 0, keys=False), ""
@@ -186,7 +187,7 @@ class _Call:
         return self.bounded(self.spread(bias), least)
 
     def bounded(self, mask: _Mask, least: float) -> tuple[_Mask, str]:
-        """The mask as kernels take it, and which rows are all -inf, if any may be."""
+        """Returns the mask in the form that kernels accept, and the rows that are all -inf, if there can be any."""
         overflows = self.fake.device.type == "cuda" and self.fake.dtype != torch.float16 and least < LOST
         if least > -math.inf and not overflows:
             return mask, ""
@@ -213,7 +214,7 @@ class _Call:
         return bias.with_(name, term)
 
     def view(self, bias: _Mask, shape: str, step: Step) -> tuple[_Mask, str]:
-        """Views the mask as the model views its scores; `shape` is zeros of their shape, with one key."""
+        """Applies a view of the scores to the mask. `shape` is a tensor of zeros of the same shape, with one key."""
         fake, given = step.node.meta["val"], list(step.node.args[1:])
         op = op_name(step.node.target).removeprefix("aten.")
         narrow = [[*given[0][:-1], 1]] if isinstance(given[0], list | tuple) else given
@@ -226,22 +227,22 @@ class _Call:
         return bias, self.reshape(op, shape, narrow)
 
     def reshape(self, op: str, name: str, given: list[Any]) -> str:
-        """Writes a view, which may have to copy."""
+        """Adds a reshape, which may copy."""
         terms = [repr(value) if isinstance(value, int) else self.read(value) for value in given]
         return self.make("reshape.default" if op == "view.default" else op, name, *terms)
 
     def spread(self, mask: _Mask) -> _Mask:
-        """Gives a mask the axes that kernels ask for: two at least, and four with queries of four."""
+        """Gives a mask the rank that kernels require: at least 2, or 4 if the queries have rank 4."""
         wanted = 4 if self.fake.dim() == 4 and mask.rank == 3 else 2
         while mask.rank < wanted:
             mask = mask._replace(name=self.make("unsqueeze.default", mask.name, 0), rank=mask.rank + 1)
         return mask
 
     def number(self, fill: Step, terms: Range) -> float:
-        """Returns what a fill puts into the mask, where a row may be all hidden.
+        """Returns the fill value to use in the mask if a row may be fully masked.
 
         Raises:
-            Refused: scores would count in such a row, or another mask would.
+            Refused: in such a row the scores or another mask would matter.
         """
         if fill.number == -math.inf:
             return -math.inf
@@ -261,7 +262,7 @@ class _Call:
         return LOST
 
     def leaves_some(self, fill: Step) -> bool:
-        """Whether every query is proved to see a key."""
+        """Returns whether every query provably has a visible key."""
         try:
             return self.workspace.leaves_some(fill.value)
         except Refused:
@@ -273,12 +274,12 @@ def _is_shift(step: Step) -> bool:
 
 
 def _is_small(terms: Range, fill: Step) -> bool:
-    """Whether what is added hides no key beside what the fill hides."""
+    """Returns whether an added term is too small to hide a key, compared with the fill value."""
     return terms[0] > -math.inf and terms[0] >= fill.number / 10
 
 
 def _is_exact(node: Node) -> bool:
-    """Whether a tensor of a wider dtype is whole numbers, or one of a narrower dtype, converted."""
+    """Returns whether converting a tensor rounds no value: it holds integers, or was widened from a narrower dtype."""
     if not node.meta["val"].is_floating_point():
         return True
     if not is_call(node) or op_name(node.target) != "aten.to.dtype":
@@ -289,7 +290,7 @@ def _is_exact(node: Node) -> bool:
 
 
 def _range(scores: Scores, workspace: Workspace, *, fills: bool) -> Range:
-    """The range of a mask: of what the steps make of 0, with what is filled or without."""
+    """Returns the range of the mask, with or without the fill values."""
     found: Range = (0.0, 0.0)
     for step in scores.steps:
         if step.kind == "term":

@@ -1,4 +1,4 @@
-"""Arguments of nodes as plan.json holds them."""
+"""Arguments of nodes in the form in which plan.json stores them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fuseconv.rulebook.refused import Refused
 
 
 def to_binding(value: Any, name: Callable[[Node], str]) -> Binding:
-    """Returns an argument of a node as JSON; `name` says how a node is called.
+    """Returns an argument of a node as JSON. `name` returns the name of a node.
 
     Raises:
-        Refused: the argument is of a kind that plan.json cannot hold.
+        Refused: plan.json cannot store an argument of this kind.
     """
     if isinstance(value, Node):
         return {"node": name(value)}
@@ -43,7 +43,7 @@ def from_binding(binding: Binding, nodes: Callable[[str], Node]) -> Any:
     """Returns the argument that `to_binding` wrote.
 
     Raises:
-        Refused: the binding is of no known kind, or names a node that is not there.
+        Refused: the binding has an unknown kind, or names a node that does not exist.
     """
     match binding:
         case {"node": str() as name}:

@@ -1,6 +1,6 @@
-"""A plan, rule by rule: where it is applied, where it is rejected and why, and the attempt that got farthest.
+"""Explains a plan rule by rule: where a rule is applied, where it is rejected and why, and its nearest miss.
 
-`docs/explain.schema.json` is the form of `fuseconv explain --json`; it is generated from the nouns below.
+`docs/explain.schema.json` is the schema of `fuseconv explain --json`. It is generated from the classes below.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _Of = TypeVar("_Of", Step, Miss)
 
 @dataclass(frozen=True)
 class Applied:
-    """A site that is replaced.
+    """A match that is replaced.
 
     Attributes:
-        nodes: the nodes of the captured program, in the order they run.
-        replace: the lines put in their place.
+        nodes: the matched nodes of the captured program, in execution order.
+        replace: the lines that replace them.
     """
 
     nodes: tuple[str, ...]
@@ -34,18 +34,19 @@ class Applied:
 
 @dataclass(frozen=True)
 class Explained:
-    """What one rule did in a model.
+    """The result of one rule in a model.
 
     Attributes:
-        rule: its name.
+        rule: the name of the rule.
         stage: canonical, structure or fuse.
-        family: the rule file it is of.
-        applied: the sites that are replaced.
-        rejected: the sites where it fits and is not applied, with the reason.
-        near_miss: the attempt that got farthest where it is not applied: `differs` is the first node that differs,
-            `expected` and `found` say in what, `where` is the model's source line, `matched` of `ops` were there. A
-            rejected site where there is one, else a place where the pattern stops; null where nothing is near.
-        near_misses: every place where the pattern stops, the farthest first.
+        family: the name of the rule file.
+        applied: the matches that are replaced.
+        rejected: the matches that are not replaced, each with the reason.
+        near_miss: the attempt that matched most of the pattern where the rule is not applied. `differs` is the first
+            node that differs, `expected` and `found` describe the difference, `where` is the source line of the model,
+            and `matched` of `ops` ops were found. This is a rejected match if there is one, else a partial match, or
+            null if there is none.
+        near_misses: all partial matches, the one that matched most first.
     """
 
     rule: str
@@ -59,18 +60,18 @@ class Explained:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a plan does and what it does not.
+    """What a plan does and does not do.
 
     Attributes:
-        rules: what every rule did, in the order of the rules.
-        near_misses: the attempt that got farthest, of each rule that has one.
+        rules: the result of each rule, in the order of the rules.
+        near_misses: the nearest miss of each rule that has one.
     """
 
     rules: tuple[Explained, ...]
     near_misses: tuple[Miss, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values, as the schema says."""
+        """Returns plain JSON values that follow the schema."""
         value: dict[str, Any] = _EXPLANATION.dump_python(self, mode="json")
         return value
 
@@ -79,16 +80,16 @@ _EXPLANATION = TypeAdapter(Explanation)
 
 
 def schema() -> str:
-    """Returns the JSON schema of what `fuseconv explain --json` gives, as `docs/explain.schema.json` holds it."""
+    """Returns the JSON schema of the output of `fuseconv explain --json`, as stored in `docs/explain.schema.json`."""
     return json.dumps(_EXPLANATION.json_schema(), indent=2) + "\n"
 
 
 def explain(plan: Plan, rules: Sequence[Rule]) -> Explanation:
-    """Tells rule by rule what a plan does and what it does not.
+    """Explains a plan rule by rule.
 
     Args:
-        plan: the plan, with its misses.
-        rules: the rules it was made with.
+        plan: the plan, including its misses.
+        rules: the rules from which the plan was made.
     """
     steps, misses = _by_rule(plan.steps), _by_rule(plan.misses)
     told = tuple(_explained(rule, steps.get(rule.name, ()), misses.get(rule.name, ())) for rule in rules)
@@ -117,12 +118,12 @@ def _explained(rule: Rule, steps: Sequence[Step], misses: Sequence[Miss]) -> Exp
 
 
 def _distance(miss: Miss) -> tuple[float, int]:
-    """How far an attempt is from a match: the part of the pattern that was not there, then how many ops were."""
+    """Returns a sort key: the fraction of the pattern that did not match, then the number of ops that matched."""
     return 1 - miss.matched / max(miss.ops, 1), -miss.matched
 
 
 def alike(misses: Sequence[Miss]) -> list[tuple[Miss, int]]:
-    """Returns the first of all misses that differ in nothing but which layer they are in, and how many there are."""
+    """Groups misses that differ only in the layer. Returns the first miss of each group and the size of the group."""
     groups: dict[str, list[Miss]] = {}
     for miss in misses:
         groups.setdefault(re.sub(r"_\d+\b|\bs\d+\b", "", miss.reason), []).append(miss)

@@ -1,7 +1,7 @@
-"""Where gradients flow: a trainable program's site may be replaced only by what passes them on to the same operands.
+"""Checks that a replacement in a trainable program passes gradients to the same operands as the matched nodes.
 
-Both the matched nodes and their replacement are run on fake tensors that require gradients, and autograd's graph of
-each result is followed to the operands it ends at. That finds a rule that drops a `detach`, whatever it is called.
+Both are run on fake tensors that require gradients, and the autograd graph of each result is followed to the operands.
+This detects a rule that drops a `detach` under any name.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def check_gradients(
     replacement: Replacement,
     workspace: Workspace,
 ) -> None:
-    """Checks that every result's gradient reaches the same operands before and after.
+    """Checks that the gradient of every result reaches the same operands before and after the replacement.
 
     Args:
         matched: the nodes to be replaced.
-        operands: the nodes they read.
+        operands: the operands of the matched nodes.
         results: name to the node whose value is replaced.
-        replacement: what they are replaced by.
-        workspace: the graph they are of.
+        replacement: the nodes' replacement.
+        workspace: the graph.
 
     Raises:
-        Refused: it reaches one more, or one fewer, of those that may be differentiated by.
+        Refused: a gradient reaches an additional operand, or fails to reach one.
     """
     if workspace.mode is None:
         return
@@ -73,7 +73,7 @@ def _leaf(value: Tensor) -> Tensor:
 
 
 def _copies(leaves: Mapping[Node, Tensor]) -> dict[Node, Any]:
-    """The leaves as computed values: ops may write to them."""
+    """Returns the leaves as non-leaf tensors, because ops may mutate them."""
     return {node: leaf * 1 for node, leaf in leaves.items()}
 
 
@@ -102,7 +102,7 @@ def _replaced(replacement: Replacement, values: dict[Node, Any]) -> dict[str, An
 
 
 def _reached(result: Any, leaves: Mapping[Node, Tensor]) -> frozenset[Node]:
-    """The operands whose leaf autograd's graph of a result ends at."""
+    """Returns the operands whose leaves the autograd graph of a result reaches."""
     start = getattr(result, "grad_fn", None)
     seen, queue, found = {start}, [start], set()
     while queue:

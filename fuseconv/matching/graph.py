@@ -1,6 +1,6 @@
-"""The working graph of planning and rewriting: a copy of a program's graph, its constants, and how it is read.
+"""The working graph of planning and rewriting: a copy of the graph of a program, with its constants.
 
-The copy shares weights and fake values with the program; only nodes and edges are its own.
+The copy shares the weights and fake values with the program, but has its own nodes and edges.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _STATE_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR
 
 @dataclass(frozen=True)
 class Deferred:
-    """A constant to be computed: an op, and arguments of which every node is a constant."""
+    """A constant that is computed at conversion: an op whose arguments are all constants."""
 
     op: Any
     args: tuple[Any, ...]
@@ -65,19 +65,19 @@ class Deferred:
 
 
 class Exported(Protocol):
-    """What is read of a torch.export.ExportedProgram, by the names it has there."""
+    """The attributes of torch.export.ExportedProgram that are used, under the same names."""
 
     @property
     def graph(self) -> Graph:
-        """Its graph, with a fake value in each node's `meta["val"]`."""
+        """The graph. Each node has a fake value in `meta["val"]`."""
 
     @property
     def graph_module(self) -> torch.nn.Module:
-        """Holds the submodules of control flow."""
+        """The module that holds the subgraphs of control-flow ops."""
 
     @property
     def graph_signature(self) -> ExportGraphSignature:
-        """What each placeholder and each output stands for."""
+        """The meaning of each placeholder and output."""
 
     @property
     def state_dict(self) -> Mapping[str, Any]:
@@ -89,19 +89,19 @@ class Exported(Protocol):
 
     @property
     def range_constraints(self) -> Mapping[Any, Any]:
-        """Symbolic size to the range declared for it."""
+        """Symbolic size to its declared range."""
 
 
 class Workspace:
-    """A program's graph, copied to be rewritten.
+    """A copy of a program's graph that is rewritten.
 
     Attributes:
-        graph: the copy; node names are those of the program.
-        root: the program's graph module: holds the submodules of control flow.
-        ranges: symbolic size to the range declared for it.
-        mode: the fake mode of the program's values; None for a program that holds no tensor.
-        trainable: whether parameters and buffers may change and gradients must flow as they did.
-        aliases: the memory that the graph writes in place.
+        graph: the copy. Node names are those of the program.
+        root: the graph module of the program, which holds the subgraphs of control-flow ops.
+        ranges: symbolic size to its declared range.
+        mode: the fake mode of the program's values. None for a program without tensors.
+        trainable: whether parameters and buffers may change and gradients must be preserved.
+        aliases: the memory that the graph mutates.
     """
 
     def __init__(self, exported: Exported, *, trainable: bool = False) -> None:
@@ -139,10 +139,10 @@ class Workspace:
         self._read_as: dict[Node, dict[Node, str]] = {}
 
     def formula(self, node: Any) -> Any:
-        """Returns the formula of a tensor's elements, for every size.
+        """Returns the formula of the elements of a tensor, valid for all sizes.
 
         Raises:
-            Refused: they depend on an input, or on an op that is not followed.
+            Refused: the elements depend on an input, or on an op without a rule.
         """
         if node not in self._formulas:
             try:
@@ -154,10 +154,10 @@ class Workspace:
         return found
 
     def leaves_some(self, node: Any) -> bool:
-        """Whether no row of a bool tensor is all true, for every size.
+        """Returns whether each row of a bool tensor provably has a False element, for all sizes.
 
         Raises:
-            Refused: its elements depend on an input, or on an op that is not followed.
+            Refused: the elements depend on an input, or on an op without a rule.
         """
         try:
             return leaves_some(node, self.ranges, self.constant, self.aliases.is_written)
@@ -165,27 +165,27 @@ class Workspace:
             raise Refused("elements that depend on no input", str(problem)) from None
 
     def squeezed(self, node: Any) -> Node | None:
-        """Returns the node on which a value's shape depends when a size is 1; None where the shape never changes."""
+        """Returns the node on which the rank of a value depends if a size is 1. None if the rank never changes."""
         if self._squeezed is None:
             self._squeezed = squeezed(self.graph, self.ranges) if self._squeezes else {}
         return self._squeezed.get(node) if isinstance(node, Node) else None
 
     def is_state(self, node: Any) -> bool:
-        """Whether a node is a parameter, buffer or constant of the model, or computed of constants at conversion."""
+        """Returns whether a node is a parameter, buffer or constant, or is computed from constants at conversion."""
         return self.is_constant(node) or (
             isinstance(node, Node) and node.op == "placeholder" and node.name in self._states
         )
 
     def is_constant(self, node: Any) -> bool:
-        """Whether a node's values never change, so that they may be read and computed with at conversion.
+        """Returns whether the values of a node never change, so that they can be used at conversion.
 
-        Those are the parameters, buffers and literals of the model; of a trainable program its literals alone; and
-        what was computed of them.
+        These are the parameters, buffers and literals of the model (in a trainable program only the literals), and
+        constants computed from them.
         """
         return isinstance(node, Node) and node.op == "placeholder" and node.name in self._constants
 
     def constant(self, node: Any) -> torch.Tensor | None:
-        """Returns the tensor behind a node whose values never change; None for any other."""
+        """Returns the tensor of a constant node. None for any other node."""
         if not self.is_constant(node):
             return None
         known = self._constants[node.name]
@@ -194,7 +194,7 @@ class Workspace:
         return known
 
     def deferred(self, node: Node) -> Deferred | None:
-        """Returns how a constant is to be computed; None for what is no constant, or is known already."""
+        """Returns how a constant is computed. None if the node is not a constant or its value is already known."""
         known = self._constants.get(node.name) if node.op == "placeholder" else None
         return known if isinstance(known, Deferred) else None
 
@@ -211,10 +211,11 @@ class Workspace:
         return result
 
     def compute(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str, fake: torch.Tensor) -> Node:
-        """Returns a constant that is what an op gives on constants, computed when it is asked for.
+        """Returns a constant node for the result of an op on constants. The value is computed when it is first needed.
 
-        The same op on the same constants is one constant: weights that two sites share stay shared. Its fake value is
-        like `fake` and nobody else's: placeholders with one value would be one parameter to torch.
+        The same op on the same constants gives the same node, so that weights shared by two matches stay shared. Each
+        node gets its own copy of the fake value `fake`, because torch treats placeholders with the same value as one
+        parameter.
         """
         key = repr((op, args, sorted(kwargs.items())))
         if key not in self._computed:
@@ -233,10 +234,10 @@ class Workspace:
         return node
 
     def run(self, op: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Returns what an op gives on fake tensors, for every size: once for each dtype, shape and strides of these.
+        """Returns the result of an op on fake tensors, for all sizes. It is cached by dtype, shape and strides.
 
-        Layers of one shape have these values in common, as the `meta["val"]` of their nodes: making a fake tensor of
-        symbolic sizes takes a millisecond. A placeholder must have one of its own.
+        Layers of the same shape share these values as `meta["val"]`, because creating a fake tensor with symbolic sizes
+        takes a millisecond. A placeholder must have its own value.
 
         Raises:
             GuardError: the op needs a guard that the program does not have.
@@ -250,13 +251,13 @@ class Workspace:
         return self.results[key]
 
     def computed(self) -> dict[str, torch.Tensor]:
-        """Returns the constants that were computed and are read, by the name of their node."""
+        """Returns the computed constants that are used, by the name of their node."""
         used = [node for node in self._computed.values() if node.users]
         tensors = ((node.name, self.constant(node)) for node in used)
         return {name: tensor for name, tensor in tensors if tensor is not None}
 
     def may_require_grad(self, node: Node) -> bool:
-        """Whether anything that a node is computed from may be differentiated by: a parameter, a buffer, an input."""
+        """Returns whether the value of a node may require grad: it depends on a parameter, a buffer or an input."""
         seen, queue = {node}, [node]
         while queue:
             node = queue.pop()
@@ -267,10 +268,10 @@ class Workspace:
         return False
 
     def node(self, name: str) -> Node:
-        """Returns the node of that name in the program, or what stands in its place now.
+        """Returns the node with that name in the program, or the node that replaces it now.
 
         Raises:
-            Refused: there is none (any more, or yet).
+            Refused: there is no such node (any more, or yet).
         """
         node: Node | None = self._nodes.get(name)
         if node is None:
@@ -283,37 +284,38 @@ class Workspace:
         return node
 
     def current(self, node: Node) -> Node:
-        """Returns what stands in the place of a node now: itself, unless it was replaced."""
+        """Returns the node that replaces a node now: the node itself if it was not replaced."""
         while node in self._replaced:
             node = self._replaced[node]
         return node
 
     def name(self, node: Node) -> str:
-        """Returns the name by which `node` finds a node, whatever steps were executed before: the program's own name.
+        """Returns the name that `node` resolves to this node in any later step: the name in the program.
 
-        A node made in the place of another answers to the other's name; one made on the way to `NODE/RULE/NAME`: what
-        the rule calls it, and the node replaced.
+        A node that replaces another has the name of the other. A node created for an intermediate value is
+        `NODE/RULE/NAME`: the replaced node, the rule, and the name in the rule.
         """
         return self._origins.get(node, node.name)
 
     def name_read_by(self, reader: Node, operand: Node) -> str:
-        """Returns the name under which a node reads an operand: the program's, before steps put another in its place.
+        """Returns the name by which a node uses an operand: the name in the program before any step replaced it.
 
-        It finds the operand whether or not those steps are executed, so that a plan holds when they are removed.
+        The name resolves to the operand whether or not those steps are executed, so that a plan stays valid if they are
+        removed.
         """
         return self._read_as.get(reader, {}).get(operand) or self.name(operand)
 
     def create(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, read_as: Mapping[Node, str]
     ) -> Node:
-        """Creates a call at the graph's insertion point; `read_as` names its operands as `name_read_by` does."""
+        """Creates a call at the insertion point. `read_as` has the names of its operands, as in `name_read_by`."""
         node = self.graph.create_node("call_function", op, args, kwargs, name)
         self._touch(node, *node.all_input_nodes)
         self._read_as[node] = {operand: read_as[operand] for operand in node.all_input_nodes if operand in read_as}
         return node
 
     def refer(self, node: Node, reference: str) -> str:
-        """Lets a node that a step made be found by a reference, numbered where it is taken; returns it."""
+        """Registers a node that a step created under a reference, with a number if it is taken, and returns it."""
         taken = sum(known.partition("~")[0] == reference for known in self._nodes) if reference in self._nodes else 0
         reference = f"{reference}~{taken + 1}" if taken else reference
         self._nodes[reference] = node
@@ -321,7 +323,7 @@ class Workspace:
         return reference
 
     def replace(self, node: Node, new: Node, *, made: bool) -> None:
-        """Lets `new` be read in the place of a node; `made` says that it was created for it."""
+        """Replaces all uses of a node with `new`. `made` says whether `new` was created for this purpose."""
         self._touch(node, new, *node.users)
         for reader in node.users:
             self._read_as.setdefault(reader, {}).setdefault(new, self.name_read_by(reader, node))
@@ -331,17 +333,17 @@ class Workspace:
             self._origins[new] = self.name(node)
 
     def erase(self, node: Node) -> None:
-        """Removes a node that nobody reads."""
+        """Erases a node without users."""
         self._touch(node, *node.all_input_nodes)
         self.graph.erase_node(node)
 
     def relay(self, node: Node, fake: Any) -> None:
-        """Gives a node another fake value: its strides changed."""
+        """Sets the fake value of a node whose strides changed."""
         self._changed[node] = None
         node.meta["val"] = fake
 
     def clean(self) -> None:
-        """Removes the nodes that compute nothing that is used any more."""
+        """Removes dead nodes."""
         queue, self._loose = list(self._loose), {}
         while queue:
             node = queue.pop()
@@ -350,13 +352,13 @@ class Workspace:
                 self.erase(node)
 
     def _touch(self, *nodes: Node) -> None:
-        """Notes nodes that are new, erased, or have other operands or readers."""
+        """Records nodes that are new, erased, or have other operands or users."""
         noted = dict.fromkeys(nodes)
         self._changed.update(noted)
         self._loose.update(noted)
 
     def take_changed(self) -> list[Node]:
-        """Returns the nodes that are new, erased, or have other operands, readers or values than at the last call."""
+        """Returns the nodes that are new, erased, or have other operands, users or values since the last call."""
         self.clean()
         changed, self._changed = list(self._changed), {}
         if changed:

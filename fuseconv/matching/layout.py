@@ -1,7 +1,8 @@
-"""What other strides of some values change further down: every reader is run again on fake tensors.
+"""Propagates changed strides: the users of a value with new strides are run again on fake tensors.
 
-A rule may put views in the place of dense tensors, as the pieces of one merged product. Their readers see other
-strides, and may hand them on; a reader that cannot take them, or a program that returns them, forbids it.
+A rule may replace dense tensors with views, such as the slices of a merged product. The users of those views see
+different strides and may propagate them. The match is rejected if a user does not accept the strides or the program
+returns them.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from fuseconv.rulebook.refused import Refused
 
 
 def relaid(changed: Mapping[Node, Any], workspace: Workspace) -> dict[Node, Any]:
-    """Returns the fake values of the nodes that other strides reach.
+    """Returns the new fake values of all nodes whose strides change.
 
     Args:
-        changed: node to the fake value that takes the place of its own.
-        workspace: the graph they are of.
+        changed: node to its new fake value.
+        workspace: the graph.
 
     Raises:
-        Refused: an op does not take the new strides, or they reach an output of the program.
+        Refused: an op does not accept the new strides, or they reach an output of the program.
     """
     changed = {node: fake for node, fake in changed.items() if not _same_layout(fake, node.meta.get("val"))}
     fakes = dict(changed)

@@ -1,8 +1,8 @@
-"""When a literal of a rule is the one that a graph has: an integer exactly, a float as far as it is written out.
+"""Compares a literal of a rule with a literal in a graph: integers exactly, floats up to the digits written.
 
-People write constants with a few digits: 0.7979 for the root of 2 / pi. Within `TOLERANCE` such a number is taken for
-the rule's. Where the two differ by more than the dtype rounds, the replacement computes something else, by little; the
-match says so, and the site is tried by the error of its result.
+Models write constants with few digits: 0.7979 for sqrt(2 / pi). A number within `TOLERANCE` counts as the rule's. If
+the difference exceeds the rounding error of the dtype, the replacement changes the result slightly. The match records
+this, and its numerical test takes it into account.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ multiple of 1/64, as 0.5, and every integer, is meant exactly."""
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two arguments are the same node, or equal literals of one kind; 2 is 2.0 and is not True."""
+    """Returns whether two arguments are one node, or equal literals of the same kind. 2 equals 2.0 but not True."""
     if isinstance(one, Node) or isinstance(other, Node):
         return one is other
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -30,12 +30,12 @@ def same(one: Any, other: Any) -> bool:
 
 
 def same_literal(literal: Literal, actual: Any, rank: int | None) -> bool:
-    """Whether an argument is the literal that a rule writes.
+    """Returns whether an argument equals a literal of a rule.
 
     Args:
-        literal: the rule's.
-        actual: the argument.
-        rank: where it counts axes, how many there are.
+        literal: the literal of the rule.
+        actual: the argument in the graph.
+        rank: the rank of the tensor, if the literal is an axis.
     """
     expected = literal.value
     if literal.is_dtype:
@@ -56,14 +56,14 @@ def _is_exact(expected: float) -> bool:
 
 
 def differs(literal: Literal, actual: Any, dtype: torch.dtype | None) -> bool:
-    """Whether a float that is taken for a rule's differs from it by more than a dtype rounds.
+    """Returns whether a float that counts as the rule's differs from it by more than the rounding error of a dtype.
 
-    Numbers are computed with in float32 at least, whatever the tensors are.
+    Numbers are computed in at least float32, whatever the dtype of the tensors.
 
     Args:
-        literal: the rule's.
-        actual: the argument.
-        dtype: that of the op's result.
+        literal: the literal of the rule.
+        actual: the argument in the graph.
+        dtype: the dtype of the op's result.
     """
     expected = literal.value
     if isinstance(expected, bool | str | None) or literal.is_dtype or _is_exact(expected):

@@ -1,8 +1,8 @@
-"""fuseconv.lock: the sites that a conversion is expected to have, by rule and by module of the model.
+"""fuseconv.lock: the expected number of matches of a conversion, per rule and per module of the model.
 
-It is written by `convert --lock`, committed, and compared by `convert --frozen`: a fusion that is lost when the model,
-the rules or torch change is an error then, not a slower model that nobody noticed. One file serves all conversions of
-a project, by the names of their bundles. See docs/adr/0004-lock.md.
+`convert --lock` writes the file, which is committed, and `convert --frozen` compares with it. If a change of the model,
+the rules or torch loses a fusion, the conversion fails instead of silently giving a slower model. One file holds the
+entries of all bundles of a project. See docs/adr/0004-lock.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Sites = dict[str, dict[str, int]]
 
 
 class Lock(BaseModel):
-    """The file: for each bundle, by name, its sites."""
+    """The contents of the file: bundle name to its matches."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -42,7 +42,7 @@ class Lock(BaseModel):
 
 @dataclass(frozen=True)
 class Change:
-    """A rule that has another number of sites in a module than is locked, and why, as far as it can be said."""
+    """A rule whose number of matches in a module differs from the lock, and the reason if it is known."""
 
     rule: str
     module: str
@@ -56,11 +56,11 @@ class Change:
 
 
 def sites(plan: Plan, program: Program) -> Sites:
-    """Returns the sites of a plan that put an op in place; what a step only removes is nothing to be lost.
+    """Counts the matches of a plan that insert an op. Matches that only remove ops are not recorded.
 
     Args:
-        plan: what is executed.
-        program: what was captured: it says which module a node is of.
+        plan: the executed plan.
+        program: the captured program, which has the module of each node.
     """
     modules = _modules(program)
     found: Sites = {}
@@ -76,8 +76,8 @@ def read_lock(path: Path) -> Lock:
     """Reads fuseconv.lock.
 
     Raises:
-        FileError: there is none.
-        RuleError: it is not one, with the place of what is wrong.
+        FileError: the file does not exist.
+        RuleError: the file is not a valid lock. The error has the position.
     """
     if not leads_somewhere(path):
         raise FileError(f"there is no {path.name}", where=str(path), fix="write it with `fuseconv convert --lock`")
@@ -92,11 +92,11 @@ def read_lock(path: Path) -> Lock:
 
 
 def write_lock(path: Path, bundle: str, found: Sites) -> None:
-    """Locks the sites of a bundle; those of others in the file stay.
+    """Records the matches of a bundle. Entries of other bundles are kept.
 
     Raises:
-        RuleError: the file is there and is not a lock.
-        FileError: it cannot be written.
+        RuleError: the existing file is not a lock.
+        FileError: the file cannot be written.
     """
     lock = read_lock(path) if leads_somewhere(path) else Lock()
     bundles = dict(sorted({**lock.bundles, bundle: found}.items()))
@@ -105,19 +105,19 @@ def write_lock(path: Path, bundle: str, found: Sites) -> None:
 
 
 def check_lock(path: Path, bundle: str, plan: Plan, program: Program, known: Collection[str]) -> None:
-    """Checks that a plan has the sites that are locked for a bundle, all and no other.
+    """Checks that a plan has exactly the matches that the lock records for a bundle.
 
     Args:
-        path: the lock.
-        bundle: the bundle's name.
-        plan: what is to be executed.
-        program: what was captured.
-        known: names of the rules that were asked for.
+        path: the lock file.
+        bundle: the name of the bundle.
+        plan: the plan to be executed.
+        program: the captured program.
+        known: the names of the rules in use.
 
     Raises:
-        FrozenError: sites are lost or gained; `changes` says which, and why.
-        FileError: there is no lock.
-        RuleError: it is not one.
+        FrozenError: a match is lost, or there is a new one. `changes` lists them with the reasons.
+        FileError: the lock does not exist.
+        RuleError: the file is not a valid lock.
     """
     lock = read_lock(path)
     if bundle not in lock.bundles:
@@ -159,7 +159,7 @@ def _reason(
     known: Collection[str],
     gained: Iterable[tuple[str, str]],
 ) -> str:
-    """Returns why a site is lost: what the plan or its misses say of it, else what is there in its place."""
+    """Returns the reason why a match is lost: from the plan or its misses, else the rule that matches there now."""
     modules = _modules(program)
     for number, step in enumerate(plan.steps):
         if step.rule == rule and not step.apply and _module_of(step, modules) == module:
@@ -178,14 +178,14 @@ def _is_in(module: str, other: str) -> bool:
 
 
 def _modules(program: Program) -> Mapping[str, str]:
-    """Returns the module that each node of a program is called in."""
+    """Returns the module in which each node of a program is called."""
     nodes = program.exported.graph.nodes
     stacks = ((node.name, list((node.meta.get("nn_module_stack") or {}).values())) for node in nodes)
     return {name: (stack[-1][0] if stack else "") or ROOT for name, stack in stacks}
 
 
 def _module(name: str, modules: Mapping[str, str]) -> str:
-    """Returns the module of a value: of the node of that name, or of the one it was made in the place of."""
+    """Returns the module of a value: of the node with that name, or of the node that it replaces."""
     name = name.partition("/")[0]
     if name not in modules:
         name = max((known for known in modules if name.endswith(f"_{known}")), key=len, default="")
@@ -193,7 +193,7 @@ def _module(name: str, modules: Mapping[str, str]) -> str:
 
 
 def _module_of(step: Step, modules: Mapping[str, str]) -> str:
-    """Returns the innermost module that all the nodes of a step are in."""
+    """Returns the innermost module that contains all nodes of a step."""
     paths = [_module(name, modules).split(".") for name in step.nodes]
     common = []
     for parts in zip(*paths, strict=False):

@@ -1,4 +1,4 @@
-"""Rules that feed each other, found before any program is: A makes what B matches, and B makes what A matches."""
+"""Detects rewrite cycles without a program: rule A creates what rule B matches, and B creates what A matches."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fuseconv.rulebook.rule_text import Apply, Call, Items, Literal, Name, Term
 
 
 def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
-    """Checks that no ring of rules of one stage goes round.
+    """Checks that the rules of a stage contain no rewrite cycle.
 
-    A rule leads to another when what it puts in place contains all that the other matches; one that merges sites leaves
-    fewer of them, and leads nowhere. A replacement that only a condition on tensors could tell apart counts; one with
-    a number where the other demands a tensor does not.
+    Rule A leads to rule B if the replacement of A contains everything that the pattern of B needs. A rule that merges
+    matches reduces their number and leads to none. A replacement that is excluded only by a condition on tensors
+    counts; one with a number where the pattern needs a tensor does not.
 
     Args:
         rules: the alternatives of each rule.
 
     Raises:
-        RuleError: naming the rules of a ring.
+        RuleError: there is a cycle. The error names its rules.
     """
     by_name = {patterns[0].rule.name: patterns for patterns in rules if patterns}
     called: dict[frozenset[str], list[Pattern]] = {}
@@ -41,7 +41,7 @@ def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
 
 
 def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
-    """Returns the shortest way from a rule back to itself, or an empty list."""
+    """Returns the shortest path from a rule back to itself, or an empty list."""
     ways = [[start]]
     seen = set()
     while ways:
@@ -56,12 +56,12 @@ def _ring(start: str, leads: Mapping[str, list[str]]) -> list[str]:
 
 
 def _called(pattern: Pattern) -> frozenset[str]:
-    """Returns the ops that must be there for a pattern to match; a product may be any of several."""
+    """Returns the ops that a graph must contain for a pattern to match; a product may be any of several ops."""
     return frozenset(str(line.op) for line in pattern.lines if line.op is not PRODUCT)
 
 
 def _leads(rule: Rule, called: Mapping[frozenset[str], list[Pattern]]) -> dict[str, None]:
-    """Returns the names of the rules a rule leads to; `called` has all patterns by the ops that they need."""
+    """Returns the rules that a rule leads to. `called` has all patterns by the ops that they need."""
     if rule.merge:
         return {}
     made = {call.op for _, call in _made(rule)}
@@ -71,14 +71,14 @@ def _leads(rule: Rule, called: Mapping[frozenset[str], list[Pattern]]) -> dict[s
 
 
 def _made(rule: Rule) -> list[tuple[tuple[str, ...], Call]]:
-    """Returns the ops that a rule leaves in the graph, and what it calls their results; a constant leaves none."""
+    """Returns the ops that a rule inserts, with the names of their results. Constants insert none."""
     return [
         (line.targets, line.value) for line in rule.replacement if isinstance(line.value, Call) and not line.constant
     ]
 
 
 def _contains(rule: Rule, pattern: Pattern) -> bool:
-    """Whether the lines of a rule's `replace` hold every line of a pattern, anchored at any of them."""
+    """Returns whether the `replace` lines of a rule contain every line of a pattern, anchored at any line."""
     made = {name: call for names, call in _made(rule) for name in names}
     for _, call in _made(rule):
         bound: dict[str, Term] = {}
@@ -133,7 +133,7 @@ def _value(term: Expected) -> object:
 
 
 def _may_hold(rule: Rule, bound: Mapping[str, Term]) -> bool:
-    """Whether the conditions may hold: those on tensors fail on a number."""
+    """Returns whether the conditions can hold. Conditions on tensors fail for a number."""
     for condition in rule.conditions:
         if isinstance(condition.left, Apply) and FUNCTIONS[condition.left.function].tensors:
             for operand in condition.left.args:

@@ -1,7 +1,7 @@
-"""Sites of a rule in a graph, and, for each place that is nearly one, the first reason why not.
+"""Finds the matches of a rule in a graph and, for each place that almost matches, the first reason why it does not.
 
-Every way a pattern fits is judged: values used elsewhere, writes in place, `where`, and what the replacement gives on
-fake tensors. Matching changes nothing.
+Every way in which a pattern fits is checked: uses outside the match, in-place writes, the `where` conditions, and the
+result of the replacement on fake tensors. Matching changes nothing.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from fuseconv.rulebook.rule_text import Apply, Line, Name, written
 
 @dataclass(frozen=True)
 class Site:
-    """A place where a rule applies.
+    """A match of a rule.
 
     Attributes:
         rule: the rule.
-        nodes: the matched nodes, in the order they run; those that pick one of several results included.
-        captures: name to node, literal, or list of them.
-        results: pattern name to the node it replaces.
-        saved: passes over memory it saves: ops matched less ops put in their place that make more than one element.
-        replace: the lines put in their place.
-        literals: floats that are taken for the rule's, each with the rule's, and differ by more than rounding.
+        nodes: the matched nodes in execution order, including those that select one of several results.
+        captures: pattern variable to a node, a literal, or a list of them.
+        results: pattern name to the node whose value is replaced.
+        saved: the number of memory passes saved: matched ops minus inserted ops, not counting ops with a single
+            element.
+        replace: the lines that replace the nodes.
+        literals: floats that count as the rule's, each with the rule's, if they differ by more than the rounding error.
     """
 
     rule: Rule
@@ -53,7 +54,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Fit:
-    """A way a pattern fits, with all that it asks for; not yet known is whether the replacement fits too."""
+    """A way in which a pattern fits and all conditions hold. The replacement has not been checked yet."""
 
     rule: Rule
     nodes: frozenset[Node]
@@ -64,12 +65,13 @@ class Fit:
 
 @dataclass(frozen=True)
 class Found:
-    """What one rule finds at one anchor.
+    """The result of one rule at one anchor.
 
     Attributes:
-        site: the site; for a rule that merges, the way it fits; None where there is neither.
-        miss: why there is none.
-        read: the nodes that were looked at: while they, their readers and their values stay, so does the answer.
+        site: the match, or a fit for a rule that merges matches; None if there is neither.
+        miss: why there is no match.
+        read: the nodes that were examined. The result stays valid until one of these nodes, its users or its value
+            changes.
     """
 
     site: Site | Fit | None
@@ -78,15 +80,15 @@ class Found:
 
 
 def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[NearMiss]]:
-    """Finds the sites of one rule.
+    """Finds the matches of one rule.
 
     Args:
         index: the graph.
         patterns: the rule's alternatives.
 
     Returns:
-        The sites, at most one for each anchor, or for each group of them that is merged; and for each anchor without
-        one the nearest miss.
+        The matches, at most one per anchor (or per group of merged matches); and the nearest miss of each anchor
+        without one.
 
     Raises:
         RuleError: the pattern takes more than `BUDGET` comparisons at one node.
@@ -101,7 +103,7 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[N
 
 
 def judge(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
-    """Finds out what one rule does at one node: the first alternative, and way it fits, that may be replaced.
+    """Finds the result of one rule at one node: the first alternative and fit that may be replaced.
 
     Raises:
         RuleError: the pattern takes more than `BUDGET` comparisons.
@@ -127,16 +129,16 @@ def judge(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
 
 
 def fit(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Fit:
-    """Decides whether a way a pattern fits may be replaced, whatever by.
+    """Checks everything about a fit that does not depend on the replacement.
 
     Args:
         index: the graph.
         pattern: the alternative that fits.
-        state: how it fits.
-        read: the nodes that are looked at are added.
+        state: the bindings of the fit.
+        read: the examined nodes are added to this set.
 
     Raises:
-        Refused: it may not, and why.
+        Refused: the fit may not be replaced. The exception has the reason.
     """
     rule, constants, nodes, captures = pattern.rule, index.workspace, state.nodes, state.captures
     values = {}
@@ -163,10 +165,10 @@ def fit(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Fit:
 def check_apart(
     index: Index, matched: frozenset[Node], captures: Mapping[str, Any], results: Mapping[str, Node]
 ) -> None:
-    """Checks that what a match reads is made outside it and is real, and that no write in place comes between.
+    """Checks that the operands of a match are defined outside it and are real, and that no in-place write intervenes.
 
     Raises:
-        Refused: it is not so.
+        Refused: an operand is defined inside the match or complex, or an in-place write intervenes.
     """
     operands = frozenset(node for value in captures.values() for node in nodes_in(value))
     if inside := sorted(operands & matched):
@@ -184,10 +186,10 @@ def _is_complex(node: Node) -> bool:
 
 
 def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
-    """Decides whether lines may stand in the place of what fits.
+    """Checks that the lines may replace the fit.
 
     Raises:
-        Refused: they may not, and why.
+        Refused: the lines may not replace the fit. The exception has the reason.
     """
     matched, results = found.nodes, found.results
     operands = frozenset(node for value in found.captures.values() for node in nodes_in(value))
@@ -212,7 +214,7 @@ def _has_one_element(fake: Any) -> bool:
 
 
 def merged(index: Index, fits: Sequence[Fit]) -> Iterator[Site | NearMiss]:
-    """Yields, for each group of fits that agree on what their rule merges by, a site, or why it is none."""
+    """Yields, for each group of fits that agree on the merge variables, a match or the reason why there is none."""
     groups: dict[Any, list[Fit]] = {}
     for found in fits:
         groups.setdefault(repr([found.captures[name] for name in found.rule.merge]), []).append(found)
@@ -244,10 +246,10 @@ def _numbered(members: Sequence[Mapping[str, Any]], shared: Collection[str]) -> 
 
 
 def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: str) -> dict[Node, Any]:
-    """Checks that values may stand for the nodes they replace, and returns what their strides change further down.
+    """Checks that values may replace the nodes, and returns the nodes whose strides change as a consequence.
 
     Raises:
-        Refused: they may not.
+        Refused: a value may not replace its node.
     """
     for node, new in changed.items():
         check_same(new, node, strides)
@@ -255,10 +257,10 @@ def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: s
 
 
 def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> Node:
-    """Returns the node before which the replacement goes: the last matched one, or the first to read a result.
+    """Returns the node before which the replacement is inserted: the last matched node, or the first user of a result.
 
     Raises:
-        Refused: a result is read before an operand is there.
+        Refused: a result is used before an operand is computed.
     """
     readers = [user for node in results for user in node.users if user not in matched]
     point = min([max(matched), *readers])
@@ -269,10 +271,10 @@ def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results
 
 
 def check_users(matched: frozenset[Node], results: frozenset[Node]) -> None:
-    """Checks that nobody else reads the values inside a match, which vanish with it.
+    """Checks that intermediate values of a match, which disappear with it, have no users outside it.
 
     Raises:
-        Refused: somebody does.
+        Refused: an intermediate value has a user outside the match.
     """
     for node in sorted(matched - results):
         for user in node.users:
@@ -319,7 +321,7 @@ def _operands(term: Apply | Name) -> Iterator[str]:
 
 
 def _symbol(value: Any) -> Any:
-    """A dtype in `where` is compared by its short name."""
+    """Returns the short name of a dtype, by which `where` compares it."""
     if isinstance(value, torch.dtype):
         return SHORT_DTYPES[str(value)]
     return value

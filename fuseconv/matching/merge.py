@@ -1,7 +1,7 @@
-"""The `replace` of a rule that merges sites, written out for a number of them.
+"""Expands the `replace` lines of a rule that merges several matches.
 
-What the sites share is read under its own name. Any other name is one site's own: `[*w]` is the list of theirs, `*y, =`
-binds one result for each, and a line that reads such a name without a star is a line for each of them.
+A name on which the matches agree is used as it is. Any other name belongs to one match: `[*w]` is the list of all of
+them, `*y, =` binds one result per match, and a line that uses such a name without a star is repeated for each match.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from fuseconv.rulebook.rule_text import Apply, Call, Each, Items, Line, Name, Te
 
 
 def spread(lines: Sequence[Line], shared: Collection[str], count: int) -> tuple[Line, ...]:
-    """Writes `replace` out for `count` sites: the names of site N end in `_N`.
+    """Expands `replace` for `count` matches. The names that belong to match N end in `_N`.
 
     Args:
         lines: the parsed lines.
-        shared: the captures that the sites have in common.
-        count: how many sites there are.
+        shared: the pattern variables on which the matches agree.
+        count: the number of matches.
     """
     common = set(shared)
     written: list[Line] = []
@@ -37,7 +37,7 @@ def spread(lines: Sequence[Line], shared: Collection[str], count: int) -> tuple[
 
 
 def _is_common(value: Call | Term, common: Collection[str]) -> bool:
-    """Whether a value reads a site's own names under a star only."""
+    """Returns whether a value uses names of a single match only under a star."""
     match value:
         case Name(id=name):
             return name in common or name == "_"

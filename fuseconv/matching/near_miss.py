@@ -1,4 +1,4 @@
-"""The attempt of a pattern at a node that got farthest: kept for every node, put into words for few."""
+"""The longest partial match of a pattern at a node. It is recorded for every node, but rendered for only a few."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Words: TypeAlias = Callable[[], tuple[str, str]]
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A site that is not one.
+    """A partial match.
 
     Attributes:
         rule: the rule whose pattern was tried.
-        anchor: the node its last line was.
+        anchor: the node that was tried for the last line of the pattern.
         differs: the first node that differs.
-        found: how many ops of the pattern were found.
-        ops: how many it has.
-        words: what was expected, and found.
-        refused: whether the pattern fits, and may not be replaced.
-        rejected: whether it is left alone for what a trial, or an error that nothing foresaw, has shown.
+        found: the number of ops of the pattern that were found.
+        ops: the number of ops of the pattern.
+        words: what was expected and what was found.
+        refused: whether the whole pattern fits but may not be replaced.
+        rejected: whether the match was rejected by its numerical test or by an unexpected error.
     """
 
     rule: Rule
@@ -42,7 +42,7 @@ class NearMiss:
 
     @property
     def miss(self) -> Miss:
-        """The miss in words."""
+        """Renders the near miss as text."""
         expected, found = self.words()
         return Miss(
             rule=self.rule.name,

@@ -1,4 +1,4 @@
-"""Rules bound to the ops of this process: the schema of every op named, every argument in its place."""
+"""Patterns compiled for the ops of this process: the schema of every op is resolved and every argument is named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
 
 @dataclass(frozen=True)
 class Default:
-    """An argument that a line leaves out: the schema's own default value."""
+    """An argument that a line omits: it must have the default value of the schema."""
 
     value: Any
 
@@ -33,13 +33,13 @@ Expected: TypeAlias = Term | Default
 
 
 class Slot(NamedTuple):
-    """An argument of a line, as it is compared.
+    """An argument of a line that is compared.
 
     Attributes:
-        name: the argument's name in the op's schema.
-        label: how a message calls it.
-        term: what it must be.
-        is_axis: whether it counts the dims of the op's first tensor.
+        name: the name of the argument in the schema of the op.
+        label: the name of the argument in messages.
+        term: the term that it must match.
+        is_axis: whether it is an axis of the first tensor of the op.
     """
 
     name: str
@@ -54,11 +54,11 @@ class OpLine:
 
     Attributes:
         pointer: the JSON pointer of the line inside its rule.
-        op: what it calls; `PRODUCT` for multiplications in whatever order.
-        terms: argument name to what the argument must be; a name left out may be anything. The factors of a product are
-            named by their number, what they are multiplied by is `times`.
+        op: the op it calls; `PRODUCT` for multiplications in any order.
+        terms: argument name to the term it must match. An omitted argument may be anything. The factors of a product
+            are named by their position; the number is `times`.
         targets: the names of its results.
-        unpacks: whether the op has several results, told apart by position.
+        unpacks: whether the op has several results, which are identified by position.
     """
 
     pointer: str
@@ -73,10 +73,10 @@ class Pattern:
     """One alternative of a rule's `match`.
 
     Attributes:
-        rule: the rule it is of.
-        lines: its ops in order; the last one is where a search is anchored.
-        literals: names given to literals and to functions of captures.
-        places: name bound by an op to (index in `lines`, position among the results).
+        rule: the rule.
+        lines: its ops in order. The search starts at the last one.
+        literals: names of literals and of functions of pattern variables.
+        places: name of a result to (index in `lines`, position among the results).
     """
 
     rule: Rule
@@ -86,9 +86,9 @@ class Pattern:
 
     @cached_property
     def orders(self) -> tuple[tuple[tuple[Slot, ...], ...], ...]:
-        """For each line the orders its operands may come in; the second one is for commutative ops.
+        """For each line, the orders in which its operands are compared. Commutative ops have two.
 
-        In each, literals are compared first, then ops, then captures are bound.
+        In each order, literals are compared first, then ops, then pattern variables are bound.
         """
         return tuple(
             tuple(tuple(sorted(slots, key=self._hardness)) for slots in _orders(line)) if line.op is not PRODUCT else ()
@@ -116,10 +116,10 @@ def _orders(line: OpLine) -> Iterator[list[Slot]]:
 
 
 def compile_rule(rule: Rule) -> tuple[Pattern, ...]:
-    """Binds every alternative of a rule, and its replacement, to the ops of this process.
+    """Compiles every alternative of a rule and its replacement for the ops of this process.
 
     Raises:
-        RuleError: an op is unknown, or its arguments or results do not fit its schema.
+        RuleError: an op is unknown, or its arguments or results do not match its schema.
     """
     for at, line in enumerate(rule.replacement):
         if isinstance(line.value, Call):
@@ -128,7 +128,7 @@ def compile_rule(rule: Rule) -> tuple[Pattern, ...]:
 
 
 def check_rule_ops(rules: Sequence[Rule]) -> None:
-    """Checks that every op a rule names exists and takes the arguments it is given.
+    """Checks that every op in a rule exists and accepts the given arguments.
 
     Raises:
         RuleError: see `compile_rule`.
@@ -160,7 +160,7 @@ def _bind(rule: Rule, line: Line, call: Call, pointer: str) -> OpLine:
 
 
 def _factors(rule: Rule, call: Call, pointer: str) -> dict[str, Expected]:
-    """The factors of a product, and the number: a literal, or what `times` binds."""
+    """Returns the factors of a product, and its number: a literal, or the variable that `times` binds."""
     numbers = [term.value for term in call.args if isinstance(term, Literal)]
     factors = [term for term in call.args if isinstance(term, Name)]
     named = dict(call.kwargs)

@@ -1,7 +1,7 @@
-"""Programs and rules to a plan: stage by stage, each to a fixpoint, overlaps settled in the open.
+"""Computes the plan for a program and rules: each stage is applied to a fixpoint, and overlaps are resolved explicitly.
 
-A round takes every site of every rule of the stage, keeps those that save most, and executes them on a working copy;
-rounds go on until one finds nothing. What is left is the reasons.
+Each round finds all matches of all rules of the stage, keeps those that save most, and executes them on a working copy,
+until a round finds none. The misses that remain carry the reasons.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ def plan(
     allow: Collection[str] = (),
     rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
 ) -> Plan:
-    """Finds what to rewrite.
+    """Computes the plan for a program.
 
     Args:
-        program: the captured program; it is not changed.
-        rules: the rules, in the order that breaks ties.
-        device: `cpu` or `cuda`; rules for other devices are left out.
-        targets: the targets the result is written to; a rule limited to some must allow all of them, else its sites are
-            misses.
-        allow: names of rules that change numbers and are wanted all the same.
-        rejected: sites to leave alone, and why.
+        program: the captured program, which is not changed.
+        rules: the rules. Their order breaks ties.
+        device: `cpu` or `cuda`. Rules for other devices are skipped.
+        targets: the targets to be written. A rule that is limited to some targets must allow all of these, else its
+            matches become misses.
+        allow: `allow` names of the rules that change numerical results and may be applied.
+        rejected: matches that are not replaced, with the reasons.
 
     Returns:
-        The steps, in the order to execute them, and the near misses, by rule.
+        The plan: the steps in execution order, and the near misses per rule.
 
     Raises:
-        RuleError: a rule does not fit the ops of this process, or rules feed each other.
+        RuleError: a rule does not match the ops of this process, or rules form a rewrite cycle.
     """
     left = dict(rejected)
     for _ in range(UNFORESEEN):
@@ -114,7 +114,7 @@ def _is_for(rule: Rule, device: str, allow: Collection[str]) -> bool:
 
 
 def _others(rule: Rule, targets: Collection[str]) -> str:
-    """Says which targets are written that a rule is not for; empty where it is for all of them."""
+    """Names the requested targets that a rule does not support. Empty if it supports all."""
     others = [] if rule.targets is None else sorted(set(targets) - set(rule.targets))
     named = ", ".join(rule.targets or ())
     return f"rule {rule.name} supports only {named}; this conversion also writes {', '.join(others)}" if others else ""
@@ -127,20 +127,20 @@ def run_stage(
     rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Step | None, Miss | None]]:
-    """Runs the rules of one stage on a graph to their fixpoint.
+    """Applies the rules of one stage to a graph until no rule matches.
 
     Args:
-        workspace: the graph; it is rewritten.
+        workspace: the graph, which is rewritten.
         stage: the stage.
-        rules: its rules, and their patterns.
-        rejected: sites to leave alone, and why.
-        others: rules of which every site is left alone, and why.
+        rules: the rules of the stage and their patterns.
+        rejected: matches that are not replaced, with the reasons.
+        others: rules whose matches are never replaced, with the reasons.
 
     Yields:
-        The steps as they are executed, and the misses that remain.
+        The steps as they are executed, then the misses that remain.
 
     Raises:
-        RuleError: the rules feed each other.
+        RuleError: the rules form a rewrite cycle.
     """
     budget = APPLICATIONS_PER_NODE * (len(workspace.graph.nodes) + 10)
     worklist = Worklist(workspace, rules)
@@ -181,7 +181,7 @@ def run_stage(
 
 
 def _without_overlaps(sites: Iterable[tuple[int, Site]]) -> tuple[list[Site], list[Miss]]:
-    """Keeps, of sites that share a node, the one that saves most; ties go by rule, then by node, the earlier first."""
+    """Of matches that share a node, keeps the one that saves most. Ties are broken by rule, then by node order."""
     taken: dict[Node, Site] = {}
     chosen: list[Site] = []
     losers: list[Miss] = []
@@ -222,7 +222,7 @@ def _overlap(site: Site, winner: Site) -> Miss:
 
 
 def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterator[Step]:
-    """Executes sites of one round; a site that an earlier one has moved out of place waits for the next round."""
+    """Executes the matches of one round. If one moves the insertion point of another, that one waits a round."""
     for site in sites:
         captures = {name: map_nodes(value, workspace.current) for name, value in site.captures.items()}
         nodes, where = tuple(workspace.name(node) for node in site.nodes), source_line(site.nodes[-1])
@@ -241,7 +241,7 @@ def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterato
 
 
 def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, Any]) -> Step:
-    """Returns a site as a step, which calls nodes by the names they have in the program."""
+    """Returns a match as a step. The step uses the node names of the program."""
     used = {name for line in site.replace for name in names_of(parse_line(line).value)}
 
     def operand(node: Node) -> str:
@@ -263,9 +263,10 @@ def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, A
 
 
 def _worth_a_line(misses: Sequence[NearMiss], stage: str) -> Iterator[NearMiss]:
-    """Yields the misses that say something: sites that were refused, and the nearest attempt of each rule.
+    """Yields the misses worth reporting: rejected matches, and the nearest miss of each rule.
 
-    Others only if two ops and half of the rule were there; of canonical rules not those: each is one spelling of many.
+    A partial match is reported only if at least two ops and half of the pattern matched. Those of canonical rules are
+    not reported, because each of these rules is one of many spellings.
     """
     for miss in misses:
         half = miss.found >= 2 and 2 * miss.found >= miss.ops
@@ -275,7 +276,7 @@ def _worth_a_line(misses: Sequence[NearMiss], stage: str) -> Iterator[NearMiss]:
 
 
 def _nearest(misses: Iterable[NearMiss]) -> Iterator[NearMiss]:
-    """Yields the attempt of each rule that got farthest, if it found two ops and a third of the rule."""
+    """Yields the nearest miss of each rule if at least two ops and a third of the pattern matched."""
     nearest: dict[str, NearMiss] = {}
     for miss in misses:
         if not miss.refused and miss.found > nearest.setdefault(miss.rule.name, miss).found:

@@ -1,7 +1,7 @@
-"""Multiplications read as one product: of so many tensors and a number, however they are spelled and associated.
+"""Treats multiplications as one product of tensors and a number, however they are written and associated.
 
-`x * 0.5 * (1 + e)`, `(x * (1 + e)) / 2` and `0.5 * (x * (1 + e))` are all the product of `x`, `1 + e` and 0.5. A
-pattern that says `product(x, s, 0.5)` finds each of them.
+`x * 0.5 * (1 + e)`, `(x * (1 + e)) / 2` and `0.5 * (x * (1 + e))` are all the product of `x`, `1 + e` and 0.5. The
+pattern `product(x, s, 0.5)` matches each of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fuseconv.matching.graph import is_call
 
 
 class Product:
-    """What a line `y = product(...)` of a pattern calls, in the place of an op."""
+    """Stands for the op in a pattern line `y = product(...)`."""
 
     def __str__(self) -> str:
         return "product"
@@ -35,7 +35,7 @@ DEPTH = 32
 
 
 class Cut(NamedTuple):
-    """One way to read a node as a product: its factors, the number, and the nodes that multiply."""
+    """One way to decompose a node into a product: its factors, the number, and the multiplication nodes."""
 
     factors: tuple[Node, ...]
     number: float
@@ -43,19 +43,19 @@ class Cut(NamedTuple):
 
 
 def multiplies(node: Node) -> bool:
-    """Whether a node is a product: of two tensors, or of a tensor and a number."""
+    """Returns whether a node multiplies two tensors, or a tensor and a number."""
     if not is_call(node) or node.target not in MULTIPLIES or not isinstance(node.args[0], Node):
         return False  # a number may stand where a tensor does, as in mul(2, x)
     return node.target is not _DIV or (_is_number(node.args[1]) and bool(node.args[1] != 0))
 
 
 def cuts(node: Node, count: int, visit: Callable[[Node], None] = lambda _: None) -> Iterator[Cut]:
-    """Yields every way to read a node as the product of `count` tensors and a number, the largest products first.
+    """Yields every decomposition of a node into `count` tensors and a number, the largest first.
 
-    There may be many: `visit` is called for every node that is looked at, each time, and may raise.
+    There may be many decompositions: `visit` is called for every visited node, every time, and may raise.
 
-    A factor that others read too is left whole, and so is one of another dtype: it was rounded on its way. Any tensor
-    is the product of itself and 1.
+    A factor with other users is not decomposed, nor is one with another dtype, because it was rounded. Every tensor is
+    the product of itself and 1.
     """
     for cut in _cuts(node, count, DEPTH, visit):
         if len(cut.factors) == count:
@@ -63,7 +63,7 @@ def cuts(node: Node, count: int, visit: Callable[[Node], None] = lambda _: None)
 
 
 def _cuts(node: Node, count: int, depth: int, visit: Callable[[Node], None]) -> Iterator[Cut]:
-    """Yields the ways to read a node as a product of `count` tensors at most, and of `depth` nested multiplications."""
+    """Yields the decompositions of a node into at most `count` tensors and `depth` nested multiplications."""
     visit(node)
     if depth and multiplies(node):
         if node.target is _NEG:
@@ -85,7 +85,7 @@ def _scaled(node: Node, number: float, count: int, depth: int, visit: Callable[[
 
 
 def _factor(operand: Any, user: Node, count: int, depth: int, visit: Callable[[Node], None]) -> Iterator[Cut]:
-    """The ways to read one operand of a product."""
+    """Yields the decompositions of one operand of a product."""
     twice = len(user.args) == 2 and user.args[0] is user.args[1]
     if len(operand.users) == 1 and not twice and _dtype(operand) == _dtype(user):
         yield from _cuts(operand, count, depth - 1, visit)

@@ -1,7 +1,7 @@
-"""Between which numbers the elements of a tensor are: whether what is added to scores may hide a key, or a row of them.
+"""Computes bounds of the elements of a tensor, to decide whether an added term can hide a key or a whole row of keys.
 
-Numbers are followed from the constants and literals that a tensor is computed from. What a layer computes is taken to
-be of ordinary size; what comes from an input, or from an op that may give an infinity of its own, may be anything.
+Bounds are propagated from the constants and literals that a tensor is computed from. The outputs of layers are assumed
+to have ordinary magnitudes. Inputs, and ops that may produce infinities, are unbounded.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MAX_NODES = 400
 
 
 def range_of(node: Any, workspace: Workspace) -> Range:
-    """Returns the range of a tensor or number, as long as no number overflows on the way."""
+    """Returns the range of a tensor or number, assuming that no intermediate value overflows."""
     return _Reader(workspace).read(node)
 
 
 def joined(*ranges: Range) -> Range:
-    """Returns the range of what is in one of these."""
+    """Returns the union of ranges."""
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
@@ -47,13 +47,13 @@ def summed(one: Range, other: Range) -> Range:
 
 
 def multiplied(one: Range, other: Range) -> Range:
-    """Returns the range of a product; 0 times what has no bound is 0."""
+    """Returns the range of a product. 0 times an unbounded value is 0."""
     ends = [0.0 if 0 in (a, b) else _finite(a * b, a, b) for a in one for b in other]
     return min(ends), max(ends)
 
 
 def _finite(result: float, *operands: float) -> float:
-    """A result of finite numbers, held finite."""
+    """Returns the finite part of a result computed from finite numbers."""
     if math.isinf(result) and not any(map(math.isinf, operands)):
         return math.copysign(_MOST, result)
     return result

@@ -1,7 +1,7 @@
-"""A rule's `replace` on the values of one site: which ops, on what, giving what; checked on fake tensors.
+"""Instantiates the `replace` lines of a rule for one match: the ops, their arguments and results, on fake tensors.
 
-Nothing is computed: ops run on fake tensors, with the program's symbolic sizes, and a site is refused where that would
-need a guard the program does not have.
+Nothing is computed: ops run on fake tensors with the symbolic sizes of the program. A match is rejected if that would
+need a guard that the program does not have.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ LARGEST_GROWTH = 64
 
 @dataclass(frozen=True)
 class Made:
-    """A value that an earlier line of the replacement makes."""
+    """The result of an earlier line of the replacement."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One op to be called.
+    """A call of one op.
 
     Attributes:
-        targets: names of its results.
-        unpacks: whether it has several.
-        op: what to call.
-        args, kwargs: nodes, literals, and `Made` for values of earlier instructions.
-        fake: what it gives, on fake tensors.
-        constant: whether it is called at conversion, on constants.
+        targets: the names of its results.
+        unpacks: whether it has several results.
+        op: the op to call.
+        args, kwargs: nodes, literals, and `Made` for the results of earlier instructions.
+        fake: its result on fake tensors.
+        constant: whether it is evaluated at conversion, on constants.
     """
 
     targets: tuple[str, ...]
@@ -60,7 +60,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Replacement:
-    """The ops to call, in order, and the names that stand for a value already there."""
+    """The ops to call, in order, and the names of existing values."""
 
     instructions: tuple[Instruction, ...]
     same: Mapping[str, Node | Made]
@@ -68,15 +68,15 @@ class Replacement:
 
 
 def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], workspace: Workspace) -> Replacement:
-    """Puts the values of a site into the lines of `replace`, and runs the ops on fake tensors.
+    """Binds the lines of `replace` to the values of a match and runs the ops on fake tensors.
 
     Args:
         lines: the parsed lines.
-        captures: name to node, literal, or list of them.
-        workspace: the graph they are of.
+        captures: pattern variable to a node, a literal, or a list of them.
+        workspace: the graph.
 
     Raises:
-        Refused: an op does not take these values, needs a new guard, or a function has no value for them.
+        Refused: an op rejects these values or needs a new guard, or a function has no value for them.
     """
     values = dict(captures)
     fakes: dict[str, Any] = {}
@@ -103,10 +103,10 @@ def instantiate(lines: Sequence[Line], captures: Mapping[str, Any], workspace: W
 
 
 def _results(line: Line, instruction: Instruction) -> Sequence[Any]:
-    """Returns the fake values that a line gives names to.
+    """Returns the fake values of the names that a line binds.
 
     Raises:
-        Refused: the op returns fewer than the line names.
+        Refused: the op returns fewer values than the line has names.
     """
     if not line.unpacks:
         return [instruction.fake]
@@ -117,10 +117,10 @@ def _results(line: Line, instruction: Instruction) -> Sequence[Any]:
 
 
 def check_same(new: Any, node: Node, strides: str = "same") -> None:
-    """Checks that a value may stand for a node's: same dtype, device and shape for every size, and readable as it was.
+    """Checks that a value may replace a node: same dtype, device and shape for all sizes, and compatible strides.
 
     Raises:
-        Refused: it differs, or cannot be proved not to.
+        Refused: the value differs, or its equality cannot be proved.
     """
     old = node.meta.get("val")
     if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
@@ -136,7 +136,7 @@ def check_same(new: Any, node: Node, strides: str = "same") -> None:
 
 
 def resolve(term: Term, values: Mapping[str, Any], constants: Constants) -> Any:
-    """Returns what a term stands for: a node, `Made`, a literal, or a list.
+    """Returns the value of a term: a node, `Made`, a literal, or a list.
 
     Raises:
         Refused: a function has no value for its operands.
@@ -179,10 +179,10 @@ def _instruction(line: Line, resolved: tuple[Any, ...], fakes: Mapping[str, Any]
 
 
 def _check_result(op: torch._ops.OpOverload, fake: Any, operands: Any) -> None:
-    """Checks that what an op gives is where the program is, and not out of proportion to what it is given.
+    """Checks that the result of an op is on the device of the program and not disproportionately large.
 
     Raises:
-        Refused: it is on another device, or would fill the memory.
+        Refused: the result is on another device or too large.
     """
     given, made = _tensors(operands), _tensors(fake)
     devices = {"cpu", *(tensor.device.type for tensor in given)}
@@ -198,7 +198,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _bytes(fake: torch.Tensor) -> int:
-    """The bytes of a tensor; of the example's sizes where they are symbolic."""
+    """Returns the size of a tensor in bytes. Symbolic sizes are replaced by the example sizes."""
     sizes = (size if isinstance(size, int) else size.node.hint or 1 for size in fake.shape)
     return fake.element_size() * math.prod(map(int, sizes))
 

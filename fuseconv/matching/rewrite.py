@@ -1,7 +1,7 @@
-"""Executes a plan, step by step; matches nothing.
+"""Executes a plan step by step. Nothing is matched here.
 
-A step is complete in itself: names of nodes, values of captures, the SSA lines. What it says is checked against the
-program before anything is changed, so a plan edited by hand either fits or is refused.
+A step is self-contained: node names, values of pattern variables, and SSA lines. Each step is checked against the
+program before anything is changed, so a plan that was edited by hand is either valid or rejected.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _KEPT_META = ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack")
 def rewrite(program: Program, plan: Plan) -> Program:
     """Executes every step of a plan, in order.
 
-    Parameters that nothing reads any more are left out of the result. Each new node has `meta["custom"]["fuseconv"]`:
-    the rules that made it and the nodes they replaced; it is saved with the program.
+    Parameters without users are dropped. Each new node has `meta["custom"]["fuseconv"]`: the rules that created it and
+    the nodes they replaced. This is saved with the program.
 
     Raises:
-        RuleError: a step does not fit: a node is not there, calls another op, has other operands, or what replaces it
-            differs in dtype or shape. It names the first such step, and all that must go with it.
+        RuleError: a step is invalid: a node does not exist, calls another op, has other operands, or its replacement
+            differs in dtype or shape. The error names the first such step and all steps that depend on it.
     """
     workspace = Workspace(program.exported, trainable=program.trainable)
     refused: dict[int, Refused] = {}
@@ -58,7 +58,7 @@ def rewrite(program: Program, plan: Plan) -> Program:
 
 
 def _unfit(plan: Plan, refused: Mapping[int, Refused]) -> RuleError:
-    """Returns the error for the steps that do not fit; without them the plan does."""
+    """Returns the error for the invalid steps. Without them the plan is valid."""
     first, problem = next(iter(refused.items()))
     others = f"; nor do steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
     needed = plan.steps[first].reads()
@@ -79,12 +79,12 @@ def apply(workspace: Workspace, step: Step, *, clean: bool = True) -> None:
     Args:
         workspace: the graph.
         step: the step.
-        clean: whether what nothing reads afterwards goes at once. A later step may rely on it: who leaves it for a
-            look cleans the graph before the next step.
+        clean: whether dead nodes are removed immediately. A later step may depend on this, so a caller that keeps them
+            for inspection must clean the graph before the next step.
 
     Raises:
-        Refused: the step does not fit the graph; then nothing is changed.
-        RuleTextError: its lines are wrong.
+        Refused: the step does not fit the graph, which is unchanged.
+        RuleTextError: the lines of the step are invalid.
     """
     lines = [parse_line(text) for text in step.replace]
     check_replacement(lines, set(step.bindings), set(step.results))
@@ -160,7 +160,7 @@ def _create(
     step: Step,
     read_as: Mapping[Node, str],
 ) -> dict[str, Node]:
-    """Creates the node of an op, and one for each named result when it has several."""
+    """Creates the node of an op, and one node per named result if it has several."""
     named = [name for name in instruction.targets if name in results]
     source = results[named[0]] if named else origin
     word = instruction.op._schema.name.split("::")[1]
@@ -183,7 +183,7 @@ def _create(
 
 
 def _compute(workspace: Workspace, instruction: Instruction, made: Mapping[str, Node], origin: Node) -> Node:
-    """Creates the constant that an op gives on constants."""
+    """Creates the constant node for the result of an op on constants."""
     args, kwargs = _with_nodes((instruction.args, dict(instruction.kwargs)), made)
     name = f"{instruction.targets[0]}_{origin.name}"
     return workspace.compute(instruction.op, args, kwargs, name, instruction.fake)
@@ -200,7 +200,7 @@ def _with_nodes(arguments: Any, made: Mapping[str, Node]) -> Any:
 
 
 def _meta(origin: Node, fake: Any, step: Step) -> dict[str, Any]:
-    """Returns the meta of a node made in the place of `origin`: its source line, its value, its provenance."""
+    """Returns the meta of a node that replaces `origin`: its source line, value and provenance."""
     custom = dict(origin.meta.get("custom") or {})
     custom["fuseconv"] = [*custom.get("fuseconv", ()), {"rule": step.rule, "nodes": list(step.nodes)}]
     kept = {key: origin.meta[key] for key in _KEPT_META if key in origin.meta}

@@ -1,7 +1,7 @@
-"""The scores of attention, read back from the softmax to the product of queries and keys.
+"""Reads the scores of attention backwards, from the softmax to the product of queries and keys.
 
-Models scale, cap, bias and mask scores in any number of steps and in any order. What is found here is that order: the
-product, and each step that lies between it and the softmax.
+Models scale, cap, bias and mask scores in any number of steps and in any order. The result is the product and the list
+of steps between it and the softmax.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Step:
     """One op between the product and the softmax.
 
     Attributes:
-        kind: `scale` multiplies by a number, `factor` and `divisor` by a tensor, `term` adds one, `fill` hides some
-            scores, `view` changes the leading axes, `turn` exchanges queries and keys, `cast` changes the dtype.
-        node: the op, or the last of those that make this step.
-        value: the number of a scale; the tensor that is multiplied by, divided by or added; the mask of a fill.
-        number: of a term what it is multiplied by; of a fill what hidden scores become.
+        kind: `scale` multiplies by a number, `factor` and `divisor` by a tensor, `term` adds a tensor, `fill` masks
+            scores, `view` changes the leading axes, `turn` swaps queries and keys, `cast` changes the dtype.
+        node: the op, or the last op if the step has several.
+        value: the number of a scale; the tensor of a factor, divisor or term; the mask of a fill.
+        number: the multiplier of a term; the fill value of a fill.
     """
 
     kind: Kind
@@ -46,10 +46,10 @@ class Scores:
 
     Attributes:
         product: the product of queries and keys.
-        left: [..., queries, width], or keys where a turn follows.
-        right: the other ones, [..., width, keys]; as left where the product is a linear.
-        steps: what is done to the product, in order.
-        nodes: every op of them, the product first.
+        left: [..., queries, width]; the keys if a turn follows.
+        right: the other operand, [..., width, keys]; laid out as `left` if the product is a linear.
+        steps: the ops applied to the product, in order.
+        nodes: all ops of the scores, the product first.
     """
 
     product: Node
@@ -59,18 +59,18 @@ class Scores:
     nodes: tuple[Node, ...] = ()
 
     def then(self, step: Step) -> Scores:
-        """Returns these scores after one more step."""
+        """Returns these scores with one more step."""
         nodes = self.nodes if step.node in self.nodes else (*self.nodes, step.node)
         return Scores(self.product, self.left, self.right, (*self.steps, step), nodes)
 
     @property
     def turned(self) -> bool:
-        """Whether keys come before queries in the product."""
+        """Whether the product has the keys before the queries."""
         return len(self.of("turn")) % 2 == 1
 
     @property
     def is_linear(self) -> bool:
-        """Whether the product is that with `right` transposed."""
+        """Whether the product uses the transpose of `right`."""
         return op_name(self.product.target) == "aten.linear.default"
 
     def of(self, kind: Kind) -> list[Step]:
@@ -79,10 +79,11 @@ class Scores:
 
 
 def read_scores(node: Node) -> Scores:
-    """Reads what a softmax is taken of.
+    """Reads the scores of a softmax.
 
     Raises:
-        Refused: it is not computed so from a product of two tensors; `at` is the op that is none of the steps.
+        Refused: the scores are not computed in this way from a product of two tensors. `at` is the op that is not a
+            step.
     """
     return _Reader().read(node, DEPTH)
 
@@ -92,7 +93,7 @@ class _Reader:
     failed: dict[Node, Refused] = field(default_factory=dict)
 
     def read(self, node: Any, depth: int) -> Scores:
-        """Returns how a value is computed from a product; of two operands that both are, the first one is it."""
+        """Returns how a value is computed from a product. If both operands are, the first one counts."""
         if not is_call(node) or not depth or not _is_floating(node):
             raise Refused("scores", text_of(node), at=node if isinstance(node, Node) else None)
         if node in self.failed:
@@ -133,7 +134,7 @@ def _product(node: Node, given: Mapping[str, Any]) -> Scores | None:
 
 
 def _ways(node: Node, given: Mapping[str, Any]) -> Iterator[tuple[Any, *tuple[Step, ...]]]:
-    """Yields each operand of a step that may be the scores, and what the op does to it."""
+    """Yields each operand of a step that may be the scores, and the step."""
     name = op_name(node.target)
     one, other = given.get("self"), given.get("other")
     if name == "aten.mul.Tensor":
@@ -175,7 +176,7 @@ def _is_of_last(one: int, other: int, rank: int) -> bool:
 
 
 def _is_operand(value: object) -> bool:
-    """Whether a step may read a value: a tensor, a number, or nothing; a size of the program is none of these."""
+    """Returns whether a step may use a value: a tensor, a number or None, but not a symbolic size."""
     return value is None or _is_number(value) or _is_tensor(value)
 
 

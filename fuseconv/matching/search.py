@@ -1,7 +1,7 @@
-"""The search for a pattern at one node: every way it fits, and, when none does, the deepest place where it stops.
+"""Searches for a pattern at one node: every way it fits and, if there is none, the longest partial match.
 
-The last line of a pattern is its anchor. The search walks back along the operands and, where a line hangs on a value
-already found, forwards along its users. Operands of commutative ops are tried both ways.
+The last line of a pattern is its anchor. The search follows operands backwards. For a line that is connected only
+through a value already found, it follows the users of that value. Operands of commutative ops are tried in both orders.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ BUDGET = 20_000
 
 
 class Index:
-    """A graph as the matcher reads it.
+    """An index of a graph for the matcher.
 
     Attributes:
         workspace: the graph.
-        calls: the nodes that call an op, by op; those that multiply, by `PRODUCT` too.
-        aliases: what the graph writes in place.
+        calls: op to the nodes that call it. Multiplications are also listed under `PRODUCT`.
+        aliases: the memory that the graph mutates.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -47,10 +47,10 @@ class Index:
         self._readers: dict[Node, dict[Any, list[Node]]] = {}
 
     def update(self, changed: Collection[Node]) -> bool:
-        """Takes in that nodes are new, erased, or have other operands, readers or values.
+        """Updates the index for nodes that are new, erased, or have other operands, users or values.
 
         Returns:
-            Whether what is written in place is another matter now, everywhere.
+            Whether the set of in-place writes changed, which affects all nodes.
         """
         for node in changed:
             self._arguments.pop(node, None)
@@ -67,17 +67,17 @@ class Index:
 
     @staticmethod
     def is_call_of(node: Node, op: Any) -> bool:
-        """Whether a node calls an op, or is a product."""
+        """Returns whether a node calls an op or is a product."""
         return multiplies(node) if op is PRODUCT else is_call(node) and node.target is op
 
     def arguments(self, node: Node) -> Mapping[str, Any]:
-        """Returns every argument of an op call by its schema name."""
+        """Returns all arguments of an op call by their names in the schema."""
         if node not in self._arguments:
             self._arguments[node] = arguments(node)
         return self._arguments[node]
 
     def readers(self, node: Node, op: Any) -> Sequence[Node]:
-        """Returns the calls of an op that read a value: a mask may have as many readers as the model has layers."""
+        """Returns the users of a value that call an op. The mask of a model may have one user per layer."""
         if node not in self._readers:
             self._readers[node] = _by_op(node.users)
         return self._readers[node].get(op, ())
@@ -94,13 +94,13 @@ def _by_op(nodes: Iterable[Node]) -> dict[Any, list[Node]]:
 
 
 class State(NamedTuple):
-    """What is found so far.
+    """The partial match found so far.
 
     Attributes:
-        nodes: line of the pattern to the node of its value.
-        captures: capture to node, literal or list of them.
-        products: line that is a product to the nodes that multiply; none where the number is 1.
-        rounded: floats that are taken for the rule's, each with the rule's, and differ by more than rounding.
+        nodes: pattern line to its node.
+        captures: pattern variable to a node, a literal, or a list of them.
+        products: product line to the multiplication nodes. Empty if the number is 1.
+        rounded: floats that count as the rule's, each with the rule's, if they differ by more than the rounding error.
     """
 
     nodes: Mapping[int, Node]
@@ -109,13 +109,13 @@ class State(NamedTuple):
     rounded: tuple[tuple[float, float], ...] = ()
 
     def matched(self) -> list[Node]:
-        """The nodes that the lines found so far call."""
+        """The nodes matched by the lines found so far."""
         called = [node for number, node in self.nodes.items() if number not in self.products]
         return [*called, *(node for nodes in self.products.values() for node in nodes)]
 
 
 class Goal(NamedTuple):
-    """An argument to compare: what it must be, what it is, its name, the rank of its axes, the dtype of its op."""
+    """A pending comparison of an argument: its term, value, label, the rank for axes, and the dtype of the op."""
 
     term: Expected
     actual: Any
@@ -137,11 +137,11 @@ class Search:
         self.nearest = self.near(0, anchor, lambda: (str(pattern.lines[-1].op), op_name(anchor.target)))
 
     def ways(self) -> Iterator[State]:
-        """Yields every way the pattern fits at the anchor."""
+        """Yields every way in which the pattern fits at the anchor."""
         yield from self.line(len(self.pattern.lines) - 1, self.anchor, (), State({}, {}))
 
     def solve(self, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
-        """Yields every state in which all goals hold and every line of the pattern is found."""
+        """Yields every state in which all goals hold and every line of the pattern is matched."""
         self.spend()
         if not goals:
             yield from self.open_line(state)
@@ -183,7 +183,7 @@ class Search:
             self.fail(state, lambda: (f"{label} to be {_shown(term)}", text_of(actual)), actual)
 
     def line(self, number: int, node: Any, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
-        """Yields the states in which a line is that node, and the goals hold."""
+        """Yields the states in which a line matches the node and the goals hold."""
         line = self.pattern.lines[number]
         self.read.update(nodes_in(node))
         if number in state.nodes:
@@ -213,7 +213,7 @@ class Search:
             yield from self.solve((*new, *goals), state)
 
     def product(self, number: int, node: Node, goals: tuple[Goal, ...], state: State) -> Iterator[State]:
-        """Yields the states in which a line is the product that a node is, in some order, and the goals hold."""
+        """Yields the states in which a product line matches a decomposition of the node and the goals hold."""
         terms = dict(self.pattern.lines[number].terms)
         times = terms.pop("times")
         # The product of one value and 1 is that value; but of a capture, that would be anything.
@@ -243,7 +243,7 @@ class Search:
         self.fail(state, lambda: (f"a product of {len(terms)} tensors", text_of(node)), node)
 
     def open_line(self, state: State) -> Iterator[State]:
-        """Goes on with a line that hangs on a value already found: its users are tried."""
+        """Continues with a line that is connected through a value already found, by trying the users of the value."""
         numbers = [number for number in range(len(self.pattern.lines)) if number not in state.nodes]
         if not numbers:
             yield state
@@ -258,7 +258,7 @@ class Search:
                     return
 
     def value(self, term: Expected, state: State) -> Node | None:
-        """Returns the node a name is bound to already."""
+        """Returns the node to which a name is already bound."""
         if not isinstance(term, Name):
             return None
         if term.id in self.pattern.places:
@@ -269,7 +269,7 @@ class Search:
         return captured if isinstance(captured, Node) else None
 
     def literal(self, term: Expected, actual: Any, rank: int | None) -> Expected | None:
-        """Returns the literal that a line writes, names or leaves out, if an argument is that one; else None."""
+        """Returns the literal that a line writes, names or omits if the argument equals it, else None."""
         if isinstance(term, Name):
             named = self.pattern.literals[term.id]
             return self.literal(named, actual, rank) if isinstance(named, Literal | Items) else None
@@ -281,7 +281,7 @@ class Search:
         return isinstance(factor[0], Name) and factor[0].id not in self.pattern.places
 
     def visit(self, node: Node) -> None:
-        """Counts a node of a product."""
+        """Counts a visited node of a product."""
         self.read.add(node)
         self.spend()
 
@@ -289,7 +289,7 @@ class Search:
         """Counts one comparison.
 
         Raises:
-            RuleError: it is one too many.
+            RuleError: the budget is exceeded.
         """
         self.spent += 1
         if self.spent > BUDGET:
@@ -297,7 +297,7 @@ class Search:
             raise refuse(self.pattern.rule, "/match", what, "constrain more of the arguments, or split the rule")
 
     def fail(self, state: State, words: Words, at: Any) -> None:
-        """Notes a place where the pattern stops, if none was deeper; of two as deep, rather one at an op."""
+        """Records a partial match if none so far is longer. Of equally long ones, it prefers one at an op."""
         rank = (len(state.nodes), is_call(at))
         if rank > self._rank:
             self._rank = rank
@@ -305,11 +305,11 @@ class Search:
             self.nearest = self.near(len(state.nodes), differs, words)
 
     def refusal(self, problem: Refused) -> NearMiss:
-        """Returns the miss of a way that fits and may not be replaced."""
+        """Returns the miss of a fit that may not be replaced."""
         return self.near(len(self.pattern.lines), problem.at or self.anchor, problem.words, refused=True)
 
     def near(self, found: int, differs: Node, words: Words, *, refused: bool = False) -> NearMiss:
-        """Returns the miss of this anchor."""
+        """Returns the nearest miss of this anchor."""
         return NearMiss(self.pattern.rule, self.anchor, differs, found, len(self.pattern.lines), words, refused)
 
 
@@ -335,7 +335,7 @@ def _dtype(node: Node) -> torch.dtype | None:
 
 
 def _source(actual: Any, position: int) -> Node | None:
-    """The op of which `actual` is the result at `position`."""
+    """Returns the op whose result at `position` is `actual`."""
     if not is_getitem(actual) or actual.args[1] != position:
         return None
     source = actual.args[0]
@@ -343,7 +343,7 @@ def _source(actual: Any, position: int) -> Node | None:
 
 
 def result_of(node: Node, position: int) -> Node | None:
-    """Returns the node that picks one result of an op that has several, if there is one."""
+    """Returns the node that selects one result of an op with several results, if it exists."""
     return next((user for user in node.users if is_getitem(user) and user.args[1] == position), None)
 
 

@@ -1,4 +1,4 @@
-"""The plan as data: what is rewritten, in order, and what nearly was. `plan.json` is this, and may be edited by hand.
+"""The plan as data: the rewrites in order, and the near misses. `plan.json` stores it and may be edited by hand.
 
 Nothing here imports torch.
 """
@@ -28,21 +28,21 @@ Binding = dict[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """One rewrite, complete: to execute it takes no rule file.
+    """A self-contained rewrite. Executing it does not need the rule file.
 
     Attributes:
-        rule: the rule's name.
-        stage: the stage it ran in.
-        nodes: names of the matched nodes, in the order they run.
-        ops: what each of `nodes` calls; checked before the step is executed.
-        bindings: what each capture of the rule is.
+        rule: the name of the rule.
+        stage: the stage of the rule.
+        nodes: the names of the matched nodes, in execution order.
+        ops: the op of each node in `nodes`, which is checked before the step is executed.
+        bindings: the value of each pattern variable.
         results: pattern name to the name of the node it replaces.
         replace: the rule's SSA lines.
-        strides: `any` where the values replaced may have other strides afterwards.
-        draws: `any` where the values replaced are dropped at random, and other ones afterwards.
-        literals: floats of the program that are taken for the rule's, each with the rule's, where the two differ by
-            more than the dtype rounds; left out of plan.json where there are none.
-        apply: whether it is executed; set to false by hand, the plan says what was left out.
+        strides: `any` if the replaced values may have other strides afterwards.
+        draws: `any` if the replaced values depend on random numbers that may differ afterwards.
+        literals: floats of the program that count as the rule's, each with the rule's, if they differ by more than the
+            rounding error of the dtype. Omitted from plan.json if empty.
+        apply: whether the step is executed. Set it to false by hand to disable the step.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -60,7 +60,7 @@ class Step:
     literals: tuple[tuple[float, float], ...] = ()
 
     def reads(self) -> set[str]:
-        """Returns the names of the values it needs: those it matches, and their operands."""
+        """Returns the names of the values it needs: the matched nodes and their operands."""
         return {*self.nodes, *_names(list(self.bindings.values()))}
 
     def makes(self, names: Collection[str]) -> bool:
@@ -71,20 +71,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Miss:
-    """A site that is not one, and why.
+    """A place where a rule does not apply, and the reason.
 
     Attributes:
-        rule: the rule that nearly matched.
-        node: the node where its pattern was anchored.
+        rule: the name of the rule.
+        node: the node at which its pattern was anchored.
         reason: one sentence.
-        expected: what the rule asks for.
+        expected: what the rule requires.
         found: what the program has.
-        where: the model's source line, empty when the program does not carry it.
+        where: the source line of the model. Empty if the program does not have it.
         differs: the first node that differs.
-        matched: how many ops of the rule were found.
-        ops: how many the rule has.
-        refused: whether the rule fits there, and may not be applied.
-        rejected: whether the rule applies there by all that it says, and computed something else when it was tried.
+        matched: the number of ops of the rule that were found.
+        ops: the number of ops of the rule.
+        refused: whether the whole pattern fits but may not be replaced.
+        rejected: whether the rule applies but its numerical test failed.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -104,7 +104,7 @@ class Miss:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is rewritten, in the order it is executed, and what is not, with reasons."""
+    """The rewrites in execution order, and the misses with their reasons."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -114,7 +114,7 @@ class Plan:
 
     @property
     def rejected(self) -> tuple[Miss, ...]:
-        """The sites at which a rule computed something else when it was tried."""
+        """The matches whose numerical test failed."""
         return tuple(miss for miss in self.misses if miss.rejected)
 
     @property
@@ -123,7 +123,7 @@ class Plan:
         return tuple(step for step in self.steps if step.apply)
 
     def drawing_the_same(self) -> Plan:
-        """Returns the plan without the steps after which other numbers are drawn, and those that build on them."""
+        """Returns the plan without the steps that change random numbers and the steps that depend on them."""
         out: list[Step] = []
         for step in self.steps:
             matched = [*step.nodes, *(name for name in step.reads() if "/" in name)]
@@ -139,7 +139,7 @@ class Plan:
         return dict(sorted(counts.items()))
 
     def to_json(self) -> str:
-        """Returns plan.json's text; `from_json` reads it back."""
+        """Returns the text of plan.json, which `from_json` parses."""
         value = asdict(self)
         for step in value["steps"]:
             if not step["literals"]:
@@ -148,10 +148,10 @@ class Plan:
 
     @staticmethod
     def from_json(text: str, where: str = "plan.json") -> Plan:
-        """Reads a plan.
+        """Parses a plan.
 
         Raises:
-            RuleError: the text is not JSON, not a plan, or of another version.
+            RuleError: the text is not JSON, is not a plan, or has another schema version.
         """
         try:
             plan = _PLAN.validate_json(text)
@@ -169,7 +169,7 @@ _FIELDS = {each.name for noun in (Plan, Step, Miss) for each in fields(noun)}
 
 
 def _not_a_plan(problem: ValidationError, text: str, path: str) -> RuleError:
-    """Returns the error with the place of what is wrong: file, line, column and pointer."""
+    """Returns the error with the position: file, line, column and JSON pointer."""
     error = problem.errors(include_url=False)[0]
     try:
         document = parse_json(text, path, RuleError)
@@ -199,7 +199,7 @@ def read_plan(path: Path) -> Plan:
 
     Raises:
         FileError: the file cannot be read.
-        RuleError: it is not a plan.
+        RuleError: the file is not a plan.
     """
     try:
         text = read_plain(path).decode("utf-8")

@@ -1,4 +1,4 @@
-"""Errors at a site that nothing foresaw: the site is left alone, by name, and the plan is made anew without it."""
+"""Handles unexpected errors at a match: the match is excluded and the plan is computed again without it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from fuseconv.matching.steps import Miss
 
 
 class StepError(Exception):
-    """A step ended in an error that nothing foresaw, and may have left its graph half rewritten.
+    """A step failed with an unexpected error and may have left its graph partially rewritten.
 
     Attributes:
-        key: the rule and the nodes of its site.
-        miss: what the plan says of it.
+        key: the rule and the nodes of the match.
+        miss: the miss that the plan reports.
     """
 
     def __init__(self, rule: str, nodes: tuple[str, ...], where: str, error: Exception) -> None:
@@ -20,12 +20,12 @@ class StepError(Exception):
 
 
 def described(error: Exception) -> str:
-    """Returns an error in one line."""
+    """Returns an error on one line."""
     return f"a bug in fuseconv, {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 def miss(rule: str, nodes: tuple[str, ...], where: str, error: Exception) -> Miss:
-    """Returns what a plan says of a site that is left alone because of such an error."""
+    """Returns the miss for a match that is excluded because of such an error."""
     found = described(error)
     reason = f"the match is skipped: {found}"
     return Miss(rule, nodes[-1], reason, "a step that can be executed", found, where, refused=True, rejected=True)

@@ -1,4 +1,4 @@
-"""What no pattern can say: constants in disguise, ops called twice, and families of ops that have another name."""
+"""Rewrites that no pattern can express: constant folding, common subexpressions, and in-place ops."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SMALL = 1 << 20
 
 
 def constants(index: Index, rule: Rule) -> Iterator[Site]:
-    """Yields the values that depend on no input and are worth computing at conversion.
+    """Yields the values that do not depend on an input and are worth computing at conversion.
 
-    A view of a parameter is free as it is. A constant much larger than what it is computed from, as a table that was
-    expanded, would make the bundle larger: it stays.
+    A view of a parameter costs nothing and is kept. A constant that is much larger than its operands, such as an
+    expanded table, is also kept, because it would enlarge the bundle.
     """
     known: set[Node] = set()
     for node in index.workspace.graph.nodes:
@@ -41,9 +41,9 @@ def constants(index: Index, rule: Rule) -> Iterator[Site]:
 
 
 def duplicates(index: Index, rule: Rule) -> Iterator[Site]:
-    """Yields the ops that are called twice on the same, views left out: those are free.
+    """Yields ops that are called twice on the same arguments, except views, which cost nothing.
 
-    Ops on duplicates are duplicates too, once those are one: in this round, if that is done before.
+    Ops on merged duplicates become duplicates too, in the same round if the merge happens first.
     """
     classes: dict[str, list[Node]] = {}
     first: dict[Node, Node] = {}
@@ -65,14 +65,14 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Site]:
 
 
 def in_place(index: Index, rule: Rule) -> Iterator[Site]:
-    """Yields the elementwise ops that write memory which nothing else sees."""
+    """Yields the in-place elementwise ops whose mutation nothing else can see."""
     for node in index.workspace.graph.nodes:
         if is_call(node) and (op := functional(node.target)) is not None:
             yield from _restated(index, rule, [node], {node: node}, constant=False, op=op)
 
 
 def functional(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
-    """Returns the op that makes a new tensor of what an elementwise op writes in place; None for any other op."""
+    """Returns the functional variant of an in-place elementwise op. None for any other op."""
     twin = facts(op).functional
     if twin is None or facts(op).draws:
         return None
@@ -88,9 +88,9 @@ def _restated(
     constant: bool,
     op: torch._ops.OpOverload | None = None,
 ) -> Iterator[Site]:
-    """The matched ops written out as lines, each once; `results` says which value stands for which.
+    """Returns the matched ops as lines, each once. `results` maps replaced values to the lines.
 
-    `op` is what to call in their place.
+    `op` is called instead of the matched op.
     """
     captures: dict[str, Any] = {}
     lines: list[Line] = []
@@ -124,7 +124,7 @@ def _restated(
 
 
 def _is_pure(node: Node) -> bool:
-    """Whether a node calls an op that gives one tensor, the same whenever it is called."""
+    """Returns whether a node calls an op that returns one tensor and always gives the same result."""
     if not is_call(node) or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
     value = node.meta["val"]
@@ -136,7 +136,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _keeps_dtype(node: Node) -> bool:
-    """Whether a node has the dtype of an operand: a conversion to another dtype is a view by its schema alone."""
+    """Returns whether a node has the dtype of an operand. A dtype conversion is a view only according to its schema."""
     return any(_dtype(used) == _dtype(node) for used in node.all_input_nodes)
 
 
@@ -157,7 +157,7 @@ def _is_worth_it(index: Index, node: Node, known: set[Node]) -> bool:
 
 
 def _cone(node: Node, known: set[Node]) -> set[Node]:
-    """The nodes that a value is computed by."""
+    """Returns the nodes from which a value is computed."""
     cone: set[Node] = set()
     queue = [node]
     while queue:

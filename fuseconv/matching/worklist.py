@@ -1,8 +1,8 @@
-"""What every rule finds at every node, kept while the graph changes: only what read a changed node is asked again.
+"""The matches of all rules at all nodes, updated incrementally: only nodes affected by a change are searched again.
 
-A search reads the nodes it compares, the captures it binds and who else reads them; each answer remembers those. Rules
-that look further, at all that a mask is computed from or at the readers of new strides, and those that look at the
-graph as a whole, are asked at first, and again when the others are at rest.
+A search depends on the nodes it compares, the variables it binds and their users, and each result records them. Rules
+that depend on more (everything a mask is computed from, the users of new strides, the graph as a whole) are evaluated
+at the start, and again when all other rules have reached a fixpoint.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from fuseconv.rulebook.rule_text import Apply
 
 @dataclass
 class _Kept:
-    """One rule, and what it found where.
+    """One rule and its results per anchor.
 
     Attributes:
-        order: the rule's place, which breaks ties.
-        patterns: its alternatives.
-        looks_far: whether it reads more of the graph than an answer remembers.
-        live: the alternatives of which every op is in the graph.
-        found: anchor to what was found there.
-        stale: anchors to be asked.
-        whole: sites that are of no single anchor.
-        refused: groups of sites that may not be merged.
+        order: the position of the rule, which breaks ties.
+        patterns: the alternatives of the rule.
+        looks_far: whether it depends on more of the graph than a result records.
+        live: the alternatives whose ops all occur in the graph.
+        found: anchor to its result.
+        stale: anchors that must be searched again.
+        whole: matches that have no single anchor.
+        refused: groups of matches that may not be merged.
     """
 
     rule: Rule
@@ -54,7 +54,7 @@ class _Kept:
 
 
 class Worklist:
-    """The sites of some rules in a graph that changes."""
+    """The matches of some rules in a graph that changes."""
 
     def __init__(self, workspace: Workspace, rules: Sequence[tuple[Rule, tuple[Pattern, ...]]]) -> None:
         workspace.take_changed()
@@ -65,10 +65,10 @@ class Worklist:
         self._anchored: dict[Any, dict[int, None]] = {}
 
     def sites(self, *, far: bool) -> list[tuple[int, Site]]:
-        """Returns every site there is now, with the place of its rule.
+        """Returns all current matches, with the position of their rule.
 
         Args:
-            far: whether to ask the rules that look far too.
+            far: whether to evaluate the rules with `looks_far` too.
         """
         self._update()
         for kept in self.rules:
@@ -77,10 +77,10 @@ class Worklist:
         return [(kept.order, site) for kept in self.rules if far or not kept.looks_far for site in _sites(kept)]
 
     def misses(self) -> Iterator[NearMiss]:
-        """Yields why nothing is done where nothing is, by rule, in the order of the graph.
+        """Yields the reasons why a rule does not apply, per rule, in graph order.
 
-        Spellings that were not looked for, as one of their ops is nowhere, are looked for now: that op may be the one
-        that differs.
+        Alternatives that were skipped because one of their ops does not occur in the graph are searched now, because
+        that op may be the one that differs.
         """
         for kept in self.rules:
             misses = [kept.found[anchor].miss for anchor in sorted(kept.found)]
@@ -90,7 +90,7 @@ class Worklist:
             yield from kept.refused
 
     def _update(self) -> None:
-        """Takes in what has changed since."""
+        """Applies the changes of the graph since the last update."""
         changed = self.workspace.take_changed()
         everywhere = self.index.update(changed)
         for node in changed:
@@ -138,7 +138,7 @@ def _keep(kept: _Kept, found: Iterable[Site | NearMiss]) -> None:
 
 
 def _judged(index: Index, kept: _Kept, anchor: Node) -> Found:
-    """Asks one rule at one node. It only reads the graph, so an error that nothing foresaw costs this site alone."""
+    """Evaluates one rule at one node. This only reads the graph, so an unexpected error affects only this match."""
     try:
         return judge(index, kept.live, anchor)
     except FuseconvError:
@@ -164,10 +164,10 @@ def _looks_far(rule: Rule) -> bool:
 
 
 def _may_be_there(index: Index, pattern: Pattern) -> bool:
-    """Whether a search is worth it: a spelling of which an op is nowhere has no site, and no miss worth a line."""
+    """Returns whether a search can succeed. An alternative with an op that does not occur in the graph cannot match."""
     return pattern.rule.stage != "canonical" or not _absent(index, pattern)
 
 
 def _absent(index: Index, pattern: Pattern) -> set[Any]:
-    """The ops of a pattern that are nowhere."""
+    """Returns the ops of a pattern that do not occur in the graph."""
     return {line.op for line in pattern.lines if line.op is not PRODUCT and line.op not in index.calls}

@@ -1,1 +1,1 @@
-"""How fast a bundle is on this machine: latency, and the time from nothing to a first result."""
+"""Measures the speed of a bundle on this machine: latency and cold start."""

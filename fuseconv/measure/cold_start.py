@@ -1,4 +1,4 @@
-"""One target in a process of its own: what it takes from nothing to the first result, in time and in memory."""
+"""Measures the cold start of one target in a new process: the time and memory up to the first result."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class ColdStart:
-    """What a first call costs.
+    """The cost of a first call.
 
     Attributes:
-        seconds: from the start of the process to the loaded model: Python, torch, the bundle.
-        load_seconds: of those, what `load` takes: checksums, libraries, the artifact.
-        first_call_ms: the first call, in milliseconds.
-        memory: by how many bytes loading and the first call raise the process's peak; None where Linux does not tell.
-        device_memory: how many bytes of the GPU they take, None on a CPU.
+        seconds: from the start of the process to the loaded model, including Python, torch and the bundle.
+        load_seconds: the part of `seconds` in `load`: checksums, libraries, the artifact.
+        first_call_ms: the duration of the first call in milliseconds.
+        memory: the increase of the process's peak memory by loading and the first call, in bytes. None if it is
+            unknown.
+        device_memory: the GPU memory of the process in bytes. None on a CPU.
     """
 
     seconds: float
@@ -43,7 +44,7 @@ def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> C
 
     Args:
         bundle: the folder.
-        target: one that the bundle has.
+        target: a target of the bundle.
         inputs: one tensor per contract input.
 
     Raises:
@@ -75,14 +76,14 @@ def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> C
 
 
 def main(bundle: str, target: str, given: str, told: str, started: str) -> None:
-    """Writes to the file `told` what a cold start takes, in the process that is the one measured.
+    """Measures a cold start in this process and writes the result to the file `told`.
 
     Args:
-        bundle: the folder.
-        target: one that it has.
-        given: a file with the inputs, in order.
+        bundle: the folder of the bundle.
+        target: a target of the bundle.
+        given: the file with the inputs, in order.
         told: the file to write.
-        started: when the process was asked for, in seconds since the epoch.
+        started: when the process was requested, in seconds since the epoch.
     """
     inputs = torch.load(given, weights_only=True)
     before, begin = _peak(), time.time()
@@ -107,13 +108,13 @@ def main(bundle: str, target: str, given: str, told: str, started: str) -> None:
 
 
 def _device_memory() -> int:
-    """All that this process holds: weights, workspaces of libraries, the CUDA context."""
+    """Returns the GPU memory of this process: weights, workspaces of libraries, the CUDA context."""
     free, total = torch.cuda.mem_get_info()
     return total - free
 
 
 def _peak() -> int | None:
-    """The most bytes this program had in memory: getrusage also counts what was there before it, its parent's."""
+    """Returns the peak memory of this program. getrusage would include that of the parent before exec."""
     if not _STATUS.exists():
         return None
     fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())

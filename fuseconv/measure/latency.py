@@ -1,4 +1,4 @@
-"""How fast a bundle's own targets are on this machine, beside the original model if it is given."""
+"""Measures the speed of a bundle's targets on this machine, and of the original model if it is given."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fuseconv.runtime.model import choose_target, load_target
 from fuseconv.sources import Options
 
 PEERS = ("eager", "compile")
-"""How the original model can be run: as it is, or by torch.compile."""
+"""How the original model can be run: in eager mode or with torch.compile."""
 
 ROUNDS = 101
 
@@ -34,15 +34,15 @@ _SHAPE = re.compile(r"^(?P<name>\w+)=(?P<size>\d{1,15})$", re.ASCII)
 
 @dataclass(frozen=True)
 class Latency:
-    """What calls of one target, or of the original model, take once they are warm.
+    """The warm latency of one target or of the original model.
 
     Attributes:
-        name: the target, `eager` or `compile`.
-        median_ms: of the rounds; each waits for the result, so that on a GPU it is latency.
-        p90_ms: what 90 % of the rounds do not exceed.
-        p99_ms: what 99 % do not exceed.
-        calls_per_second: of calls made one after the other without waiting.
-        cold: what its first call costs in a process of its own; None for the original model.
+        name: the name of the target, `eager` or `compile`.
+        median_ms: the median over the rounds. Each call waits for the result, including that of a GPU.
+        p90_ms: the 90th percentile.
+        p99_ms: the 99th percentile.
+        calls_per_second: the throughput of consecutive calls without waiting.
+        cold: the cold start in a separate process. None for the original model.
     """
 
     name: str
@@ -59,13 +59,13 @@ class Latency:
 
 @dataclass(frozen=True)
 class Latencies:
-    """A bundle timed.
+    """The speed of a bundle.
 
     Attributes:
-        inputs: what was called: name to dtype and shape.
-        rounds: how many calls of each were timed, in turn.
+        inputs: name to dtype and shape of the inputs.
+        rounds: the number of timed calls of each target, in turn.
         rows: one per target, then one per peer.
-        failures: targets that do not run here, and why.
+        failures: the targets that do not run here, with the reasons.
     """
 
     inputs: Mapping[str, str]
@@ -93,21 +93,21 @@ def measure(
     peers: Sequence[str] = PEERS[:1],
     options: Options | None = None,
 ) -> Latencies:
-    """Times a bundle's targets, and the original model's peers, in turn.
+    """Measures a bundle's targets and the original model in turn.
 
     Args:
-        bundle: the folder.
-        target: names of targets; by default all that the bundle has.
-        rounds: how many calls of each to time.
-        sizes: of the contract's dims, in place of those that it was converted with.
+        bundle: the folder of the bundle.
+        target: the names of the targets. Default: all targets of the bundle.
+        rounds: the number of timed calls of each.
+        sizes: the sizes of dims. Default: those of the capture.
         against: the original model.
-        peers: how to run that: `eager`, `compile`.
-        options: how to read it; `inputs_file` holds the inputs to call with.
+        peers: how to run the original model: `eager`, `compile`.
+        options: how to read the original model. `inputs_file` has the inputs of the calls.
 
     Raises:
-        UsageError: there is no such bundle, target or dim, or `against` is another model.
-        ContractError: the inputs or sizes are not what the contract says.
-        FuseconvError: no target runs here.
+        UsageError: the bundle, target or dim does not exist, or `against` is a different model.
+        ContractError: the inputs or sizes violate the contract.
+        FuseconvError: no target runs on this machine.
     """
     folder, options = Path(bundle).absolute(), options or Options()
     about = [
@@ -143,10 +143,10 @@ def measure(
 
 
 def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
-    """Parses repeated `--shape` values: `seq=128`.
+    """Parses repeated `--shape` values, for example `seq=128`.
 
     Raises:
-        UsageError: one is not of that form, or a dim has two sizes.
+        UsageError: a value is malformed, or a dim has two sizes.
     """
     sizes: dict[str, int] = {}
     for text in texts:
@@ -161,11 +161,11 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
 
 
 def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int]) -> tuple[torch.Tensor, ...]:
-    """Returns the inputs in a file, or draws them at the contract's example sizes, some of them replaced.
+    """Returns the inputs in the file, or random inputs at the example sizes with some sizes replaced.
 
     Raises:
-        UsageError: there are sizes and a file, or a size is of no dim.
-        ContractError: what comes out is not what the contract says.
+        UsageError: both sizes and a file are given, or a dim does not exist.
+        ContractError: the inputs violate the contract.
     """
     if file is not None and sizes:
         raise UsageError(
@@ -194,7 +194,7 @@ def chosen_inputs(contract: Contract, file: Path | None, sizes: Mapping[str, int
 
 
 def percentile(times: Sequence[float], part: int) -> float:
-    """Returns the smallest of the times that `part` % of them do not exceed: one that was measured."""
+    """Returns the percentile `part` of the times: the smallest measured time that `part` % of them do not exceed."""
     return sorted(times)[max(math.ceil(len(times) * part / 100), 1) - 1]
 
 

@@ -1,4 +1,4 @@
-"""Wall-clock latency of calls, interleaved: every round runs each call once, so that drift hits all of them alike."""
+"""Measures the latency of calls in interleaved rounds, so that drift affects all calls equally."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Calls = Mapping[str, Callable[[], object]]
 
 
 def interleaved(calls: Calls, *, rounds: int = 15, warmup: int = 3) -> dict[str, float]:
-    """Returns the median time of each call, in milliseconds; arguments as of `samples`."""
+    """Returns the median time of each call in milliseconds. The arguments are those of `samples`."""
     return {name: statistics.median(taken) for name, taken in samples(calls, rounds=rounds, warmup=warmup).items()}
 
 
 def samples(calls: Calls, *, rounds: int, warmup: int = 3) -> dict[str, list[float]]:
-    """Returns what each call took in each round, in milliseconds.
+    """Returns the time of each call in each round, in milliseconds.
 
     Args:
-        calls: name to a call without arguments.
-        rounds: timed rounds; the median of an odd number is a time that was measured.
-        warmup: untimed rounds first, where caches fill and lazy work is done.
+        calls: name to a function without arguments.
+        rounds: the number of timed rounds. With an odd number, the median is a measured time.
+        warmup: the number of untimed rounds at the start, for caches and lazy initialization.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(warmup + rounds):
@@ -37,6 +37,6 @@ def samples(calls: Calls, *, rounds: int, warmup: int = 3) -> dict[str, list[flo
 
 
 def synchronise() -> None:
-    """Waits for what was given to the GPU, if there is one."""
+    """Waits until the GPU is idle, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Modules over the fused ops, for models that are written rather than converted: they load torch.nn's state dicts."""
+"""Modules built from the fused ops, for new models. They load the state dicts of torch.nn modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AddLayerNorm: the residual and the norm after it, in one pass over memory."""
+"""AddLayerNorm: a residual connection and the layer norm after it, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -9,24 +9,34 @@ import fuseconv.ops  # noqa: F401  # registers the op
 
 
 class AddLayerNorm(nn.LayerNorm):
-    """layer_norm(x + residual), and the sum itself, which the next residual needs.
+    """Computes layer_norm(x + residual), and the sum itself for the next residual connection.
 
-    Constructed and initialised as `nn.LayerNorm`, with its state dict: `AddLayerNorm(normalized_shape, eps=1e-5,
-    elementwise_affine=True, bias=True, device=None, dtype=None)`.
+    The constructor, the initialization and the state dict are those of `nn.LayerNorm`: `AddLayerNorm(normalized_shape,
+    eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None)`. Under torch.autocast, the op computes in
+    float32.
 
     Shape:
-        x and residual [..., *normalized_shape], of one dtype; both results are of that shape and dtype.
+        x and residual: [..., *normalized_shape], of the same dtype. Both results have that shape.
+
+    Raises:
+        RuntimeError: the call has wrong shapes or dtypes; see `fuseconv.ops.add_layer_norm`.
+
+    Examples:
+        >>> norm = fuseconv.nn.AddLayerNorm(16)
+        >>> y, s = norm(torch.randn(2, 5, 16), torch.randn(2, 5, 16))
+        >>> y.shape, s.shape
+        (torch.Size([2, 5, 16]), torch.Size([2, 5, 16]))
     """
 
     @classmethod
     def from_layer_norm(cls, norm: nn.LayerNorm) -> AddLayerNorm:
-        """Returns a module with the very parameters of `norm`: an optimizer that holds them goes on."""
+        """Returns a module that shares the parameters of `norm`, so that existing optimizers remain valid."""
         made = cls(norm.normalized_shape, norm.eps, norm.elementwise_affine, norm.bias is not None, device="meta")
         made.weight, made.bias = norm.weight, norm.bias
         return made.train(norm.training)
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # it adds
-        """Returns layer_norm(s) and s = x + residual."""
+        """Returns layer_norm(s) and s = x + residual, both with the shape of x."""
         dims = len(self.normalized_shape)
         if dims == 1:
             y, s = torch.ops.fuseconv.add_layer_norm(x, residual, self.weight, self.bias, self.eps)

@@ -1,4 +1,4 @@
-"""LinearAct and LinearGated: a linear layer whose activation, gate or residual is part of the matrix product."""
+"""LinearAct and LinearGated: a linear layer with its activation, gate or residual fused into the matrix product."""
 
 from __future__ import annotations
 
@@ -14,28 +14,39 @@ from fuseconv.ops import ACTIVATIONS
 from fuseconv.ops.autocast import current
 
 GATE, UP = "gate_proj", "up_proj"
-"""What Llama, Qwen, Gemma and Mistral call the two halves of a gated layer."""
+"""The names that Llama, Qwen, Gemma and Mistral use for the two halves of a gated layer."""
 
 
 class LinearAct(nn.Linear):
-    """act(x weight^T + bias) + residual, in one kernel.
+    """Computes act(x weight^T + bias) + residual in one kernel.
 
-    It is initialised as `nn.Linear` and has its state dict. A tool that puts something else in the place of every
-    `nn.Linear` replaces this one's activation too: hand it the plain model, and fuse afterwards.
+    The initialization and the state dict are those of `nn.Linear`. The class is a subclass of `nn.Linear`: a tool that
+    replaces every `nn.Linear`, for example to quantize it, also removes the activation. Apply such a tool to the plain
+    model first, and fuse afterwards. Under torch.autocast, the op computes in the dtype of autocast.
 
     Args:
-        in_features: K, the size of x's last dim.
-        out_features: N, the size of the result's last dim.
-        bias: whether there is a bias.
+        in_features: K, the size of the last dim of x.
+        out_features: N, the size of the last dim of the result.
+        bias: whether the layer has a bias.
         act: none, relu, gelu (erf), gelu_tanh, silu, sigmoid or tanh.
-        device: where the parameters are.
+        device: the device of the parameters.
         dtype: float64, float32, float16 or bfloat16.
 
     Shape:
-        x [..., K]; residual, where given, [..., N]; the result [..., N], of x's dtype. weight [N, K], bias [N].
+        x: [..., K]; residual, if given: [..., N]. The result is [..., N], in the dtype of x. weight is [N, K] and bias
+        [N].
 
     Raises:
-        UsageError: there is no such activation.
+        UsageError: the activation is unknown.
+        RuntimeError: a call has wrong shapes or dtypes; see `fuseconv.ops.linear_act`.
+
+    Examples:
+        >>> layer = fuseconv.nn.LinearAct(8, 4, act="gelu")
+        >>> layer(torch.randn(2, 8)).shape
+        torch.Size([2, 4])
+        >>> plain = torch.nn.Linear(8, 4)
+        >>> fuseconv.nn.LinearAct.from_linear(plain, "relu").weight is plain.weight
+        True
     """
 
     def __init__(
@@ -52,13 +63,13 @@ class LinearAct(nn.Linear):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, act: str = "none") -> LinearAct:
-        """Returns a module with the very parameters of `linear`: an optimizer that holds them goes on."""
+        """Returns a module that shares the parameters of `linear`, so that existing optimizers remain valid."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, act, device="meta")
         made.weight, made.bias = linear.weight, linear.bias
         return made.train(linear.training)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Returns act(x weight^T + bias) + residual; x [..., K], residual [..., N]."""
+        """Returns act(x weight^T + bias) + residual, [..., N]; x [..., K], residual [..., N]."""
         if residual is not None and current(residual.device.type) not in (None, residual.dtype):
             # The op would round it to autocast's dtype; a stream of residuals in f32 stays f32.
             return self(x) + residual  # type: ignore[no-any-return]  # a module's call
@@ -66,30 +77,39 @@ class LinearAct(nn.Linear):
         return result
 
     def extra_repr(self) -> str:
-        """What `print` shows of it."""
+        """Returns the text that `print` shows for the arguments."""
         return f"{super().extra_repr()}, act={self.act}"
 
 
 class LinearGated(nn.Module):
-    """act(x Wg^T + bg) * (x Wu^T + bu): SwiGLU with silu, GEGLU with gelu, GLU with sigmoid (arXiv:2002.05202).
+    """Computes act(x Wg^T + bg) * (x Wu^T + bu): SwiGLU with silu, GEGLU with gelu, GLU with sigmoid.
 
-    Gate and up are one matrix, so that x is read once: weight is [2H, K], the H rows of the gate first, as
-    `gate_up_proj` of Phi-3 has them. A state dict with `gate_proj.weight` and `up_proj.weight` (and biases) in the
-    place of `weight` is loaded too. Each half is initialised as an `nn.Linear` of its own.
+    Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
+
+    Gate and up are one matrix, so that x is read once: weight is [2H, K] with the H rows of the gate first, as in
+    `gate_up_proj` of Phi-3. A state dict that has `gate_proj.weight` and `up_proj.weight` (and biases) in place of
+    `weight` is also loaded. Each half is initialized like an `nn.Linear`. Under torch.autocast, the op computes in the
+    dtype of autocast.
 
     Args:
-        in_features: K, the size of x's last dim.
-        hidden_features: H, the size of the result's last dim.
-        bias: whether there is a bias.
-        act: the gate's activation: none, relu, gelu (erf), gelu_tanh, silu, sigmoid or tanh.
-        device: where the parameters are.
+        in_features: K, the size of the last dim of x.
+        hidden_features: H, the size of the last dim of the result.
+        bias: whether the layer has a bias.
+        act: the activation of the gate: none, relu, gelu (erf), gelu_tanh, silu, sigmoid or tanh.
+        device: the device of the parameters.
         dtype: float64, float32, float16 or bfloat16.
 
     Shape:
-        x [..., K]; the result [..., H], of x's dtype. weight [2H, K], bias [2H].
+        x: [..., K]. The result is [..., H], in the dtype of x. weight is [2H, K], bias [2H].
 
     Raises:
-        UsageError: there is no such activation.
+        UsageError: the activation is unknown.
+        RuntimeError: a call has wrong shapes or dtypes; see `fuseconv.ops.linear_gated`.
+
+    Examples:
+        >>> layer = fuseconv.nn.LinearGated(8, 16, act="silu")
+        >>> layer(torch.randn(2, 8)).shape
+        torch.Size([2, 16])
     """
 
     weight: nn.Parameter
@@ -114,10 +134,12 @@ class LinearGated(nn.Module):
 
     @classmethod
     def from_linear(cls, gate: nn.Linear, up: nn.Linear, act: str = "silu") -> LinearGated:
-        """Returns a module with the weights of two linear layers, copied: two matrices cannot share memory with one.
+        """Returns a module with copies of the weights of two linear layers.
+
+        The weights are copied because the two matrices must be adjacent in memory.
 
         Raises:
-            UsageError: the layers differ in size, or one of them has no bias.
+            UsageError: the layers have different sizes, or only one of them has a bias.
         """
         shapes = [(one.in_features, one.out_features, one.bias is not None) for one in (gate, up)]
         if shapes[0] != shapes[1]:
@@ -132,18 +154,18 @@ class LinearGated(nn.Module):
         return made.train(gate.training)
 
     def reset_parameters(self) -> None:
-        """Draws the parameters as `nn.Linear.reset_parameters` draws those of each half."""
+        """Initializes each half like `nn.Linear.reset_parameters`."""
         bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns act(x Wg^T + bg) * (x Wu^T + bu); x [..., K], the result [..., H]."""
+        """Returns act(x Wg^T + bg) * (x Wu^T + bu), [..., H]; x [..., K]."""
         result: Tensor = torch.ops.fuseconv.linear_gated(x, self.weight, self.bias, self.act)
         return result
 
     def extra_repr(self) -> str:
-        """What `print` shows of it."""
+        """Returns the text that `print` shows for the arguments."""
         sizes = f"in_features={self.in_features}, hidden_features={self.hidden_features}"
         return f"{sizes}, bias={self.bias is not None}, act={self.act}"
 
@@ -162,11 +184,11 @@ def _halves(gate: nn.Linear, up: nn.Linear) -> Iterator[tuple[str, str, Tensor]]
 
 
 def checked(act: str) -> str:
-    """Returns the name of an activation.
+    """Returns the name of an activation after checking it.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: the activation is unknown.
     """
     if act not in ACTIVATIONS:
-        raise UsageError(f"there is no activation {act!r}", where="act", fix=f"use one of {', '.join(ACTIVATIONS)}")
+        raise UsageError(f"unknown activation {act!r}", where="act", fix=f"use one of {', '.join(ACTIVATIONS)}")
     return act

@@ -1,4 +1,4 @@
-"""MLP: two or three linear layers and their activations in one kernel, which keeps what is between them on the chip."""
+"""MLP: two or three linear layers and their activations in one kernel, which keeps intermediate values on chip."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ import fuseconv.ops  # noqa: F401  # registers the op
 from fuseconv.errors import UsageError
 
 MAX_WIDTH = 256
-"""The widest layer, input included, that the kernel keeps on the chip."""
+"""The largest width of a layer, including the input, for which the kernel keeps the values on chip."""
 
 
 class MLP(nn.Module):
-    """A perceptron of two or three linear layers, at most 256 wide, in one kernel.
+    """Computes a perceptron of two or three linear layers, at most 256 wide, in one kernel.
 
-    Constructed as the `nn.Sequential` it stands for, with its state dict:
-    `MLP(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))`. All hidden layers have one activation, the last layer its
-    own or none: ReLU, GELU, SiLU, Sigmoid, Tanh, Identity.
+    The constructor takes the layers of the `nn.Sequential` that the module replaces; the state dict is the same. All
+    hidden layers have the same activation, and the last layer may have another one or none: ReLU, GELU, SiLU, Sigmoid,
+    Tanh or Identity. Under torch.autocast, the op computes in the dtype of autocast.
 
     Shape:
-        x [..., K], K being the first layer's in_features; the result [..., N], N the last one's out_features, of x's
-        dtype.
+        x: [..., K], where K is in_features of the first layer. The result is [..., N], where N is out_features of the
+        last layer, in the dtype of x.
 
     Raises:
-        UsageError: the layers are others than these.
+        UsageError: the layers are of other kinds, too wide or too many.
+        RuntimeError: a call has wrong shapes or dtypes; see `fuseconv.ops.mlp`.
+
+    Examples:
+        >>> mlp = fuseconv.nn.MLP(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+        >>> mlp(torch.randn(2, 64)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(self, *layers: nn.Module) -> None:
@@ -35,17 +41,17 @@ class MLP(nn.Module):
 
     @classmethod
     def from_sequential(cls, sequential: nn.Sequential) -> MLP:
-        """Returns a module of the very layers of `sequential`, under their names: an optimizer that holds them goes on.
+        """Returns a module that shares the layers of `sequential`, so that existing optimizers remain valid.
 
         Raises:
-            UsageError: the layers are not such that the op computes them.
+            UsageError: the op does not support the layers.
         """
         made = cls(*sequential)
         made._modules = dict(sequential.named_children())
         return made.train(sequential.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the last layer's activation; x [..., K], the result [..., N]."""
+        """Returns the result of the last layer, [..., N]; x [..., K]."""
         linears = [layer for layer in self.children() if isinstance(layer, nn.Linear)]
         operands = [tensor for linear in linears for tensor in (linear.weight, linear.bias)]
         result: Tensor = torch.ops.fuseconv.mlp(x, *operands, act=self.act, last_act=self.last_act)
@@ -53,7 +59,7 @@ class MLP(nn.Module):
 
 
 def activation_of(layer: nn.Module) -> str | None:
-    """Returns what the ops' `act` arguments call an activation module; None for another module."""
+    """Returns the name of an activation module for the `act` argument of an op. None for any other module."""
     if type(layer) is nn.GELU:
         return {"none": "gelu", "tanh": "gelu_tanh"}[layer.approximate]
     names = {nn.Identity: "none", nn.ReLU: "relu", nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
@@ -61,7 +67,7 @@ def activation_of(layer: nn.Module) -> str | None:
 
 
 def _activations(layers: tuple[nn.Module, ...]) -> tuple[str, str]:
-    """Returns the names of the hidden layers' activation and of the last layer's."""
+    """Returns the names of the activations of the hidden layers and of the last layer."""
     acts: list[str] = []
     widths = [0]
     for layer in layers:
@@ -74,14 +80,14 @@ def _activations(layers: tuple[nn.Module, ...]) -> tuple[str, str]:
         else:
             raise _refused(f"{layer} is neither a Linear nor the one activation after it")
     if len(acts) not in (2, 3):
-        raise _refused(f"there are {len(acts)} linear layers")
+        raise _refused(f"an MLP takes 2 or 3 linear layers, but {len(acts)} are given")
     if len(set(acts[:-1])) > 1:
         raise _refused(f"the hidden layers have different activations, {' and '.join(acts[:-1])}")
     if max(widths) > MAX_WIDTH:
-        raise _refused(f"a layer is {max(widths)} wide")
+        raise _refused(f"a layer has width {max(widths)}")
     return acts[0], acts[-1]
 
 
 def _refused(what: str) -> UsageError:
-    fix = f"give 2 or 3 nn.Linear, at most {MAX_WIDTH} wide, one activation after each hidden one; else use LinearAct"
+    fix = f"give 2 or 3 nn.Linear of width {MAX_WIDTH} or less, each hidden one with its activation, or use LinearAct"
     return UsageError(what, where="MLP", fix=fix)

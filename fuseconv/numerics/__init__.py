@@ -1,1 +1,1 @@
-"""The fp64 reference, the one tolerance table, and how far an output lies from either."""
+"""The fp64 reference, the tolerance table, and error statistics of an output."""

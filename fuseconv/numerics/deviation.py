@@ -1,7 +1,7 @@
-"""How far an output lies from the original's and from the truth: a few figures, taken slab by slab where the output is.
+"""Error statistics of an output against the original and the fp64 reference, computed slab by slab on its device.
 
-An output of a language model has 2.6e8 elements and a dozen intermediate values in float64 for each: in slabs they need
-no memory to speak of, and on the output's own device no transfer.
+An output of a language model can have 2.6e8 elements, and each needs a dozen intermediate values in float64. In slabs
+this takes little memory and, on the output's own device, no transfer.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from dataclasses import dataclass
 import torch
 
 SLAB = 2**20
-"""Elements at a time: 8 MB in float64."""
+"""The number of elements per slab: 8 MB in float64."""
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """Figures over all elements. Those on the original are taken where both are finite, those on truth where all are.
+    """Error statistics, over the elements that are finite in the original, or in all three tensors.
 
     Attributes:
-        max_abs: the largest distance from the original.
-        max_rel: the largest distance, relative to the original's size; 0 where they are equal.
-        excess: the largest distance beyond what `atol + rtol * |original|` allows; not positive if all is allowed.
-        rmse: root mean square of the error.
-        rmse_original: of the original's error.
-        rms_truth: of the truth itself.
-        peak: the largest error.
-        peak_original: the original's largest error.
-        max_truth: the largest truth.
-        special: whether NaN, +Inf or -Inf stands where the original has something else, or the other way round.
+        max_abs: the largest absolute difference from the original.
+        max_rel: the largest difference relative to the original. 0 where they are equal.
+        excess: the largest difference beyond `atol + rtol * |original|`. Not positive if all elements are within
+            tolerance.
+        rmse: the root-mean-square error against the fp64 reference.
+        rmse_original: the root-mean-square error of the original.
+        rms_truth: the root mean square of the fp64 reference.
+        peak: the largest error against the fp64 reference.
+        peak_original: the largest error of the original.
+        max_truth: the largest magnitude of the fp64 reference.
+        special: whether NaN, +Inf or -Inf occurs where the original has a different value, or the reverse.
     """
 
     max_abs: float = 0.0
@@ -46,14 +47,14 @@ class Deviation:
 
 
 def device_of(*tensors: torch.Tensor) -> torch.device:
-    """Returns the accelerator that one of the tensors is on, or the CPU."""
+    """Returns the device of the tensors: the accelerator if one of them is on it, else the CPU."""
     return next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), torch.device("cpu"))
 
 
 def deviation(
     actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, *, atol: float, rtol: float
 ) -> Deviation:
-    """Takes the figures of three real floating tensors of one shape, on any devices, computing in float64."""
+    """Computes the statistics of three real floating tensors of the same shape, on any devices, in float64."""
     device = device_of(actual, original, truth)
     slabs = zip(*(torch.split(tensor.detach().reshape(-1), SLAB) for tensor in (actual, original, truth)), strict=True)
     figures = [
@@ -71,7 +72,7 @@ def deviation(
 
 
 def _figures(slab: Sequence[torch.Tensor], atol: float, rtol: float) -> tuple[list[float], list[float]]:
-    """Maxima and sums of a slab of the three; what is not judged counts as no distance and no error."""
+    """Returns the maxima and sums of a slab. Elements that are not compared count as no difference and no error."""
     actual, original, truth = slab
     nothing = torch.zeros((), dtype=torch.float64, device=actual.device)
     finite = actual.isfinite() & original.isfinite()

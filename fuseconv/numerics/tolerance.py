@@ -1,9 +1,9 @@
-"""The one tolerance table, and the comparison of an output with the original's and with the truth in float64.
+"""The tolerance table, and the comparison of an output with the original and with the fp64 reference.
 
-An output passes in one of two ways. It is `allclose` to the original's at the defaults of torch.testing; or it is
-about as near to the truth as the original is. The second way is needed because a fused kernel rounds less often than
-the kernels that it replaces: it may differ from the original and yet be the better of the two. docs/numerics.md
-derives the figures.
+An output passes in one of two ways: it is `allclose` to the original at the defaults of torch.testing, or its error
+against the fp64 reference is about as small as that of the original. The second way is needed because a fused kernel
+rounds less often than the kernels that it replaces: it may differ from the original and still be more accurate.
+docs/numerics.md derives the values.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from fuseconv.numerics.deviation import Deviation, deviation, device_of
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a dtype allows.
+    """The tolerance of a dtype.
 
     Attributes:
-        rtol: relative part of the `allclose` test against the original.
-        atol: absolute part of it, for values whose root mean square is 1 or more; for smaller ones as much less.
-        factor: how many times the original's root-mean-square error an output may have.
+        rtol: the relative tolerance of the `allclose` test against the original.
+        atol: the absolute tolerance for values with a root mean square of 1 or more. It is scaled down for smaller
+            values.
+        factor: the largest allowed ratio of the root-mean-square error of an output to that of the original.
     """
 
     rtol: float
@@ -48,35 +49,35 @@ TOLERANCES: Mapping[torch.dtype, Tolerance] = {
 }
 
 SMALL = 1024
-"""Outputs of fewer elements get `SMALL_FACTOR`: the root mean square of a few errors scatters."""
+"""Outputs with fewer elements get `SMALL_FACTOR`, because the root mean square of a few errors varies strongly."""
 
 SMALL_FACTOR = 3.0
 
 PEAK = 4.0
-"""The largest single error may be `PEAK` times `factor` times the original's largest. A mean over a million elements
-forgives one that is plain wrong, at a tile's edge for example; this does not."""
+"""The largest error may be `PEAK` times `factor` times that of the original. This catches a single wrong element,
+for example at the edge of a tile, which a mean over a million elements would hide."""
 
 FLOOR = 1.0
-"""Errors below `FLOOR` * eps * rms(truth) always pass: two roundings of the result itself. The original's error can be
-zero by luck, where all its values are representable, and no kernel can be asked for twice nothing."""
+"""Errors below `FLOOR` * eps * rms(reference) always pass: two roundings of the result. The error of the original
+can be zero by coincidence, if all its values are representable, and then a multiple of it would allow nothing."""
 
 
 def table() -> dict[str, dict[str, float]]:
-    """Returns the table as plain JSON values, by short dtype name, for the manifest."""
+    """Returns the table as plain JSON values by short dtype name, for the manifest."""
     return {SHORT_DTYPES[str(dtype)]: asdict(tolerance) for dtype, tolerance in TOLERANCES.items()}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One output compared.
+    """The comparison of one output.
 
     Attributes:
-        ok: whether it passes.
-        max_abs: the largest absolute difference from the original, over the elements finite in both.
-        max_rel: the largest relative difference from the original, there.
-        rmse_vs_fp64: root mean square of the difference from the float64 truth.
+        ok: whether the output passes.
+        max_abs: the largest absolute difference from the original, over the elements that are finite in both.
+        max_rel: the largest relative difference from the original, over the same elements.
+        rmse_vs_fp64: the root mean square of the difference from the fp64 reference.
         rmse_original_vs_fp64: the same for the original.
-        reason: why it does not pass; empty if it does.
+        reason: why the output fails. Empty if it passes.
     """
 
     ok: bool
@@ -87,7 +88,7 @@ class Row:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values; a figure that could not be taken is null."""
+        """Returns plain JSON values. A statistic that could not be computed is null."""
         return {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in asdict(self).items()
@@ -102,15 +103,16 @@ def compare(
     may_overflow: bool = False,
     by_truth: bool = False,
 ) -> Row:
-    """Judges `actual` by the original's output and by the truth.
+    """Compares `actual` with the output of the original and with the fp64 reference.
 
     Args:
         actual: the output under test.
-        original: what the original model gives, in its own dtype.
-        truth: what it gives in float64 (complex128); of any dtype where `original` is of no floating dtype.
-        may_overflow: whether the inputs are at the ends of their dtype: elements of which the original has not
-            half of the digits right, because a value inside left the dtype's range, are not judged.
-        by_truth: whether to be close to the original is not enough: the error against the truth decides.
+        original: the output of the original model, in its own dtype.
+        truth: the output of the original in float64 (complex128). It may have any dtype if `original` is not floating.
+        may_overflow: whether the inputs are at the limits of their dtype. Elements of which the original does not have
+            half of the digits right, because an intermediate value overflowed or underflowed, are then ignored.
+        by_truth: whether the error against the fp64 reference decides alone, even if the output is close to the
+            original.
     """
     if actual.dtype != original.dtype:
         return incomparable(f"dtype {actual.dtype}, but the original has {original.dtype}")
@@ -126,7 +128,7 @@ def compare(
 
 
 def _where_judged(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Returns an output with the original's elements where that misses half the digits of a truth within its range."""
+    """Returns an output with the original's elements where those miss half of the digits of a finite reference."""
     device, info = device_of(actual, original, truth), torch.finfo(original.dtype)
     actual, original, truth = (tensor.detach().to(device) for tensor in (actual, original, truth))
     right = (original.to(torch.float64) - truth).abs() <= truth.abs() * math.sqrt(info.eps) + info.tiny
@@ -134,9 +136,9 @@ def _where_judged(actual: torch.Tensor, original: torch.Tensor, truth: torch.Ten
 
 
 def _without_stray_nan(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Returns the original, infinite where it alone is NaN and the truth lies beyond its dtype.
+    """Returns the original with infinities where only it is NaN and the reference is out of the range of its dtype.
 
-    Where torch computes GELU by oneDNN, in float32 on some processors, that of infinity is NaN.
+    On some processors torch computes float32 GELU with oneDNN, which returns NaN for infinity.
     """
     device = device_of(actual, original, truth)
     if not bool(original.isnan().any()):
@@ -147,12 +149,12 @@ def _without_stray_nan(actual: torch.Tensor, original: torch.Tensor, truth: torc
 
 
 def incomparable(reason: str) -> Row:
-    """Returns the row of an output that cannot be compared at all."""
+    """Returns the row of an output that cannot be compared."""
     return Row(False, math.nan, math.nan, math.nan, math.nan, reason)
 
 
 def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
-    """Integers and booleans carry no rounding: they are equal or wrong."""
+    """Compares integers and booleans, which have no rounding error: they must be equal."""
     actual, original = (tensor.to(device_of(actual, original)) for tensor in (actual, original))
     wrong = actual != original
     if not wrong.any():
@@ -187,17 +189,17 @@ def _compare_floats(actual: torch.Tensor, original: torch.Tensor, truth: torch.T
 
 
 def _scale(found: Deviation) -> float:
-    """Returns what the absolute tolerance is taken of: outputs of 1e-7 are judged as outputs of 1 are.
+    """Returns the scale of the absolute tolerance, so that outputs of 1e-7 are compared as strictly as those of 1.
 
-    Where the original has no digit of the truth right, as in the gradient of what cancels, or the truth is zero
-    throughout, the output is rounding alone and has no scale of its own; it is judged as outputs of 1.
+    If the original has no correct digit, as in a gradient that cancels, or if the reference is zero everywhere, the
+    output consists of rounding errors and has no scale of its own. The scale is then 1.
     """
     has_digits = found.rmse_original < found.rms_truth / 2
     return min(found.rms_truth, 1.0) if has_digits else 1.0
 
 
 def _special_values_differ(actual: torch.Tensor, original: torch.Tensor) -> str:
-    """Says which of NaN, +Inf and -Inf does not appear exactly where the original has it."""
+    """Says which of NaN, +Inf and -Inf occurs at other positions than in the original."""
     actual, original = (tensor.to(device_of(actual, original)) for tensor in (actual, original))
     for name, of in (("NaN", torch.isnan), ("+Inf", torch.isposinf), ("-Inf", torch.isneginf)):
         found, expected = of(actual), of(original)

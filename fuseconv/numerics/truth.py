@@ -1,4 +1,4 @@
-"""The truth: a program run in float64, whatever dtype it was written in."""
+"""The fp64 reference: a program run in float64, whatever its own dtypes are."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ _WIDE = {
 def run_in_float64(program: Program, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """Runs `program` with every floating tensor and every floating dtype argument widened to float64.
 
-    Weights are widened where an op reads them and not before, so the memory used beyond the program's own is that of
-    the activations.
+    Weights are widened when an op uses them, so the additional memory is that of the activations.
 
     Args:
         program: the original program.
-        inputs: one tensor per contract input, in the contract's dtypes.
+        inputs: one tensor per contract input, in the dtypes of the contract.
 
     Returns:
-        The outputs; floating ones are float64, complex ones complex128.
+        The outputs. Floating outputs are float64, complex outputs complex128.
     """
     module = program.exported.module(check_guards=False)
     with torch.no_grad():
@@ -48,17 +47,17 @@ def interpret_in_float64(
     graph: Graph | None = None,
     shaken: torch.Generator | None = None,
 ) -> list[Any]:
-    """Runs a graph of ATen ops with everything widened to float64; gradients flow where they are enabled.
+    """Runs a graph of ATen ops with everything widened to float64. Gradients flow if they are enabled.
 
     Args:
-        module: holds what the graph reads as attributes.
-        operands: what its placeholders stand for, in their order.
-        graph: the graph; by default the module's own.
-        shaken: where given, every operand and every result on the way is moved by one rounding of the dtype that it
-            has in the program, up or down as this generator draws: how far the output moves says how well it is told.
+        module: the module that holds the attributes of the graph.
+        operands: the values of the placeholders, in order.
+        graph: the graph. Default: that of the module.
+        shaken: a random generator. If given, every operand and every result is moved up or down by one rounding error
+            of its dtype in the program. The change of the output shows how well-conditioned it is.
 
     Returns:
-        The leaves of its output, floating tensors in float64.
+        The leaves of the output. Floating tensors are float64.
     """
     interpreter = _Float64(module, graph=graph) if shaken is None else _Shaken(module, graph, shaken)
     with _default_dtype(torch.float64):
@@ -66,7 +65,7 @@ def interpret_in_float64(
 
 
 class _Float64(Interpreter):
-    """Widens what every op reads, so that no op's own default can narrow a value on its way."""
+    """Widens the operands of every op, so that no default of an op can narrow a value."""
 
     def run_node(self, n: Node) -> Any:
         if not draws(n) or any(written(n)):  # what writes an operand is not given a copy of it
@@ -83,7 +82,7 @@ class _Float64(Interpreter):
 
 
 class _Shaken(_Float64):
-    """Moves every floating result by one rounding of the dtype that it has in the program."""
+    """Moves every floating result by one rounding error of its dtype in the program."""
 
     def __init__(self, module: torch.nn.Module, graph: Graph | None, generator: torch.Generator) -> None:
         super().__init__(module, graph=graph)
@@ -99,7 +98,7 @@ class _Shaken(_Float64):
 
 
 def _dtype_of(node: Node) -> torch.dtype | None:
-    """The floating dtype that a node's value has in the program, where that is known."""
+    """Returns the floating dtype of a node's value in the program, if known."""
     captured = node.meta.get("val")
     return captured.dtype if isinstance(captured, torch.Tensor) and captured.is_floating_point() else None
 
@@ -116,7 +115,7 @@ def _grouped_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """The products of groups: rows of `a`, columns of `b` or what is summed over end, group by group, at `offs`."""
+    """Computes grouped matrix products. `offs` has the end of each group in `a`, in `b`, or along the summed axis."""
     ends = [] if offs is None else [0, *offs.tolist()]
     groups = [slice(first, last) for first, last in pairwise(ends)]
     if offs is None:
@@ -133,7 +132,7 @@ def _grouped_mm(
 
 
 _NARROW_ONLY: dict[Any, Callable[..., torch.Tensor]] = {torch.ops.aten._grouped_mm.default: _grouped_mm}
-"""Ops without a float64 kernel, to what they mean."""
+"""Ops without a float64 kernel, with their meaning in other ops."""
 
 
 def _widen(value: Any) -> Any:
@@ -148,7 +147,7 @@ def _widen(value: Any) -> Any:
 
 @contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Factories without a dtype argument follow torch's default dtype."""
+    """Sets torch's default dtype, which factories without a dtype argument use."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -1,6 +1,6 @@
-"""The op library: importing this package loads it and makes torch know every op, by `Op.adopt`.
+"""The op library. Importing this package loads it and registers every op with torch through `Op.adopt`.
 
-`fuseconv.ops.<op>(...)` calls an op; `OPS` is the one list of them.
+`fuseconv.ops.<op>(...)` calls an op. `OPS` lists all ops.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The activations an op's `act` argument names, and their derivatives, in plain PyTorch."""
+"""The activations that an `act` argument can name, and their derivatives, in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor
 from torch.nn import functional
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
-"""The values of an `act` argument; gelu is the erf form."""
+"""The valid values of an `act` argument. gelu is the erf form."""
 
 
 def activate(x: Tensor, act: str) -> Tensor:
     """Returns act(x).
 
     Raises:
-        ValueError: there is no such activation.
+        ValueError: the activation is unknown.
     """
     match act:
         case "none":
@@ -35,19 +35,19 @@ def activate(x: Tensor, act: str) -> Tensor:
 
 
 FROM_RESULT = frozenset({"none", "relu", "sigmoid", "tanh"})
-"""The activations whose derivative follows from their result; that of the others needs what they were applied to."""
+"""The activations whose derivative is a function of their result. The derivative of the others needs their input."""
 
 
 def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
-    """Returns grad * act'(x), by ops that can be differentiated again.
+    """Returns grad * act'(x), computed by differentiable ops.
 
     Args:
-        grad: the gradient of act(x).
-        value: act(x) if the activation is one of `FROM_RESULT`, else x; not read for "none".
-        act: the activation.
+        grad: the gradient with respect to act(x).
+        value: act(x) if the activation is in `FROM_RESULT`, else x. Ignored for "none".
+        act: the name of the activation.
 
     Raises:
-        ValueError: there is no such activation.
+        ValueError: the activation is unknown.
     """
     aten = torch.ops.aten
     result: Tensor

@@ -1,4 +1,4 @@
-"""activation_backward: the gradient before an activation from the one after it, and its sum over rows."""
+"""activation_backward: the gradient of an activation, and its sum over rows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,32 @@ from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh")
-"""The activations whose derivative follows from their result."""
+"""The activations whose derivative is a function of their result."""
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """[..., C] as [rows, C]."""
+    """Returns a tensor [..., C] as [rows, C]."""
     return x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
 
 
 def reference(grad: Tensor, y: Tensor, act: str, sum_rows: bool) -> tuple[Tensor, Tensor]:
-    """Returns d = grad act'(z) for y = act(z), both [..., C], and d summed over all dims but the last; else [0]."""
+    """The gradient of y = act(z) with respect to z, computed from y, and its sum over rows: d = grad * act'(z).
+
+    Args:
+        grad: [..., C], the gradient with respect to y.
+        y: [..., C], the result of the activation, with the shape and dtype of `grad`.
+        act: an activation whose derivative is a function of its result: none, relu, sigmoid or tanh.
+        sum_rows: whether to compute the sum.
+
+    Returns:
+        d, [..., C], and its sum over all dims but the last, [C]. The sum is an empty tensor [0] without `sum_rows`.
+
+    Examples:
+        >>> y = torch.tensor([[0.0, 2.0], [3.0, 4.0]])
+        >>> fuseconv.ops.activation_backward(torch.ones(2, 2), y, "relu", True)
+        (tensor([[0., 1.],
+                [1., 1.]]), tensor([1., 2.]))
+    """
     if act not in ACTIVATIONS:
         raise ValueError(f"the derivative of '{act}' does not follow from y; use one of {', '.join(ACTIVATIONS)}")
     d = activate_backward(grad, y, act)
@@ -28,7 +44,7 @@ def reference(grad: Tensor, y: Tensor, act: str, sum_rows: bool) -> tuple[Tensor
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     grad, y = draw(2, 5, 48), draw(2, 5, 48).sigmoid() - 0.25
     return [
@@ -48,7 +64,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     grad = draw(4, 6)
     return [

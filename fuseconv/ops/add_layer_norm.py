@@ -15,9 +15,23 @@ from fuseconv.ops.sampling import Draw
 def reference(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, keep_sum: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Returns layer_norm(s) over the last dim and s = x + residual; for s an empty tensor unless `keep_sum`.
+    """layer_norm(s) over the last dim and s, where s = x + residual.
 
-    x and residual [..., C], of one shape; weight and bias [C].
+    Args:
+        x: [..., C].
+        residual: [..., C], with the shape and dtype of x.
+        weight: [C], or None for 1.
+        bias: [C], or None for 0.
+        eps: added to the variance.
+        keep_sum: whether to return s.
+
+    Returns:
+        The norm, [..., C], and s, [..., C]. Without `keep_sum`, the second result is an empty tensor.
+
+    Examples:
+        >>> x, residual = torch.tensor([[1.0, 1.0]]), torch.tensor([[0.0, 2.0]])
+        >>> fuseconv.ops.add_layer_norm(x, residual, None, None, 0.0)
+        (tensor([[-1.,  1.]]), tensor([[1., 3.]]))
     """
     s = x + residual
     y = functional.layer_norm(s, s.shape[-1:], weight, bias, eps)
@@ -25,7 +39,7 @@ def reference(
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     x, residual, weight, bias = draw(2, 5, 48), draw(2, 5, 48), draw(48), draw(48)
     rows = draw(3, 48)
@@ -55,7 +69,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     x, weight = draw(4, 6), draw(6)
     return [

@@ -1,4 +1,4 @@
-"""add_relu: relu(a + b), broadcasting."""
+"""add_relu: relu(a + b) with broadcasting."""
 
 from __future__ import annotations
 
@@ -14,17 +14,29 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(a: Tensor, b: Tensor) -> Tensor:
-    """relu(a + b); the shapes of a and b broadcast."""
+    """relu(a + b).
+
+    Args:
+        a: of any shape.
+        b: of a shape that broadcasts with that of a, and of the same dtype.
+
+    Returns:
+        A tensor of the broadcast shape.
+
+    Examples:
+        >>> fuseconv.ops.add_relu(torch.tensor([[1.0, -2.0]]), torch.tensor([1.0, 1.0]))
+        tensor([[2., 0.]])
+    """
     return torch.relu(a + b)
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """The result only: relu's derivative follows from it."""
+    """Keeps the result: the derivative of relu is a function of it."""
     return {"y": results[0], "a_sizes": arguments.a.shape, "b_sizes": arguments.b.shape}
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
-    """The gradients of a and b."""
+    """Returns the gradients of a and b."""
     grad = activate_backward(grad, kept.y, "relu")
     return {
         "a": grad.sum_to_size(kept.a_sizes) if "a" in needed else None,
@@ -33,13 +45,13 @@ def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Val
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     return [Sample(name, tensors) for name, tensors in draw.broadcast_tuples(2)]
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     return [
         Sample("sizes", (draw(3), draw(4)), matches=r"a of shape \[3\] and b of shape \[4\] cannot be broadcast"),

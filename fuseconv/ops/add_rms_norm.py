@@ -15,16 +15,29 @@ from fuseconv.ops.sampling import Draw
 def reference(
     x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, keep_sum: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Returns rms_norm(s) over the last dim and s = x + residual; for s an empty tensor unless `keep_sum`.
+    """rms_norm(s) over the last dim and s, where s = x + residual.
 
-    x and residual [..., C], of one shape; weight [C].
+    Args:
+        x: [..., C].
+        residual: [..., C], with the shape and dtype of x.
+        weight: [C], or None for 1.
+        eps: added to the mean of squares.
+        keep_sum: whether to return s.
+
+    Returns:
+        The norm, [..., C], and s, [..., C]. Without `keep_sum`, the second result is an empty tensor.
+
+    Examples:
+        >>> x, residual = torch.tensor([[3.0, -3.0]]), torch.tensor([[-1.0, 1.0]])
+        >>> fuseconv.ops.add_rms_norm(x, residual, None, 0.0)
+        (tensor([[ 1., -1.]]), tensor([[ 2., -2.]]))
     """
     s = x + residual
     return functional.rms_norm(s, s.shape[-1:], weight, eps), s if keep_sum else s.new_empty((0,))
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     x, residual, weight = draw(2, 5, 48), draw(2, 5, 48), draw(48)
     rows = draw(3, 48)
@@ -50,7 +63,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     x, weight = draw(4, 6), draw(6)
     return [

@@ -14,20 +14,28 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    """softmax(q k^T * scale + mask) over the last dim.
+    """The attention weights softmax(scale * q k^T + mask) over the last dim.
 
     Args:
-        q: [..., S, D].
-        k: [..., T, D]; the leading dims of q and k broadcast.
-        mask: added to the scores: what broadcasts to [..., S, T]; -inf where a position takes no part.
-        scale: what the product is multiplied by.
+        q: [..., S, D], the queries.
+        k: [..., T, D], the keys. The leading dims of q and k broadcast.
+        mask: added to the scores. Its shape must broadcast to [..., S, T]. -inf hides a position. None for no mask.
+        scale: the factor of the product.
+
+    Returns:
+        The weights, [..., S, T].
+
+    Examples:
+        >>> q, k = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.0, 2.0]])
+        >>> fuseconv.ops.attention_score(q, k)
+        tensor([[0.5000, 0.5000]])
     """
     scores = torch.matmul(q, k.transpose(-2, -1)) * scale
     return torch.softmax(scores if mask is None else scores + mask, -1)
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     q, k = draw(2, 3, 5, 16), draw(2, 3, 24, 16)
     # Finite, so that differences of them can be taken; the tests have -inf.
@@ -65,7 +73,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     q, k = draw(2, 5, 16), draw(2, 24, 16)
     allowed = torch.ones(5, 24, dtype=torch.bool, device=device)

@@ -1,4 +1,4 @@
-"""What an op does with its tensors under torch.autocast: the three policies of torch's own ops."""
+"""The three autocast policies of the ops, which are those of torch's own ops."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 
 def current(device: str) -> torch.dtype | None:
-    """Returns the dtype that autocast gives to matrix products on a device type; None where it is off."""
+    """Returns the dtype that autocast uses for matrix products on a device type, or None if autocast is off."""
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 def lower(tensors: list[Tensor], device: str) -> torch.dtype | None:
-    """To autocast's dtype, unless one of them is f64: the op is dominated by a matrix product."""
+    """To the dtype of autocast, like those of matrix products in torch, unless one of them is float64."""
     return None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.get_autocast_dtype(device)
 
 
 def single(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # a policy takes both
-    """To f32, unless one of them is f64: the op is a norm or a sum."""
+    """To float32, like those of norms and sums in torch, unless one of them is float64."""
     return None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
 
 
 def widest(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # a policy takes both
-    """To the widest dtype among them: the op is computed element by element."""
+    """To the widest dtype among them, like those of elementwise ops in torch."""
     dtype = tensors[0].dtype
     for tensor in tensors[1:]:
         dtype = torch.promote_types(dtype, tensor.dtype)

@@ -1,4 +1,4 @@
-"""bias_act: act(x + bias), bias over the last dim."""
+"""bias_act: act(x + bias), with the bias over the last dim."""
 
 from __future__ import annotations
 
@@ -14,12 +14,25 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(x: Tensor, bias: Tensor, act: str) -> Tensor:
-    """act(x + bias); x [..., C], bias [C]."""
+    """act(x + bias).
+
+    Args:
+        x: [..., C].
+        bias: [C], with the dtype of x.
+        act: the name of the activation.
+
+    Returns:
+        A tensor [..., C].
+
+    Examples:
+        >>> fuseconv.ops.bias_act(torch.tensor([[-1.0, 2.0]]), torch.tensor([0.0, 1.0]), "relu")
+        tensor([[0., 3.]])
+    """
     return activate(x + bias, act)
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """The result where the derivative follows from it, else the arguments: their sum is no larger read than written."""
+    """Keeps the result if the derivative is a function of it, else the arguments, from which x + bias is recomputed."""
     x, bias, act = arguments.x, arguments.bias, arguments.act
     if act == "none":
         return {"act": act}
@@ -27,14 +40,14 @@ def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
-    """The gradients of x and bias."""
+    """Returns the gradients of x and bias."""
     value = kept.x + kept.bias if hasattr(kept, "x") else getattr(kept, "y", None)
     grad = activate_backward(grad, value, kept.act)
     return {"x": grad, "bias": grad.sum_to_size(grad.shape[-1:]) if "bias" in needed else None}
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     return [
         *(Sample(act, (draw(5, 77, scale=3), draw(77), act)) for act in ACTIVATIONS),
@@ -53,7 +66,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     return [
         Sample("size", (draw(2, 7), draw(5), "relu"), matches=r"bias must have the shape \[7\].*but has \[5\]"),

@@ -1,4 +1,4 @@
-"""What `help` says of an op, put together from its reference, its autocast policy and the calls that it refuses."""
+"""Composes the help text of an op from its reference, its autocast policy and the calls that it rejects."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import torch
 from fuseconv.ops.activation import ACTIVATIONS
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-"""The dtypes that every op serves."""
+"""The dtypes that every op supports."""
 
 WIDTH = 80
 
 
 def signature_of(reference: Callable[..., Any]) -> inspect.Signature:
-    """Returns the signature of an op, which is that of its reference, with its types in place of their names."""
+    """Returns the signature of an op, which is that of its reference with evaluated annotations."""
     return inspect.signature(reference, eval_str=True)
 
 
 def describe(name: str, reference: Callable[..., Any], autocast: Callable[..., Any], refusals: Sequence[str]) -> str:
-    """Returns the text of an op.
+    """Returns the help text of an op.
 
     Args:
-        name: its name.
-        reference: the op in plain PyTorch; its docstring has the formula, with shapes.
-        autocast: its policy, whose docstring says what is cast to what.
-        refusals: the messages of its errors.
+        name: the name of the op.
+        reference: the op in plain PyTorch. Its docstring gives the formula, the shapes and an example.
+        autocast: the autocast policy, whose docstring describes the casts.
+        refusals: the error messages of the op.
     """
     signature = signature_of(reference)
     parts = [
@@ -47,7 +47,7 @@ def describe(name: str, reference: Callable[..., Any], autocast: Callable[..., A
 
 
 def _activations(signature: inspect.Signature, refusals: Sequence[str]) -> list[str]:
-    """Lists the activations of an op that takes all, and refuses what is none."""
+    """Lists the activations if the op accepts all of them, that is if it rejects unknown ones."""
     if not any(message.startswith("unknown activation") for message in refusals):
         return []
     named = [name for name in signature.parameters if name == "act" or name.endswith("_act")]
@@ -59,7 +59,7 @@ def _lowered(text: str) -> str:
 
 
 def _shown(signature: inspect.Signature) -> str:
-    """Returns a signature on one line, or with a line for each parameter."""
+    """Returns a signature on one line, or with one line per parameter."""
     short = str(signature).replace("torch.Tensor", "Tensor")
     if len(short) <= WIDTH:
         return short

@@ -1,4 +1,4 @@
-"""gated_act: act(gate) * up of a product [gate, up], what a gated layer does after its product."""
+"""gated_act: act(gate) * up for z = [gate, up], the elementwise part of a gated layer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,20 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(z: Tensor, act: str) -> Tensor:
-    """act(gate) * up, [..., H], of z [..., 2H] = [gate, up].
+    """act(gate) * up, where z = [gate, up] along the last dim.
 
     Source: Shazeer, "GLU Variants Improve Transformer", 2020.
+
+    Args:
+        z: [..., 2H], the H columns of the gate first.
+        act: the activation of the gate.
+
+    Returns:
+        A tensor [..., H].
+
+    Examples:
+        >>> fuseconv.ops.gated_act(torch.tensor([[1.0, -2.0, 3.0, 4.0]]), "relu")
+        tensor([[3., 0.]])
     """
     gate, up = z.tensor_split(2, -1)
     return (activate(gate, act) * up).contiguous()
@@ -33,7 +44,7 @@ def _backward(kept: SimpleNamespace, _: frozenset[str], grad: Tensor) -> dict[st
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     return [
         *(Sample(act, (draw(2, 5, 48), act)) for act in ACTIVATIONS),
@@ -51,7 +62,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     z = draw(4, 6)
     return [

@@ -1,4 +1,4 @@
-"""gated_act_backward: the gradient of gated_act, both halves in one tensor."""
+"""gated_act_backward: the gradient of gated_act, with both halves in one tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,20 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(grad: Tensor, z: Tensor, act: str) -> Tensor:
-    """Returns the gradient of z = [gate, up], [..., 2H], from that of act(gate) * up, [..., H]."""
+    """The gradient of act(gate) * up with respect to z = [gate, up].
+
+    Args:
+        grad: [..., H], the gradient with respect to act(gate) * up.
+        z: [..., 2H], with the dtype of `grad`.
+        act: the activation of the gate.
+
+    Returns:
+        The gradient, [..., 2H].
+
+    Examples:
+        >>> fuseconv.ops.gated_act_backward(torch.ones(1, 2), torch.tensor([[1.0, 2.0, 3.0, 4.0]]), "relu")
+        tensor([[3., 4., 1., 2.]])
+    """
     gate, up = z.tensor_split(2, -1)
     value = activate(gate, act)
     before = activate_backward(grad * up, value if act in FROM_RESULT else gate, act)
@@ -19,7 +32,7 @@ def reference(grad: Tensor, z: Tensor, act: str) -> Tensor:
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     return [
         *(Sample(act, (draw(2, 5, 24), draw(2, 5, 48), act)) for act in ACTIVATIONS),
@@ -37,7 +50,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     grad, z = draw(4, 3), draw(4, 6)
     return [

@@ -1,7 +1,7 @@
-"""gelu_dropout: dropout of gelu(x), with the mask that a seed names.
+"""gelu_dropout: dropout of gelu(x) with a mask that is determined by a seed.
 
-The op itself is pure: `gelu_dropout(x, seed, p)` gives the same mask whenever, wherever and in whatever dtype and
-layout it is called. `gelu_with_dropout(x, p, training)` is for models: it draws the seed.
+The op itself is pure: `gelu_dropout(x, seed, p)` gives the same mask on every call, device, dtype and layout.
+`gelu_with_dropout(x, p, training)` is for models: it generates the seed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,25 @@ from fuseconv.ops.sampling import Draw
 def gelu_with_dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Returns dropout(gelu(x), p, training).
 
-    The mask follows torch's default generator of x's device: `torch.manual_seed` repeats it, and a CUDA graph gets a
-    fresh one at every replay.
+    The seed comes from torch's default generator of x's device. `torch.manual_seed` makes the mask reproducible, and
+    each replay of a CUDA graph uses a new mask. Under torch.autocast, x keeps its dtype.
 
     Args:
         x: of any shape; float64, float32, float16 or bfloat16.
-        p: the probability that an element becomes 0, to 2^-17; the others are divided by 1 - p.
-        training: False gives gelu(x).
+        p: the probability that an element becomes 0, rounded to a multiple of 2^-16. Other elements are divided by
+            1 - p.
+        training: whether dropout is applied. False gives gelu(x).
+
+    Returns:
+        A tensor with the shape and dtype of x.
 
     Raises:
         RuntimeError: p is not between 0 and 1.
+
+    Examples:
+        >>> x = torch.tensor([0.0, 1.0])
+        >>> fuseconv.ops.gelu_with_dropout(x, 0.1, training=False)
+        tensor([0.0000, 0.8413])
     """
     if not training:
         return functional.gelu(x)
@@ -40,16 +49,24 @@ def gelu_with_dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tenso
 
 
 def reference(x: Tensor, seed: Tensor, p: float) -> Tensor:
-    """gelu(x) * keep / (1 - p), keep being 0 with probability p, else 1.
+    """gelu(x) * keep / (1 - p), where keep is 0 with probability p and 1 otherwise.
 
-    Of element i, in row-major order, it is 0 where the 16 bits i % 8, lower halves of words first, of Philox 4x32-7
-    (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), with the key `seed` and the counter i / 8,
-    are below p 2^16, rounded.
+    The random bits come from Philox 4x32-7 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with
+    the key `seed`. Element i, in row-major order, uses the counter i / 8 and the 16-bit half number i % 8 of the four
+    words, lower halves first. It becomes 0 if these bits are less than p 2^16, rounded.
 
     Args:
         x: of any shape.
-        seed: one int64.
-        p: from 0 to 1.
+        seed: an int64 tensor with one element.
+        p: the dropout probability, from 0 to 1.
+
+    Returns:
+        A tensor with the shape of x.
+
+    Examples:
+        >>> x, seed = torch.ones(100), torch.tensor(7)
+        >>> torch.equal(fuseconv.ops.gelu_dropout(x, seed, 0.5), fuseconv.ops.gelu_dropout(x, seed, 0.5))
+        True
     """
     index = torch.arange(x.numel(), device=x.device).reshape(x.shape)
     words = _philox(index // 8, seed.reshape(()))
@@ -67,7 +84,7 @@ _HALF = 2**16
 
 
 def _philox(counter: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The four words of each counter, whose upper 64 bits are 0, as int64."""
+    """Returns the four words of each counter as int64. The upper 64 bits of a counter are 0."""
     zero = torch.zeros_like(counter)
     x, y, z, w = counter % _WORD, counter // _WORD, zero, zero
     key0, key1 = key % _WORD, torch.div(key, _WORD, rounding_mode="floor") % _WORD
@@ -79,26 +96,26 @@ def _philox(counter: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 
 def _product(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The upper and the lower word of a * b, by halves of b: int64 holds no product of two words."""
+    """Returns the upper and the lower word of a * b, computed in halves, because the product may overflow int64."""
     low = a * (b % _HALF)
     high = a * (b // _HALF) + low // _HALF
     return high // _HALF, high % _HALF * _HALF + low % _HALF
 
 
 def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
-    """The arguments: the mask is made again."""
+    """Keeps the arguments: the mask is recomputed."""
     return vars(arguments)
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # x's alone
-    """The gradient of x."""
+    """Returns the gradient of x."""
     # gelu(32) is 32 in every dtype, a power of two, so the op itself gives the factors, and reads one element for all.
     factors = gelu_dropout(kept.x.new_full((), 32.0).expand(kept.x.shape), kept.seed, kept.p) / 32
     return {"x": activate_backward(grad * factors, kept.x, "gelu")}
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     seeds = [torch.tensor([number], device=device) for number in (0, 1, -1, 2**62 + 12345, -(2**63))]
     seed = seeds[3]
@@ -121,7 +138,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     x, seed = Draw(device, torch.float32)(6), torch.zeros(1, dtype=torch.int64, device=device)
     return [
         Sample("p_above", (x, seed, 1.5), matches=r"p must be from 0 to 1, but is 1\.5"),
@@ -134,7 +151,7 @@ def errors(device: str) -> list[Sample]:
 
 
 def like(x: Tensor, seed: Tensor, p: float) -> Tensor:  # noqa: ARG001  # the mask has x's shape
-    """What the result is like: the words of the mask take two hundred ops."""
+    """Returns a tensor like the result, without the two hundred ops that compute the mask."""
     return functional.gelu(x)
 
 

@@ -1,4 +1,4 @@
-"""How an op is differentiated: a kernel at the dispatcher's Autograd key, made of what the op says of its gradient."""
+"""The gradient of an op: the kernel for the dispatcher's Autograd key, built from the `Gradient` of the op."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def _itself(_: SimpleNamespace) -> None:
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of an op, written with other differentiable ops, so that it can be differentiated again.
+    """The gradient of an op, written with differentiable ops, so that it can be differentiated again.
 
     Attributes:
-        keep: `(arguments, results) -> values by name`: what the backward needs, from the arguments by their names in
-            the schema and the tuple of results. Only what is kept stays in memory until the backward.
-        backward: `(kept, needed, *grads) -> gradients by argument`: `needed` are the names of the arguments whose
-            gradient is wanted; the others may be left out. A grad is None where nothing depends on that result.
-        unfused: `(arguments) -> results`, or None for the op itself: the same computation as a composition of ops, for
-            calls whose gradient needs a value that the fused kernel never writes.
+        keep: `(arguments, results) -> values by name`: the values that the backward needs, computed from the arguments,
+            by their names in the schema, and the tuple of results. Only these stay in memory until the backward.
+        backward: `(kept, needed, *grads) -> gradients by argument`: `needed` has the names of the arguments that
+            require a gradient; others may be omitted. A grad is None if nothing depends on that result.
+        unfused: `(arguments) -> results`, or None to call the op itself: the same computation as a composition of ops,
+            for calls whose gradient needs a value that the fused kernel does not write.
     """
 
     keep: Callable[[SimpleNamespace, tuple[Tensor, ...]], Values]
@@ -37,7 +37,7 @@ class Gradient:
 
 
 def by_reference(reference: Callable[..., Any]) -> Gradient:
-    """The gradient that follows from the op's reference: it is computed again in the backward."""
+    """Returns the gradient that recomputes the reference of the op in the backward and differentiates it."""
 
     def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
         return {"arguments": tuple(vars(arguments).values()), **vars(arguments)}
@@ -61,7 +61,7 @@ def by_reference(reference: Callable[..., Any]) -> Gradient:
 
 
 def autograd_kernel(overload: torch._ops.OpOverload, gradient: Gradient) -> Callable[..., Any]:
-    """Returns the op's kernel for the Autograd key."""
+    """Returns the kernel of an op for the Autograd key."""
     schema = overload._schema.arguments
     names = [argument.name for argument in schema]
     defaults = tuple(argument.default_value for argument in schema)

@@ -1,4 +1,4 @@
-"""group_norm_act: act(group_norm(x)), of groups of channels."""
+"""group_norm_act: act(group_norm(x)) over groups of channels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,24 @@ def reference(
     eps: float = 1e-5,
     act: str = "none",
 ) -> Tensor:
-    """act(group_norm(x)) of `groups` groups of channels; x [N, C, ...], weight and bias [C]."""
+    """act(group_norm(x)).
+
+    Args:
+        x: [N, C, ...], of at most 15 dims.
+        groups: the number of groups of channels. It must divide C.
+        weight: [C], or None for 1.
+        bias: [C], or None for 0.
+        eps: added to the variance.
+        act: the name of the activation.
+
+    Returns:
+        A tensor with the shape of x.
+
+    Examples:
+        >>> fuseconv.ops.group_norm_act(torch.tensor([[[1.0, 3.0], [1.0, 3.0]]]), 2, eps=0.0, act="relu")
+        tensor([[[0., 1.],
+                 [0., 1.]]])
+    """
     if x.shape[1] == 0:  # which torch 2.11 fails on, on CUDA
         return activate(x.contiguous(), act)
     # Not torch.nn.functional's, which refuses groups of one element.
@@ -32,13 +49,13 @@ def reference(
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """The arguments, and the result where the activation's derivative follows from it."""
+    """Keeps the arguments, and the result if the derivative of the activation is a function of it."""
     act = arguments.act
     return vars(arguments) | {"result": results[0] if act in FROM_RESULT and act != "none" else None}
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
-    """The gradients of x, weight and bias; by PyTorch's own kernel where they are not differentiated again."""
+    """Returns the gradients of x, weight and bias. Uses PyTorch's kernel unless they are differentiated again."""
     # That kernel divides by the number of elements.
     by_kernel = not torch.is_grad_enabled() and kept.x.numel() > 0
     return (_gradients_by_kernel if by_kernel else _gradients_by_ops)(kept, needed, grad)
@@ -76,7 +93,7 @@ def _channel_sums(x: Tensor) -> Tensor:
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     weight, bias = draw(12), draw(12)
     image = draw(2, 12, 4, 8)
@@ -114,7 +131,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     x, weight = draw(2, 6, 4), draw(6)
     return [

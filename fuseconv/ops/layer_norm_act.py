@@ -16,12 +16,27 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, act: str) -> Tensor:
-    """act(layer_norm(x)); x [..., C], weight and bias [C]."""
+    """act(layer_norm(x)) over the last dim.
+
+    Args:
+        x: [..., C].
+        weight: [C], or None for 1.
+        bias: [C], or None for 0.
+        eps: added to the variance.
+        act: the name of the activation.
+
+    Returns:
+        A tensor [..., C].
+
+    Examples:
+        >>> fuseconv.ops.layer_norm_act(torch.tensor([[1.0, 3.0]]), None, None, 0.0, "relu")
+        tensor([[0., 1.]])
+    """
     return activate(functional.layer_norm(x, x.shape[-1:], weight, bias, eps), act)
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     weight, bias = draw(48), draw(48)
     return [
@@ -47,7 +62,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     x, weight = draw(4, 6), draw(6)
     return [

@@ -1,7 +1,7 @@
-"""The compiled op libraries: where they are, and loading them once.
+"""The compiled op libraries: their paths, and loading them once.
 
-Loading needs torch only, not this package: `torch.ops.load_library` on the same files serves a process that has a
-bundle and no fuseconv. A process may load several copies; the first that has an op registers it.
+Loading needs only torch, not this package: a process that has a bundle but no fuseconv calls `torch.ops.load_library`
+on the same files. If a process loads several copies, the first one that contains an op registers it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import torch
 from fuseconv.errors import FileError
 
 FOLDER = Path(__file__).parent.parent / "lib"
-"""Where the build leaves the libraries."""
+"""The folder into which the build installs the libraries."""
 
 _FILES = {"cpu": ("libfuseconv_cpu.so",), "cuda": ("libfuseconv_cpu.so", "libfuseconv_cuda.so")}
 
 PLUGINS = {"cpu": "libfuseconv_ort_cpu.so", "cuda": "libfuseconv_ort_cuda.so"}
-"""The library for ONNX Runtime, by device."""
+"""The op library for ONNX Runtime, by device."""
 
 
 def library_paths(device: str) -> list[Path]:
-    """Returns the libraries a bundle for `device` ("cpu" or "cuda") must carry, in the order in which to load them.
+    """Returns the libraries that a bundle for `device` ("cpu" or "cuda") must contain, in the order to load them.
 
     Raises:
-        FileError: one of them is not built.
+        FileError: a library is not built.
     """
     paths = [FOLDER / name for name in _FILES[device]]
     for path in paths:
@@ -39,10 +39,10 @@ def library_paths(device: str) -> list[Path]:
 
 
 def plugin_path(device: str) -> Path:
-    """Returns the library of the same kernels for ONNX Runtime on "cpu" or "cuda".
+    """Returns the op library for ONNX Runtime on "cpu" or "cuda", which has the same kernels.
 
     Raises:
-        FileError: it is not built.
+        FileError: the library is not built.
     """
     path = FOLDER / PLUGINS[device]
     if not path.is_file():
@@ -56,10 +56,10 @@ def plugin_path(device: str) -> Path:
 
 
 def load() -> None:
-    """Loads the CPU library, and the CUDA library where torch has CUDA and the library was built.
+    """Loads the CPU library, and the CUDA library if torch supports CUDA and the library was built.
 
     Raises:
-        FileError: the CPU library is not built, or cannot be loaded.
+        FileError: the CPU library is not built or cannot be loaded.
     """
     device = "cuda" if torch.version.cuda and (FOLDER / _FILES["cuda"][-1]).is_file() else "cpu"
     for path in library_paths(device):

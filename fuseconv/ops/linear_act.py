@@ -26,18 +26,32 @@ def reference(
     backend: str = "auto",  # noqa: ARG001  # how, not what
     tf32: bool = False,  # noqa: ARG001  # f64 and the CPU have no such choice
 ) -> Tensor:
-    """act(x weight^T + bias) + residual; x [..., K], weight [N, K], bias [N], residual [..., N].
+    """act(x weight^T + bias) + residual.
 
-    `backend` is how CUDA computes it: "auto", the fastest for the shape, or "cublaslt", "sm90", "cublas",
-    "aten", "sm80" or "tf32x3".
-    `tf32` lets it multiply f32 in TF32.
+    Args:
+        x: [..., K].
+        weight: [N, K], with the dtype of x.
+        bias: [N], or None for 0.
+        residual: [..., N], or None for 0.
+        act: the name of the activation.
+        backend: how CUDA computes the product: "auto", the fastest for the shape; or "cublaslt", "sm90", "cublas",
+            "aten", "sm80" or "tf32x3".
+        tf32: whether float32 products may use TF32 on CUDA.
+
+    Returns:
+        A tensor [..., N].
+
+    Examples:
+        >>> x, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+        >>> fuseconv.ops.linear_act(x, weight, act="relu")
+        tensor([[3., 0.]])
     """
     y = activate(functional.linear(x, weight, bias), act)
     return y if residual is None else y + residual
 
 
 def _unfused(a: SimpleNamespace) -> Tensor | None:
-    """The rest, and what a residual is added to, are kept as the product that their derivative needs."""
+    """Computes the result unfused if its gradient needs the product before the activation or the residual."""
     if a.act == "none" or (a.act in FROM_RESULT and a.residual is None):
         return None
     inner = a.act if a.act in FROM_RESULT else "none"
@@ -52,11 +66,11 @@ def _keep(a: SimpleNamespace, results: tuple[Tensor, ...]) -> dict[str, Any]:
 
 
 LARGE = 512
-"""Of a product each of whose sizes is at least this, copies of the factors are a small part."""
+"""If all sizes of a product are at least this, copying its factors is cheap compared with the product."""
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Returns a b. Large ones of f32 go by the op on CUDA, whose tensor cores want both factors with k innermost."""
+    """Returns a b. On CUDA, large f32 products use the op, whose Tensor Core kernels need k to be innermost."""
     f32 = a.is_cuda and a.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
     if f32 and min(*a.shape, b.shape[1]) >= LARGE:
         product: Tensor = linear_act(a.contiguous(), b.t().contiguous())
@@ -81,7 +95,7 @@ def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> di
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     x, weight, bias, residual = draw(5, 24), draw(17, 24, scale=0.3), draw(17), draw(5, 17)
     return [
@@ -115,7 +129,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     x, weight = draw(5, 24), draw(17, 24)
     waves = torch.complex(x, x), torch.complex(weight, weight)

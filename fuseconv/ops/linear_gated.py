@@ -19,9 +19,22 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "silu") -> Tensor:
-    """act(gate) * up, [..., H], of x weight^T + bias = [gate, up]; x [..., K], weight [2H, K], bias [2H].
+    """act(gate) * up, where x weight^T + bias = [gate, up] along the last dim.
 
     Source: Shazeer, "GLU Variants Improve Transformer", 2020.
+
+    Args:
+        x: [..., K].
+        weight: [2H, K], the H rows of the gate first.
+        bias: [2H], or None for 0.
+        act: the activation of the gate.
+
+    Returns:
+        A tensor [..., H].
+
+    Examples:
+        >>> fuseconv.ops.linear_gated(torch.tensor([[3.0, 2.0]]), torch.eye(2), act="relu")
+        tensor([[6.]])
     """
     product = functional.linear(x, weight, bias)
     width = weight.shape[0] // 2  # one formula for both halves: ONNX bodies are captured with any number of rows
@@ -29,13 +42,13 @@ def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = 
 
 
 def _unfused(a: SimpleNamespace) -> Tensor:
-    """The derivative needs the product. The fused kernel never writes it; to repeat it costs more than to keep it."""
+    """Computes the result unfused: the gradient needs the product, which the fused kernel does not write."""
     y: Tensor = gated_act(linear_act(a.x, a.weight, a.bias), a.act)
     return y
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     x, weight, bias = draw(5, 24), draw(34, 24, scale=0.3), draw(34)
     return [
@@ -64,7 +77,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     x, weight = draw(5, 24), draw(34, 24)
     waves = torch.complex(x, x), torch.complex(weight, weight)

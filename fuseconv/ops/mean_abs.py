@@ -13,31 +13,41 @@ from fuseconv.ops.reduction import reduction_errors, reduction_samples, spread
 
 
 def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
-    """x.abs().mean(dim), x of any shape; over all dims if `dim` is empty.
+    """The mean of |x| over some dims.
 
-    The dims' sizes become 1 if `keepdim`, else they go.
+    Args:
+        x: of any shape.
+        dim: the dims to reduce. An empty list reduces all.
+        keepdim: whether the reduced dims are kept with size 1.
+
+    Returns:
+        A tensor without the reduced dims, or with size 1 there.
+
+    Examples:
+        >>> fuseconv.ops.mean_abs(torch.tensor([[1.0, -3.0], [0.0, 2.0]]), [1])
+        tensor([2., 1.])
     """
     return x.abs().mean(dim, keepdim)
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """The arguments, and how many elements a mean is over."""
+    """Keeps the arguments and the number of elements per mean."""
     x, results_count = arguments.x, results[0].numel()
     return {**vars(arguments), "count": x.numel() // results_count if results_count else 1}
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # there is one
-    """The gradient of x; 0 where x is 0."""
+    """Returns the gradient of x, which is 0 where x is 0."""
     return {"x": kept.x.sign() * spread(grad / kept.count, kept.x, kept.dim, kept.keepdim)}
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     return reduction_samples(device, dtype)
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     return reduction_errors(device)
 
 

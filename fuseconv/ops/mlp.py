@@ -1,4 +1,4 @@
-"""mlp: two or three layers act(h weight^T + bias), one after the other, of widths up to 256."""
+"""mlp: two or three layers act(h weight^T + bias) in sequence, with widths of at most 256."""
 
 from __future__ import annotations
 
@@ -30,7 +30,28 @@ def reference(
     act: str = "relu",
     last_act: str = "none",
 ) -> Tensor:
-    """The layers in order; x [..., K0], weight_i [N_i, K_i] with K_i = N_(i-1), bias_i [N_i]; the last has last_act."""
+    """Two or three linear layers with activations, in one kernel.
+
+    h1 = act(x weight1^T + bias1), and so on for each layer; the last layer has the activation `last_act`.
+
+    Args:
+        x: [..., K]. K is at most 256, as is every other width.
+        weight1: [N1, K], with the dtype of x.
+        bias1: [N1], or None for 0.
+        weight2: [N2, N1].
+        bias2: [N2], or None for 0.
+        weight3: [N3, N2], or None for two layers.
+        bias3: [N3], or None for 0.
+        act: the activation of the hidden layers.
+        last_act: the activation of the last layer.
+
+    Returns:
+        A tensor [..., N], where N is the width of the last layer.
+
+    Examples:
+        >>> fuseconv.ops.mlp(torch.tensor([[2.0, -1.0]]), torch.eye(2), None, torch.ones(1, 2), None)
+        tensor([[2.]])
+    """
     h = activate(functional.linear(x, weight1, bias1), act)
     h = functional.linear(h, weight2, bias2)
     if weight3 is not None:
@@ -39,7 +60,7 @@ def reference(
 
 
 def unfused(arguments: SimpleNamespace) -> Any:
-    """The same by linear_act: a gradient needs what lies between the layers, which the one kernel never writes."""
+    """Computes the result with linear_act: the gradient needs intermediate values that the kernel does not write."""
     a = arguments
     h = linear_act(a.x, a.weight1, a.bias1, act=a.act)
     if a.weight3 is not None:
@@ -49,11 +70,11 @@ def unfused(arguments: SimpleNamespace) -> Any:
 
 
 MANY_ROWS = ((4300, (256, 192, 136), "gelu"), (8700, (256, 256, 256, 256), "silu"), (17000, (128, 256, 64), "relu"))
-"""More 64-row tiles than half, all and twice the processors of an H200: other kernels, or other turns, than of few."""
+"""The row counts at which an H200 has more 64-row tiles than half, all and twice its SMs, and the kernels change."""
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
 
     def layers(*widths: int, bias: bool = True) -> tuple[Tensor | None, ...]:
@@ -111,7 +132,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     x, first, second = draw(5, 24), draw(32, 24), draw(16, 32)
     long = "257 wide; at most 256 fit in one kernel: use linear_act for each layer"

@@ -1,4 +1,4 @@
-"""mul_add: a * b + c, broadcasting."""
+"""mul_add: a * b + c with broadcasting."""
 
 from __future__ import annotations
 
@@ -13,12 +13,26 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Returns a * b + c; the shapes of a, b and c broadcast."""
+    """The product a * b plus c.
+
+    Args:
+        a: of any shape.
+        b: of a shape that broadcasts with that of a, and of the same dtype.
+        c: of a shape that broadcasts with that of a * b, and of the same dtype.
+
+    Returns:
+        A tensor of the broadcast shape.
+
+    Examples:
+        >>> fuseconv.ops.mul_add(torch.tensor([[1.0], [2.0]]), torch.tensor([3.0, 4.0]), torch.tensor(1.0))
+        tensor([[4., 5.],
+                [7., 9.]])
+    """
     return a * b + c
 
 
 def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
-    """Each factor if the other's gradient is wanted."""
+    """Keeps each factor if the gradient of the other is needed."""
     a, b, c = arguments.a, arguments.b, arguments.c
     return {
         "a": a if b.requires_grad else None,
@@ -30,7 +44,7 @@ def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
-    """The gradients of a, b and c."""
+    """Returns the gradients of a, b and c."""
     return {
         "a": (grad * kept.b).sum_to_size(kept.a_sizes) if "a" in needed else None,
         "b": (grad * kept.a).sum_to_size(kept.b_sizes) if "b" in needed else None,
@@ -39,7 +53,7 @@ def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Val
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     calls = [Sample(name, tensors) for name, tensors in draw.broadcast_tuples(3)]
     return [
@@ -50,7 +64,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     return [
         Sample("factors", (draw(3), draw(4), draw(3)), matches=r"a of shape \[3\] and b of shape \[4\]"),

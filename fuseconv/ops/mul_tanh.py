@@ -1,4 +1,4 @@
-"""mul_tanh: tanh(a * b), broadcasting."""
+"""mul_tanh: tanh(a * b) with broadcasting."""
 
 from __future__ import annotations
 
@@ -14,12 +14,24 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(a: Tensor, b: Tensor) -> Tensor:
-    """tanh(a * b); the shapes of a and b broadcast."""
+    """tanh(a * b).
+
+    Args:
+        a: of any shape.
+        b: of a shape that broadcasts with that of a, and of the same dtype.
+
+    Returns:
+        A tensor of the broadcast shape.
+
+    Examples:
+        >>> fuseconv.ops.mul_tanh(torch.tensor([0.0, 1.0]), torch.tensor([0.5]))
+        tensor([0.0000, 0.4621])
+    """
     return torch.tanh(a * b)
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """The result, and each factor if the other's gradient is wanted."""
+    """Keeps the result, and each factor if the gradient of the other is needed."""
     a, b = arguments.a, arguments.b
     return {
         "y": results[0],
@@ -31,7 +43,7 @@ def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
-    """The gradients of a and b."""
+    """Returns the gradients of a and b."""
     grad = activate_backward(grad, kept.y, "tanh")
     return {
         "a": (grad * kept.b).sum_to_size(kept.a_sizes) if "a" in needed else None,
@@ -40,13 +52,13 @@ def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Val
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     return [Sample(name, tensors) for name, tensors in draw.broadcast_tuples(2)]
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     return [
         Sample("sizes", (draw(2, 3), draw(2)), matches=r"a of shape \[2, 3\] and b of shape \[2\] cannot be broadcast"),

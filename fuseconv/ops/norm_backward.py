@@ -1,4 +1,4 @@
-"""norm_backward: the gradients of layer norm and RMS norm; and the gradients of the ops that are made of them."""
+"""norm_backward: the gradients of layer norm and RMS norm, and of the ops that contain them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,27 @@ def reference(
     centred: bool,
     affine: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of n * weight + bias, n = (x - m) / sqrt(v + eps) over the last dim.
+    """The gradients of n * weight + bias, where n = (x - m) / sqrt(v + eps) over the last dim.
 
     Args:
-        grad: [..., C], the gradient of the norm's result.
-        x: [..., C].
+        grad: [..., C], the gradient with respect to the result of the norm.
+        x: [..., C], the input of the norm.
         weight: [C], or None for 1.
         grad_sum: [..., C], added to the gradient of x, or None for 0.
         eps: as in the norm.
-        centred: layer norm, where m is the mean and v the variance; else RMS norm: m = 0, v the mean of squares.
-        affine: whether the sums over rows are wanted.
+        centred: True for layer norm: m is the mean and v the variance. False for RMS norm: m is 0 and v the mean of
+            squares.
+        affine: whether to compute the gradients of weight and bias.
 
     Returns:
-        The gradient of x; that of the weight, [C], or an empty tensor unless `affine`; and that of the bias, [C], or an
-        empty tensor unless `affine` and `centred`.
+        The gradient of x, [..., C]; the gradient of the weight, [C], or an empty tensor without `affine`; and the
+        gradient of the bias, [C], or an empty tensor without `affine` and `centred`.
+
+    Examples:
+        >>> x = torch.tensor([[1.0, 3.0], [2.0, 6.0]])
+        >>> d_x, d_weight, d_bias = fuseconv.ops.norm_backward(torch.ones(2, 2), x, None, None, 0.0, True, True)
+        >>> d_weight, d_bias
+        (tensor([-2.,  2.]), tensor([2., 2.]))
     """
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     g, s = grad.to(wide), x.to(wide)
@@ -61,7 +68,7 @@ def reference(
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     grad, x, weight, grad_sum = draw(2, 5, 48), draw(2, 5, 48), draw(48), draw(2, 5, 48)
     return [
@@ -87,7 +94,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     x, rest = draw(4, 6), (1e-5, True, True)
     return [
@@ -102,7 +109,7 @@ norm_backward = Op("norm_backward", reference, samples, errors, autocast=single)
 
 
 def norm_gradient(*, centred: bool, before_act: Callable[[SimpleNamespace], Tensor]) -> Gradient:
-    """The gradient of act(norm(x)); `before_act(arguments)` computes norm(x), which is not kept."""
+    """Returns the gradient of act(norm(x)). `before_act(arguments)` recomputes norm(x)."""
 
     def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
         act = arguments.act
@@ -119,7 +126,7 @@ def norm_gradient(*, centred: bool, before_act: Callable[[SimpleNamespace], Tens
 
 
 def sum_norm_gradient(*, centred: bool) -> Gradient:
-    """The gradient of norm(x + residual) and of the sum, from the sum; which is computed again if it was not kept."""
+    """Returns the gradient of norm(x + residual) and of the sum. The sum is recomputed if it was not kept."""
 
     def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
         terms = {"x": None, "residual": None} if arguments.keep_sum else {}

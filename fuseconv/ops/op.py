@@ -1,7 +1,7 @@
-"""What an op is in Python: its plain PyTorch meaning, its samples, and its adoption by torch.
+"""The Python side of an op: its plain PyTorch reference, its samples, and its registration with torch.
 
-The kernels and the schema are in the compiled library. Everything else follows from `reference`: the fake kernel, the
-oracle of the tests, and the gradient where the op does not give a better one.
+The kernels and the schema are in the compiled library. Everything else is derived from `reference`: the fake kernel,
+the expected results of the tests, and the gradient unless the op defines a faster one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Sample:
-    """One call of an op. `matches` is set on a call that must fail: a regular expression for the message."""
+    """A sample call of an op. `matches` is set if the call must fail: a regular expression for the message."""
 
     name: str
     args: tuple[Any, ...]
@@ -38,20 +38,20 @@ class Sample:
 
 @dataclass(frozen=True)
 class Op(Generic[P, R]):
-    """An op of the library; calling it calls the dispatcher, and `help` of it describes the call.
+    """An op of the library. Calling it calls the dispatcher, and `help` describes it.
 
     Attributes:
-        name: its name in the `fuseconv` namespace.
-        reference: the same computation in plain PyTorch. It takes the op's arguments and returns what the op returns,
-            works on fake tensors with symbolic sizes, and is differentiable.
-        samples: `(device, dtype) -> calls` that the op must serve.
-        errors: `(device) -> calls` that it must refuse, each with the message.
-        gradient: how to differentiate it; None computes `reference` again and differentiates that.
-        autocast: which dtype its tensors get under torch.autocast.
-        like: what the results are like, in dtype, shape and strides, of an op whose reference is long: its fake kernel.
-            None takes the reference.
-        decomposes: whether AOTInductor gets the reference in its place: without a product of matrices it is faster as a
-            part of the kernels that the compiler makes of its neighbours than as a call between them.
+        name: the name in the `fuseconv` namespace.
+        reference: the same computation in plain PyTorch. It has the arguments and results of the op, works on fake
+            tensors with symbolic sizes, and is differentiable.
+        samples: `(device, dtype) -> calls` that the op must support.
+        errors: `(device) -> calls` that the op must reject, each with the message.
+        gradient: how the op is differentiated. None differentiates `reference`, recomputed in the backward.
+        autocast: the policy for the dtypes of its tensors under torch.autocast.
+        like: a function that returns tensors with the dtypes, shapes and strides of the results, as the fake kernel of
+            an op with a long reference. None uses the reference.
+        decomposes: whether AOTInductor compiles the reference instead of calling the op. This is faster for ops without
+            a matrix product, which the compiler fuses with their neighbours.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Op(Generic[P, R]):
     decomposes: bool = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the op: `fuseconv.ops.<name>(...)`, with the arguments of its schema."""
+        """Calls the op with the arguments of its schema: `fuseconv.ops.<name>(...)`."""
         result: R = self.overload(*args, **kwargs)
         return result
 
@@ -73,17 +73,17 @@ class Op(Generic[P, R]):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """What `inspect.signature` gives for the op."""
+        """The signature that `inspect.signature` returns."""
         return signature_of(self.reference)
 
     @property
     def overload(self) -> torch._ops.OpOverload:
-        """The dispatcher's own object, as it stands in a graph: `torch.ops.fuseconv.<name>.default`."""
+        """The overload in graphs: `torch.ops.fuseconv.<name>.default`."""
         overload: torch._ops.OpOverload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
         return overload
 
     def adopt(self) -> None:
-        """Registers the fake kernel, the gradient and the autocast kernels. Once a process, after the library."""
+        """Registers the fake kernel, the gradient and the autocast kernels. Call it once, after loading the library."""
         torch.library.register_fake(f"{NAMESPACE}::{self.name}", self._fake)
         gradient = self.gradient or by_reference(self.reference)
         _LIBRARY.impl(self.name, autograd_kernel(self.overload, gradient), "Autograd")
@@ -91,7 +91,7 @@ class Op(Generic[P, R]):
             _LIBRARY.impl(self.name, autocast_kernel(self.overload, self.autocast, device), key)
 
     def refusals(self) -> list[str]:
-        """Returns what the op says, on a CPU, to each call that it must refuse."""
+        """Returns the error messages of the op on a CPU for the calls that it must reject."""
         return [_refusal(self, sample) for sample in self.errors("cpu")]
 
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ def _refusal(op: Op[..., Any], sample: Sample) -> str:
 
 
 class _Doc:
-    """The docstring of `Op`, or, asked of an op, the text that describes it; made when it is asked for."""
+    """A descriptor: the docstring of the class `Op`, or the help text of an op, computed on access."""
 
     def __init__(self, of_class: str) -> None:
         self.of_class = of_class

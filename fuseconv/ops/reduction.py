@@ -1,4 +1,4 @@
-"""What the reductions share: calls to serve and to refuse, and the way back of a gradient."""
+"""Helpers shared by the reductions: sample calls, error calls and the gradient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fuseconv.ops.sampling import Draw
 
 
 def spread(grad: Tensor, x: Tensor, dim: list[int], keepdim: bool) -> Tensor:
-    """Returns the gradient of a reduction's result as a view that broadcasts with x; `dim` as the op takes it."""
+    """Returns the gradient of the result of a reduction as a view that broadcasts with x. `dim` is that of the op."""
     if keepdim or not dim or x.dim() == 0:
         return grad
     for axis in sorted(axis % x.dim() for axis in dim):
@@ -19,7 +19,7 @@ def spread(grad: Tensor, x: Tensor, dim: list[int], keepdim: bool) -> Tensor:
 
 
 def reduction_samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls `(x, dim, keepdim)` in the layouts that a reduction gets wrong."""
+    """Returns calls `(x, dim, keepdim)` with the layouts that are difficult for a reduction."""
     draw = Draw(device, dtype)
     x = draw(3, 5, 7, 4)
     return [
@@ -61,7 +61,7 @@ def reduction_samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def reduction_errors(device: str) -> list[Sample]:
-    """Calls that a reduction must refuse."""
+    """Returns calls that a reduction must reject."""
     x = Draw(device, torch.float32)(2, 3)
     return [
         Sample("too_large", (x, [2]), matches=r"dim has 2, but x of shape \[2, 3\] has the dims -2 to 1"),

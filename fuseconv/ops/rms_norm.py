@@ -16,12 +16,26 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(x: Tensor, weight: Tensor | None, eps: float, act: str = "none") -> Tensor:
-    """act(x / sqrt(mean(x^2) + eps) * weight); x [..., C], weight [C]."""
+    """act(x / sqrt(mean(x^2) + eps) * weight) over the last dim.
+
+    Args:
+        x: [..., C].
+        weight: [C], or None for 1.
+        eps: added to the mean of squares.
+        act: the name of the activation.
+
+    Returns:
+        A tensor [..., C].
+
+    Examples:
+        >>> fuseconv.ops.rms_norm(torch.tensor([[2.0, -2.0]]), None, 0.0)
+        tensor([[ 1., -1.]])
+    """
     return activate(functional.rms_norm(x, x.shape[-1:], weight, eps), act)
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     weight = draw(48)
     return [
@@ -45,7 +59,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     draw = Draw(device, torch.float32)
     x, weight = draw(4, 6), draw(6)
     return [

@@ -1,4 +1,4 @@
-"""Draws the tensors that the ops' samples are made of: shapes and layouts that kernels get wrong."""
+"""Generates the tensors of the sample calls, in shapes and layouts that are difficult for kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Draw:
-    """Normal random tensors of one device and dtype, the same on every run."""
+    """A generator of normal random tensors of one device and dtype, which are the same on every run."""
 
     def __init__(self, device: str, dtype: torch.dtype, seed: int = 0) -> None:
         self.device = device
@@ -30,7 +30,7 @@ class Draw:
         return self(*shape[:-1], 2 * shape[-1])[..., ::2]
 
     def padded(self, *shape: int) -> Tensor:
-        """Returns rows that lie apart in memory, each dense."""
+        """Returns a tensor whose rows are dense but not adjacent in memory."""
         return self(*shape[:-1], shape[-1] + 3)[..., : shape[-1]]
 
     def unaligned(self, *shape: int) -> Tensor:
@@ -41,7 +41,7 @@ class Draw:
         return self(count + 1)[1:].view(shape)
 
     def broadcast_tuples(self, arity: int) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-        """Yields named tuples of `arity` tensors that broadcast together, in the layouts of a pointwise op."""
+        """Yields named tuples of `arity` tensors that broadcast together, in layouts that pointwise ops get wrong."""
         dense = [self(2, 3, 37) for _ in range(arity)]
         yield "dense", tuple(dense)
         yield "scalars", tuple(self() for _ in range(arity))

@@ -15,25 +15,35 @@ from fuseconv.ops.sampling import Draw
 
 
 def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
-    """(x * x).sum(dim), x of any shape; over all dims if `dim` is empty.
+    """The sum of x^2 over some dims.
 
-    The dims' sizes become 1 if `keepdim`, else they go.
+    Args:
+        x: of any shape.
+        dim: the dims to reduce. An empty list reduces all.
+        keepdim: whether the reduced dims are kept with size 1.
+
+    Returns:
+        A tensor without the reduced dims, or with size 1 there.
+
+    Examples:
+        >>> fuseconv.ops.sum_squared(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), [1])
+        tensor([ 5., 25.])
     """
     return (x * x).sum(dim, keepdim)
 
 
 def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
-    """The arguments."""
+    """Keeps the arguments."""
     return vars(arguments)
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # there is one
-    """The gradient of x."""
+    """Returns the gradient of x."""
     return {"x": 2 * kept.x * spread(grad, kept.x, kept.dim, kept.keepdim)}
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
-    """Calls that the op must serve."""
+    """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     return [
         *reduction_samples(device, dtype),
@@ -43,7 +53,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
 
 
 def errors(device: str) -> list[Sample]:
-    """Calls that the op must refuse."""
+    """Returns calls that the op must reject."""
     return reduction_errors(device)
 
 

@@ -1,4 +1,4 @@
-"""The calls that are tried: at every kind of size, and with every kind of values."""
+"""The calls used for verification: all kinds of sizes and all kinds of values."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from fuseconv.graph.nodes import facts_of, is_call
 from fuseconv.program.captured import Program, dim_symbols
 
 MAX_INPUT_ELEMENTS = 2**19
-"""Of one case that is drawn: three images of 224 x 224. Time grows with it."""
+"""The largest number of input elements of a generated case: three images of 224 x 224."""
 
 
 MAX_OUTPUT_ELEMENTS = 2**20
-"""Of one case that is drawn: 12 MB of reference in f32 and f64, which the bundle carries. A base-size encoder
-gives that for 1365 tokens, and takes 10 s for them in f64 on two cores."""
+"""The largest number of output elements of a generated case: 12 MB of reference in f32 and f64, which the bundle
+contains. A base-size encoder reaches it with 1365 tokens, which take 10 s in f64 on two cores."""
 
 
 Kind = Literal["ordinary", "special"]
-"""Whether a case has values that every runtime treats alike, or NaN, infinities and the ends of a dtype's range, for
-which runtimes other than PyTorch have rules of their own."""
+"""Whether the values of a case are ordinary, or NaN, infinities and the limits of a dtype, which runtimes other than
+PyTorch may treat differently."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call to try.
+    """One call used for verification.
 
     Attributes:
         name: `given`, `smallest`, `largest seq`, ...
         inputs: one tensor per contract input.
-        kind: `special` for NaN, infinities and the ends of a dtype's range.
-        untried: why the call is not made: the original does not take what the case is about. Empty if it is made.
+        kind: `special` for NaN, infinities and the limits of a dtype.
+        untried: why the case is not run: the original rejects it. Empty if it is run.
     """
 
     name: str
@@ -48,9 +48,9 @@ class Case:
 
 
 def cases(program: Program, *, seed: int = 0) -> list[Case]:
-    """Chooses the calls to try: the given one, others at every kind of size, and others with every kind of values.
+    """Returns the cases: the given call, calls of every kind of size, and calls with every kind of values.
 
-    Sizes are halved until what is drawn has at most `MAX_INPUT_ELEMENTS` and gives at most `MAX_OUTPUT_ELEMENTS`.
+    Sizes are halved until the inputs have at most `MAX_INPUT_ELEMENTS` and the outputs at most `MAX_OUTPUT_ELEMENTS`.
     """
     contract = program.contract
     chosen = [Case("given", program.examples)]
@@ -63,7 +63,7 @@ def cases(program: Program, *, seed: int = 0) -> list[Case]:
 
 
 def _drawn(program: Program, sizes: Mapping[str, int], seed: int, kind: Values = "random") -> tuple[torch.Tensor, ...]:
-    """Draws a call; where nothing is known of its whole numbers, one that the original takes."""
+    """Generates a case. Integers without a range get values that the original accepts."""
     contract = program.contract
     if program.original is None or contract.device != "cpu" or not open_integers(contract):
         return draw(contract, sizes, seed=seed, kind=kind)
@@ -71,7 +71,7 @@ def _drawn(program: Program, sizes: Mapping[str, int], seed: int, kind: Values =
 
 
 def _with_values(program: Program, sizes: Mapping[str, int], seed: int, kind: Values) -> Case:
-    """Draws a case of a kind of values, or says why the original has none."""
+    """Generates a case with a kind of values, or describes why the original rejects it."""
     special = kind in SPECIAL
     how: Kind = "special" if special else "ordinary"
     if kind == "integers" and program.contract.device != "cpu":
@@ -99,7 +99,7 @@ def _to_integer(program: Program) -> torch.fx.Node | None:
 
 
 def _affordable(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Halves the dim that is farthest above its minimum until the case is small enough or every dim is at its own."""
+    """Halves the dim farthest above its minimum until the case is small enough or every dim is at its minimum."""
     dims, affordable = program.contract.dims(), dict(sizes)
     while _is_large(program, affordable):
         name = max(affordable, key=lambda name: affordable[name] / max(dims[name].min, 1), default=None)
@@ -119,7 +119,7 @@ def _is_large(program: Program, sizes: Mapping[str, int]) -> bool:
 
 
 def _elements(shape: Sequence[int | torch.SymInt], values: Mapping[Any, int]) -> int:
-    """Counts the elements of a shape; a size that only the data can tell counts as one."""
+    """Returns the number of elements of a shape. A data-dependent size counts as one."""
     expressions = [size.node.expr.subs(values) for size in shape if isinstance(size, torch.SymInt)]
     sizes = [int(size) for size in expressions if size.is_number]
     return math.prod(sizes) * math.prod(size for size in shape if isinstance(size, int))

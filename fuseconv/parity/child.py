@@ -1,7 +1,7 @@
-"""The process that verifies bundles: `python -m fuseconv.parity.child`. It knows a bundle, and nothing of its making.
+"""The process that verifies bundles: `python -m fuseconv.parity.child`. It loads bundles and no other code.
 
-It imports what is needed once, and then forks for every request, a line of JSON: the fork runs the targets, and tells
-of each in a line of its own. A target that crashes takes the fork with it, and the last line tells how it ended.
+It imports everything once and forks for every request, which is a line of JSON. The fork runs the targets and writes a
+line per target. If a target crashes, the fork dies, and the last line says how it ended.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from fuseconv.parity import verification
 from fuseconv.parity.reference import REFERENCE, read_reference, tried_of
 
 IDLE = 300
-"""Seconds without a request after which the process ends."""
+"""The number of seconds without a request after which the process exits."""
 
 LOG_WORDS = 60
-"""Of what was said before an error that refers to it."""
+"""The number of words of earlier output that are appended to an error that refers to it."""
 
 BEFOREHAND = ("onnx", "onnxruntime", "safetensors.torch", "torch._dynamo", "torch._export.serde.serialize")
-"""What the targets import when they load: once, and not in each fork."""
+"""The modules that the targets import, loaded once instead of in each fork."""
 
 Tell = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
-    """Serves requests until there are no more."""
+    """Serves requests until the input ends."""
     for name in BEFOREHAND:
         if find_spec(name.partition(".")[0]) is not None:
             import_module(name)
@@ -99,7 +99,7 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
 
 
 def _described(error: FuseconvError, log: str = "") -> dict[str, str]:
-    """Returns an error as plain values; one that refers to what was said before it, with the end of that."""
+    """Returns an error as plain values, with the end of the earlier output if the error refers to it."""
     lines = Path(log).read_text(errors="replace").split() if log and "above" in error.what else []
     said = f"; earlier output: {' '.join(lines[-LOG_WORDS:])}" if lines else ""
     return {"code": error.code, "what": f"{error.what.strip()}{said}", "where": error.where, "fix": error.fix}

@@ -1,4 +1,4 @@
-"""The parity matrix: each target of a bundle in each runtime, Python's and C++'s, against the original and float64."""
+"""The parity matrix: each target of a bundle in each runtime (Python and C++) against the original and float64."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ ROWS: Mapping[str, tuple[str, bool]] = {
     for name, target in TARGETS.items()
     for graphed in (False, True)[: 1 + target.SPEC.cuda_graphs]
 }
-"""What is proved: a target, and whether its calls are captured and replayed as CUDA graphs."""
+"""A row of the matrix: a target, and whether its calls are captured in CUDA graphs."""
 
 RUNTIMES = ("python", "cpp")
 
 Run = Callable[[Case], Sequence[torch.Tensor]]
-"""Gives the outputs of a case."""
+"""Returns the outputs of a case."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Cell:
     """One row of the matrix in one runtime.
 
     Attributes:
-        name: of the row.
+        name: the name of the row.
         runtime: `python` or `cpp`.
-        rows: one per case and output; none if it cannot run here.
-        absent: why it cannot run here, and what to do.
+        rows: one row per case and output. Empty if the target cannot run here.
+        absent: why the target cannot run here, with the fix.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Cell:
 
     @property
     def ok(self) -> bool | None:
-        """Whether every row passes; None where there are none."""
+        """Whether every row passes. None if there are no rows."""
         return all(row.ok for row in self.rows) if self.rows else None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values: `status` is ok, fail or unavailable, with the worst figures or the reason."""
+        """Returns plain JSON values: `status` is ok, fail or unavailable, with the worst statistics or the reason."""
         target, cuda_graphs = ROWS[self.name]
         which = {"row": self.name, "target": target, "cuda_graphs": cuda_graphs, "runtime": self.runtime}
         if self.absent is not None:
@@ -73,12 +73,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A bundle proved in every runtime.
+    """The parity of a bundle in every runtime.
 
     Attributes:
-        device: the bundle's.
-        program: the fuseconv-run that the C++ cells are of, if there is one.
-        cells: row by row, each in every runtime.
+        device: the device of the bundle.
+        program: the fuseconv-run used for the C++ cells, if any.
+        cells: the cells, row by row.
     """
 
     device: str
@@ -96,7 +96,7 @@ class Matrix:
         }
 
     def error(self, where: str) -> FuseconvError | None:
-        """Returns what is wrong: a cell fails, or there is none that runs here and nothing is proved."""
+        """Returns the error: a cell fails, or no cell can run here and nothing was verified."""
         failing = [row for cell in self.cells for row in cell.rows if not row.ok]
         if failing:
             cells = [f"{cell.name} in {cell.runtime}" for cell in self.cells if cell.ok is False]
@@ -123,19 +123,19 @@ def verify_runtimes(
     program: Path | None,
     progress: Callable[[str], AbstractContextManager[None]],
 ) -> Matrix:
-    """Runs every target of a bundle in every runtime and judges each output, as `verification.verify` does.
+    """Runs every target of a bundle in every runtime and compares each output, as `verification.verify` does.
 
     Args:
-        folder: the bundle, by its absolute path.
-        manifest: its own; the bundle was opened, so that every cell of Python loads it without hashing it again.
-        against: the original program; by default its outputs are read from the bundle.
-        inputs: one tensor per contract input, tried instead of the usual cases; needs `against`.
-        program: fuseconv-run; without it C++ is not available.
-        progress: told of every cell that runs.
+        folder: the absolute path of the bundle.
+        manifest: the manifest of the bundle, whose files were verified, so that the cells need not hash them again.
+        against: the original program. Default: its outputs are read from the bundle.
+        inputs: one tensor per contract input, used instead of the default cases. Requires `against`.
+        program: fuseconv-run. Without it, the C++ cells are unavailable.
+        progress: called with the name of every cell that runs.
 
     Raises:
-        UsageError: `against` is another model, or `inputs` came without it.
-        UpstreamError: there is no CUDA device, and the bundle needs one.
+        UsageError: `against` is a different model, or `inputs` is given without it.
+        UpstreamError: the bundle needs a CUDA device and there is none.
     """
     references = tried_of(references_of(folder, manifest, against, inputs))
     cells = []
@@ -151,7 +151,7 @@ def verify_runtimes(
 
 
 def _absent(name: str, runtime: str, manifest: Manifest, program: Path | None) -> UnsupportedError | None:
-    """Says why a cell cannot run, where that is known before it is tried."""
+    """Returns the reason why a cell cannot run, if it is known in advance."""
     target, cuda_graphs = ROWS[name]
     if target not in manifest.targets:
         return UnsupportedError(f"the bundle has no target {target}", fix=f"convert the model with --target {target}")
@@ -200,7 +200,7 @@ def _in_python(folder: Path, manifest: Manifest, target: str, cuda_graphs: bool,
 def _in_cpp(
     program: Path, folder: Path, target: str, contract: Contract, cuda_graphs: bool, cases: Sequence[Case]
 ) -> Run:
-    """Makes all calls in one process, which is then over; what is returned looks their outputs up."""
+    """Runs all calls in one process, which then exits. The returned function looks up the outputs."""
     calls = [dict(zip(contract.names, case.inputs, strict=True)) for case in cases] * (2 if cuda_graphs else 1)
     results = cpp.run(program, folder, target, calls, device=contract.device, cuda_graphs=cuda_graphs)
     outputs = {case.name: result for case, result in zip(cases, results[-len(cases) :], strict=True)}

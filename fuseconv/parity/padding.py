@@ -1,4 +1,4 @@
-"""Rows beyond those of a call: how a batch is filled up to a bucket, and the proof that its rows never meet."""
+"""Padding of a batch to a bucket, and the proof that the model does not mix the rows of a batch."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fuseconv.runtime.rows import batched, repeated, rows_of, unpadded
 from fuseconv.sizes import failing_sizes
 
 ROWS = 3
-"""Rows of the proof that are not padding, where a bucket leaves room for more."""
+"""The number of real rows in the proof, if a bucket has room for more."""
 
 
 def hard(
     contract: Contract, buckets: Buckets, inputs: Sequence[torch.Tensor], turn: int = 0
 ) -> tuple[torch.Tensor, ...]:
-    """Fills a call up to its bucket with the rows most likely to show in the others.
+    """Pads a call to its bucket with rows that are likely to affect the others if the model mixes rows.
 
-    Rows of floats alternate between NaN, which spoils whatever it meets, and large values; those of integers and
-    booleans between the ends of their range, so that a mask leaves everything or nothing. `turn` 1 begins with the
-    second kind.
+    Floating rows alternate between NaN, which propagates to everything it affects, and large values. Integer and
+    boolean rows alternate between the ends of their range, so that a mask hides everything or nothing. With `turn` 1
+    the second kind comes first.
     """
     has = batched(contract, buckets)
     rows = rows_of(inputs, has)
@@ -50,15 +50,15 @@ def _hard_rows(spec: TensorSpec, like: torch.Tensor, count: int, turn: int) -> t
 
 
 def prove(program: Program, buckets: Buckets) -> Program:
-    """Proves on the original that rows of a dim do not meet, and returns the program with the buckets in its contract.
+    """Proves on the original that the model does not mix rows along a dim. Returns the program with the buckets.
 
-    The dim's rows are computed alone and with rows of padding after them: what they give must agree within the
-    tolerance table, whether the padding repeats a row or is as `hard` makes it.
+    The rows are computed alone and with padding after them. The results must agree within the tolerance table, for
+    padding that repeats a row and for the padding of `hard`.
 
     Raises:
-        UsageError: the contract has no such dim, an input has it elsewhere than as its first axis, or the sizes are
+        UsageError: the contract does not have the dim, an input has it as another axis than the first, or the sizes are
             out of its range or leave nothing to pad.
-        UnsupportedError: an output has it elsewhere, or the padding shows in one.
+        UnsupportedError: an output has the dim as another axis than the first, or depends on the padding.
     """
     where = f"--bucket {buckets}"
     _check(program.contract, buckets, where)
@@ -126,7 +126,7 @@ def _check(contract: Contract, buckets: Buckets, where: str) -> None:
 
 
 def _outputs(program: Program, name: str, where: str) -> tuple[str, ...]:
-    """Returns the outputs that have the dim, and proves by their symbolic shapes that it is their first axis."""
+    """Returns the outputs with the dim, and proves from their symbolic shapes that it is their first axis."""
     symbol, step = dim_symbols(program)[name], program.contract.dims()[name].step
     (results,) = program.exported.graph.output_node().args
     found = []

@@ -1,6 +1,6 @@
-"""Verification in a process that has the bundle alone: no rule's code, no model's, no state of the process that asks.
+"""Verification in a separate process that loads only the bundle: no code of rules or models, no state of the caller.
 
-The process is started once, early, so that it imports torch while a model is read, and serves until this one ends.
+The process is started early, so that it imports torch while a model is read, and runs until its parent exits.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from fuseconv.numerics.tolerance import Row
 from fuseconv.parity.report import OutputRow
 
 TIME_LIMIT = 3600.0
-"""Seconds that one target may take."""
+"""The time limit of one target, in seconds."""
 
 _LOG_LINES = 5
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What came of one target: its rows, or the error that it ended with.
+    """The result of one target: its rows, or the error.
 
     Attributes:
         rows: one per case and output.
-        error: that it does not load, has crashed, or took too long.
+        error: the target did not load, crashed, or took too long.
     """
 
     rows: tuple[OutputRow, ...] = ()
@@ -46,7 +46,7 @@ class Verified:
 
 
 class VerifyProcess:
-    """The process, restarted where it has ended."""
+    """The verification process. It is restarted after a crash."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class VerifyProcess:
         self._pending = b""
 
     def start(self) -> None:
-        """Starts it, unless it runs; returns at once."""
+        """Starts the process if it is not running. Returns immediately."""
         if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
             return
         self.stop()
@@ -72,7 +72,7 @@ class VerifyProcess:
         self._owner, self._pending = os.getpid(), b""
 
     def stop(self) -> None:
-        """Ends it, and whatever it runs; in a fork of the process that started it, lets go of it."""
+        """Terminates the process and its children. A fork of the process that started it only drops the reference."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -95,17 +95,17 @@ class VerifyProcess:
         cases: Sequence[str] | None = None,
         hashed: bool = False,
     ) -> dict[str, Verified]:
-        """Runs targets of a bundle and judges each output.
+        """Runs targets of a bundle and compares each output.
 
         Args:
             bundle: the folder.
-            targets: those to run.
-            reference: what to judge by; by default the bundle's own.
-            cases: the names of those to run; by default all.
-            hashed: whether the caller has sealed or opened the bundle just now: its files are not hashed again.
+            targets: the targets to run.
+            reference: the file with the reference outputs. Default: that of the bundle.
+            cases: the names of the cases to run. Default: all.
+            hashed: whether the caller has just sealed or opened the bundle, so that its files are not hashed again.
 
         Returns:
-            What came of each target.
+            The result of each target.
 
         Raises:
             RefusedError: the bundle is damaged.
@@ -134,7 +134,7 @@ class VerifyProcess:
             return found
 
     def _ask(self, request: dict[str, Any], log: Path) -> dict[str, Verified]:
-        """Makes one request; one that a target's crash cuts short answers for the targets up to that."""
+        """Sends one request. If a target crashes, returns the results up to that target."""
         self._send(request)
         found: dict[str, Verified] = {}
         at = ""

@@ -1,4 +1,4 @@
-"""What the original model computes in each case, in its own dtype and in fp64; written beside a bundle as one file."""
+"""The outputs of the original model in each case, in its own dtype and in fp64, stored as one file next to a bundle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFERENCE = "reference.safetensors"
 
 @dataclass(frozen=True)
 class Reference:
-    """What a case must give: the original model's outputs, and the same in float64; none for a case not tried."""
+    """The expected outputs of a case: those of the original and those in float64. Empty for a case that was not run."""
 
     case: Case
     original: tuple[torch.Tensor, ...]
@@ -30,11 +30,11 @@ class Reference:
 
 
 def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
-    """Runs the original in its own dtype, holds the captured program against it, and runs that in float64.
+    """Runs the original in its own dtype, compares the captured program with it, and runs the program in float64.
 
     Raises:
-        UnsupportedError: one fails at some of these sizes, or they differ.
-        UsageError: the original fails on what is drawn for the contract.
+        UnsupportedError: one of the two fails at some sizes, or they differ.
+        UsageError: the original fails on random inputs for the contract.
     """
     module = program.exported.module(check_guards=False)
     references = []
@@ -58,7 +58,7 @@ def tried_of(references: Sequence[Reference]) -> list[Reference]:
 
 
 def untried_of(references: Sequence[Reference]) -> dict[str, str]:
-    """Returns the cases that were not run, and why."""
+    """Returns the cases that were not run, with the reasons."""
     return {reference.case.name: reference.case.untried for reference in references if reference.case.untried}
 
 
@@ -98,10 +98,10 @@ def write_reference(path: Path, references: Sequence[Reference], contract: Contr
 
 
 def read_reference(path: Path, contract: Contract) -> list[Reference]:
-    """Reads what `write_reference` wrote, onto the contract's device; those of cases not run come last.
+    """Reads the file that `write_reference` wrote, to the device of the contract. Cases that were not run come last.
 
     Raises:
-        RefusedError: the file does not fit the contract, or has no case that was run.
+        RefusedError: the file does not match the contract, or contains no case that was run.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -1,4 +1,4 @@
-"""What a verification found: one row for each target, case and output."""
+"""The result of a verification: one row per target, case and output."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fuseconv.parity.cases import Kind
 
 @dataclass(frozen=True)
 class OutputRow:
-    """One output of one target in one case of a kind.
+    """The comparison of one output of one target in one case.
 
     Attributes:
-        limit: whether the bundle's manifest says that the target's runtime computes this output its own way.
+        limit: whether the manifest of the bundle lists this difference as a limitation of the target's runtime.
     """
 
     target: str
@@ -29,7 +29,7 @@ class OutputRow:
 
     @property
     def ok(self) -> bool:
-        """Whether the output is right, or differs by a limit that the manifest names."""
+        """Whether the output passes, or differs by a limitation that the manifest lists."""
         return self.row.ok or self.limit
 
     def to_json(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Report:
 
     Attributes:
         rows: one per target, case and output.
-        untried: the cases that were not run, and why.
+        untried: the cases that were not run, with the reasons.
     """
 
     rows: tuple[OutputRow, ...]
@@ -52,11 +52,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every row passes; of no rows nothing is proved."""
+        """Whether every row passes. False if there are no rows."""
         return bool(self.rows) and all(row.ok for row in self.rows)
 
     def error(self, where: str) -> ParityError | None:
-        """Returns the error for the rows that fail: the first one, and how many there are."""
+        """Returns the error for the failing rows: the first row and their number."""
         if self.ok:
             return None
         failing = [row for row in self.rows if not row.ok]
@@ -70,7 +70,7 @@ class Report:
         return ParityError(said, where=where, fix="convert the model again on this machine, or leave the target out")
 
     def counts(self) -> dict[str, int]:
-        """Returns how much was run: targets, cases, and outputs compared."""
+        """Returns the number of targets, cases and compared outputs."""
         return {
             "targets": len({row.target for row in self.rows}),
             "cases": len({row.case for row in self.rows}),
@@ -78,7 +78,7 @@ class Report:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values: `ok`, what was run, the worst of each target, the rows, and the cases not run."""
+        """Returns plain JSON values: `ok`, the counts, the worst row per target, the rows, and the cases not run."""
         targets = dict.fromkeys(row.target for row in self.rows)
         return {
             "ok": self.ok,
@@ -90,16 +90,16 @@ class Report:
 
 
 def worst(rows: Sequence[OutputRow]) -> dict[str, Any]:
-    """Returns whether all rows pass, the largest of each figure, and the first reason, as plain JSON values."""
+    """Returns whether all rows pass, the maximum of each statistic, and the first reason, as plain JSON values."""
     figures = {name: max((getattr(row.row, name) for row in telling(rows)), key=_nan_is_largest) for name in _FIGURES}
     reason = next((row.row.reason for row in rows if not row.ok), "")
     return Row(ok=all(row.ok for row in rows), **figures, reason=reason).to_json()
 
 
 def telling(rows: Sequence[OutputRow]) -> Sequence[OutputRow]:
-    """Returns the rows whose figures sum up how exact a target is: of ordinary cases, where any was run.
+    """Returns the rows that summarize the accuracy of a target: those of ordinary cases, if any was run.
 
-    At the ends of a dtype's range an error of one rounding is 1e31 in f32; each of those rows has its own figures.
+    At the limits of f32 a single rounding error is 1e31, so special cases would dominate the maximum.
     """
     return [row for row in rows if row.kind == "ordinary"] or rows
 

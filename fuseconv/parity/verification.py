@@ -1,4 +1,4 @@
-"""Verification: every target of a bundle runs the reference's cases, and each output is judged."""
+"""Runs every target of a bundle on the reference cases and compares each output."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from fuseconv.sources.subject import Options, digest
 def verify(
     bundle: str | Path, *, against: Program | None = None, inputs: tuple[torch.Tensor, ...] | None = None
 ) -> Report:
-    """Runs every target of a bundle and judges each output.
+    """Runs every target of a bundle and compares each output.
 
     Args:
         bundle: the folder.
-        against: the original program; by default its outputs are read from the bundle.
-        inputs: one tensor per contract input, tried instead of the usual cases; needs `against`.
+        against: the original program. Default: its outputs are read from the bundle.
+        inputs: one tensor per contract input, used instead of the default cases. Requires `against`.
 
     Raises:
-        UsageError: there is no such bundle, `against` is another model, or `inputs` came without it.
+        UsageError: the bundle does not exist, `against` is a different model, or `inputs` is given without it.
         RefusedError: the bundle is damaged.
         UnsupportedError: a target cannot run here.
-        UpstreamError: there is no CUDA device, or an artifact does not load.
+        UpstreamError: no CUDA device is available, or an artifact does not load.
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
@@ -57,7 +57,7 @@ def verify(
 
 
 def verify_target(folder: Path, manifest: Manifest, target: str, references: Sequence[Reference]) -> list[OutputRow]:
-    """Runs one target of an opened bundle and judges each output; errors as in `verify`."""
+    """Runs one target of an opened bundle and compares each output. Raises the errors of `verify`."""
     model = load_target(folder, manifest, target)
     rows = [
         row
@@ -68,17 +68,17 @@ def verify_target(folder: Path, manifest: Manifest, target: str, references: Seq
 
 
 def with_limits(rows: Sequence[OutputRow], manifest: Manifest, target: str | None = None) -> list[OutputRow]:
-    """Returns rows that know which of them the manifest names as limits; `target` if the rows go by another name."""
+    """Returns the rows, marked if the manifest lists them as limitations of `target`, by default the row's own."""
     limits = {(limit.target, limit.case, limit.output) for limit in manifest.limits}
     return [replace(row, limit=(target or row.target, row.case, row.output) in limits) for row in rows]
 
 
 def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Options:
-    """Returns how to read the model that a bundle was made of: with the bundle's inputs, dtype and device.
+    """Returns the options for reading the model of a bundle: the bundle's inputs, dtype and device.
 
     Raises:
         FileError: the model cannot be read.
-        UsageError: it is another.
+        UsageError: it is a different model.
     """
     sha256 = digest(Path(model))
     if sha256 != manifest.source.sha256:
@@ -99,7 +99,7 @@ def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Opt
 def references_of(
     folder: Path, manifest: Manifest, against: Program | None, inputs: tuple[torch.Tensor, ...] | None
 ) -> list[Reference]:
-    """Returns what a bundle is judged by: read from it, or made anew `against` the original; errors as in `verify`."""
+    """Returns the references of a bundle: stored, or computed `against` the original. Raises the errors of `verify`."""
     contract = manifest.contract
     check_device(contract.device, folder)
     if against is None:
@@ -124,7 +124,7 @@ def _signature(contract: Contract) -> str:
 
 
 def outputs_of(model: Model, case: Case) -> tuple[torch.Tensor, ...]:
-    """Calls a model on a case; a tuple also of one output."""
+    """Calls a model on a case and returns its outputs as a tuple."""
     result = model(*case.inputs)
     return (result,) if len(model.contract.outputs) == 1 else tuple(result)
 
@@ -135,9 +135,9 @@ def judge(
     reference: Reference,
     run: Callable[[Case], Sequence[torch.Tensor]],
 ) -> list[OutputRow]:
-    """Runs a case and compares each output; where it fails to run, each is a row that says so.
+    """Runs a case and compares each output. If the case fails to run, each output gets a row that says so.
 
-    Of a case that was not run there are none.
+    Returns no rows for a case that was not run in the reference.
     """
     if reference.case.untried:
         return []
@@ -151,7 +151,7 @@ def judge(
 
 
 def _judge_padded(model: Model, references: Sequence[Reference]) -> list[OutputRow]:
-    """Judges the first case that a bucket has room for, filled up with hard rows: they must not show in its own."""
+    """Compares the first case that fits a bucket with itself under hard padding, which must not change its outputs."""
     contract, buckets = model.contract, model.contract.buckets
     if buckets is None:
         return []

@@ -1,1 +1,1 @@
-"""From a model on disk to a proved bundle: read, capture, match, rewrite, write, verify."""
+"""Converts a model on disk to a verified bundle: read, capture, match, rewrite, write, verify."""

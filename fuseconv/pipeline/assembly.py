@@ -1,4 +1,4 @@
-"""Filling a bundle's folder: op libraries, one artifact per target, the manifest."""
+"""Writes the contents of a bundle: op libraries, one artifact per target, the manifest."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ LIBRARIES = "lib"
 
 @dataclass(frozen=True)
 class Written:
-    """One artifact.
+    """An artifact that was written.
 
     Attributes:
-        target: its target.
+        target: the name of the target.
         path: relative to the bundle.
-        seconds: what writing it took.
-        size: of everything the target wrote, in bytes.
-        files: what it wrote, relative to the bundle, folders too.
+        seconds: the duration of writing it.
+        size: the total size of the files of the target in bytes.
+        files: the files and folders of the target, relative to the bundle.
     """
 
     target: str
@@ -50,10 +50,10 @@ class Written:
 
 
 def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
-    """Returns the targets asked for; when none is, all, but onnx-plugin only where its library is built for the device.
+    """Returns the requested targets. Default: all, with onnx-plugin only if its library is built for the device.
 
     Raises:
-        UsageError: there is no such target.
+        UsageError: a target does not exist.
     """
     for name in wanted:
         if name not in targets.TARGETS:
@@ -68,10 +68,12 @@ def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
 
 
 def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> tuple[str, ...]:
-    """Copies the op libraries for a device, and others, into the bundle; returns their paths in the order to load them.
+    """Copies the op libraries for a device, and others, into the bundle.
+
+    Returns their paths in the order to load them.
 
     Raises:
-        UsageError: two have one name.
+        UsageError: two libraries have the same name.
     """
     folder = staging / LIBRARIES
     folder.mkdir()
@@ -87,12 +89,12 @@ def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> t
 
 
 def write_target(name: str, fused: Program, staging: Path, op_files: tuple[Path, ...] = ()) -> Written:
-    """Writes a target's artifact; one that fails leaves no file behind.
+    """Writes the artifact of a target. If it fails, the files of the target are removed.
 
     Raises:
-        UnsupportedError: it cannot express the program.
-        UpstreamError: its exporter or compiler failed, in whatever way.
-        FileError: the disk failed.
+        UnsupportedError: the target cannot express the program.
+        UpstreamError: the exporter or compiler failed.
+        FileError: a file cannot be written.
     """
     target = targets.TARGETS[name]
     start, before = time.monotonic(), set(staging.rglob("*"))
@@ -113,7 +115,7 @@ def write_target(name: str, fused: Program, staging: Path, op_files: tuple[Path,
 
 
 def remove_target(staging: Path, written: Written) -> None:
-    """Removes what a target has written."""
+    """Removes the files of a target."""
     _remove({staging / name for name in written.files})
 
 
@@ -129,7 +131,7 @@ _OP = re.compile(r"\b(?:torch\.ops\.)?(?:aten|fuseconv|prims)(?:\.|::)\w+(?:\.\w
 
 
 def _unforeseen(name: str, error: Exception) -> UpstreamError:
-    """Returns the error of an exporter that raised what it does not document: the op, where it tells it, and a line."""
+    """Returns the error for an unexpected exception of an exporter, with the op if the exception names it."""
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
@@ -146,11 +148,11 @@ def _unforeseen(name: str, error: Exception) -> UpstreamError:
 
 @dataclass(frozen=True)
 class Assembly:
-    """What all bundles of a conversion have in common: the one that is kept, and those that are made to find a fault.
+    """The common parts of all bundles of a conversion: the final one, and those made to find a fault.
 
     Attributes:
-        program: as it was captured.
-        source: what it was captured from.
+        program: the captured program.
+        source: the source of the program.
         hashes: rule name to the hash of the rule.
         libraries: the op libraries of packs.
         op_files: the Python files that register the ops of packs.
@@ -166,29 +168,29 @@ class Assembly:
     def of(
         subject: Subject, program: Program, known: Sequence[Rule], libraries: Sequence[Path], dtype: str | None
     ) -> Assembly:
-        """Returns what bundles of a subject have in common.
+        """Returns the common parts for a subject.
 
         Args:
-            subject: what was read.
-            program: what was captured of it.
+            subject: the model that was read.
+            program: the captured program.
             known: the rules.
             libraries: the op libraries of packs.
-            dtype: what the subject was converted to as it was read, or None.
+            dtype: the dtype to which the model was cast, or None.
         """
         original = None if program.original is None else program.original.kind
         source = Source(form=subject.source, sha256=subject.sha256, dtype=dtype, original=original)
         return Assembly(program, source, {rule.name: rule.sha256 for rule in known}, libraries, op_files(known))
 
     def write(self, name: str, fused: Program, folder: Path) -> Written:
-        """Writes a target's artifact into a bundle's folder; errors as `write_target`."""
+        """Writes the artifact of a target into the folder of a bundle. Raises the errors of `write_target`."""
         return write_target(name, fused, folder, self.op_files)
 
     def copy_libraries(self, folder: Path) -> tuple[str, ...]:
-        """Copies the op libraries into a bundle's folder; returns their paths in the order to load them."""
+        """Copies the op libraries into the folder of a bundle. Returns their paths in the order to load them."""
         return copy_libraries(folder, self.program.contract.device, self.libraries)
 
     def describe(self, plan: Plan, written: Sequence[Written], libraries: Sequence[str]) -> Manifest:
-        """Returns the manifest of a bundle that is not proved yet: parity and the hashes of files come later."""
+        """Returns the manifest of a bundle that is not verified yet: without parity rows and file hashes."""
         contract = self.program.contract
         return Manifest(
             fuseconv=__version__,
@@ -209,7 +211,7 @@ class Assembly:
 
 
 def _dtype(program: Program) -> str:
-    """The floating dtype that most weights have, by elements; `f32` for a model without any."""
+    """Returns the floating dtype of most weights, counted by elements; `f32` for a model without weights."""
     counts: dict[str, int] = {}
     for tensor in program.exported.state_dict.values():
         if tensor.is_floating_point():

@@ -1,4 +1,4 @@
-"""What a conversion made, what it left out, and whether that is an error."""
+"""The result of a conversion: what was written, what was left out, and whether that is an error."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fuseconv.pipeline.assembly import Written
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion made.
+    """The result of a conversion.
 
     Attributes:
-        bundle: the folder.
-        plan: what was rewritten and what was not.
+        bundle: the folder of the bundle.
+        plan: the rewrites and the misses.
         written: one artifact per target.
-        left_out: targets that were asked for and are not in the bundle, with the reason.
-        limits: outputs that a target's runtime computes in a way of its own for NaN, infinities and the like.
-        report: parity of every target, case and output.
-        by_name: whether the targets were asked for by name.
+        left_out: the requested targets that are not in the bundle, with the reasons.
+        limits: outputs that a target's runtime computes differently for NaN, infinities and similar values.
+        report: the parity of every target, case and output.
+        by_name: whether the targets were requested by name.
     """
 
     bundle: Path
@@ -54,10 +54,10 @@ class Conversion:
         }
 
     def error(self, *, strict: bool = False) -> FuseconvError | None:
-        """Returns what makes a conversion fail though its bundle is right.
+        """Returns the error of a conversion whose bundle is correct but incomplete.
 
-        Targets asked for by name that were left out, or one of which the fused model is wrong; with `strict` every site
-        and every target that was left out.
+        It is an error if a target that was requested by name was left out, or failed with the fused model; with
+        `strict`, also if any match or target was left out.
         """
         rejected = rejection(self.plan, str(self.bundle)) if strict else None
         return rejected or self._incomplete(strict=strict)
@@ -76,7 +76,7 @@ class Conversion:
 
 
 def rejection(plan: Plan, where: str) -> ParityError | None:
-    """Returns the error for sites that were left as they were because a rule computes something else there, if any."""
+    """Returns the error for matches that were not replaced because a rule failed its numerical test, if any."""
     if not plan.rejected:
         return None
     first, rules = plan.rejected[0], sorted({miss.rule for miss in plan.rejected})
@@ -89,7 +89,7 @@ def rejection(plan: Plan, where: str) -> ParityError | None:
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Returns the fusions applied and the near misses as plain JSON values."""
+    """Returns the applied fusions and the near misses as plain JSON values."""
     return {
         "fusions": [
             {

@@ -1,6 +1,6 @@
-"""The pipeline, to be read aloud: read, capture, plan, rewrite, write, verify.
+"""The pipeline: read, capture, plan, rewrite, write, verify.
 
-Nothing happens here but the sequence; every step is one function of its own file.
+This module only calls the steps, which are in their own modules.
 """
 
 from __future__ import annotations

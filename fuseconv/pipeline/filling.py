@@ -1,4 +1,4 @@
-"""Filling a bundle until all that is in it is proved: rewrite, write, verify; and again without what was wrong."""
+"""Fills a bundle until everything in it is verified: rewrite, write, verify; and again without what failed."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from fuseconv.program.captured import Program
 PLAN = "plan.json"
 
 ROUNDS = 12
-"""The most plans that are written: each is without the steps that were to blame in the one before."""
+"""The maximum number of plans that are written. Each is without the steps that failed in the one before."""
 
 Replan = Callable[[Mapping[SiteKey, Miss]], Plan]
-"""Makes the plan anew, with sites to leave alone."""
+"""Computes a new plan, with matches to exclude."""
 
 
 @dataclass
 class Filling:
-    """A bundle's folder as it is filled.
+    """The folder of a bundle while it is filled.
 
     Attributes:
-        folder: of the bundle; the reference is in it already.
-        names: the targets asked for.
-        gate: finds what is to blame.
-        replan: makes another plan; None where the plan is the user's own.
-        consented: names of the rules that change the numbers, and were asked for all the same.
-        allow_mismatch: whether to keep what computes something else.
-        progress: told of each step.
-        plan: what is written.
+        folder: the folder, which already contains the reference.
+        names: the requested targets.
+        gate: finds the cause of a failure.
+        replan: computes another plan. None if the user gave the plan.
+        consented: the names of the rules that change numerical results and were allowed by the user.
+        allow_mismatch: whether to keep artifacts that fail verification.
+        progress: called with the name of each step.
+        plan: the plan that is written.
         written: the artifacts in the folder.
-        lost: the targets that are left out, and for what.
-        by_plan: those of them that fail because of the plan, of which no step could be found to leave out.
-        limits: outputs that a target's runtime computes its own way.
-        found: what came of running each target.
+        lost: the targets that are left out, with the reasons.
+        by_plan: those that fail because of the plan, if no single step could be excluded.
+        limits: outputs that a target's runtime computes differently.
+        found: the verification result of each target.
     """
 
     folder: Path
@@ -67,18 +67,18 @@ class Filling:
 
     @property
     def assembly(self) -> Assembly:
-        """What makes bundles of the program."""
+        """The common parts of the bundles of the program."""
         return self.gate.assembly
 
     def fill(self) -> tuple[Manifest, Report]:
-        """Writes targets until each is proved or left out, and seals the folder.
+        """Writes targets until each is verified or left out, and seals the folder.
 
         Returns:
-            The manifest, and the report of what is in the folder.
+            The manifest and the report of the targets in the folder.
 
         Raises:
-            FuseconvError: no target is left; or a step that the user asked for, by a plan or by --allow, is to blame.
-            FileError: the disk failed.
+            FuseconvError: no target is left; or a step that the user requested with a plan or --allow failed.
+            FileError: a file cannot be written.
         """
         for last in (*[False] * (ROUNDS - 1), True):
             with self.progress("rewrite"):
@@ -97,7 +97,7 @@ class Filling:
         return self._seal(libraries)
 
     def _write(self, fused: Program) -> tuple[str, ...]:
-        """Writes every target that is not lost, and runs it; returns the op libraries."""
+        """Writes and runs every target that is not lost. Returns the op libraries."""
         for path in self.folder.iterdir():
             if path != self.gate.reference:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -126,7 +126,7 @@ class Filling:
             self.found |= PROCESS.verify(self.folder, names, hashed=True)
 
     def _judge(self, *, last: bool) -> bool:
-        """Leaves out targets that fail; returns whether the plan was to blame, and there is another to be written."""
+        """Leaves out targets that fail. Returns whether the plan was the cause and a new plan must be written."""
         wrong: dict[str, Verdict] = {}
         for name, found in self.found.items():
             if not gates.fails(found) or (self.allow_mismatch and found.error is None):
@@ -150,7 +150,7 @@ class Filling:
         return False
 
     def _leave_out(self, verdict: Verdict) -> None:
-        """Makes the plan anew without the step that is to blame."""
+        """Computes a new plan without the step that failed."""
         assert verdict.guilty is not None
         if self.replan is None or verdict.guilty.rule in self.consented:
             raise self._wrong_plan(verdict)
@@ -168,7 +168,7 @@ class Filling:
         )
 
     def _take_out(self) -> bool:
-        """Removes what lost targets have written; returns whether another target reads from a folder of theirs."""
+        """Removes the files of lost targets. Returns whether another target shares a folder with one of them."""
         removed = [self.written.pop(name) for name in self.lost if name in self.written]
         for one in removed:
             remove_target(self.folder, one)
@@ -189,12 +189,12 @@ class Filling:
         return seal(self.folder, manifest.model_copy(update={**proof, **left}), self._files), report
 
     def left_out(self) -> list[LeftOut]:
-        """Returns what the manifest says of the targets that are not in the folder."""
+        """Returns the manifest entries of the targets that are not in the folder."""
         return [gates.left_out(name, error, by_plan=name in self.by_plan) for name, error in self.lost.items()]
 
 
 def _nothing_left(lost: Mapping[str, FuseconvError]) -> FuseconvError:
-    """Returns the error for a conversion of which no target is left: of the class that all have, if they have one."""
+    """Returns the error of a conversion without targets. Its class is that of the targets' errors, if they agree."""
     if len(lost) == 1:
         return next(iter(lost.values()))
     kinds = {type(error) for error in lost.values()}

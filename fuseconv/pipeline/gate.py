@@ -1,9 +1,9 @@
-"""The gate: what was written is run where nothing but the bundle is, and what is wrong is taken out, by name.
+"""Runs each artifact in a process that has only the bundle, and finds the cause of a failure.
 
-A fused program is first run in torch. Where that fails a step of its plan is to blame. Then each target is: one that
-fails is written once more, of the program as it was captured. Where that fails too, the target's exporter or runtime is
-to blame, and the target is left out; where it passes, a step of the plan is. The steps of a plan build on those before
-them, so the step is found by bisection: with all up to it the target fails, without it the target passes.
+The fused program is first run in torch. If that fails, a step of its plan is the cause. Then each target is run. If a
+target fails, it is written again from the captured program without fusions. If that fails too, the exporter or runtime
+of the target is the cause, and the target is left out. Otherwise a step of the plan is the cause. Steps depend on
+earlier steps, so the step is found by bisection: the target fails with all steps up to it, and passes without it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _CAUSES: Mapping[type[FuseconvError], str] = {UnsupportedError: "unsupported", P
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who is to blame for a target that fails.
+    """The cause of a target's failure.
 
     Attributes:
-        guilty: the step of the plan, if it is one.
-        why: what it does, in words.
-        limits: if nobody is: outputs that the target's runtime computes its own way.
-        error: what the target is left out for, if it is.
+        guilty: the step of the plan, if it is the cause.
+        why: what the step does, in words.
+        limits: outputs that the target's runtime computes differently, if nothing else is wrong.
+        error: the reason for which the target is left out, if it is.
     """
 
     guilty: Step | None = None
@@ -54,12 +54,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Gate:
-    """What is needed to write a program once more and to judge it.
+    """Everything that is needed to write a program again and to verify it.
 
     Attributes:
-        assembly: makes bundles of the program as it was captured.
-        references: what that program gives.
-        reference: the file that has them.
+        assembly: the common parts of the bundles of the captured program.
+        references: the outputs of that program.
+        reference: the file with the references.
     """
 
     assembly: Assembly
@@ -68,7 +68,7 @@ class Gate:
     _unfused: dict[str, Verified] = field(default_factory=dict)
 
     def wrong_in_torch(self, plan: Plan, fused: Program) -> Verdict | None:
-        """Returns which step makes a fused program differ from the original in torch; None where it does not."""
+        """Returns the step that makes the fused program differ from the original in torch. None if there is none."""
         program, failing = self.assembly.program, self._failing_in_torch(fused, None)
         names = {row.case for row in failing}
 
@@ -94,7 +94,7 @@ class Gate:
         return [row for row in rows if not row.ok]
 
     def verdict(self, target: str, plan: Plan, found: Verified) -> Verdict:
-        """Finds who is to blame for a target that fails, or whose runtime it is that differs on special values."""
+        """Finds the cause of a failing target, or the outputs on which its runtime differs for special values."""
         if isinstance(found.error, UnsupportedError) and _brings_ops(plan):
             return Verdict(error=found.error)  # the rule says which op it wants, and the target has none
         if not plan.applied:
@@ -127,10 +127,10 @@ class Gate:
         return _bisect(plan, lambda count: fails(self.attempt(target, rewrite(program, _first(plan, count)), cases)))
 
     def attempt(self, target: str, program: Program, cases: Collection[str] | None = None) -> Verified:
-        """Writes one target of a program into a bundle of its own, and runs it.
+        """Writes one target of a program into a separate bundle and runs it.
 
         Raises:
-            FileError: the disk failed.
+            FileError: a file cannot be written.
         """
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch, "attempt.fuseconv")
@@ -148,12 +148,12 @@ class Gate:
 
 
 def fails(found: Verified) -> bool:
-    """Whether a target failed: it does not run, or an output differs."""
+    """Returns whether a target failed: it does not run, or an output differs."""
     return found.error is not None or not all(row.ok for row in found.rows)
 
 
 def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[SiteKey, Miss]) -> dict[SiteKey, Miss]:
-    """Returns the sites to leave alone for a step that is to blame: its own, and at the second time all of its rule."""
+    """Returns the matches to exclude for a failed step: its own; the second time, all matches of its rule."""
     assert verdict.guilty is not None
     guilty = verdict.guilty
     again = any(rule == guilty.rule for rule, _ in before)
@@ -175,13 +175,13 @@ def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[Sit
 
 
 def left_out(target: str, error: FuseconvError, *, by_plan: bool = False) -> LeftOut:
-    """Returns what the manifest says of a target that is left out for an error."""
+    """Returns the manifest entry of a target that is left out because of an error."""
     cause = "plan" if by_plan else _CAUSES.get(type(error), "upstream")
     return LeftOut.model_validate({"target": target, "cause": cause, "reason": error.what})
 
 
 def _bisect(plan: Plan, fails: Callable[[int], bool]) -> Step:
-    """Returns the step with which a program begins to fail: it passes with none of the steps, and fails with all."""
+    """Returns the step with which a program starts to fail, given that it passes without steps and fails with all."""
     low, high = 0, len(plan.applied)
     while high - low > 1:
         middle = (low + high) // 2
@@ -194,7 +194,7 @@ def _first(plan: Plan, count: int) -> Plan:
 
 
 def _brings_ops(plan: Plan) -> bool:
-    """Whether a step calls an op that is neither PyTorch's nor ours."""
+    """Returns whether a step calls an op that is neither PyTorch's nor fuseconv's."""
     calls = (parse_line(text).value for step in plan.applied for text in step.replace)
     return any(isinstance(call, Call) and not call.op.startswith(_OURS) for call in calls)
 

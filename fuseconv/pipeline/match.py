@@ -1,4 +1,4 @@
-"""Where rules apply in a model: what `convert` would do, and why it would do nothing more."""
+"""Finds where rules apply in a model: what `convert` would do, and why it would not do more."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def match(
     frozen: str | Path | None = None,
     progress: Progress = silent,
 ) -> Plan:
-    """Returns the plan that `convert` with the same arguments would execute, having tried that it can be.
+    """Returns the tested plan that `convert` would execute with the same arguments.
 
     Raises:
-        FrozenError: it has other sites than `frozen` says.
+        FrozenError: the matches differ from the lock in `frozen`.
         FuseconvError: reading, capturing, matching or executing failed.
     """
     names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
@@ -58,10 +58,10 @@ def match(
 
 
 def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
-    """Checks that some rule asks to be allowed by each of these names.
+    """Checks that each name occurs in the `allow` field of a rule.
 
     Raises:
-        UsageError: none does.
+        UsageError: a name does not occur.
     """
     names = sorted({rule.allow for rule in known if rule.allow is not None})
     for name in allow:
@@ -71,10 +71,10 @@ def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
 
 
 def check_sites(path: str | Path, folder: Path, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:
-    """Checks that a plan has the sites that a fuseconv.lock names for the bundle of a folder, all and no other.
+    """Checks that the matches of a plan equal those that a fuseconv.lock has for the bundle of a folder.
 
     Raises:
-        FrozenError: it has not.
+        FrozenError: the matches differ. The error lists them.
     """
     check_lock(Path(path), folder.name, chosen, program, {rule.name for rule in known})
 
@@ -88,15 +88,15 @@ def explain(
     tried: bool = False,
     progress: Progress = silent,
 ) -> tuple[Plan, Explanation]:
-    """Returns a plan as `match` makes it, and tells rule by rule what it applies, and what it does not and why.
+    """Returns the plan of `match`, and explains rule by rule what is applied, what is not, and why.
 
     Args:
-        model: as `convert` takes it.
-        rules: as `convert` takes them.
-        without: names of rules to leave out.
-        options: how the model is read.
-        tried: whether to try every site on numbers too, as `match` and `convert` do: that takes longer than to find it.
-        progress: told of each step.
+        model: as in `convert`.
+        rules: as in `convert`.
+        without: the names of rules to leave out.
+        options: how to read the model.
+        tried: whether to test every match numerically, as `match` and `convert` do. This takes longer than matching.
+        progress: called with the name of each step.
 
     Raises:
         FuseconvError: reading, capturing or matching failed.
@@ -117,6 +117,6 @@ def find_plan(
     allow: Collection[str],
     rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
 ) -> Plan:
-    """Returns the plan of a program: every step was tried, and none is one of those `rejected`."""
+    """Returns the plan of a program without the `rejected` matches. Every step was tested."""
     device = program.contract.device
     return checked_plan(program, known, device=device, targets=names, allow=allow, rejected=rejected)

@@ -1,4 +1,4 @@
-"""A model on disk to a captured program on its device."""
+"""Reads a model from disk and captures it on its device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuseconv.sources import Options, Subject
 
 
 def silent(step: str) -> AbstractContextManager[None]:  # noqa: ARG001 - Progress's signature
-    """Tells nobody of a step: the `progress` of a call that names none."""
+    """The default of `progress`, which reports nothing."""
     return nullcontext()
 
 
@@ -25,7 +25,7 @@ def read_program(
     """Reads a model and captures it as a graph.
 
     Raises:
-        FuseconvError: as `sources.read` and `capture.capture` do.
+        FuseconvError: see `sources.read` and `capture.capture`.
     """
     options = options or Options()
     sources.check_device(options.device)

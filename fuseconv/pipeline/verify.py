@@ -1,4 +1,4 @@
-"""A bundle proved again: in each of its targets, in each runtime of this machine."""
+"""Verifies a bundle again: each target, in each runtime of this machine."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def verify_runtimes(
 def _original(
     manifest: Manifest, against: str | Path | None, options: Options, progress: Progress
 ) -> tuple[Program | None, tuple[torch.Tensor, ...] | None]:
-    """Reads the model that a bundle is judged by, and the inputs in the file of the options, where they are given."""
+    """Reads the original model with which a bundle is compared, and the inputs in the file of the options, if given."""
     if against is None:
         if about := options.flags():
             raise UsageError(

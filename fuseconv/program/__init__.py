@@ -1,1 +1,1 @@
-"""The noun of the pipeline: a captured program, and the original model that it must agree with."""
+"""The captured program, and the original model with which it must agree."""

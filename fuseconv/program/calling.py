@@ -1,4 +1,4 @@
-"""How a module takes its inputs: which by position, which by keyword, found by the names of forward's parameters."""
+"""Determines how a module takes its inputs, by position or keyword, from the parameter names of forward."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fuseconv.errors import UsageError
 T = TypeVar("T")
 
 _UNNAMED = re.compile(r"input_\d+$")
-"""What a tensor is called that a file holds without a name."""
+"""The name of a tensor that a file stores without a name."""
 
 
 def arguments(call: Sequence[str], values: Sequence[T]) -> tuple[tuple[T, ...], dict[str, T]]:
     """Returns the positional and the keyword arguments of a call.
 
     Args:
-        call: the keyword of each value, "" for one by position; () for all by position.
-        values: one for each input.
+        call: the keyword of each value, "" for one by position; or () if all are positional.
+        values: one value per input.
     """
     if not call:
         return tuple(values), {}
@@ -29,13 +29,13 @@ def arguments(call: Sequence[str], values: Sequence[T]) -> tuple[tuple[T, ...], 
 
 
 def bound_shapes(forward: Any, call: Sequence[str], shapes: Sequence[Any]) -> dict[str, Any]:
-    """Returns dynamic shapes as torch.export takes them: by parameter, those of `*args` and `**kwargs` in one."""
+    """Returns dynamic shapes in the form of torch.export: by parameter, with `*args` and `**kwargs` combined."""
     args, kwargs = arguments(call, shapes)
     return dict(inspect.signature(forward).bind(*args, **kwargs).arguments)
 
 
 def parameters_named(names: Sequence[str]) -> tuple[inspect.Parameter, ...]:
-    """Returns required parameters of these names."""
+    """Returns required parameters with these names."""
     return tuple(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names)
 
 
@@ -47,23 +47,23 @@ def call_of(
     by_keyword: bool = False,
     in_order: bool = True,
 ) -> tuple[str, ...]:
-    """Says how inputs of these names are passed to `forward`.
+    """Returns how inputs with these names are passed to `forward`.
 
-    They go by keyword where they bear the names of parameters, or `forward` takes any keyword; else, where none does,
-    by position. What has only one of the two ways goes that way.
+    They are passed by keyword if their names are parameters or `forward` accepts any keyword; otherwise by position.
+    Parameters that allow only one of the two are passed that way.
 
     Args:
-        names: of the inputs.
-        parameters: of `forward`.
-        where: what the inputs are for.
-        by_keyword: inputs must bear the names of parameters.
-        in_order: somebody put them in order; a file of tensors has them by name.
+        names: the names of the inputs.
+        parameters: the parameters of `forward`.
+        where: the source of the names, for messages.
+        by_keyword: whether inputs must have the names of parameters.
+        in_order: whether the user gave the inputs in order. A file of tensors has only names.
 
     Returns:
-        A keyword for each input, "" for one by position; () where all go by position.
+        The keyword of each input, "" for one by position; or () if all are positional.
 
     Raises:
-        UsageError: `forward` takes more, fewer or others; or some are parameters and some are not.
+        UsageError: `forward` takes other inputs, or only some names are parameters.
     """
     takes = f"the model's forward takes ({', '.join(one.name for one in parameters)})"
     parameters = [spelled_out for one in parameters for spelled_out in _spelled_out(one)]
@@ -96,7 +96,7 @@ def call_of(
 
 
 def _spelled_out(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """Yields the keywords of `**kwargs: Unpack[T]`, T a TypedDict; another parameter as it is."""
+    """Yields the keywords of `**kwargs: Unpack[T]` with a TypedDict T. Other parameters are returned as they are."""
     typed = parameter.annotation if parameter.kind == parameter.VAR_KEYWORD else None
     if get_origin(typed) is not Unpack:
         yield parameter

@@ -1,4 +1,4 @@
-"""A captured program: what every step of the pipeline takes and returns."""
+"""A captured program: the value that the steps of the pipeline pass on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ class Program:
     """A captured model.
 
     Attributes:
-        exported: flat calling convention: (tensor, ...) to (tensor, ...); placeholders are named as the contract says.
-        contract: inputs and outputs; an integer input that indexes an embedding has its range.
+        exported: the program in the flat calling convention: tensors in, tensors out. Placeholders have the names of
+            the contract.
+        contract: the inputs and outputs. Integer inputs that index an embedding have a range.
         examples: one tensor per input.
-        original: what it was captured from, on the device of the contract; None for what `fuse` captures.
-        trainable: whether its parameters and buffers may change and gradients flow through it; a conversion's do not.
+        original: the model that was captured, on the device of the contract. None in `fuse`.
+        trainable: whether its parameters and buffers may change and gradients flow through it. False in a conversion.
     """
 
     exported: ExportedProgram
@@ -32,7 +33,7 @@ class Program:
 
 
 def dim_symbols(program: Program) -> dict[str, sympy.Symbol]:
-    """Returns the symbol by which the graph knows each of the contract's dims; of multiples, their quotient."""
+    """Returns the symbol of each dim of the contract in the graph, for a dim with a step that of the quotient."""
     placeholders = {node.name: node for node in program.exported.graph.find_nodes(op="placeholder")}
     return {
         size.name: next(iter(symbol.node.expr.free_symbols))

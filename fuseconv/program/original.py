@@ -1,7 +1,7 @@
-"""The original: the model as it was read, called as its users call it. What is captured of it is held against it.
+"""The original model, called in the way of its users. The captured program is compared with it.
 
-PyTorch has a fast path of its own for `torch.nn.TransformerEncoder`, which no exporter captures and which gives zeros
-where a padding mask hides; it is off here, as it is for a user who trains.
+PyTorch has a fast path for `torch.nn.TransformerEncoder` that no exporter captures, and that gives zeros where a
+padding mask hides. It is disabled here, as it is during training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fuseconv.program.calling import arguments
 from fuseconv.program.quiet import quiet_torch
 
 Kind = Literal["module", "archive"]
-"""What the original is: the module itself; or the program of an archive, where there is nothing else."""
+"""What the original is: the module itself, or the program of an archive."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Original:
     """A model and how it takes its inputs.
 
     Attributes:
-        module: in eval mode.
-        call: the keyword of each input, "" for one by position; () for all by position.
-        kind: whether it is the module itself or an archive's program.
-        placed: its parameters and buffers by name where they are on another device than the module's own.
+        module: the module in eval mode.
+        call: the keyword of each input, "" for one by position; or () if all are positional.
+        kind: the module itself, or the program of an archive.
+        placed: its parameters and buffers by name, if they are on another device than those of the module.
     """
 
     module: torch.nn.Module
@@ -43,11 +43,11 @@ class Original:
     placed: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Runs it on copies of its inputs and returns the tensors of its output, flat; numbers drawn are put back.
+        """Runs the model on copies of its inputs and returns its output tensors. The state of the RNG is restored.
 
         Raises:
-            UnsupportedError: it wrote to its own parameters or buffers.
-            Exception: whatever the model raises.
+            UnsupportedError: the model mutated its own parameters or buffers.
+            Exception: any error of the model.
         """
         args, kwargs = arguments(self.call, [one.clone() for one in inputs])
         states = [*self.module.named_parameters(), *self.module.named_buffers()]
@@ -69,7 +69,7 @@ class Original:
         return tuple(leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor))
 
     def on(self, device: str, exported: ExportedProgram) -> Original:
-        """Returns it on a device, with the parameters and buffers that its program has there."""
+        """Returns the model on a device, with its parameters and buffers there."""
         if isinstance(self.module, torch.jit.ScriptModule) or self.kind == "archive":
             return replace(self, module=self.module.to(device))
         kinds = (InputKind.PARAMETER, InputKind.BUFFER)
@@ -80,10 +80,10 @@ class Original:
 
 @contextmanager
 def keeping_buffers(module: torch.nn.Module) -> Iterator[None]:
-    """Gives a module its own buffers back when the block ends, also those that were None or not there.
+    """Restores the buffers of a module when the block ends, including those that were None or did not exist.
 
-    A model may keep what it computed, as the bias of its positions, in a buffer that has no tensor yet. What it
-    computes while torch.export traces it is no tensor of numbers, and torch.export leaves it where the model put it.
+    A model may store a computed value, such as a position bias, in a buffer that was None. While torch.export traces
+    the model this value is a fake tensor, which torch.export does not remove.
     """
     parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     before = [dict(part._buffers) for part in parts]

@@ -1,4 +1,4 @@
-"""Keeps torch's own log lines off the terminal while fuseconv calls it: the error that follows says it better."""
+"""Suppresses torch's log output while fuseconv calls it. The error that follows is clearer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
-    """Silences what torch writes to a stream, unless TORCH_LOGS asks for it.
+    """Suppresses torch's log output unless TORCH_LOGS is set.
 
-    That is what its loggers do, and the graph so far, a line for each op, that an export prints before it raises.
+    This includes its loggers, and the partial graph that a failing export prints.
     """
     if "TORCH_LOGS" in os.environ:
         yield

@@ -1,1 +1,1 @@
-"""Whether rules are right: on variants of their examples, by algebra, and at every site."""
+"""Tests whether rules are correct: on variants of their examples, by algebra, and at every match."""

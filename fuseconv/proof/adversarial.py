@@ -1,6 +1,6 @@
-"""Values that are hard on a replacement, for the operands of an excerpt: other magnitudes, other layouts, other sizes.
+"""Adversarial operands for an excerpt: other magnitudes, layouts and sizes.
 
-What depends on no input keeps its value: it is the model's own. What does is drawn.
+Values that do not depend on an input are kept, because they belong to the model. The others are random.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fuseconv.rulebook.rule import Domain, Rule
 Sizes = Literal["unlike", "equal", "one", "empty", "longest"]
 
 LARGEST = 1 << 20
-"""The most elements that a tensor has where a size is the longest."""
+"""The maximum number of elements of a tensor when a size is at its largest."""
 
 _WORDS = {
     "unlike": "sizes unlike",
@@ -42,14 +42,13 @@ _EQUAL = 4
 
 @dataclass(frozen=True)
 class Hard:
-    """How operands are drawn.
+    """How operands are generated.
 
     Attributes:
-        values: their magnitude, what is special among them, or their layout.
-        sizes: of the symbolic sizes: small and unlike each other; all alike, and like a size that is a number, so that
-            no axis is told from another by its size; the least they may be but 0, which broadcasts; 0 where they may
-            be, and the others small and unlike; or the one with the farthest bound as long as it may be, and the others
-            small and unlike.
+        values: the magnitude, the special values, or the layout.
+        sizes: the symbolic sizes: small and distinct; all equal, and equal to a static size, so that axes cannot be
+            distinguished by size; the smallest allowed size except 0, which broadcasts; 0 where allowed, others small
+            and distinct; or the size with the largest upper bound at that bound, others small and distinct.
     """
 
     values: Values
@@ -78,13 +77,13 @@ HARD = (
 
 
 def hard(ledger: Ledger, excerpt: Excerpt, rule: Rule, edges: Edges) -> Collection[Hard]:
-    """Returns those of `HARD` that a rule takes, and that differ at an excerpt.
+    """Returns the elements of `HARD` that a rule accepts and that differ for an excerpt.
 
     Args:
         ledger: the ledger.
-        excerpt: one of its excerpts; where no size of it is symbolic, all sizes are the same.
+        excerpt: an excerpt of the ledger. If it has no symbolic size, all `sizes` are the same.
         rule: the rule.
-        edges: what the excerpt tells of the values to try it on.
+        edges: the values on which to test the excerpt.
     """
     fakes = [fake for fake in _varying(ledger, excerpt).values() if isinstance(fake, torch.Tensor)]
     apart = differing({SHORT_DTYPES.get(str(fake.dtype), "") for fake in fakes}, edges)
@@ -97,15 +96,15 @@ def hard(ledger: Ledger, excerpt: Excerpt, rule: Rule, edges: Edges) -> Collecti
 def draw(
     ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any], how: Hard, edges: Edges, domain: Domain = ANY
 ) -> list[Any] | None:
-    """Draws the operands of an excerpt; None where one of those to be drawn is no tensor.
+    """Generates the operands of an excerpt. None if an operand that must be random is not a tensor.
 
     Args:
         ledger: the ledger.
         excerpt: one of its excerpts.
-        captured: the operands' values on the example inputs, which those keep that depend on no input.
-        how: how to draw.
-        edges: what the excerpt tells of the values to try it on.
-        domain: the floats that may be drawn.
+        captured: the values of the operands on the example inputs. Operands that do not depend on an input keep them.
+        how: how to generate the operands.
+        edges: the values on which to test the excerpt.
+        domain: the floats that may occur.
     """
     fakes = _varying(ledger, excerpt)
     if not all(isinstance(fake, torch.Tensor) and not _unbacked(fake) for fake in fakes.values()):
@@ -143,7 +142,7 @@ def _drawn(
     seed: int,
     device: torch.device,
 ) -> torch.Tensor:
-    """Draws a tensor whose axes lie in memory in the order in which they do in the program."""
+    """Generates a tensor whose axes have the same order in memory as in the program."""
     shape = [_number(size, sizes) for size in fake.shape]
     order = sorted(range(fake.dim()), key=lambda axis: -_number(fake.stride()[axis], sizes))
     spec = TensorSpec(node.name, SHORT_DTYPES[str(fake.dtype)], tuple(shape[axis] for axis in order))
@@ -176,7 +175,7 @@ def _sizes(fakes: Collection[Any], captured: Sequence[Any], ranges: Mapping[Any,
 
 
 def _longest(sizes: dict[Any, int], shapes: Sequence[Any], ranges: Mapping[Any, Any]) -> dict[Any, int]:
-    """Sizes of which one is as long as its range and `LARGEST` allow; none where none is longer than it was."""
+    """Returns sizes of which one is as large as its range and `LARGEST` allow. None if no size becomes larger."""
     best = dict(sizes)
     for symbol, size in sizes.items():
         upper = ranges[symbol].upper if symbol in ranges else sympy.oo
@@ -200,7 +199,7 @@ def _number(size: int | torch.SymInt, sizes: Mapping[Any, int]) -> int:
 
 
 def kind(ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> str:
-    """Returns what two excerpts have in common that give the same on the same drawn values, constants' values aside."""
+    """Returns a key that is equal for excerpts with the same results on the same random values, constants aside."""
     operands = [
         ("drawn", key_of(node.meta.get("val"))) if node in ledger.varying else ("own", key_of(value))
         for node, value in zip(excerpt.operands, captured, strict=True)

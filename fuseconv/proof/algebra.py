@@ -1,8 +1,8 @@
-"""A rule proved by algebra: an example before and after it, evaluated over a finite field, without rounding.
+"""Proves a rule by algebra: the example before and after the rule is evaluated over a finite field, without rounding.
 
-What is unequal there is unequal, and a difference too small for any tolerance is found. But functions are taken to be
-any, and the nearest floats of irrational numbers to be meant exactly: where both forms agree in float64 as far as that
-goes, the two may be equal by what the function or the number is, which no algebra knows.
+Expressions that differ in the field are different, even by an amount below every tolerance. However, functions are
+treated as unknown, and floats near irrational numbers as exact. If the two expressions agree in float64, they may be
+equal by an identity of the function or number that algebra does not know.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from fuseconv.proof.residues import Residues, moves_elements, of
 from fuseconv.proof.soundness import Pair
 
 DRAWS = 2
-"""How many points are tried: one leaves a chance of some 2**-29 for a program of degree 4."""
+"""The number of random points. One point leaves an error probability of about 2**-29 for a program of degree 4."""
 
 NEAR = 1e-11
-"""How far two forms of one thing may differ in float64, against the largest element."""
+"""The largest difference of equal expressions in float64, relative to the largest element."""
 
 _REFERENCES: Mapping[Any, Any] = {op.overload: op.reference for op in OPS}
 
@@ -39,13 +39,13 @@ _TRIANGLES = frozenset({torch.ops.aten.tril.default, torch.ops.aten.triu.default
 
 
 def _is_far(tensor: Tensor, diagonal: int = 0) -> bool:
-    """Whether a diagonal lies outside a matrix, so that nothing shows where it is."""
+    """Returns whether a diagonal lies outside a matrix, so that its position does not matter."""
     return abs(diagonal) >= min(tensor.shape[-2:])
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What algebra says: equal or not, or why it says nothing."""
+    """The result of the algebra: equal, not equal, or why it is not applicable."""
 
     ok: bool
     detail: str
@@ -53,11 +53,11 @@ class Proof:
 
 
 class _Evaluation(Interpreter):
-    """Runs a graph of residues; a fused op by its reference, attention by its formula.
+    """Evaluates a graph on residues. Fused ops are evaluated by their reference, attention by its formula.
 
-    Integers and bools are no residues: they are drawn as they are. Moved, or as indices and masks of residues, they
-    show all that there is to show. What is computed of bools element by element is tried on every combination of them.
-    What is computed of integers is known at the drawn ones alone: algebra does not know order, sign or division.
+    Integers and bools are not residues and have random values. Moving them, or using them as indices and masks of
+    residues, needs no more. Elementwise functions of bools are evaluated on every combination. Functions of integers
+    are known only at the random values, because the field has no order, sign or division with remainder.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -75,10 +75,10 @@ class _Evaluation(Interpreter):
         return result
 
     def _classify(self, node: Node) -> None:
-        """Notes what a value that holds no residues is computed of.
+        """Records what a value that has no residues is computed from.
 
         Raises:
-            NotApplicableError: of integers, otherwise than by moving them.
+            NotApplicableError: it is computed from integers in another way than by moving them.
         """
         of_integers = any(used in self._integers for used in node.all_input_nodes)
         if of_integers or any(used in self._bools for used in node.all_input_nodes):
@@ -154,7 +154,7 @@ def _first_difference(before: Sequence[Tensor], after: Sequence[Tensor]) -> str:
 
 
 def _agree(pair: Pair, drawn: Sequence[Tensor]) -> bool:
-    """Whether both forms are one in float64, as far as that goes."""
+    """Returns whether both expressions agree in float64."""
     root = torch.nn.Module()
     try:
         with torch.no_grad():
@@ -183,7 +183,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """The formula of torch.nn.functional.scaled_dot_product_attention, as its documentation gives it."""
+    """The formula of torch.nn.functional.scaled_dot_product_attention from its documentation."""
     if dropout_p:
         raise NotApplicableError("dropout")
     if enable_gqa:

@@ -1,4 +1,4 @@
-"""What a check of a rule says, and what all of them say together."""
+"""The result of a check of a rule, and the summary of all checks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["proved", "tried", "left alone", "not run", "wrong"]
-"""What a check came to: proved by algebra, for all values; tried on drawn values, and the same on each; an example that
-was to be left alone, and was; nothing was checked; a counter-example, or an example that the rule does not treat so."""
+"""The result of a check: proved by algebra for all values; equal on all random values; an example that must not
+match and does not; nothing was checked; or a counterexample."""
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,11 @@ class CheckRow:
 
     Attributes:
         rule: the rule.
-        check: `hit N` or `miss N`, the Nth example, from 0; `variants`, of all examples; `algebra`, of all.
-        verdict: what it came to.
-        detail: what happened; of a rule that is wrong, the counter-example.
-        draws: on how many draws of operands the rule was tried.
+        check: `hit N` or `miss N`, the Nth example, counted from 0; `variants` of all examples; or `algebra` on all
+            examples.
+        verdict: the result.
+        detail: what happened. For a wrong rule, the counterexample.
+        draws: the number of random operands on which the rule was tested.
     """
 
     rule: str
@@ -31,22 +32,22 @@ class CheckRow:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing wrong was found. It is so, too, where nothing was checked: `verdict` tells the two apart."""
+        """Whether the check found no error. Also true if nothing was checked; see `verdict`."""
         return self.verdict != "wrong"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How many rules are proved, and how many are tried alone.
+    """The number of rules by the result of their checks.
 
     Attributes:
-        rules: how many there are.
-        proved: those of which algebra proves every example.
-        partly: those of which it proves some.
-        tried: those that rest on numbers alone.
-        unchecked: those that no example shows.
-        wrong: those that are wrong.
-        draws: on how many draws of operands they were tried together.
+        rules: all rules.
+        proved: rules for which algebra proves every example.
+        partly: rules for which algebra proves some examples.
+        tried: rules that were only tested numerically.
+        unchecked: rules without examples.
+        wrong: wrong rules.
+        draws: the total number of random operands.
     """
 
     rules: int
@@ -59,7 +60,7 @@ class Summary:
 
 
 def summary(rows: Sequence[CheckRow]) -> Summary:
-    """Counts rules by what is known of them."""
+    """Counts rules by the result of their checks."""
     verdicts: dict[str, set[str]] = {}
     for row in rows:
         found = verdicts.setdefault(row.rule, set())

@@ -1,8 +1,9 @@
-"""A plan of which every step was tried: on the values that a model has at the site, and on values hard on it.
+"""A plan in which every step was tested: on the values of the model at the match, and on adversarial values.
 
-Matching proves what types and shapes can prove. Whether a replacement computes what it replaces is the rule's word;
-here it is tried, site by site, and a site whose error against float64 is larger than the original's is left alone.
-Where the program has another number than the rule, as 0.0447 for 0.044715, that is why, and no fault of the rule.
+Matching proves what follows from types and shapes. Whether a replacement computes the same is only claimed by the rule.
+It is tested at each match, and a match whose error against float64 exceeds that of the original is not replaced. If the
+program has another number than the rule (0.0447 instead of 0.044715), that explains the difference, and the rule is not
+at fault.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from fuseconv.proof.replay import replay
 from fuseconv.rulebook.rule import Rule
 
 ROUNDS = 20
-"""The most plans that are made: each leaves out the sites that were wrong in the one before."""
+"""The maximum number of plans. Each one excludes the matches that failed in the one before."""
 
 
 def checked_plan(
@@ -42,23 +43,23 @@ def checked_plan(
     allow: Collection[str] = (),
     rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
 ) -> Plan:
-    """Finds what to rewrite, and leaves alone every site at which a rule is found to be wrong.
+    """Computes a plan without the matches at which a rule fails its numerical test.
 
-    A rule that says by `allow` that it changes the numbers is not tried.
+    A rule that declares by `allow` that it changes numerical results is not tested.
 
     Args:
-        program: the captured program; it is not changed.
-        rules: the rules, in the order that breaks ties.
-        device: as `plan` takes it.
-        targets: as `plan` takes them.
-        allow: as `plan` takes it.
-        rejected: sites to leave alone from the start, and why.
+        program: the captured program, which is not changed.
+        rules: the rules. Their order breaks ties.
+        device: as in `plan`.
+        targets: as in `plan`.
+        allow: as in `plan`.
+        rejected: matches that are excluded from the start, with the reasons.
 
     Returns:
-        A plan; sites that were rejected are among its misses, with the numbers.
+        The plan. Its misses include the rejected matches with the measured errors.
 
     Raises:
-        RuleError: as `plan` does, or new sites are wrong whatever is left out.
+        RuleError: as in `plan`, or new matches keep failing.
         UnsupportedError: the program cannot run on its example inputs.
     """
     left = dict(rejected)
@@ -80,7 +81,7 @@ def checked_plan(
 
 
 class _Trial:
-    """Tries the steps of plans of one program, each once; of sites alike in all but values, one on drawn values."""
+    """Tests the steps of plans, each once. Of steps that differ only in values, one is tested on random values."""
 
     def __init__(self, program: Program, rules: Sequence[Rule]) -> None:
         self._program = program
@@ -89,7 +90,7 @@ class _Trial:
         self._kinds: dict[str, str] = {}
 
     def wrong(self, found: Plan) -> dict[SiteKey, Miss]:
-        """Returns the sites of a plan that compute something else, and how."""
+        """Returns the matches of a plan that compute something else, with the differences."""
         ledger = Ledger(self._program)
         excerpts = []
         for step in found.steps:
@@ -122,7 +123,7 @@ class _Trial:
         return self._kinds[alike]
 
     def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> Iterator[str]:
-        """Yields, for each way to draw operands, how the replacement differs on them; nothing where it does not."""
+        """Yields the difference of the replacement for each kind of random operands. Empty if there is none."""
         rule, judge = self._rules[excerpt.step.rule], JUDGES[excerpt.step.draws]
         edges = edges_of((excerpt.before, excerpt.after), captured)
         for how in hard(ledger, excerpt, rule, edges):
@@ -159,7 +160,7 @@ def _given(excerpt: Excerpt, operands: Sequence[Any]) -> str:
 
 
 def _miss(excerpt: Excerpt, difference: str) -> Miss:
-    """The miss of a site that was tried: the rule is wrong there, unless it takes another number for its own."""
+    """Returns the miss of a tested match: the rule is wrong there, unless the literal of the program differs."""
     step, where = excerpt.step, source_line(excerpt.first)
     if step.literals:
         pairs = [(f"the literal {expected!r}", repr(actual)) for actual, expected in dict.fromkeys(step.literals)]

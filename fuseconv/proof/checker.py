@@ -1,7 +1,7 @@
-"""Checks rules in a process of its own, confined: what `confined` starts. Jobs come on stdin, answers go to stdout.
+"""The sandboxed process that checks rules, started by `confined`. Jobs arrive on stdin, results are written to stdout.
 
-A job is 8 bytes of length and a pickle, made by the parent; an answer is a line of JSON, because what ran here may have
-been anything. The first job brings what is trusted, the files that register ops; then the process is confined.
+A job is 8 bytes of length and a pickle made by the parent. A result is a line of JSON, because the code that ran here
+may be malicious. The first job contains the trusted files that register ops; then the process is sandboxed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def main() -> None:
-    """Answers jobs until stdin ends."""
+    """Runs jobs until stdin ends."""
     confinement.die_with_parent()
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what an op prints is no answer

@@ -1,4 +1,4 @@
-"""A child process that runs `checker`, seen from its parent: jobs, answers, and what it died of. No torch."""
+"""The parent's view of a child process that runs `checker`: jobs, results, and the cause of its death. No torch."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from fuseconv.proof.check_row import CheckRow
 from fuseconv.rulebook.rule import Rule
 
 SECONDS = 300
-"""How much processor time one job may take. By the clock it may take three times as much."""
+"""The CPU time limit of a job in seconds. The wall time limit is three times as long."""
 
 START = 300
-"""How many seconds it may take to start, torch and packs included."""
+"""The time limit in seconds for starting, including the import of torch and packs."""
 
 _PIECE = 1 << 16
 
 
 class Child:
-    """One child, which does one job at a time; when it dies another takes its place.
+    """A child process that runs one job at a time and is replaced if it dies.
 
     Attributes:
-        deadline: until when the job in hand may take, by the monotonic clock.
+        deadline: the monotonic time until which the current job may run.
     """
 
     def __init__(self, ops: Sequence[Path] = (), seconds: int = SECONDS) -> None:
-        """Starts it.
+        """Starts the process.
 
         Args:
-            ops: files of trusted code that register ops.
-            seconds: how much processor time one job may take.
+            ops: trusted Python files that register ops.
+            seconds: the CPU time limit of a job.
         """
         self._seconds = seconds
         self.deadline = 0.0
@@ -68,12 +68,12 @@ class Child:
 
     @property
     def descriptor(self) -> int:
-        """What to wait for: an answer, or the child's end, can be read there."""
+        """The file descriptor to wait on: it is readable when there is a result or the child has died."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def send(self, kind: str, rules: Sequence[Rule]) -> None:
-        """Gives it a job: `loops` of all rules, or `examples` of one."""
+        """Sends a job: `loops` of all rules, or `examples` of one."""
         self._rules = rules
         self._owed += 1
         self.deadline = time.monotonic() + 3 * self._seconds + (START if self._owed > 1 else 0)
@@ -90,10 +90,10 @@ class Child:
             return  # it is dead, which `receive` will find, and say of what
 
     def receive(self) -> list[CheckRow] | None:
-        """Reads on; returns the rows of the job when they are there.
+        """Reads available data. Returns the rows of the job once it is complete.
 
         Raises:
-            FuseconvError: what the child raised, or the child died; then it is another one.
+            FuseconvError: the error of the job. If the child died, another one was started.
         """
         if time.monotonic() >= self.deadline:
             self.again()
@@ -116,7 +116,7 @@ class Child:
         return None
 
     def _death(self) -> FuseconvError:
-        """Says what the child died of, and starts another."""
+        """Describes the cause of death of the child, and starts another."""
         status = self._process.wait()
         self._said.seek(0)
         last = next(reversed(self._said.read().decode(errors="replace").strip().splitlines()), "")
@@ -133,12 +133,12 @@ class Child:
         return RuleError(f"rule {rule.name}: its examples {what}", where=rule.locate(""), fix="make them smaller")
 
     def again(self) -> None:
-        """Ends it, whatever it does, and starts another."""
+        """Kills the child and starts another."""
         self.end()
         self._start()
 
     def end(self) -> None:
-        """Ends it."""
+        """Kills the child."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):

@@ -1,7 +1,7 @@
-"""Rules of anyone's, checked in processes that can do no harm: without files to write, network, or much memory or time.
+"""Checks untrusted rules in sandboxed processes without network or file writes, and with limited memory and time.
 
-A rule's examples are programs, and to check them is to run them. Of the ops they may name `matching.permitted` has the
-list; what an op does all the same, to crash for one, ends a child and not the command. Nothing here imports torch.
+The examples of a rule are programs, and checking them runs them. `matching.permitted` lists the ops they may call; an
+op that crashes kills only the child. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from fuseconv.rulebook.packs import op_files, require_trust
 from fuseconv.rulebook.rule import Rule
 
 WORTH_TWO_PROCESSES = 16
-"""Rules: to start a process takes as long as to check some ten of them."""
+"""The number of rules per process: starting a process takes as long as checking about ten rules."""
 
 
 def check_rules(path: str | Path | None = None, trust: Collection[str] = ()) -> list[CheckRow]:
-    """Checks a rule file without a model: its form, its ops, loops, its examples and variants of them, by algebra.
+    """Checks a rule file without a model: its syntax, ops, rewrite cycles, and its examples and variants of them.
 
     Args:
-        path: the file or folder; by default the rules that come with fuseconv.
-        trust: with `code`, ops that the rules bring may be registered.
+        path: the file or folder. Default: the rules that come with fuseconv.
+        trust: `code` allows the rules to register custom ops.
 
     Raises:
-        RuleError: a rule is not well formed, or its examples take more memory or time than a rule has.
-        RefusedError: the rules bring ops, and their code is not trusted.
-        UpstreamError: the process that checks rules does not start.
+        RuleError: a rule is malformed, or its examples exceed the memory or time limit.
+        RefusedError: the rules register ops, and their code is not trusted.
+        UpstreamError: the checker process does not start.
     """
     rules = load_rules(path)
     files = op_files(rules)
@@ -50,11 +50,11 @@ def check_rules(path: str | Path | None = None, trust: Collection[str] = ()) -> 
 
 @contextmanager
 def children(count: int, ops: Sequence[Path] = ()) -> Iterator[list[Child]]:
-    """Yields so many children, started all at once, and ends them.
+    """Yields child processes, which are started at once and killed at the end.
 
     Args:
-        count: how many.
-        ops: files of trusted code that register the ops of packs.
+        count: the number of processes.
+        ops: trusted Python files that register ops.
     """
     every = [Child(ops) for _ in range(count)]
     try:
@@ -65,20 +65,20 @@ def children(count: int, ops: Sequence[Path] = ()) -> Iterator[list[Child]]:
 
 
 def check_with(every: Sequence[Child], rules: Sequence[Rule]) -> list[CheckRow]:
-    """Checks rules in children, as many at a time as there are; may be called again with the same children.
+    """Checks rules in the given children in parallel. The children can be reused.
 
     Returns:
         The rows, in the order of the rules.
 
     Raises:
-        RuleError: as `check_rules`.
+        RuleError: as in `check_rules`.
     """
     _run(every[:1], [("loops", rules)])
     return [row for rows in _run(every, [("examples", [rule]) for rule in rules]) for row in rows]
 
 
 def _run(every: Sequence[Child], jobs: Sequence[tuple[str, Sequence[Rule]]]) -> list[list[CheckRow]]:
-    """Has the jobs done, and returns what each gave, in their order; the first error ends it."""
+    """Runs the jobs and returns their results in order. The first error ends the run."""
     waiting = deque(enumerate(jobs))
     done: dict[int, list[CheckRow]] = {}
     busy: dict[Child, int] = {}
@@ -102,7 +102,7 @@ def _run(every: Sequence[Child], jobs: Sequence[tuple[str, Sequence[Rule]]]) -> 
 
 
 def _answering(busy: Collection[Child]) -> list[Child]:
-    """Waits until a child says something, or has had its time."""
+    """Waits until a child has a result or exceeds its time."""
     with selectors.DefaultSelector() as selector:
         for child in busy:
             selector.register(child.descriptor, selectors.EVENT_READ, child)

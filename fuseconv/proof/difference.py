@@ -1,7 +1,6 @@
-"""Two graphs of the same placeholders on the same operands: the first element in which their results differ.
+"""Compares two graphs with the same placeholders on the same operands and finds the first element that differs.
 
-It is how every replacement is judged: that of a rule, on programs of its examples, and that of a site, on the values
-that a model has there.
+Every replacement is judged in this way: that of a rule on its examples, and that of a match on the values of the model.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from fuseconv.numerics.truth import interpret_in_float64
 SEED = 0
 
 CANNOT_RUN = (RuntimeError, IndexError)
-"""What ops raise that do not take their operands."""
+"""The exceptions of ops that reject their operands."""
 
 ROOT = torch.nn.Module()
-"""What the graphs read attributes of: they have none."""
+"""The root module of the graphs, which use no attributes."""
 
 
 def judge(
@@ -34,20 +33,20 @@ def judge(
     overflowing: bool = False,
     by_truth: bool = False,
 ) -> str:
-    """Says how what `after` gives differs from what `before` gives; nothing when it does not.
+    """Describes how the results of `after` differ from those of `before`. Empty if they do not.
 
-    Both run in the dtypes of the program. The truth is `before` in float64, and the tolerances are those of
-    tolerance.py. Operands that `before` cannot run on, as an index out of range, show nothing. What the original
-    itself overflows at may be given right by the replacement, and an error may be made that roundings on the way of
-    the original make as well; see `_settled` and `_conditioned`.
+    Both run in the dtypes of the program. The reference is `before` in float64, with the tolerances of tolerance.py.
+    Operands on which `before` fails (an index out of range) are ignored. Where the original overflows, the replacement
+    may be more accurate. Errors that the rounding of the original also makes are allowed; see `_settled` and
+    `_conditioned`.
 
     Args:
-        before: what is replaced; its output is a tuple of tensors.
-        after: what is put in its place.
-        operands: what the placeholders of both stand for, in order; they are not written.
-        ordinary: whether the operands are ordinary numbers, which make no error large.
-        overflowing: whether they are so large that float64 may overflow as well.
-        by_truth: whether to be close to the original is not enough; see tolerance.py.
+        before: the matched ops. The output is a tuple of tensors.
+        after: the replacement.
+        operands: the values of the placeholders of both graphs, in order. They are not mutated.
+        ordinary: whether the operands are ordinary numbers, for which rounding errors stay small.
+        overflowing: whether the operands are so large that float64 may overflow too.
+        by_truth: whether the error against the fp64 reference decides alone; see tolerance.py.
     """
     try:
         original = run(before, operands)
@@ -69,7 +68,7 @@ def judge(
 
 
 def agree_in_float64(before: Graph, after: Graph, operands: Sequence[Any]) -> bool:
-    """Whether both give the same where neither rounds to the dtypes of the program."""
+    """Returns whether both graphs agree in float64."""
     truth = run_in_float64(before, operands)
     try:
         return not difference(run_in_float64(after, operands), truth, truth)
@@ -86,11 +85,11 @@ def _are_alike(actual: Sequence[torch.Tensor], original: Sequence[torch.Tensor])
 def _settled(
     actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, overflowing: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns what is expected and true of a replacement where the original overflows, or float64 does.
+    """Returns the original and the reference, adjusted where the original or float64 overflows.
 
-    Where the original overflows and float64 does not, the replacement may overflow too, or give what float64 gives;
-    beyond what the dtype holds it must overflow. Where float64 overflows as well, nothing is known, and nothing asked;
-    nor where a number inside has overflowed, as the square of 1e30, and left one that is far from float64's.
+    If the original overflows but float64 does not, the replacement may overflow or equal the float64 result, and must
+    overflow beyond the range of the dtype. If float64 overflows too, or an intermediate value overflowed and left a
+    wrong finite number (the square of 1e30), the element is not compared.
     """
     if not original.is_floating_point():
         return original, truth
@@ -104,15 +103,15 @@ def _settled(
 
 
 _ROUNDINGS = 4
-"""How many times a program is run with every number on its way rounded, to find what roundings do to its results."""
+"""The number of runs with randomly rounded intermediate values, to measure the effect of rounding on the results."""
 
 _SLACK = 8
-"""How many times as far as roundings have moved a result it may be off: the farthest of a few runs is not the farthest
-of all."""
+"""The allowed error as a multiple of the largest change in those runs, because a few runs do not find the largest
+change."""
 
 
 def _spread(before: Graph, operands: Sequence[Any], truth: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns how far, element by element, results move where every number on the way is rounded once."""
+    """Returns how far each element of the results moves if every intermediate value is rounded once more."""
     generator = torch.Generator().manual_seed(SEED)
     spread = [torch.zeros_like(true) for true in truth]
     for _ in range(_ROUNDINGS):
@@ -126,7 +125,7 @@ def _spread(before: Graph, operands: Sequence[Any], truth: Sequence[torch.Tensor
 def _conditioned(
     actual: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor], truth: torch.Tensor, spread: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns what is expected and true of a replacement where roundings of the original make the same error."""
+    """Returns the original and the reference, adjusted where rounding in the original makes the same error."""
     if not actual.is_floating_point():
         return expected
     explained = (actual.double() - truth).abs() <= _SLACK * spread
@@ -135,15 +134,15 @@ def _conditioned(
 
 
 def overflows(original: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> bool:
-    """Whether an element is a number in float64 and none in the dtypes of the program."""
+    """Returns whether an element is finite in float64 but not in the dtypes of the program."""
     return any(bool((~one.isfinite() & true.isfinite()).any()) for one, true in zip(original, truth, strict=True))
 
 
 def run(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> Any:
-    """Runs a graph on copies of operands.
+    """Runs a graph on copies of the operands.
 
     Raises:
-        RuntimeError: an op fails, or gives nothing, as cuDNN's attention does for a batch of 0.
+        RuntimeError: an op fails or returns nothing, as attention of cuDNN does for a batch of size 0.
     """
     with torch.no_grad(), same_draws(seed):
         results = Interpreter(ROOT, graph=graph).run(*map(clone, operands))
@@ -155,21 +154,21 @@ def run(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> Any:
 def run_in_float64(
     graph: Graph, operands: Sequence[Any], seed: int = SEED, shaken: torch.Generator | None = None
 ) -> list[Any]:
-    """Runs a graph on copies of operands, everything widened to float64; `shaken` as interpret_in_float64 takes it."""
+    """Runs a graph on copies of the operands in float64; `shaken` is as in interpret_in_float64."""
     device = next((operand.device.type for operand in operands if isinstance(operand, torch.Tensor)), "cpu")
     with torch.no_grad(), same_draws(seed), torch.autocast(device, enabled=False):
         return interpret_in_float64(ROOT, [clone(operand) for operand in operands], graph, shaken)
 
 
 def clone(value: Any) -> Any:
-    """Returns a copy of the same strides, of which every element may be written."""
+    """Returns a copy with the same strides, every element of which can be written."""
     if not isinstance(value, torch.Tensor):
         return value
     return copied(value.detach())
 
 
 def copied(value: torch.Tensor) -> torch.Tensor:
-    """Returns a copy of the same strides, which dropout draws by on CUDA. Gradients flow through it."""
+    """Returns a copy with the same strides, which determine the mask of dropout on CUDA. Gradients flow through it."""
     if 0 in value.stride():
         return value.clone()
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
@@ -177,7 +176,7 @@ def copied(value: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def same_draws(seed: int = SEED) -> Iterator[None]:
-    """Random ops of the block draw what they draw in any other of the seed; the caller's generators are left alone."""
+    """Random ops in the block give the same numbers for the same seed. The generators of the caller are restored."""
     # torch.manual_seed would write down the stack for accelerators that are not there: it takes milliseconds.
     generators = [torch.default_generator, *torch.cuda.default_generators]
     states = [generator.get_state() for generator in generators]
@@ -191,10 +190,10 @@ def same_draws(seed: int = SEED) -> Iterator[None]:
 
 
 def cotangents(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Draws what the gradients of results are taken to be; the same numbers for every dtype."""
+    """Generates the gradients of the results: the same random numbers for every dtype."""
     generator = torch.Generator().manual_seed(SEED)
     drawn = (torch.randn(result.shape, generator=generator) for result in results)
-    # Rounded to what the model's own dtypes hold, so that the truth is given the same.
+    # Rounded to the dtypes of the model, so that the fp64 reference gets the same values.
     return [one.to(torch.bfloat16).to(result) for one, result in zip(drawn, results, strict=True)]
 
 
@@ -204,13 +203,13 @@ def difference(
     truth: Sequence[torch.Tensor],
     by_truth: bool = False,
 ) -> str:
-    """Says how what a replacement gives differs from what it replaces; nothing when it does not.
+    """Describes how the result of a replacement differs from the original. Empty if it does not.
 
     Args:
-        actual: what the replacement gives.
-        original: what the matched ops give.
-        truth: what the matched ops give in float64; see tolerance.py.
-        by_truth: as `compare` takes it.
+        actual: the result of the replacement.
+        original: the result of the matched ops.
+        truth: the result of the matched ops in float64; see tolerance.py.
+        by_truth: as in `compare`.
     """
     for position, (one, other, true) in enumerate(zip(actual, original, truth, strict=True)):
         row = compare(one, other, true, by_truth=by_truth)

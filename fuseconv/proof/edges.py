@@ -1,6 +1,6 @@
-"""The values at which ops change what they do: beside every number that a program writes, halves, zeros, extremes.
+"""The values at which ops change behavior: next to literals of the program, halves, zeros and extremes.
 
-A rule that leaves a bound out, or rounds halves another way, is right nearly everywhere; it is tried where it is not.
+A rule that omits a bound, or rounds halves differently, is correct almost everywhere. These values find the exceptions.
 """
 
 from __future__ import annotations
@@ -17,37 +17,36 @@ from torch.utils import _pytree as pytree
 from fuseconv.graph.nodes import facts_of, is_call
 
 NEAR = 64.0
-"""Literals up to it are tried together: what is computed of greater numbers may overflow, and is judged otherwise."""
+"""Literals up to this magnitude are combined. Functions of greater numbers may overflow, which is judged separately."""
 
 SMALL = 1e-3
-"""A literal up to it is added to what it keeps from 0, or bounds it."""
+"""A literal up to this magnitude is an epsilon that is added, or a lower bound."""
 
 BEYOND_A_BYTE, LONGEST = 300, 2048
-"""A size that no 8 bits count; and the longest that is tried."""
+"""A size that 8 bits cannot count; and the largest size that is tested."""
 
 COMBINED = 6
-"""Of so many literals the quotients, sums and differences are tried: where `x * 128` is a half, `x * 16` is 5."""
+"""The number of literals whose quotients, sums and differences are tested: where `x * 128` is a half, `x * 16` is 5."""
 
 _FLOATS = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0, 2.5, -2.5)
 _INTEGERS = (0, 1, -1, 2, -2, 3, -3, 7, -8, 100)
 
 _REDUCES = ("sum", "mean", "prod", "amax", "amin", "any", "all", "cumsum", "max", "min", "argmax", "argmin")
-"""Ops that read of integer tensors their elements as numbers, beside those that are elementwise or move them."""
+"""Ops that use the elements of integer tensors as numbers, besides elementwise ops and ops that move elements."""
 
 _DIVIDES = ("div", "remainder", "fmod", "floor_divide", "__rshift__", "__lshift__")
 
 
 @dataclass(frozen=True)
 class Edges:
-    """What a program tells of the values to try it on.
+    """The properties of a program that determine the values on which it is tested.
 
     Attributes:
-        literals: the numbers that it writes, without NaN and infinity.
-        sums: whether it adds up elements: near the greatest number of a dtype a sum overflows in one order and not in
+        literals: the numbers in the program, except NaN and infinity.
+        sums: whether it sums elements. Near the largest number of a dtype, a sum may overflow in one order but not in
             another.
-        integers: what its integers are: `indices` of something, to be small, and not negative but for `signed`;
-            `divided` numbers, of which 0 and the least of their dtype are not tried, by which and of which a division
-            fails; or `any`.
+        integers: how it uses integers: `indices`, which must be small and, unless `signed`, not negative; `divided`,
+            which excludes 0 and the minimum of the dtype because dividing by or with them fails; or `any`.
     """
 
     literals: tuple[float, ...] = ()
@@ -55,12 +54,12 @@ class Edges:
     integers: Literal["indices", "signed", "divided", "any"] = "indices"
 
     def scales(self) -> list[float]:
-        """Returns the magnitudes of rows that a small number of the program is as large as: it, and its root."""
+        """Returns the magnitudes of rows at which a small number of the program matters: it and its square root."""
         small = {abs(one) for one in self.literals if 0 < abs(one) <= SMALL}
         return sorted({*small, *(math.sqrt(one) for one in small)})
 
     def length(self) -> int:
-        """Returns a size beyond the whole numbers that the program writes, and beyond what a byte counts."""
+        """Returns a size greater than the integers in the program and than 8 bits can count."""
         whole = [int(abs(one)) for one in self.literals if one == int(one) and abs(one) <= LONGEST]
         return max([BEYOND_A_BYTE, *(one + 3 for one in whole)])
 
@@ -69,11 +68,11 @@ NOTHING = Edges()
 
 
 def edges_of(graphs: Iterable[Graph], constants: Iterable[Any] = ()) -> Edges:
-    """Returns what programs tell of the values to try them on.
+    """Returns the edges of programs.
 
     Args:
-        graphs: the programs; `meta["val"]` of their nodes tells dtypes.
-        constants: tensors that they read; one of one element is a number too.
+        graphs: the programs. `meta["val"]` of their nodes gives the dtypes.
+        constants: tensors that the programs use. A tensor with one element counts as a literal.
     """
     calls = [node for graph in graphs for node in graph.nodes if is_call(node)]
     found = {number for node in calls for number in _numbers(node)}
@@ -99,9 +98,9 @@ def _is_real(tensor: torch.Tensor) -> bool:
 
 
 def _is_apart(node: Node) -> bool:
-    """Whether an op computes no element of several, and overflows only where its result does.
+    """Returns whether an op is elementwise and overflows only where its result does.
 
-    This asks for PyTorch's tag, which hardswish has not: it multiplies by up to 6 before it divides by 6.
+    This uses PyTorch's tag, which hardswish does not have: it multiplies by up to 6 before it divides by 6.
     """
     op: Any = node.target
     known = facts_of(node)
@@ -109,7 +108,7 @@ def _is_apart(node: Node) -> bool:
 
 
 def _reads_elements(node: Node) -> bool:
-    """Whether an op reads no integer tensor, or only its elements as numbers: not as indices, and not as counts."""
+    """Returns whether an op uses integer tensors only as numbers, not as indices or counts."""
     op: Any = node.target
     if (_is_apart(node) and not facts_of(node).positions) or op._schema.name.removeprefix("aten::") in _REDUCES:
         return True
@@ -124,7 +123,7 @@ def _may_be_integer(node: Node) -> bool:
 
 
 def near_edges(edges: Edges, dtype: torch.dtype, values: Literal["edge", "far edge"]) -> list[float]:
-    """Returns the floats at which ops change what they do; of those far from 0 there may be none."""
+    """Returns the floats at which ops change behavior. There may be none far from 0."""
     limits = torch.finfo(dtype)
     if values == "far edge":
         return [
@@ -139,7 +138,7 @@ def near_edges(edges: Edges, dtype: torch.dtype, values: Literal["edge", "far ed
 
 
 def _solved(literals: tuple[float, ...]) -> list[float]:
-    """Returns where a product with, or a sum of, a number of the program is a half or another number of it."""
+    """Returns where a product with or a sum with a number of the program is a half or another number of it."""
     numbers = sorted({one for one in literals if one}, key=abs)[-COMBINED:]
     halves = {half / one for one in numbers for half in (0.5, 1.5, 2.5)}
     pairs = [(one, other) for one in numbers for other in numbers if one != other]
@@ -148,14 +147,14 @@ def _solved(literals: tuple[float, ...]) -> list[float]:
 
 
 def _beside(literal: float, dtype: torch.dtype) -> list[float]:
-    """Returns a number, the next ones of a dtype, and its multiples."""
+    """Returns a number, the adjacent floats of a dtype, and its multiples."""
     here = torch.tensor(literal, dtype=torch.float64).to(dtype)
     step = max(float(here.abs()) * torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal)
     return [float(here), float(here) - step, float(here) + step, -float(here), 2 * float(here), literal + 0.5]
 
 
 def integer_edges(edges: Edges, dtype: torch.dtype) -> list[int]:
-    """Returns the integers at which ops change what they do, as far as a dtype holds them."""
+    """Returns the integers at which ops change behavior, as far as a dtype can represent them."""
     limits = torch.iinfo(dtype)
     least = limits.min + (edges.integers == "divided")
     beside = [

@@ -1,4 +1,4 @@
-"""A rule's examples as programs: SSA lines, with the dtypes and shapes of the inputs, captured by torch.export.
+"""Examples of rules as programs: SSA lines with the dtypes and shapes of the inputs, captured by torch.export.
 
 x: f32[n, 8]                 an input; n is a symbolic size
 w: parameter f32[4, 8]       a parameter of the model
@@ -32,7 +32,7 @@ MAX_SIZE = 64
 """The largest value of a symbolic size."""
 
 _SIZES = (3, 5, 7, 11, 13)
-"""The sizes an example is run at, one for each symbolic size: unlike, and unlike what is written in examples."""
+"""The values of the symbolic sizes of an example: distinct, and different from the sizes written in examples."""
 
 _TENSOR = re.compile(r"^(?P<name>[A-Za-z_]\w*): (?P<parameter>parameter )?(?P<dtype>\w+)\[(?P<dims>[\w, ]*)\]$")
 _ASSERTION = "aten._assert_tensor_metadata.default"
@@ -72,7 +72,7 @@ def example_program(lines: Sequence[str]) -> Program:
 
 
 def example_sizes(text: Text) -> dict[str, int]:
-    """Returns the size an example is run at, for each of its symbolic sizes."""
+    """Returns the value of each symbolic size of an example."""
     sizes: dict[str, int] = {}
     for spec in (*text.inputs.values(), *text.parameters.values()):
         for dim in spec.dims():
@@ -81,7 +81,7 @@ def example_sizes(text: Text) -> dict[str, int]:
 
 
 def _without_assertions(exported: torch.export.ExportedProgram) -> None:
-    """Removes the checks that export puts beside every conversion: an example has only what it says."""
+    """Removes the assertions that torch.export adds to every conversion, which the example does not contain."""
     for node in list(exported.graph.nodes):
         if str(node.target) == _ASSERTION:
             exported.graph.erase_node(node)
@@ -136,32 +136,32 @@ def _parameters(text: Text, sizes: Mapping[str, int], draw: torch.Generator) -> 
 
 
 class _NoConstants:
-    """The constants of a program that is only being written."""
+    """The constants of a program that is only being parsed: there are none."""
 
     def constant(self, node: object) -> object:
-        """Knows none."""
+        """Returns None."""
         del node
         return None
 
     def is_state(self, node: object) -> bool:
-        """Knows none."""
+        """Returns False."""
         return self.constant(node) is not None
 
     def is_constant(self, node: object) -> bool:
-        """Knows none."""
+        """Returns False."""
         return self.constant(node) is not None
 
     def formula(self, node: object) -> object:
-        """Knows none."""
+        """Returns None."""
         return self.constant(node)
 
     def leaves_some(self, node: object) -> bool:
-        """Knows none."""
+        """Returns False."""
         return self.constant(node) is not None
 
 
 def graph_of(text: Text) -> Graph:
-    """Returns the graph of a program: a placeholder for each input, an attribute for each parameter.
+    """Returns the graph of a program: one placeholder per input and one attribute per parameter.
 
     Raises:
         RuleTextError: an op is unknown, or a name is not bound.

@@ -1,8 +1,8 @@
-"""The integers modulo a prime, and unknown functions on them.
+"""Arithmetic modulo a prime, and random functions on residues.
 
-Two expressions of sums and products that agree at random points of a large field are equal, but with a probability of
-about their degree in 2**31 (Schwartz 1980, Zippel 1979). A function that is no polynomial is taken to be a random one,
-the same wherever it is called; of an even function an even one, of an odd function an odd one.
+Two expressions of sums and products that agree at random points of a large field are equal, except with a probability
+of about their degree in 2**31 (Schwartz 1980, Zippel 1979). A function that is not a polynomial is modeled as a random
+function: the same for every call, even for an even function and odd for an odd one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fractions import Fraction
 import torch
 
 PRIME = 2**31 - 1
-"""The product of two residues fits in an int64. It is 3 modulo 4: then squares have a root that is a power of them."""
+"""The product of two residues fits in int64. The prime is 3 modulo 4, so that square roots of squares are powers."""
 
 _HALF = 16
 _DEGREE = 4
@@ -25,15 +25,15 @@ _INFINITY = 1_234_567_891
 
 
 class NotApplicableError(Exception):
-    """Something is no sum or product, and no function that may be taken to be any."""
+    """An expression is neither a sum nor a product, nor a function that may be modeled as random."""
 
 
 class Field:
-    """The field, and what was taken for granted in it.
+    """The field, and the assumptions made in it.
 
     Attributes:
-        assumed: functions that were drawn, and numbers that stand for rounded ones: two programs that are unequal by
-            these may be equal by what the functions are, or by what the numbers were before they were rounded.
+        assumed: the random functions, and the numbers that stand for rounded ones. Two programs that differ because of
+            these may be equal by an identity of the functions, or before the numbers were rounded.
     """
 
     def __init__(self, seed: int) -> None:
@@ -41,12 +41,12 @@ class Field:
         self._seed = seed
 
     def number(self, value: float) -> int:
-        """Returns the residue of a number: of the short fraction, or its root, that it is the nearest float of.
+        """Returns the residue of a number: of the simple fraction, or its root, to which it is the nearest float.
 
-        A float that is neither stands for itself.
+        Any other float stands for itself.
 
         Raises:
-            NotApplicableError: of NaN.
+            NotApplicableError: the number is NaN.
         """
         if value != value:
             raise NotApplicableError("NaN")
@@ -64,7 +64,7 @@ class Field:
         return exact.numerator * pow(exact.denominator, -1, PRIME) % PRIME
 
     def _as_root(self, value: float) -> int | None:
-        """The residue of the root of a short fraction; the product of two roots is the root of the product."""
+        """Returns the residue of the square root of a simple fraction. Products of roots are the roots of products."""
         square = Fraction(value * value).limit_denominator(_SHORT_SQUARE)
         if not math.isclose(math.sqrt(square), abs(value), rel_tol=2e-16, abs_tol=0):
             return None
@@ -73,12 +73,12 @@ class Field:
         return (1 if value > 0 else -1) * pow(residue, (PRIME + 1) // 4, PRIME) % PRIME
 
     def root(self, value: torch.Tensor) -> torch.Tensor:
-        """Returns the root of a square that is a square itself; of any value, so that it is multiplicative."""
+        """Returns the square root of a square that is itself a square; of any value, so that it is multiplicative."""
         self.assumed.add("sqrt")
         return power(value, (PRIME + 1) // 4)
 
     def function(self, name: str, value: torch.Tensor, parity: int | None = None) -> torch.Tensor:
-        """Returns a random polynomial of a value; its exponents are even where `parity` is 0, odd where it is 1."""
+        """Returns a random polynomial of a value. Its exponents are even if `parity` is 0, odd if it is 1."""
         self.assumed.add(name)
         draw = torch.Generator().manual_seed(zlib.crc32(name.encode()) + self._seed)
         result = torch.zeros_like(value)
@@ -100,10 +100,10 @@ def power(base: torch.Tensor, exponent: int) -> torch.Tensor:
 
 
 def inverse(value: torch.Tensor) -> torch.Tensor:
-    """Returns 1 / value, as value ** (PRIME - 2) (Fermat).
+    """Returns 1 / value, computed as value ** (PRIME - 2) (Fermat).
 
     Raises:
-        NotApplicableError: of 0.
+        NotApplicableError: the value is 0.
     """
     if bool((value == 0).any()):
         raise NotApplicableError("a division by zero")
@@ -111,6 +111,6 @@ def inverse(value: torch.Tensor) -> torch.Tensor:
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Returns a @ b, `a` in halves of 16 bits: then sums of 2**16 products fit in an int64."""
+    """Returns a @ b. `a` is split into 16-bit halves, so that sums of 2**16 products fit in int64."""
     high, low = a >> _HALF, a & ((1 << _HALF) - 1)
     return (((high @ b) % PRIME << _HALF) + low @ b) % PRIME

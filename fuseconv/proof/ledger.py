@@ -1,7 +1,7 @@
-"""A plan executed with nothing removed: one graph that computes the program's own values and those that its steps make.
+"""A plan executed without removing nodes: one graph that computes the values of the program and of all steps.
 
-In it every step can be seen on its own, the ops that it replaces and the ops that it puts in their place, beside what a
-model has there: one run of the graph gives that for all steps.
+It shows each step in isolation, the matched ops and their replacement, on the values of the model. One run of the graph
+gives the values for all steps.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from fuseconv.program.captured import Program
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A step on its own.
+    """One step in isolation.
 
-    What depends on no input, as a mask or a folded weight, is computed in both graphs: conditions were proved of its
-    values, and no others may be drawn for it.
+    Values that do not depend on an input, such as masks and folded weights, are computed in both graphs: conditions
+    were proved for these values, so no others may be used for them.
 
     Attributes:
         step: the step.
         before: the matched ops.
-        after: what is put in their place; its placeholders are those of `before`.
+        after: the replacement. Its placeholders are those of `before`.
         operands: the node of the ledger behind each placeholder.
         first: the first matched node.
-        point: the node before which the replacement stands, or a later one: all operands are computed by then.
-        writes: whether a matched op writes in place.
+        point: the node before which the replacement is inserted, or a later one. All operands are computed before it.
+        writes: whether a matched op mutates memory.
     """
 
     step: Step
@@ -48,15 +48,15 @@ class Excerpt:
 
 
 class Ledger:
-    """A program's graph, and what steps add to it.
+    """The graph of a program, with the nodes that steps add.
 
     Attributes:
-        graph: every node there ever was.
-        workspace: the program as the steps so far have rewritten it.
-        own: the nodes of the program itself, which no step has added.
+        graph: all nodes, including replaced ones.
+        workspace: the program, rewritten by the steps so far.
+        own: the nodes of the original program.
         placeholders: the placeholders of `graph`, as nodes of the workspace.
-        varying: the nodes whose values depend on an input, or on what may change from call to call, and not on sizes
-            alone.
+        varying: the nodes whose values depend on an input or on anything else that may change from call to call, except
+            sizes.
     """
 
     def __init__(self, program: Program) -> None:
@@ -109,7 +109,7 @@ class Ledger:
         return Excerpt(step, before, after, tuple(read), min(self._copies[node] for node in matched), point, writes)
 
     def _needed(self, ends: Sequence[Node], inner: set[Node]) -> set[Node]:
-        """What is to be run for some nodes, down to what is read from outside."""
+        """Returns the nodes needed to compute some nodes, up to the placeholders."""
         needed: set[Node] = set()
         queue = list(ends)
         while queue:
@@ -123,7 +123,7 @@ class Ledger:
         return node.op == "placeholder" or (node in self.varying and node not in inner)
 
     def _adopt(self, node: Node, point: Node, made: set[Node]) -> Node:
-        """Adds a node of the workspace, and what it is made of, before `point`; constants as the ops they come from."""
+        """Adds a node of the workspace and its operands before `point`. Constants are added as ops."""
         if node not in self._copies:
             deferred = self.workspace.deferred(node)
             call: Any = deferred or node
@@ -155,7 +155,7 @@ class Ledger:
 
 
 def _writes_alone(node: Node) -> bool:
-    """Whether an op writes what was just made, and nobody else reads: its result is as good as a new value."""
+    """Returns whether an op mutates a new value without other users, so that its result is as good as a new value."""
     operands = list(written(node))
     return bool(operands) and all(is_call(one) and len(one.users) == 1 and not facts_of(one).shares for one in operands)
 

@@ -1,4 +1,4 @@
-"""Values for the operands of a program: ordinary, of every magnitude, at the edges of what ops tell apart, special."""
+"""Random values for the operands of a program: ordinary, of any magnitude, at edges of ops, and special."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ Values = Literal[
 VALUES: tuple[Values, ...] = get_args(Values)
 
 ORDINARY = frozenset({"random", "non-contiguous"})
-"""Values of which nothing overflows, and no difference is that of one rounding."""
+"""Kinds of values that cannot overflow and whose differences are larger than a rounding error."""
 
 OVERFLOWING = frozenset({"far edge", "large", "shifted", "huge", "squares", "overflowing", "greatest"})
-"""Values of which what is computed may overflow, even in float64."""
+"""Kinds of values that may overflow even in float64."""
 
 HUGE = 1e3
-"""Beyond it exp overflows in every dtype but float64, and at some of it there."""
+"""The magnitude from which exp overflows in every dtype except float64, and at some values there."""
 
 _SCALES = {"large": LARGE, "tiny": 1e-3, "zero": 0.0, "huge": HUGE}
 _POWERS = {"squares": 0.495, "overflowing": 0.6, "greatest": 0.999}
-"""Powers of the greatest number of a dtype: sums of squares of the first overflow, squares of the second, sums of the
-last."""
+"""Powers of the largest number of a dtype: for the first, sums of squares overflow; for the second, squares; for the
+last, sums."""
 
 _SPECIALS = (0.0, -0.0, 1.5, torch.inf, -torch.inf, torch.nan)
-"""Of two operands each of these meets each of them at some element."""
+"""For two operands, each pair of these values occurs at some element."""
 
 _SPECIAL = {"NaN": (torch.nan,), "infinite": (torch.inf, -torch.inf)}
 _RANGE = 9
-"""Integers are drawn below it: large enough to differ, small enough to index the sizes of examples."""
+"""The bound of random integers: large enough to differ, small enough to index the sizes of examples."""
 
 
 ANY = Domain()
@@ -65,7 +65,7 @@ ANY = Domain()
 
 @dataclass(frozen=True)
 class Operands:
-    """One tensor for each operand, and the words for how they were drawn."""
+    """One tensor per operand, and a description of how they were generated."""
 
     tensors: tuple[Tensor, ...]
     drawn: str
@@ -81,24 +81,23 @@ def draw_operands(
     domain: Domain = ANY,
     long: tuple[str, int] | None = None,
 ) -> Operands:
-    """Draws a tensor for each operand.
+    """Generates a tensor for each operand.
 
     Args:
-        specs: names, dtypes and shapes.
-        size: the least symbolic size; the next one is greater by 2, and so on, so that no two are equal.
-        values: of floating tensors, random are standard normal, and tiny, zero, large and huge are that, multiplied,
-            and shifted are all near one number; squares, overflowing and greatest ones are of the magnitude at which
-            sums of squares, squares and sums overflow in their dtype; edge values are those of edges.py, and far edge
-            those that are far from 0; of NaN and infinite ones a few elements are, the others are random; of special
-            ones each is zero, infinite, NaN or a number, and of two operands each of these meets each of them at some
-            element; non-contiguous ones have a gap after every element. Bool tensors are random, but for `false` and
-            `true`, of which nothing else is drawn. Integers are random from 0 to 8, but for zero; where `edges` says
-            that they are numbers, large ones are of both signs, greatest of the whole dtype.
-        seed: of the generator: the same call draws the same.
-        device: where to draw. A GPU draws in a moment what takes a CPU seconds.
-        edges: the literals of a program, and what its integers are.
-        domain: the floats that may be drawn.
-        long: a symbolic size, and what it is.
+        specs: the names, dtypes and shapes.
+        size: the smallest symbolic size. Each next size is greater by 2, so that all are distinct.
+        values: the kind of floating values. `random` is standard normal; `tiny`, `zero`, `large` and `huge` are scaled;
+            `shifted` is close to one number; `squares`, `overflowing` and `greatest` have the magnitudes at which sums
+            of squares, squares and sums overflow; `edge` and `far edge` are those of edges.py, the latter far from 0;
+            `NaN` and `infinite` have a few such elements among random ones; `special` has zeros, infinities, NaN and
+            numbers in all combinations of two operands; `non-contiguous` has a gap after every element. Bool tensors
+            are random except for `false` and `true`. Integers are random from 0 to 8 except for `zero`; if `edges` says
+            that they are numbers, `large` ones have both signs, and `greatest` ones cover the whole dtype.
+        seed: the seed of the generator. The same arguments give the same values.
+        device: the device on which to generate. A GPU is much faster than a CPU.
+        edges: the literals of a program and its use of integers.
+        domain: the floats that may occur.
+        long: a symbolic size and its value.
     """
     generator = torch.Generator(device).manual_seed(seed)
     sizes: dict[str, int] = dict([long] if long else [])
@@ -142,7 +141,7 @@ def _draw(
 
 
 def within(tensor: Tensor, domain: Domain) -> Tensor:
-    """Scales floats beyond a magnitude down to it; what is infinite stays, or where it may not be is 1."""
+    """Scales floats down to the largest allowed magnitude. Infinities are kept, or replaced with 1 if not allowed."""
     if not tensor.is_floating_point():
         return tensor
     if domain.finite and bool(tensor.isinf().any()):
@@ -172,7 +171,7 @@ def _integers(
 
 
 def _of_pool(pool: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draws elements of a pool, each as often as any other."""
+    """Returns random elements of a pool, with equal probability."""
     count = torch.Size(shape).numel()
     first = torch.randperm(len(pool), generator=generator, device=generator.device)
     order = torch.randperm(count, generator=generator, device=generator.device)
@@ -180,9 +179,10 @@ def _of_pool(pool: Tensor, shape: tuple[int, ...], generator: torch.Generator) -
 
 
 def differing(dtypes: Collection[str], edges: Edges) -> Collection[Values]:
-    """Returns the values that differ for operands of some dtypes, and that can be judged.
+    """Returns the kinds of values that differ for operands of these dtypes and can be judged.
 
-    Near the greatest float sums overflow in one order and not in another; and of float64 there is no wider truth.
+    Near the largest float, sums may overflow in one order but not in another, and there is no wider reference for
+    float64.
     """
     left_out: set[Values] = set()
     if "bool" not in dtypes:
@@ -197,10 +197,10 @@ def differing(dtypes: Collection[str], edges: Edges) -> Collection[Values]:
 
 
 def takes(rule: Rule, after: Graph, values: Values) -> bool:
-    """Whether what a rule puts in place is held to give what it replaces on such values.
+    """Returns whether a replacement must equal the original on such values.
 
-    Attention kernels leave out what is hidden: there 0 times NaN is 0, and scores that are not finite weigh nothing.
-    What is drawn anew cannot be told apart where what is kept is infinite.
+    Attention kernels skip hidden positions, where the product 0 * NaN is then 0, and give no weight to scores that are
+    not finite. A mask that is generated anew cannot be recognized if the kept values are infinite.
     """
     if rule.draws == "any":
         return values not in ("special", "squares", "overflowing", "greatest")
@@ -209,7 +209,7 @@ def takes(rule: Rule, after: Graph, values: Values) -> bool:
 
 
 def described(specs: Sequence[TensorSpec], tensors: Sequence[Tensor]) -> Iterator[str]:
-    """Yields each operand as `x: f64[5, 8]`, with its strides where it is not contiguous."""
+    """Yields each operand as `x: f64[5, 8]`, with its strides unless it is contiguous."""
     for spec, tensor in zip(specs, tensors, strict=True):
         strides = "" if tensor.is_contiguous() else f" of strides {list(tensor.stride())}"
         yield f"{spec.name}: {spec.dtype}{list(tensor.shape)}{strides}"

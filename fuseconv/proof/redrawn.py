@@ -1,8 +1,8 @@
-"""Two graphs of the same placeholders that draw random numbers in other orders: they cannot be compared value by value.
+"""Compares two graphs that use different random numbers and so cannot be compared element by element.
 
-What dropout gives is, of each element, one of two values: the one where it is kept, scaled by 1 / (1 - p), and the one
-where it is dropped. Both are computed from the matched ops, without drawing. Of a replacement every element must be one
-of the two; which one must be decided with probability p, by itself; and gradients must be those of the same choice.
+Each element of the result of a dropout has one of two values: kept (scaled by 1 / (1 - p)) or dropped. Both are
+computed from the matched ops without random numbers. Every element of the replacement must be one of the two, must be
+dropped independently with probability p, and its gradient must correspond to the same choice.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def judge_redrawn(
     overflowing: bool = False,
     by_truth: bool = False,
 ) -> str:
-    """Says how what `after` gives is not distributed as what `before` gives; nothing when it is.
+    """Describes how the distribution of `after` differs from that of `before`. Empty if it does not.
 
     Args:
-        before: what is replaced: one dropout that is on, and one result, all of whose elements are that dropout's or
-            computed from those at the same place.
-        after: what is put in its place.
-        operands: as `judge` takes them.
-        ordinary: as `judge` takes it. Others are judged in float64 too; gradients are judged of ordinary numbers alone.
-        overflowing: as `judge` takes it; of such numbers both may be NaN.
-        by_truth: as `judge` takes it; to be one of two values, an element must be close to it.
+        before: the matched ops: one active dropout, and one result, each element of which is computed from the
+            dropout's element at the same position.
+        after: the replacement.
+        operands: as in `judge`.
+        ordinary: as in `judge`. Other operands are also judged in float64, but gradients only on ordinary numbers.
+        overflowing: as in `judge`. On such numbers both may be NaN.
+        by_truth: as in `judge`. An element equals one of the two values if it is within tolerance.
     """
     del overflowing, by_truth
     dropouts, results = [node for node in before.nodes if _drops(node)], list(_results(before))
@@ -80,7 +80,7 @@ def judge_redrawn(
 
 
 JUDGES: Mapping[str, Callable[..., str]] = {"same": judge, "any": judge_redrawn}
-"""How a replacement is judged, by what its rule says of `draws`."""
+"""How a replacement is judged, by the `draws` field of its rule."""
 
 
 def _results(graph: Graph) -> Iterator[Any]:
@@ -88,12 +88,12 @@ def _results(graph: Graph) -> Iterator[Any]:
 
 
 def _drops(node: Node) -> bool:
-    """Whether a node is a dropout that is on; of probability 0 and 1 nothing is drawn."""
+    """Returns whether a node is a dropout that generates random numbers: 0 < p < 1."""
     return op_name(node.target) in _DROPOUTS and draws(node) and arguments(node)["p"] < 1
 
 
 def _with_factor(before: Graph, factor: float) -> Graph:
-    """A copy in which the dropout is a product with a number."""
+    """Returns a copy in which the dropout is a multiplication with a number."""
     graph = Graph()
     copies: dict[Node, Node] = {}
     graph.output(graph.graph_copy(before, copies))
@@ -110,22 +110,22 @@ def _with_factor(before: Graph, factor: float) -> Graph:
 
 @dataclass(frozen=True)
 class _Either:
-    """What each element is where it is kept, and where it is dropped."""
+    """The value of each element if it is kept and if it is dropped."""
 
     kept: Tensor
     dropped: Tensor
 
     def at(self, kept: Tensor) -> Tensor:
-        """What the elements are, given which are kept."""
+        """Returns the elements for a given mask of kept ones."""
         return torch.where(kept, self.kept, self.dropped)
 
     def keeps(self, actual: Tensor) -> Tensor:
-        """Which elements are nearer to what they are where they are kept. What is infinite is NaN where dropped."""
+        """Returns which elements are closer to their kept value. Dropped infinities are NaN."""
         nearer = (actual - self.kept).abs() < (actual - self.dropped).abs()
         return torch.where(self.dropped.isnan(), ~actual.isnan(), nearer)
 
     def told_apart(self, dtype: torch.dtype) -> Tensor:
-        """Of which elements the two are numbers that no rounding to a dtype confuses."""
+        """Returns the elements whose two values differ by more than a rounding error."""
         limits = torch.finfo(dtype)
         size = torch.maximum(self.kept.abs(), self.dropped.abs())
         apart = (self.kept - self.dropped).abs()
@@ -133,7 +133,7 @@ class _Either:
 
 
 def _judged(drawn: Callable[[int], Tensor], original: _Either, truth: _Either, p: float) -> str:
-    """Judges what a replacement gives for seeds, at least two of them: values, then shares."""
+    """Judges a replacement for at least two seeds: first the values, then the dropout rates."""
     told = truth.told_apart(original.kept.dtype)
     first = drawn(SEED)
     if first.shape != original.kept.shape:
@@ -151,7 +151,7 @@ def _judged(drawn: Callable[[int], Tensor], original: _Either, truth: _Either, p
 def _gradients(
     graphs: tuple[Graph, Graph], after: Graph, operands: Sequence[Any], original: _Either, truth: _Either
 ) -> str:
-    """Says how the gradients differ from those through the same mask, at the elements of which it is known."""
+    """Describes how the gradients differ from those for the same mask, at the elements where it is known."""
     kept, told = original.keeps(run(after, operands)[0]), truth.told_apart(original.kept.dtype)
 
     def chosen(either: Sequence[Any]) -> Tensor:
@@ -173,7 +173,7 @@ def _gradients(
 
 
 def _gradient(call: Callable[[Sequence[Any]], Tensor], operands: Sequence[Any], told: Tensor) -> list[Tensor]:
-    """The gradients of the floating operands; zero where there is none."""
+    """Returns the gradients of the floating operands, zero if there is none."""
     leaves = [clone(one) for one in operands]
     sources = [leaf.requires_grad_() for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     with torch.enable_grad(), same_draws():

@@ -1,4 +1,4 @@
-"""One run of a ledger on the program's example inputs: the values that the operands of every excerpt have there."""
+"""Runs a ledger once on the example inputs of the program and records the operands of every excerpt."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fuseconv.proof.ledger import Excerpt, Ledger
 
 
 def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Iterator[tuple[Excerpt, list[Any]]]:
-    """Yields every excerpt with its operands' values, in the order of the graph.
+    """Yields every excerpt with the values of its operands, in graph order.
 
-    Only what an excerpt reads is computed, and a value is kept until nothing reads it any more.
+    Only the values that excerpts need are computed, and each is freed after its last use.
 
     Raises:
         UnsupportedError: the program cannot run on its example inputs.
@@ -56,7 +56,7 @@ def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Ite
 
 
 def _needed(ledger: Ledger, excerpts: Sequence[Excerpt]) -> set[Node]:
-    """The nodes to run: what excerpts read, what the program writes in place, and what those are made from."""
+    """Returns the nodes to run: those that excerpts use, those that the program mutates, and their operands."""
     queue = [operand for excerpt in excerpts for operand in excerpt.operands]
     queue += [node for node in ledger.own if node.op == "call_function" and _may_write(node)]
     needed: set[Node] = set()
@@ -81,7 +81,7 @@ def _last_reads(needed: set[Node]) -> dict[Node, Node]:
 
 
 def _states(program: Program) -> dict[str, Any]:
-    """What the program's placeholders stand for, by name; inputs and buffers as copies, which it may write."""
+    """Returns the values of the program's placeholders by name. Inputs and buffers are copies, which may be mutated."""
     exported = program.exported
     args, kwargs = exported.example_inputs if program.trainable else (program.examples, {})
     values = exported._graph_module_flat_inputs(tuple(args), kwargs)

@@ -1,8 +1,8 @@
-"""Tensors of residues: to PyTorch they are tensors of f64, so that ops and references take them as they are.
+"""Tensors of residues. To PyTorch they look like f64 tensors, so that ops and references accept them unchanged.
 
-An op that moves elements moves residues. Sums and products are those of the field, exact. Functions are unknown ones,
-but for those that are made of others: gelu of erf, sigmoid, silu and softmax of exp, hardswish of clamp. An op that
-PyTorch knows by other ops is taken apart into them. What is left is not applicable.
+Ops that move elements move residues. Sums and products are exact in the field. Functions are random, except those
+defined by others: gelu by erf; sigmoid, silu and softmax by exp; hardswish by clamp. Ops that PyTorch can decompose are
+decomposed. Algebra is not applicable to the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Residues(torch.Tensor):
 
     Attributes:
         residues: int64, from 0 to PRIME - 1.
-        field: the field they are of.
+        field: the field.
     """
 
     residues: torch.Tensor
@@ -30,7 +30,7 @@ class Residues(torch.Tensor):
 
     @staticmethod
     def __new__(cls: type[Self], residues: torch.Tensor, field: Field) -> Self:
-        """Wraps the values."""
+        """Wraps the residues."""
         make: Any = torch.Tensor._make_wrapper_subclass
         made: Self = make(cls, residues.shape, strides=residues.stride(), dtype=torch.float64)
         made.residues, made.field = residues, field
@@ -42,7 +42,7 @@ class Residues(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # tuples and dicts of anything
-        """Calls an op."""
+        """Dispatches an op."""
         del types
         name = func._schema.name.removeprefix("aten::")
         given = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | (kwargs or {})
@@ -71,7 +71,7 @@ def _moved(tensor: torch.Tensor, field: Field) -> torch.Tensor:
 
 
 def of(value: Any, field: Field) -> torch.Tensor:
-    """Returns what a tensor or a number is in the field."""
+    """Returns a tensor or a number in the field."""
     if isinstance(value, Residues):
         return value.residues
     if not isinstance(value, torch.Tensor):
@@ -81,7 +81,7 @@ def of(value: Any, field: Field) -> torch.Tensor:
 
 
 def _of_all(run: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """An op of tensors and numbers that is taken to the field element by element."""
+    """Applies an elementwise op on tensors and numbers in the field."""
 
     def op(field: Field, **given: Any) -> Residues:
         kept = {"dim", "dims", "keepdim", "dtype", "rounding_mode", "half_to_float"}
@@ -238,7 +238,7 @@ def _same(field: Field, x: Any, dtype: torch.dtype | None = None, **_: Any) -> R
 
 
 def _unknown(name: str, parity: int | None = None) -> Callable[..., Residues]:
-    """A function of one tensor; its other arguments are part of its name."""
+    """Applies a random function of one tensor. Its other arguments are part of its name."""
 
     def op(field: Field, x: Any, **others: Any) -> Residues:
         if any(isinstance(value, torch.Tensor) for value in others.values()):
@@ -262,7 +262,7 @@ def _names(text: str) -> Sequence[str]:
 
 
 _MOVES = frozenset({"as_strided", "index_copy", "new_zeros", "tril", "triu", "zeros_like"})
-"""Ops that give zeros too, or elements of several operands or of memory beyond them."""
+"""Ops that also produce zeros, or elements of several operands or of memory beyond them."""
 
 _ONE = torch.tensor(1)
 
@@ -317,6 +317,6 @@ _OPS: Mapping[str, Callable[..., Any]] = {
 
 
 def moves_elements(op: Any) -> bool:
-    """Whether an op only moves elements, copies them or leaves them out."""
+    """Returns whether an op only moves, copies or drops elements."""
     known = facts(op)
     return (bool(known.moved) and not known.converts) or op._schema.name.removeprefix("aten::") in _MOVES

@@ -1,4 +1,4 @@
-"""Example inputs at other sizes, those at which a captured graph may not be the model, with the examples' values."""
+"""Example inputs resized to sizes at which a captured graph may differ from the model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fuseconv.sizes.telling_sizes import telling_sizes
 
 
 def resized(model: torch.nn.Module, exported: ExportedProgram, leaves: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Yields calls at telling sizes of the dims that may vary, each with what its sizes are.
+    """Yields calls at critical combinations of the dynamic sizes, each with a description of its sizes.
 
     Args:
-        model: what was captured.
-        exported: with the dims' ranges.
-        leaves: of the example inputs, tensors and constants.
+        model: the captured model.
+        exported: the captured program, with the ranges of its dims.
+        leaves: the example inputs, tensors and constants.
     """
     users = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
     shapes = [
@@ -58,7 +58,7 @@ def _sizes(shape: Sequence[Any], values: Mapping[Any, int]) -> list[int]:
 
 
 def _tiled(example: Tensor, shape: list[int]) -> Tensor:
-    """Returns a tensor of a shape, filled with the example's rows in turn: they are as valid as the example is."""
+    """Returns a tensor of a given shape, filled with repeated rows of the example, which are valid values."""
     if not example.numel():
         return example.new_zeros(shape)
     for axis, size in enumerate(shape):

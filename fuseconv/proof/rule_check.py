@@ -1,4 +1,4 @@
-"""Rules checked without a model: their ops exist, they do not go round, and they are right on examples and variants."""
+"""Checks rules without a model: their ops exist, they form no rewrite cycle, and they are correct on their examples."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from fuseconv.rulebook.rule import Rule, refuse
 from fuseconv.rulebook.rule_text import RuleTextError
 
 _SAME = {"same": "same numbers", "any": "same distribution"}
-"""What is found of a rule that is right, by what it says of `draws`."""
+"""What is reported for a correct rule, by its `draws` field."""
 
 
 def check_rules(rules: Sequence[Rule]) -> list[CheckRow]:
-    """Checks rules in this process; those that are well formed are tried on their examples and on variants of them.
+    """Checks rules in this process. Well-formed rules are tested on their examples and on variants of them.
 
-    Examples are programs, and run: `confined.check_rules` is for rules of anyone's.
+    Examples are programs, and this runs them; use `confined.check_rules` for untrusted rules.
 
-    An example to hit must be changed by the rule alone. It, and each variant of it that the rule changes, must give
-    what it gave before: see soundness.py. An example to miss must be left alone, for the reason it states.
+    A `hit` example must be changed by the rule. The example, and each variant that the rule changes, must give the same
+    results as before; see soundness.py. A `miss` example must not be changed, for the stated reason.
 
     Args:
         rules: the rules.
@@ -43,7 +43,8 @@ def check_rules(rules: Sequence[Rule]) -> list[CheckRow]:
         The rows, in the order of the rules.
 
     Raises:
-        RuleError: an op is unknown or its arguments do not fit, rules go round, or an example is not readable.
+        RuleError: an op is unknown or its arguments are invalid, rules form a rewrite cycle, or an example is
+            malformed.
     """
     check_loops([compile_rule(rule) for rule in rules])
     with quiet_torch():
@@ -84,7 +85,7 @@ def _program(rule: Rule, lines: Sequence[str], pointer: str) -> Traced:
 
 
 def _algebra(rule: Rule, proofs: Sequence[Proof]) -> CheckRow:
-    """The row of what algebra says of all examples: the first that is wrong, and else how many are proved."""
+    """Returns the row of the algebra over all examples: the first wrong one, or the number of proved ones."""
     if wrong := next((proof for proof in proofs if not proof.ok), None):
         return CheckRow(rule.name, "algebra", "wrong", wrong.detail)
     proved = sum(proof.applicable for proof in proofs)
@@ -96,7 +97,7 @@ def _algebra(rule: Rule, proofs: Sequence[Proof]) -> CheckRow:
 
 
 def _tried(rule: Rule, patterns: Sequence[Pattern], lines: Sequence[str], at: int) -> list[tuple[Pair, list[str]]]:
-    """An example to hit and variants of it, each with what was found on every draw: nothing, or a counter-example."""
+    """Tests a `hit` example and its variants. Yields the result of each test: empty, or a counterexample."""
     try:
         text = parse_example(lines)
     except RuleTextError as problem:
@@ -112,7 +113,7 @@ def _hit(
     at: int,
     tried: Sequence[tuple[Pair, Sequence[str]]],
 ) -> CheckRow:
-    """The row of an example to hit, as it is written."""
+    """Returns the row of a `hit` example as it is written."""
     written = [(pair, found) for pair, found in tried if pair.changed == "as written"]
     if not written:
         reasons = _reasons(rule, patterns, _program(rule, lines, f"/examples/hit/{at}")) or [
@@ -123,7 +124,7 @@ def _hit(
 
 
 def _row(rule: Rule, check: str, done: str, found: Sequence[Sequence[str]]) -> CheckRow:
-    """The row of programs that were tried, each on some draws."""
+    """Returns the row of programs that were tested on random operands."""
     wrong = next((reason for reasons in found for reason in reasons if reason), "")
     draws = sum(map(len, found))
     detail = wrong or f"{done}, {_SAME[rule.draws]} on {draws} draws"
@@ -140,7 +141,7 @@ def _miss(rule: Rule, patterns: Sequence[Pattern], traced: Traced, reason: str, 
 
 
 def _reasons(rule: Rule, patterns: Sequence[Pattern], traced: Traced) -> list[str]:
-    """Returns why the rule misses, for each place it might have been; nothing when it applies anywhere."""
+    """Returns the reasons why the rule does not apply, per candidate node. Empty if it applies anywhere."""
     index = Index(Workspace(traced))
     found = FINDERS[rule.finds](index, rule) if rule.finds else itertools.chain(*match(index, patterns))
     misses = [one.miss.reason if isinstance(one, NearMiss) else None for one in found]

@@ -1,7 +1,7 @@
-"""Masks as they are drawn: whether each element is dropped with a probability, by itself, for each seed anew.
+"""Tests dropout masks: each element is dropped independently with a given probability, and differently for each seed.
 
-What is counted are independent events of one probability: elements that are dropped; pairs of neighbours, no element in
-two of them, that agree; an element and itself under the next seed.
+The tests count independent events of equal probability: dropped elements; disjoint pairs of neighbors that agree;
+elements that agree with themselves under the next seed.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from collections.abc import Iterator
 from torch import Tensor
 
 FALSE_ALARM = 1e-12
-"""The most likely that one test of a share finds fault with what is right. A site has about ten, and its seeds are
-fixed: fewer than one right site in 1e10 is refused, and that one always."""
+"""The probability that one test rejects a correct mask. A match has about ten tests with fixed seeds: fewer than one
+correct match in 1e10 is rejected, and that one always."""
 
 ENOUGH = 256
-"""How many elements are to be dropped, or kept, whichever is rarer, before the shares are judged."""
+"""The expected number of dropped (or kept, whichever is rarer) elements that a test needs."""
 
 RUNS = 64
-"""The most seeds that are tried for that; at least two are, to tell them apart."""
+"""The maximum number of seeds. At least two are used, to compare them."""
 
 
 def runs(told: Tensor, p: float) -> int:
-    """Returns for how many seeds a mask is to be drawn.
+    """Returns the number of seeds for which a mask is generated.
 
     Args:
-        told: of which elements it is known whether they are dropped.
-        p: the probability that one is.
+        told: the elements for which it is known whether they are dropped.
+        p: the dropout probability.
     """
     wanted = ENOUGH / min(p, 1 - p) / max(int(told.sum()), 1)
     return min(max(math.ceil(wanted), 2), RUNS)
 
 
 def shares(dropped: Tensor, told: Tensor, p: float) -> str:
-    """Says which share is not that of elements dropped with probability p, each by itself.
+    """Describes which count is implausible for elements dropped independently with probability p. Empty if none is.
 
     Args:
-        dropped: a mask for each seed.
-        told: of which elements it is known.
-        p: the probability.
+        dropped: one mask per seed.
+        told: the elements for which the mask is known.
+        p: the dropout probability.
     """
     told = told.expand(dropped.shape)
     if _is_unlikely(dropped[told], p):
@@ -53,7 +53,7 @@ def shares(dropped: Tensor, told: Tensor, p: float) -> str:
 
 
 def _pairs(dropped: Tensor, told: Tensor) -> Iterator[Tensor]:
-    """Yields, for each axis, whether elements agree with the next one; no element is in two pairs."""
+    """Yields, for each axis, whether elements agree with their neighbors. The pairs are disjoint."""
     for axis in range(dropped.dim()):
         paired = dropped.shape[axis] // 2 * 2
         rows, known = (one.movedim(axis, 0)[:paired] for one in (dropped, told))
@@ -65,10 +65,10 @@ def _share(found: Tensor, p: float) -> str:
 
 
 def _is_unlikely(found: Tensor, p: float) -> bool:
-    """Whether so many of independent events of probability p happen less often than `FALSE_ALARM`.
+    """Returns whether a count of independent events with probability p is less likely than `FALSE_ALARM`.
 
-    The bound holds for any number of them: Hoeffding, "Probability inequalities for sums of bounded random variables",
-    J. Am. Stat. Assoc. 58 (1963), theorem 1.
+    The bound holds for any number of events: Hoeffding, "Probability inequalities for sums of bounded random
+    variables", J. Am. Stat. Assoc. 58 (1963), theorem 1.
     """
     if not found.numel():
         return False

@@ -1,8 +1,8 @@
-"""A rule proved on numbers: wherever it applies, what it puts in place gives what was there.
+"""Tests a rule numerically: wherever it applies, the replacement must give the same results.
 
-The programs are variants of the rule's examples, and the matcher itself decides where the rule applies, so that its
-conditions are tried as they are used. Both forms are run, and judged by the matched one in float64, at the tolerances
-of tolerance.py.
+The programs are variants of the rule's examples. The matcher decides where the rule applies, so that its conditions are
+tested as they are used. Both programs are run and compared with the original in float64, at the tolerances of
+tolerance.py.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from fuseconv.proof.variants import MOST, in_dtypes, variants
 from fuseconv.rulebook.rule import Rule
 
 NO_PROGRAM = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
-"""What a variant raises that is no program: RuleTextError is a ValueError, GuardError and what is not implemented are
-RuntimeErrors."""
+"""The exceptions of a variant that is not a valid program. RuleTextError is a ValueError; GuardError and
+unimplemented cases are RuntimeErrors."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A program and what a rule makes of it, as graphs of the same placeholders.
+    """A program and the program after a rule was applied, as graphs with the same placeholders.
 
     Attributes:
-        changed: what the program has of its own, against the example.
+        changed: how the program differs from the example.
         text: the program as text.
         traced: the program as a graph.
-        parameters: its parameters.
-        before: its graph, of its parameters and its inputs.
-        after: the rewritten one; what was computed at conversion is computed in it.
-        applied: how many times the rule applied.
-        edges: what both graphs tell of the values to try them on.
+        parameters: the parameters of the program.
+        before: the graph of the program, with its parameters and inputs as placeholders.
+        after: the rewritten graph. Constants are computed in it.
+        applied: the number of times the rule was applied.
+        edges: the edges of both graphs.
         rule: the rule.
-        seed: of the parameters.
+        seed: the seed of the parameters.
     """
 
     changed: str
@@ -63,7 +63,7 @@ class Pair:
 
 
 def applied(rule: Rule, patterns: Sequence[Pattern], text: Text, changed: str, seed: int) -> Pair | None:
-    """Returns a program before and after a rule; None where it is no program, or the rule does not apply."""
+    """Returns a program before and after a rule. None if the program is invalid or the rule does not apply."""
     drawn = draw_operands(tuple(text.parameters.values()), 3, "random", seed).tensors
     parameters = dict(zip(text.parameters, drawn, strict=True))
     try:
@@ -85,13 +85,13 @@ def applied(rule: Rule, patterns: Sequence[Pattern], text: Text, changed: str, s
 
 @lru_cache(maxsize=1)
 def _results(rule: str) -> dict[Any, Any]:
-    """What the replacements of a rule gave in programs whose sizes are numbers, which have one fake mode."""
+    """A cache of replacement results for programs with static sizes, which share one fake mode."""
     del rule
     return {}
 
 
 def _rewritten(workspace: Workspace, traced: Traced) -> Graph:
-    """The rewritten graph, with the placeholders of the program, and constants as the ops that compute them."""
+    """Returns the rewritten graph with the placeholders of the program, and constants as the ops that compute them."""
     graph = Graph()
     known = {node.name: graph.placeholder(node.name) for node in traced.graph.find_nodes(op="placeholder")}
     copies: dict[Node, Node] = {}
@@ -113,7 +113,7 @@ def _rewritten(workspace: Workspace, traced: Traced) -> Graph:
 
 
 def counter_example(pair: Pair, draw: Draw) -> str:
-    """Runs both graphs on one draw and says how they differ, with the operands; nothing when they do not."""
+    """Runs both graphs on random operands and describes the difference with the operands. Empty if there is none."""
     drawn = draw_operands(
         pair.traced.inputs,
         draw.size,
@@ -133,13 +133,13 @@ def counter_example(pair: Pair, draw: Draw) -> str:
 
 
 def _is_as_written(pair: Pair) -> bool:
-    """Whether a program is an example, but for its dtypes."""
+    """Returns whether a program is an example, apart from its dtypes."""
     return pair.changed == "as written" or (" as " in pair.changed and "sizes" not in pair.changed)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """How operands are drawn: the least size, the values, the seed, a symbolic size that is long."""
+    """How operands are generated: the smallest size, the kind of values, the seed, and a size that is large."""
 
     size: int
     values: Values
@@ -153,13 +153,13 @@ EVERY = (
     Draw(5, "edge", 21),
 )
 MANY = Draw(40, "edge", 22)
-"""Enough elements for each edge to be one of them."""
+"""The number of elements needed for each edge to occur."""
 
-"""The draws for an example as it is written, and in every dtype."""
+"""The draws for an example as written, and in every dtype."""
 
 
 def draws_of(pair: Pair) -> Sequence[Draw]:
-    """Returns how operands of a program are drawn: those of an example, in every dtype, in every way that differs."""
+    """Returns the draws for a program: for an example, every kind of values that differs, in every dtype."""
     if pair.changed.endswith(f" as {BEYOND_A_BYTE}") and _elements(pair.traced.graph) > MOST:
         return []  # made long by a variant, not by whoever wrote the example
     if not _is_as_written(pair):
@@ -179,18 +179,18 @@ def _dims(pair: Pair) -> list[str]:
 
 
 def _fits(pair: Pair, sizes: Mapping[str, int]) -> bool:
-    """Whether no operand has many elements at some sizes; what is computed of them may have more."""
+    """Returns whether no operand has too many elements at some sizes. Intermediate values may have more."""
     return all(math.prod(spec.sizes(sizes)) <= MOST >> 4 for spec in pair.traced.inputs)
 
 
 def _elements(graph: Graph) -> int:
-    """Returns how many elements the largest tensor of a graph has whose sizes are numbers."""
+    """Returns the number of elements of the largest tensor with static sizes in a graph."""
     shapes = [node.meta["val"].shape for node in graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
     return max((math.prod(shape) for shape in shapes if all(isinstance(size, int) for size in shape)), default=0)
 
 
 def pairs(rule: Rule, patterns: Sequence[Pattern], text: Text, *, vary: bool) -> Iterator[Pair]:
-    """Yields an example, and its variants if asked to, where a rule applies; else the example in other dtypes."""
+    """Yields an example and, on request, its variants where a rule applies; otherwise the example in other dtypes."""
     if (pair := applied(rule, patterns, text, "as written", 0)) is not None:
         yield pair
     for seed, (changed, variant) in enumerate(variants(text) if vary else in_dtypes(text), 1):

@@ -1,7 +1,7 @@
-"""A program written as text, run on fake tensors into a graph: what torch.export gives for it, in a tenth of the time.
+"""Traces a program written as text on fake tensors: the same graph as torch.export in a tenth of the time.
 
-A rule is proved on hundreds of small programs; each holds only ops that are called as they are written, so there is
-nothing for torch.export to find out but dtypes, shapes and strides.
+A rule is tested on hundreds of small programs. Each contains only explicit op calls, so only dtypes, shapes and strides
+have to be computed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from fuseconv.proof.example import MAX_SIZE, Text, example_sizes, graph_of
 
 @dataclass(frozen=True)
 class Traced:
-    """A traced program: what a Workspace reads of one, by the names that torch.export gives it.
+    """A traced program, with the attributes of torch.export.ExportedProgram that a Workspace uses.
 
     Attributes:
-        graph: a placeholder for each parameter, then for each input; a fake value in each node's `meta["val"]`.
-        graph_module: no submodules.
+        graph: one placeholder per parameter, then one per input; a fake value in each node's `meta["val"]`.
+        graph_module: has no submodules.
         graph_signature: which placeholders are parameters, and which nodes are returned.
         state_dict: the parameters.
-        constants: none.
+        constants: empty.
         range_constraints: symbolic size to its range.
         inputs: the inputs, in order.
     """
@@ -61,12 +61,12 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
 
     Args:
         text: the program.
-        parameters: name to the parameter's values.
+        parameters: name to the values of the parameter.
 
     Raises:
         RuleTextError: an op is unknown, or a name is not bound.
-        GuardError: an op asks about sizes what is not the same for all of them.
-        RuntimeError, TypeError, ValueError, IndexError: an op does not take its arguments.
+        GuardError: an op branches on a condition that does not have the same value for all sizes.
+        RuntimeError, TypeError, ValueError, IndexError: an op rejects its arguments.
     """
     sizes = example_sizes(text)
     environment = ShapeEnv()
@@ -107,7 +107,7 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
 
 @cache
 def _numbers() -> FakeTensorMode:
-    """The mode of all programs whose sizes are numbers: what an op gives in one, it gives in all."""
+    """The fake mode shared by all programs with static sizes, so that results can be cached across programs."""
     return FakeTensorMode()
 
 
@@ -115,7 +115,7 @@ _LEAVES = ("get_attr", "placeholder")
 
 
 def _fake(spec: TensorSpec, sizes: Mapping[str, int], mode: FakeTensorMode) -> tuple[torch.Tensor, torch.Tensor]:
-    """A tensor, fake and real; equal symbolic sizes are one: DUCK makes them so, and no two names have one size."""
+    """Returns a fake and a real tensor. Equal symbolic sizes become one symbol (DUCK): no two names have one size."""
     from torch._dynamo.source import ConstantSource  # it takes a second, which most commands need not wait
 
     tensor = torch.zeros(spec.sizes(sizes), dtype=torch_dtype(spec.dtype))
@@ -130,7 +130,7 @@ def _fake(spec: TensorSpec, sizes: Mapping[str, int], mode: FakeTensorMode) -> t
 
 
 def _call(node: Node, mode: FakeTensorMode, reals: dict[Node, Any]) -> Any:
-    """What an op gives: on fake tensors; where all sizes are numbers on real ones, which is exact, and faster."""
+    """Returns the result of an op on fake tensors, or on real ones if all sizes are static, which is faster."""
     values = reals if mode.shape_env is None else {operand: operand.meta["val"] for operand in node.all_input_nodes}
     given: Any = map_arg((node.args, dict(node.kwargs)), values.__getitem__)
     args, kwargs = given

@@ -1,7 +1,7 @@
 """Variants of a program written as text: other dtypes, sizes, ranks, arguments and operands.
 
-A rule is shown on an example and meant for all programs it matches. Each variant changes one thing that the example
-left as it happened to be; where the rule still applies, it must still be right.
+An example of a rule stands for all programs that the rule matches. Each variant changes one property of the example; if
+the rule still applies, it must still be correct.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fuseconv.rulebook.rule_text import Call, Items, Literal, Name, Term
 _FLOATING = ("f64", "f32", "f16", "bf16")
 _OTHER_KINDS = {"bool": ("i64", "f64"), "i64": ("f64", "bool", "i32", "u8"), "i32": ("i64",)}
 _WORDS = ("MemoryFormat", "ScalarType", "Layout", "Device", "Generator")
-"""Kinds of arguments that a schema holds as integers, and crashes on others."""
+"""Kinds of arguments that a schema stores as integers and for which other values crash."""
 
 MOST = 1 << 17
-"""The most elements that a tensor has where a size is long."""
+"""The maximum number of elements of a tensor when a size is large."""
 
 EQUAL = 4
-"""The size that all sizes are set to, to find the rule that tells axes apart by their sizes."""
+"""The value to which all sizes are set, to find rules that distinguish axes by their sizes."""
 
 
 def variants(text: Text) -> Iterator[tuple[str, Text]]:
-    """Yields what is changed, and the program with that change; not all of them are programs that run.
+    """Yields a description of each change and the changed program. Not all of them are valid programs.
 
-    A variant's symbolic sizes are numbers: more conditions hold of those than of all sizes, so more is tried.
+    The sizes of a variant are static: more conditions hold for them than for all sizes, so more is tested.
     """
     numbers = _numbered(text)
     yield from chain(
@@ -47,7 +47,7 @@ def variants(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def in_dtypes(text: Text) -> Iterator[tuple[str, Text]]:
-    """Yields the variants that are the program in another dtype throughout."""
+    """Yields the program with all floating tensors in another dtype."""
     yield from _floating_as(_numbered(text))
 
 
@@ -57,7 +57,7 @@ def _numbered(text: Text) -> Text:
 
 
 class _Sizes(dict[str, int]):
-    """Symbolic size to a number: 5, 6, 7 in the order they are asked for."""
+    """Maps symbolic sizes to 5, 6, 7, ... in the order of their first use."""
 
     def __missing__(self, name: str) -> int:
         return self.setdefault(name, 5 + len(self))
@@ -76,7 +76,7 @@ def _with(text: Text, change: Callable[[TensorSpec], TensorSpec]) -> Text:
 
 
 def _dtypes(text: Text) -> Iterator[tuple[str, Text]]:
-    """All floating tensors of another dtype, and each tensor alone."""
+    """Changes the dtype of all floating tensors, and of each tensor alone."""
     yield from _floating_as(text, "i64")
     tensors = _tensors(text)
     for name, spec in tensors.items():
@@ -102,7 +102,7 @@ def _changed(text: Text, name: str, new: TensorSpec) -> Text:
 
 
 def _sizes(text: Text) -> Iterator[tuple[str, Text]]:
-    """Each size changed everywhere it is written; all sizes alike; each axis of each tensor 1, which broadcasts."""
+    """Changes each size wherever it is written, makes all sizes equal, and sets each axis to 1 (broadcast)."""
     tensors = _tensors(text)
     static = sorted({size for spec in tensors.values() for size in spec.shape if isinstance(size, int)} - {1})
     for size in static:
@@ -122,7 +122,7 @@ def _sizes(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _resized(text: Text, sizes: Mapping[int, int]) -> Text:
-    """Changes sizes in shapes, and in the lists of sizes that ops are given."""
+    """Changes sizes in shapes and in the size arguments of ops."""
 
     def in_lists(term: Term, *, inside: bool = False) -> Term:
         if isinstance(term, Items):
@@ -145,7 +145,7 @@ def _mapped(call: Call, change: Callable[[Term], Term]) -> Call:
 
 
 def _ranks(text: Text) -> Iterator[tuple[str, Text]]:
-    """Each tensor, and all inputs, with an axis less and an axis more."""
+    """Removes and adds an axis of each tensor and of all inputs."""
     for name, spec in _tensors(text).items():
         if spec.shape:
             yield f"{name} without its first axis", _changed(text, name, replace(spec, shape=spec.shape[1:]))
@@ -159,7 +159,7 @@ def _ranks(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _arguments(text: Text) -> Iterator[tuple[str, Text]]:
-    """Each argument that is no tensor, with another value; one that is left out too."""
+    """Changes each argument that is not a tensor, including omitted ones."""
     for at, (targets, unpacks, call) in enumerate(text.lines):
         op = find_op(call.op)
         for place, argument in enumerate(op._schema.arguments if op is not None else ()):
@@ -178,7 +178,7 @@ def _arguments(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _others(value: Any, kind: str) -> tuple[bool | int | float | str, ...]:
-    """Other values of an argument: two numbers, the other truth value, the other approximation."""
+    """Returns other values of an argument: two numbers, the negated bool, or the other approximation."""
     if ("Tensor" in kind and not isinstance(value, int | float)) or kind.removeprefix("Optional[").startswith(_WORDS):
         return ()
     if isinstance(value, bool):
@@ -191,7 +191,7 @@ def _others(value: Any, kind: str) -> tuple[bool | int | float | str, ...]:
 
 
 def _orders(text: Text) -> Iterator[tuple[str, Text]]:
-    """Each op with its first two tensors swapped."""
+    """Swaps the first two tensors of each op."""
     for at, (targets, unpacks, call) in enumerate(text.lines):
         if len(call.args) > 1 and isinstance(call.args[0], Name) and isinstance(call.args[1], Name):
             swapped = replace(call, args=(call.args[1], call.args[0], *call.args[2:]))
@@ -200,14 +200,14 @@ def _orders(text: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _one_operand(text: Text) -> Iterator[tuple[str, Text]]:
-    """One tensor in the place of two that are alike."""
+    """Uses one tensor for two operands of the same type."""
     tensors = list(text.inputs.values())
     for at, one in enumerate(tensors):
         for other in tensors[at + 1 :]:
             if (one.dtype, one.shape) == (other.dtype, other.shape):
                 lines = [(*line[:2], _mapped(line[2], _renamed(other.name, one.name))) for line in text.lines]
                 if other.name not in text.returned:
-                    yield f"{one.name} in the place of {other.name}", replace(text, lines=lines)
+                    yield f"{one.name} in place of {other.name}", replace(text, lines=lines)
 
 
 def _renamed(old: str, new: str) -> Callable[[Term], Term]:

@@ -1,1 +1,1 @@
-"""What a rule file says: its schema, its language, its predicates; read and checked without torch."""
+"""The rule language: schema, grammar and predicates of rule files, read and checked without torch."""

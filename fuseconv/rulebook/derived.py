@@ -1,12 +1,12 @@
-"""Examples derived from a rule: each alternative of its pattern, as a program in the context that the rule states.
+"""Derives examples from a rule: each alternative of its pattern becomes a program in the context that the rule gives.
 
-The context has the inputs of the program, the values of captures that are no tensors, and, where the match is not the
-whole program, lines before and after it:
+The context has the inputs of the program, the values of pattern variables that are not tensors, and lines before and
+after the match if it is not the whole program:
 
     "context": ["x: f64[n, 8]", "w: parameter f64[4, 8]", "mode = 'none'", "mode = 'tanh'"]
 
-An example that is written in a rule has only the lines in which it differs from the first one: a line takes the place
-of the line that binds the same name, and a program with all of its lines stands for itself.
+A written example needs only the lines that differ from the first example: a line replaces the line that binds the same
+name. A complete program is used as it is.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _FIX = "give it a value in `context`, for example `eps = 1e-6`"
 def derived_examples(
     alternatives: Sequence[Sequence[Line]], results: Sequence[str], context: Sequence[str]
 ) -> list[list[str]]:
-    """Returns the programs of all alternatives: one for each, or one for each value of a capture that has several.
+    """Returns one program per alternative, or one per value if the context gives several values for a variable.
 
     Args:
-        alternatives: the lines of `match`, parsed.
-        results: the values replaced, which a program returns.
-        context: see above; empty for no examples.
+        alternatives: the parsed lines of `match`.
+        results: the replaced values, which a program returns.
+        context: the context described above. Empty for no examples.
 
     Raises:
-        RuleTextError: an argument that cannot be left out has no value.
+        RuleTextError: a required argument has no value.
     """
     if not context:
         return []
@@ -69,14 +69,14 @@ def derived_examples(
 
 
 def with_differences(base: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """Returns a program with lines in the place of those that bind the same names, and without what nothing reads.
+    """Returns a program in which lines replace those that bind the same names. Dead lines are removed.
 
     Args:
         base: a program.
-        lines: those that differ, or a whole program.
+        lines: the lines that differ, or a complete program.
 
     Raises:
-        RuleTextError: neither has a line that returns something, or a line is not in the grammar.
+        RuleTextError: neither program has a `return` line, or a line is not in the grammar.
     """
     bound = {name for line in lines for name in _bound(line)}
     if "return" in bound and all(name in bound for line in lines for name in _read(line)):
@@ -108,7 +108,7 @@ def _program(
 
 
 def _called(line: Line, call: Call, given: Mapping[str, str], bound: set[str]) -> str:
-    """One op of the pattern, with its captures as the context has them."""
+    """Returns one op of the pattern with its variables replaced by their values in the context."""
     words = [_word(term, given, bound) for term in call.args]
     while words and words[-1] is None:
         words.pop()
@@ -127,7 +127,7 @@ def _factors(call: Call, given: Mapping[str, str], bound: set[str]) -> list[str]
 
 
 def _product(target: str, factors: Sequence[str]) -> list[str]:
-    """A product as multiplications from left to right; of one factor there is nothing to write."""
+    """Writes a product as multiplications from left to right. A product of one factor needs none."""
     if len(factors) == 1:
         return []
     names = [*(f"{target}{at}" for at in range(1, len(factors) - 1)), target]
@@ -139,7 +139,7 @@ def _product(target: str, factors: Sequence[str]) -> list[str]:
 
 
 def _word(term: Term, given: Mapping[str, str], bound: set[str]) -> str | None:
-    """A term as an example writes it; nothing for a capture without a value, whose argument is left out."""
+    """Returns a term as an example writes it, or None for a variable without a value, whose argument is omitted."""
     match term:
         case Name(id=name):
             return given.get(name, name if name in bound else None)
@@ -153,7 +153,7 @@ def _word(term: Term, given: Mapping[str, str], bound: set[str]) -> str | None:
 
 
 def _ordered(lines: Sequence[str], kept: set[str]) -> list[str]:
-    """Lines in an order that binds each name before it is read; of those not to be kept, only what is read."""
+    """Orders lines so that each name is bound before it is used, and drops dead lines unless they must be kept."""
     last = next((line for line in lines if line.startswith("return ")), None)
     if last is None:
         raise RuleTextError("the program does not end with `return NAMES`", 0, "add the line, or `context`")

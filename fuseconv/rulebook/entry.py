@@ -1,6 +1,6 @@
-"""A rule file as it is written: fragments, tables and examples in few lines, which stand for plain rules.
+"""The written form of a rule file: fragments, tables and short examples, which expand to plain rules.
 
-The models below are the format: they read the files, and `rules/schema.json` is generated from them.
+The models below define the format: they parse the files, and `rules/schema.json` is generated from them.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 
 class RuleExamples(Examples):
-    """Examples as they are written.
+    """Examples in their written form.
 
     Attributes:
-        context: the program that each alternative is put in to derive an example of it: inputs, values of captures,
-            lines before and after. A program of `hit` or `miss` needs only the lines in which it differs from the first
-            one derived, or without a context from the first one that is written.
+        context: the program from which an example of each alternative is derived: inputs, values of pattern variables,
+            and lines before and after the match. A program in `hit` or `miss` needs only the lines that differ from the
+            first derived example, or without a context from the first written one.
     """
 
     context: list[str] = Field(default=[])
 
 
 class RuleEntry(RuleFields):
-    """A rule, or a table of rules, as it is written.
+    """A rule or a table of rules in its written form.
 
     Attributes:
-        for_: the rows of a table: one rule for each, with `{KEY}` in its texts replaced by the row's; a line that is
-            empty then is left out.
+        for_: the rows of a table. Each row gives one rule, with `{KEY}` in its texts replaced by the value of the row.
+            Lines that become empty are dropped.
     """
 
     name: str = Field(pattern=r"^[a-z0-9{}-]+$", max_length=60)
@@ -51,13 +51,13 @@ class RuleEntry(RuleFields):
 
 
 class RuleFile(BaseModel):
-    """A rule file: the files or folders it includes, relative to it, then its own rules; the order breaks ties.
+    """A rule file: the files or folders it includes, relative to it, then its own rules. The order breaks ties.
 
     Attributes:
-        include: files or folders; their fragments may be used here too.
-        ops: Python files, relative to this one, that register the ops its rules call; they run if trusted.
-        stage: that of its rules which name none.
-        let: fragments: lines or conditions with a name.
+        include: files or folders. Their fragments can be used in this file.
+        ops: Python files, relative to this one, that register the ops of the rules. They run only if trusted.
+        stage: the stage of the rules that do not name one.
+        let: fragments: named lines or conditions.
         rules: the rules.
     """
 
@@ -73,12 +73,12 @@ class RuleFile(BaseModel):
 
 @dataclass(frozen=True)
 class Expanded:
-    """A plain rule as values of JSON, and where each part of it is written.
+    """A plain rule as JSON values, with the source position of each part.
 
     Attributes:
-        fields: what `Rule.model_validate` takes.
-        origins: the JSON pointer of a line in the plain rule to that of the line in the entry.
-        written: the fields of the entry, filled from a row of its table.
+        fields: the argument of `Rule.model_validate`.
+        origins: the JSON pointer of a line in the plain rule to the pointer of the line in the entry.
+        written: the fields of the entry, with the row of its table filled in.
     """
 
     fields: dict[str, Any]
@@ -91,15 +91,15 @@ class Expanded:
 
 
 def schema() -> str:
-    """Returns the JSON schema of a rule file, as `rules/schema.json` holds it."""
+    """Returns the JSON schema of a rule file, as stored in `rules/schema.json`."""
     return json.dumps(RuleFile.model_json_schema(), indent=2) + "\n"
 
 
 def fragments_of(file: RuleFile) -> dict[str, Fragment]:
-    """Returns the fragments that a file names, by name.
+    """Returns the fragments that a file defines, by name.
 
     Raises:
-        NamesError: one is not in its form, or two have one name.
+        NamesError: a fragment is malformed, or two have the same name.
     """
     found: dict[str, Fragment] = {}
     for header, body in file.let.items():
@@ -113,15 +113,15 @@ def fragments_of(file: RuleFile) -> dict[str, Fragment]:
 
 
 def expand(entry: RuleEntry, fragments: Fragments, stage: Stage | None = None) -> Iterator[Expanded]:
-    """Yields the plain rules that an entry stands for.
+    """Yields the plain rules to which an entry expands.
 
     Args:
-        entry: the rule as it is written.
-        fragments: those of its file and of the files that this includes.
-        stage: that of the file.
+        entry: the rule in its written form.
+        fragments: the fragments of its file and of the included files.
+        stage: the stage of the file.
 
     Raises:
-        NamesError: a text is not in the grammar; with its pointer inside the entry.
+        NamesError: a text is not in the grammar. The error has its pointer inside the entry.
     """
     values = entry.model_dump(by_alias=True, exclude_unset=True)
     values = ({"stage": stage} if stage else {}) | values
@@ -130,7 +130,7 @@ def expand(entry: RuleEntry, fragments: Fragments, stage: Stage | None = None) -
 
 
 def _filled(value: Any, row: Mapping[str, str], pointer: str) -> Any:
-    """A value of JSON with the places in its texts filled from a row of a table."""
+    """Returns a JSON value with the placeholders in its texts replaced from a row of a table."""
     if isinstance(value, dict):
         return {key: _filled(inner, row, pointer) for key, inner in value.items()}
     if isinstance(value, list):
@@ -193,7 +193,7 @@ def _written(lines: Sequence[str], base: Sequence[str], pointer: str) -> list[st
 
 
 def _alternatives(value: Sequence[Any], pointer: str, fragments: Fragments) -> list[list[tuple[str, str]]]:
-    """The alternatives that `match` or `replace` stands for: lines with where they are written."""
+    """Returns the alternatives to which `match` or `replace` expands: lines with their source positions."""
     if not value:
         return []
     nested = not isinstance(value[0], str)
@@ -202,5 +202,5 @@ def _alternatives(value: Sequence[Any], pointer: str, fragments: Fragments) -> l
 
 
 def _lines(value: Sequence[Any], pointer: str) -> list[tuple[str, str]]:
-    """Lines with where they are written; those that a table leaves empty are left out."""
+    """Returns lines with their source positions, without the lines that a table leaves empty."""
     return [(text, f"{pointer}/{at}") for at, text in enumerate(value) if text]

@@ -1,14 +1,14 @@
-"""Fragments: lines and conditions that `let` names, and what else one written line may stand for.
+"""Fragments: the named lines and conditions in `let`, and the expansion of one written line to several.
 
-A fragment of lines is called like an op and may have alternatives; one of conditions is called like a predicate:
+A fragment of lines is called like an op and may have alternatives. A fragment of conditions is called like a predicate:
 
     "let": {
       "y, act = gate(h)": [["y = aten.relu.default(h)", "act = 'relu'"], ["y = aten.silu.default(h)", "act = 'silu'"]],
       "weights(w, b)": ["is_parameter(w, b)", "rank(w) == 2"]
     }
 
-Within a line, `(a | b)` is one of several and `b?` an operand that may be None. All of this is text: a line is expanded
-to the lines it stands for before any of them is parsed as a rule's.
+In a line, `(a | b)` is a choice and `b?` is an operand that may be None. The expansion works on text: a line is
+expanded before its results are parsed as rule lines.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from fuseconv.rulebook.rule_names import NamesError
 from fuseconv.rulebook.rule_text import PRODUCT, RuleTextError, check_text
 
 MAX_ALTERNATIVES = 64
-"""The most alternatives that one rule may stand for."""
+"""The largest number of alternatives to which one rule may expand."""
 
 MAX_DEPTH = 16
-"""How many fragments may call one another."""
+"""The maximum nesting depth of calls between fragments."""
 
 _TOKEN = re.compile(
     r"'[^']*'"  # a string
@@ -45,13 +45,13 @@ _HEADER = 'write "RESULTS = NAME(PARAMETERS)" for lines, or "NAME(PARAMETERS)" f
 
 @dataclass(frozen=True)
 class Fragment:
-    """Lines, in alternatives, or conditions, with a name.
+    """Named lines, in alternatives, or named conditions.
 
     Attributes:
-        name: how it is called.
-        parameters: the names that a call gives terms for.
-        results: the names that a call binds; none for conditions.
-        alternatives: what it stands for; conditions have one.
+        name: the name in calls.
+        parameters: the names for which a call gives terms.
+        results: the names that a call binds. Empty for conditions.
+        alternatives: the expansions. Conditions have exactly one.
     """
 
     name: str
@@ -65,7 +65,7 @@ Fragments = Mapping[str, Fragment]
 
 @contextmanager
 def located(pointer: str) -> Iterator[None]:
-    """Gives an error in a text the JSON pointer of where it is written, unless it has one."""
+    """Adds the JSON pointer of a text to an error in it, unless the error has one."""
     try:
         yield
     except NamesError:
@@ -75,10 +75,10 @@ def located(pointer: str) -> Iterator[None]:
 
 
 def read_fragment(header: str, body: Sequence[str] | Sequence[Sequence[str]]) -> Fragment:
-    """Reads one entry of `let`.
+    """Parses one entry of `let`.
 
     Raises:
-        RuleTextError: the header is neither of the two forms, or conditions have alternatives.
+        RuleTextError: the header has neither of the two forms, or conditions have alternatives.
     """
     match _statement(header):
         case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=name), args=args, keywords=[])):
@@ -86,23 +86,23 @@ def read_fragment(header: str, body: Sequence[str] | Sequence[Sequence[str]]) ->
         case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=args, keywords=[])):
             results = ()
         case _:
-            raise RuleTextError("the name of a fragment is not in its form", 0, _HEADER)
+            raise RuleTextError("the name of a fragment is malformed", 0, _HEADER)
     nested = bool(body) and not isinstance(body[0], str)
     if nested and not results:
-        raise RuleTextError("a fragment of conditions has no alternatives", 0, "write one list of conditions")
+        raise RuleTextError("a fragment of conditions cannot have alternatives", 0, "write one list of conditions")
     alternatives = tuple(tuple(lines) for lines in body) if nested else (tuple(map(str, body)),)
     return Fragment(name, _names(args), results, alternatives)
 
 
 def expand_lines(lines: Sequence[tuple[str, str]], fragments: Fragments) -> list[list[tuple[str, str]]]:
-    """Returns the alternatives that lines stand for; what the first line may be varies slowest.
+    """Returns the alternatives to which lines expand. The choices of the first line vary slowest.
 
     Args:
-        lines: each with the JSON pointer of where it is written.
-        fragments: those that may be called.
+        lines: each line with its JSON pointer.
+        fragments: the fragments that may be called.
 
     Raises:
-        NamesError: a line is not in the grammar of this module, or the alternatives are too many.
+        NamesError: a line is not in the grammar of this module, or there are too many alternatives.
     """
     taken = {name for text, _ in lines for name in names_in(text)}
     found: list[list[tuple[str, str]]] = [[]]
@@ -114,7 +114,7 @@ def expand_lines(lines: Sequence[tuple[str, str]], fragments: Fragments) -> list
                 for more in _expand(text, fragments, known, 0):
                     grown.append([*before, *((one, pointer) for one in more)])
                     if len(grown) > MAX_ALTERNATIVES:
-                        what = f"the lines stand for more than {MAX_ALTERNATIVES} alternatives"
+                        what = f"the lines expand to more than {MAX_ALTERNATIVES} alternatives"
                         raise RuleTextError(what, 0, "split the rule into several")
         found = grown
     return [[*filter(_is_call, one), *(line for line in one if not _is_call(line))] for one in found]
@@ -123,7 +123,7 @@ def expand_lines(lines: Sequence[tuple[str, str]], fragments: Fragments) -> list
 def expand_conditions(
     conditions: Sequence[tuple[str, str]], fragments: Fragments, depth: int = 0
 ) -> Iterator[tuple[str, str]]:
-    """Yields the conditions that conditions stand for, each with where it is written."""
+    """Yields the conditions to which conditions expand, each with its source position."""
     for text, pointer in conditions:
         called = re.fullmatch(r"(?P<name>[A-Za-z_]\w*)\(.*\)", text)
         fragment = fragments.get(called["name"]) if called else None
@@ -141,7 +141,7 @@ def expand_conditions(
 
 
 def names_in(text: str) -> list[str]:
-    """Returns the names of values and captures in a line or condition, in order, with repeats."""
+    """Returns the names of values and variables in a line or condition, in order, with repeats."""
     return [name for match in _TOKEN.finditer(text) if (name := match["name"]) and name not in _RESERVED]
 
 
@@ -151,7 +151,7 @@ def with_names(text: str, names: Mapping[str, str]) -> str:
 
 
 def _expand(text: str, fragments: Fragments, taken: set[str], depth: int) -> Iterator[list[str]]:
-    """Yields the lists of lines that one line stands for."""
+    """Yields the lists of lines to which one line expands."""
     if optional := _OPTIONAL.search(text):
         name = optional["name"]
         for term, more in ((name, []), ("None", [f"{name} = None"])):
@@ -176,7 +176,7 @@ def _expand(text: str, fragments: Fragments, taken: set[str], depth: int) -> Ite
     _check_depth(depth, fragment)
     bound = _names(target.elts if isinstance(target, ast.Tuple) else [target], wild=True)
     if len(bound) != len(fragment.results):
-        what = f"{called} gives {len(fragment.results)} values, and {len(bound)} are bound"
+        what = f"{called} returns {len(fragment.results)} values, but {len(bound)} names are given"
         raise RuleTextError(what, 0, f"write {', '.join(fragment.results)} = {called}(...)")
     given = {**_arguments(call, text, fragment), **dict(zip(fragment.results, bound, strict=True))}
     for lines in fragment.alternatives:
@@ -198,7 +198,7 @@ def _products(parts: Sequence[Sequence[Sequence[str]]]) -> Iterator[list[str]]:
 
 
 def _is_call(line: tuple[str, str]) -> bool:
-    """Whether a line calls an op; lines that name a literal come after those."""
+    """Returns whether a line calls an op. Lines that name a literal are placed after those."""
     return re.search(rf"= *({PRODUCT}\(|[A-Za-z_]\w*\.)", line[0]) is not None
 
 

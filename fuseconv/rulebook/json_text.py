@@ -1,7 +1,7 @@
-"""JSON read strictly, with the place of every value: what a hand-written file needs and the standard reader loses.
+"""A strict JSON reader that records the position of every value, which hand-written files need for error messages.
 
-RFC 8259 and no more: no byte order mark, no duplicate key, no NaN or Infinity; bounded in size and depth, so that a
-hostile file costs a moment and an error, never memory or a stack overflow. Nothing here imports torch.
+It implements RFC 8259 without extensions: no byte order mark, no duplicate keys, no NaN or Infinity. Size and depth are
+limited, so that a hostile file gives an error instead of exhausting memory or the stack. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from fuseconv.errors import FuseconvError
 from fuseconv.untrusted.files import read_plain
 
 MAX_BYTES = 1 << 20
-"""The largest file read, in bytes: a plan of 100,000 nodes is read by the plain reader, a rule file is far smaller."""
+"""The maximum size of a file in bytes. A plan of 100,000 nodes fits; rule files are far smaller."""
 
 MAX_DEPTH = 32
-"""The deepest nesting of arrays and objects; a rule file needs six."""
+"""The maximum nesting of arrays and objects. A rule file needs six levels."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,30})(?P<fraction>\.\d{1,30})?(?P<exponent>[eE][+-]?\d{1,4})?(?![\w.])")
@@ -32,14 +32,14 @@ _CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 
 @dataclass(frozen=True)
 class Document:
-    """A JSON file: its value, and where each part of it stands.
+    """A JSON file: its value, and the position of each part.
 
     Attributes:
         path: the file, as the user named it.
         value: plain Python values.
         offsets: JSON pointer to the offset of its value in `text`.
-        text: the file's characters.
-        error: the class of error that a wrong file of this kind raises.
+        text: the characters of the file.
+        error: the class of the errors for an invalid file of this kind.
     """
 
     path: str
@@ -49,11 +49,11 @@ class Document:
     error: type[FuseconvError]
 
     def where(self, pointer: str, column: int = 0) -> str:
-        """Returns `file:line:column (pointer)`; a pointer that is not there stands at its nearest parent.
+        """Returns `file:line:column (pointer)`. A pointer that does not exist has the position of its nearest parent.
 
         Args:
             pointer: an RFC 6901 pointer, `/rules/3/match/1`; empty for the whole document.
-            column: characters into the value, for a place inside a string.
+            column: the offset in characters inside the value, for a position inside a string.
         """
         known = pointer
         while known not in self.offsets:
@@ -65,7 +65,7 @@ class Document:
 
 
 def pointer_of(*keys: str | int) -> str:
-    """Returns the RFC 6901 pointer made of these keys."""
+    """Returns the RFC 6901 pointer for these keys."""
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
 
 
@@ -74,9 +74,9 @@ def read_json(path: Path, error: type[FuseconvError], *, named: bool = True) -> 
 
     Args:
         path: the file.
-        error: the class of what is raised.
-        named: whether the user named the file. What another file names may be a file that is nobody else's business:
-            of one that is not JSON no key is shown.
+        error: the class of the errors that are raised.
+        named: whether the user named the file. The contents of a file that is only named by another file may be
+            private: if it is not JSON, no key of it is shown.
 
     Raises:
         FuseconvError: of the class `error`, naming file, line, column and pointer, when the file cannot be read, is
@@ -99,7 +99,7 @@ def read_json(path: Path, error: type[FuseconvError], *, named: bool = True) -> 
 
 
 def parse_json(text: str, path: str, error: type[FuseconvError], *, named: bool = True) -> Document:
-    """Reads JSON from a string; see `read_json`."""
+    """Parses JSON from a string; see `read_json`."""
     reader = _Reader(text, path, error, named=named)
     return Document(path, reader.document(), reader.offsets, text, error)
 
@@ -115,7 +115,7 @@ def _line_and_column(path: str, text: str, offset: int) -> str:
 
 
 class _Reader:
-    """A recursive descent over one text; the recursion is bounded by `MAX_DEPTH`."""
+    """A recursive descent parser for one text. The recursion depth is limited by `MAX_DEPTH`."""
 
     def __init__(self, text: str, path: str, error: type[FuseconvError], *, named: bool) -> None:
         self.text = text
@@ -175,7 +175,7 @@ class _Reader:
         return items
 
     def more(self, end: str, *, first: bool, pointer: str) -> bool:
-        """Steps over the opening bracket or a comma; false, past the closing bracket, when the container ends."""
+        """Skips the opening bracket or a comma. Returns False after the closing bracket."""
         if first:
             self.offset += 1
         self.skip()
@@ -196,7 +196,7 @@ class _Reader:
             value, self.offset = scanstring(self.text, self.offset + 1, True)
         except json.JSONDecodeError as problem:
             self.offset = problem.pos
-            self.refuse("not JSON: a string does not end, or has a wrong escape", "write a JSON string", pointer)
+            self.refuse("not JSON: a string is not terminated or has an invalid escape", "correct the string", pointer)
         return str(value)
 
     def number(self, pointer: str) -> int | float:

@@ -1,6 +1,6 @@
-"""How a rule file is laid out: one op of a pattern per line, and conditions and examples filled into lines.
+"""The layout of rule files: one op of a pattern per line; conditions and examples are filled into lines.
 
-`fuseconv rules format` writes files so; what a file means does not depend on it.
+`fuseconv rules format` applies it. The meaning of a file does not depend on its layout.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import json
 from typing import Any
 
 WIDTH = 120
-"""The longest line that is written where there is a choice."""
+"""The maximum line length if a line can be broken."""
 
 _FILLED = ("where", "context", "hit", "miss", "program")
-"""Fields whose conditions, or programs, are filled into lines."""
+"""The fields whose conditions or programs are filled into lines."""
 
 
 def laid_out(value: Any) -> str:
-    """Returns a rule file as text.
+    """Returns the formatted text of a rule file.
 
     Args:
         value: the file as plain Python values.
@@ -25,7 +25,7 @@ def laid_out(value: Any) -> str:
 
 
 def _text(value: Any, indent: int, lead: int, *, filled: bool) -> str:
-    """Writes a value that begins after `lead` characters of its line, which is indented by `indent`."""
+    """Formats a value that starts at column `lead` of a line that is indented by `indent`."""
     if not isinstance(value, dict | list) or not value:
         return _scalar(value)
     if _is_short(value) and len(one := _on_one_line(value)) + indent + lead < WIDTH:
@@ -57,7 +57,7 @@ def _filled(items: list[str], width: int) -> list[str]:
 
 
 def _is_short(value: Any) -> bool:
-    """Whether a value may stand on one line: a list of plain values or of one value, or an object of those."""
+    """Returns whether a value may be on one line: a list of plain values or of one value, or an object of those."""
     if isinstance(value, dict):
         return all(not isinstance(inner, dict) and _is_short(inner) for inner in value.values())
     if not isinstance(value, list) or not any(isinstance(item, dict | list) for item in value):

@@ -1,4 +1,4 @@
-"""The rules of a run: those that come with fuseconv or a user's own, less those to leave out."""
+"""The rules of a run: the default rules or the user's, without those that are disabled."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fuseconv.rulebook.rule import Rule
 
 
 def load_rules(path: str | Path | None = None, without: Collection[str] = ()) -> tuple[Rule, ...]:
-    """Reads a rule file or folder; without one, the default set that comes with fuseconv.
+    """Reads a rule file or folder. Default: the rules that come with fuseconv.
 
     Args:
         path: the file or folder.
-        without: names of rules to leave out.
+        without: the names of rules to leave out.
 
     Raises:
-        RuleError: a file is missing or not a rule file, or no rule has a name that is to be left out.
+        RuleError: a file is missing or invalid, or there is no rule with a name in `without`.
     """
     rules = _read(path)
     left_out = {named(name, rules).name for name in without}
@@ -27,10 +27,10 @@ def load_rules(path: str | Path | None = None, without: Collection[str] = ()) ->
 
 
 def named(name: str, rules: Sequence[Rule]) -> Rule:
-    """Returns the rule of that name.
+    """Returns the rule with a given name.
 
     Raises:
-        RuleError: there is none.
+        RuleError: there is no such rule.
     """
     by_name = {rule.name: rule for rule in rules}
     if name not in by_name:

@@ -1,6 +1,6 @@
-"""Packs: rules with ops of their own. Python files register the ops; the libraries they load go with the bundle.
+"""Rule packs: rules with custom ops. Python files register the ops, and the libraries they load are put in the bundle.
 
-A rule file names them under `ops`. They are code, and run where the user trusts it: `--trust code`.
+A rule file lists these files under `ops`. They are code and run only if the user trusts them with `--trust code`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.untrusted.files import open_plain
 
 _RUN: dict[Path, tuple[Path, ...]] = {}
-"""Op files that were run in this process, and the libraries that they loaded: an op is registered once."""
+"""The op files that were run in this process, with the libraries that they loaded. An op can be registered only
+once."""
 
 _LIBRARIES: dict[str, str] = {}
-"""Name to sha256 of the libraries of packs in this process."""
+"""The libraries of packs in this process: name to sha256."""
 
 _OURS = "libfuseconv_"
 
 
 def op_files(rules: Iterable[Rule]) -> tuple[Path, ...]:
-    """Returns the files that register the ops of rules, each once."""
+    """Returns the files that register the ops of rules, without repeats."""
     return tuple(dict.fromkeys(path for rule in rules for path in rule.ops))
 
 
 def require_trust(files: Iterable[Path], trust: Collection[str]) -> None:
-    """Refuses op files whose code is not trusted.
+    """Raises an error if there are op files whose code is not trusted.
 
     Raises:
-        RefusedError: there is one, and `code` is not among the kinds that may run.
+        RefusedError: there are op files, and `trust` does not contain `code`.
     """
     for path in files:
         if "code" not in trust:
@@ -41,18 +42,18 @@ def require_trust(files: Iterable[Path], trust: Collection[str]) -> None:
 
 
 def load_ops(files: Iterable[Path], trust: Collection[str]) -> tuple[Path, ...]:
-    """Runs op files that have not been run yet.
+    """Runs the op files that have not been run in this process.
 
     Args:
-        files: what `op_files` gives.
-        trust: kinds of code that may run; `code` must be among them.
+        files: the files that `op_files` returned.
+        trust: the kinds of code that may run. Must contain `code`.
 
     Returns:
-        The libraries that the files load through `torch.ops.load_library`, in that order.
+        The libraries that the files loaded with `torch.ops.load_library`, in that order.
 
     Raises:
-        RefusedError: code is not trusted.
-        RuleError: a file cannot be run.
+        RefusedError: the code is not trusted.
+        RuleError: a file fails when it is run.
     """
     from fuseconv.untrusted.permitted import trust_libraries
 
@@ -88,11 +89,11 @@ def _run(path: Path) -> tuple[Path, ...]:
 
 
 def load_library(path: Path) -> None:
-    """Loads an op library of a bundle, unless its like is there: an op is registered once in a process.
+    """Loads an op library of a bundle unless the same library is loaded, because an op can be registered only once.
 
     Raises:
-        UnsupportedError: another library of that name is there.
-        OSError, RuntimeError: it does not load.
+        UnsupportedError: a different library with that name is loaded.
+        OSError, RuntimeError: the library cannot be loaded.
     """
     import torch
 

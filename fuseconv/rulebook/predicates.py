@@ -1,10 +1,10 @@
-"""The closed set of functions a rule may call: predicates in `where`, values in `where` and `replace`.
+"""The functions that a rule may call: predicates in `where`, values in `where` and `replace`.
 
-Every one is proved or refused: on symbolic sizes it holds only when it holds for every size in the declared ranges,
-and asking never adds a guard. A rule cannot define more; a new one is a function here, with its doc line.
+A predicate on symbolic sizes holds only if it is proved for every size in the declared ranges. Evaluating it never adds
+a guard. Rules cannot define functions; a new one is added here, with a one-line docstring.
 
-An operand is what the rule's name is bound to in a graph: a node, a Python literal, or a list of them. torch is
-imported inside the functions: a rule file is read without it.
+An operand is the value to which the name is bound in a graph: a node, a Python literal, or a list of them. torch is
+imported inside the functions, so that rule files are read without it.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from fuseconv.rulebook.refused import Refused, text_of
 
 
 class Constants(Protocol):
-    """What a predicate may ask of the program, beside the nodes themselves."""
+    """The queries that a predicate may make about the program."""
 
     def is_state(self, node: Any) -> bool:
-        """Whether a node stands for a parameter, buffer or constant of the model; its values may change in training."""
+        """Returns whether a node is a parameter, buffer or constant. Its values may change in training."""
 
     def is_constant(self, node: Any) -> bool:
-        """Whether a node's values never change, so that they may be read and computed with."""
+        """Returns whether the values of a node never change, so that they can be used at conversion."""
 
     def constant(self, node: Any) -> Any:
-        """Returns the tensor behind a node whose values never change, None for any other."""
+        """Returns the tensor of a constant node, None for any other node."""
 
     def formula(self, node: Any) -> Any:
-        """Returns the formula of a tensor's elements, see elements.py."""
+        """Returns the formula of the elements of a tensor; see elements.py."""
 
     def leaves_some(self, node: Any) -> bool:
-        """Whether no row of a bool tensor is all true, see elements.py."""
+        """Returns whether each row of a bool tensor provably has a False element; see elements.py."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """One function: `test` raises `Refused` or returns nothing; `value` returns something to compare or to pass on.
+    """A function: `test` raises `Refused` or returns nothing; `value` returns a value to compare or to pass on.
 
     Attributes:
-        usage: how it is written, as `dtype(x)`.
-        kind: see above.
-        least: the fewest operands.
-        most: the most operands; None when there may be any number.
-        doc: what it proves, one line.
-        tensors: whether every operand must be a tensor; such a function never holds for a literal.
-        follows: whether it reads all that its operand is computed from, not the operand alone.
+        usage: an example of a call, such as `dtype(x)`.
+        kind: `test` or `value`.
+        least: the minimum number of operands.
+        most: the maximum number of operands. None if it is unlimited.
+        doc: the one-line description.
+        tensors: whether every operand must be a tensor. Such a function never holds for a literal.
+        follows: whether it examines everything that its operand is computed from, not only the operand.
     """
 
     usage: str
@@ -70,12 +70,12 @@ in bf16."""
 
 
 def dtype(_: Constants, x: Any) -> str:
-    """The short dtype name of a tensor: `dtype(x) in f16 bf16 f32`."""
+    """The short name of a tensor's dtype: `dtype(x) in f16 bf16 f32`."""
     return SHORT_DTYPES.get(str(_fake(x).dtype), str(_fake(x).dtype))
 
 
 def dtype_of(_: Constants, x: Any) -> Any:
-    """The dtype of a tensor, to be given to an op."""
+    """The dtype of a tensor, as an argument for an op."""
     return _fake(x).dtype
 
 
@@ -85,7 +85,7 @@ def rank(_: Constants, x: Any) -> int:
 
 
 def size(_: Constants, x: Any, axis: int) -> Any:
-    """The size of a tensor along an axis, which may be symbolic."""
+    """The size of a tensor along an axis. It may be symbolic."""
     fake = _fake(x)
     if not -fake.dim() <= axis < fake.dim():
         raise Refused(f"an axis {axis}", f"rank {fake.dim()}")
@@ -110,7 +110,7 @@ def number_of(constants: Constants, c: Any) -> bool | int | float:
 
 
 def letters_of(_: Constants, equation: Any) -> str:
-    """An einsum's equation with its letters renamed in the order they come: `'bij,bjd->bid'` is `'abc,acd->abd'`."""
+    """An einsum equation with its letters renamed in order of appearance: `'bij,bjd->bid'` is `'abc,acd->abd'`."""
     if not isinstance(equation, str):
         raise Refused("an equation", text_of(equation))
     letters = dict.fromkeys(letter for letter in equation if letter.isalpha())
@@ -119,17 +119,17 @@ def letters_of(_: Constants, equation: Any) -> str:
 
 
 def einsum_left(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
-    """The permutation of the first operand for which an einsum is a product of matrices: `[..., rows, summed]`."""
+    """The permutation of the first operand that turns an einsum into a matrix product: `[..., rows, summed]`."""
     return list(_as_product(equation, a, b).left)
 
 
 def einsum_right(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
-    """The permutation of the second operand for which an einsum is a product of matrices: `[..., summed, columns]`."""
+    """The permutation of the second operand that turns an einsum into a matrix product: `[..., summed, columns]`."""
     return list(_as_product(equation, a, b).right)
 
 
 def einsum_result(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
-    """The permutation that makes of such a product of matrices what the einsum gives."""
+    """The permutation that turns the result of that matrix product into the result of the einsum."""
     return list(_as_product(equation, a, b).result)
 
 
@@ -143,7 +143,7 @@ def _as_product(equation: Any, a: Any, b: Any) -> Any:
 
 
 def rows_of(_: Constants, equation: Any) -> str:
-    """An einsum's equation, what leads its first operand and its result as `...`: `'...a,ba->...b'` is a linear."""
+    """An einsum equation with `...` for the leading axes of operand and result: `'...a,ba->...b'` is a linear."""
     from fuseconv.graph.einsum import collapsed
 
     if (found := collapsed(letters_of(_, equation))) is None:
@@ -158,13 +158,13 @@ def product_of(_: Constants, a: Any, b: Any) -> float:
 
 
 def sum_of(_: Constants, a: Any, b: Any) -> Any:
-    """The sum of two numbers; of integers an integer."""
+    """The sum of two numbers. It is an integer if both are."""
     is_number(_, a, b)
     return a + b
 
 
 def share_of(_: Constants, x: Any, axes: Any) -> float:
-    """What a sum along axes is multiplied by to be a mean: 1 / how many elements they hold."""
+    """The factor that turns a sum along axes into a mean: 1 / the number of elements along them."""
     count: Any = math.prod(size(_, x, axis) for axis in axes) if isinstance(axes, list | tuple) and axes else 0
     if not isinstance(count, int) or count == 0:
         raise Refused("axes with static sizes", text_of(x))
@@ -172,7 +172,7 @@ def share_of(_: Constants, x: Any, axes: Any) -> float:
 
 
 def hides_nothing(constants: Constants, mask: Any) -> None:
-    """An attention mask that is all true, or, if it is added, all zero, for every size: from how it is computed."""
+    """The attention mask hides nothing, for every size: it is all true or, if it is added, all zero."""
     import sympy
 
     formula = constants.formula(mask)
@@ -181,20 +181,20 @@ def hides_nothing(constants: Constants, mask: Any) -> None:
 
 
 def is_never_true(constants: Constants, mask: Any) -> None:
-    """A bool tensor of which no element is true, for every size: from how it is computed."""
+    """No element of the bool tensor is true, for every size."""
     formula = constants.formula(mask)
     if formula is not False:
         raise Refused("a mask that is never true", f"{text_of(mask)} with elements {formula}")
 
 
 def hides_no_row(constants: Constants, mask: Any) -> None:
-    """A bool tensor, true where attention is hidden, of which no row is all true: every query sees a key."""
+    """No row of the bool tensor, which is true where attention is hidden, is all true: every query sees a key."""
     if not constants.leaves_some(mask):
         raise Refused("a mask that leaves every query at least one key", text_of(mask))
 
 
 def hides_the_future(constants: Constants, mask: Any) -> None:
-    """An attention mask that hides from each query the keys after it and no other, for every size."""
+    """The attention mask hides from each query exactly the keys after it, for every size."""
     from fuseconv.graph.formula import (
         AtLeastZero,
         Choice,
@@ -213,34 +213,34 @@ def hides_the_future(constants: Constants, mask: Any) -> None:
 
 
 def read_only_by(_: Constants, x: Any, *operands: Any) -> None:
-    """Every reader of a value calls one of these ops: `read_only_by(w, 'aten.linear.default')`."""
+    """Every user of the value calls one of these ops: `read_only_by(w, 'aten.linear.default')`."""
     for user in getattr(x, "users", ()):
         if str(user.target) not in operands:
             raise Refused(f"{x.name} to be used only by {' or '.join(operands)}", f"that {user.name} uses it")
 
 
 def is_tensor(_: Constants, *operands: Any) -> None:
-    """Each is a tensor, not a number, a list or None."""
+    """Each operand is a tensor, not a number, a list or None."""
     for operand in operands:
         _fake(operand)
 
 
 def is_number(_: Constants, *operands: Any) -> None:
-    """Each is a Python number written in the graph."""
+    """Each operand is a Python number written in the graph."""
     for operand in operands:
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise Refused("a number", text_of(operand))
 
 
 def is_floating(_: Constants, *operands: Any) -> None:
-    """Each is a tensor of a real floating dtype."""
+    """Each operand is a tensor of a real floating dtype."""
     for operand in operands:
         if not _fake(operand).dtype.is_floating_point:
             raise Refused("a floating dtype", text_of(operand))
 
 
 def same_kind(_: Constants, *operands: Any) -> None:
-    """All tensors have one device, and one dtype unless autocast gives them one; None is passed over."""
+    """All tensors are on one device and have one dtype, unless autocast casts them. None is ignored."""
     present = [operand for operand in operands if operand is not None]
     for operand in present[1:]:
         if _fake(operand).device != _fake(present[0]).device:
@@ -250,7 +250,7 @@ def same_kind(_: Constants, *operands: Any) -> None:
 
 
 def same_shape(_: Constants, *operands: Any) -> None:
-    """All tensors provably have one shape."""
+    """All tensors provably have the same shape."""
     first = _fake(operands[0])
     for operand in operands[1:]:
         if not same_sizes(first.shape, _fake(operand).shape):
@@ -258,34 +258,34 @@ def same_shape(_: Constants, *operands: Any) -> None:
 
 
 def has_sizes(_: Constants, x: Any, *operands: Any) -> None:
-    """A tensor of these sizes and no other axis; None is passed over: `has_sizes(b, size(w, 0))`."""
+    """The tensor has exactly these sizes. None is ignored: `has_sizes(b, size(w, 0))`."""
     if x is not None and not same_sizes(_fake(x).shape, operands):
         raise Refused(f"the sizes [{', '.join(map(str, operands))}]", text_of(x))
 
 
 def is_parameter(constants: Constants, *operands: Any) -> None:
-    """Each is a parameter, buffer or constant of the model, not a computed value."""
+    """Each operand is a parameter, buffer or constant of the model, not a computed value."""
     for operand in operands:
         if not constants.is_state(operand):
             raise Refused("a parameter of the model", text_of(operand))
 
 
 def is_vector(_: Constants, *operands: Any) -> None:
-    """Each is a tensor of which one axis at most is longer than 1."""
+    """Each operand is a tensor with at most one axis longer than 1."""
     for operand in operands:
         if sum(not isinstance(length, int) or length != 1 for length in _fake(operand).shape) > 1:
             raise Refused("a tensor with at most one axis longer than 1", text_of(operand))
 
 
 def is_scalar(constants: Constants, c: Any) -> None:
-    """A constant tensor of no dims: a Python number in disguise."""
+    """The operand is a constant tensor of rank 0, equivalent to a Python number."""
     tensor = constants.constant(c)
     if tensor is None or tensor.dim() != 0:
         raise Refused("a 0-dim constant", text_of(c))
 
 
 def divides(_: Constants, a: Any, b: Any) -> None:
-    """The first number divides the second, for every size: `divides(size(k, 1), size(q, 1))`, groups of heads."""
+    """The first number divides the second, for every size: `divides(size(k, 1), size(q, 1))` for grouped heads."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     if a == 0 or not statically_known_true(b % a == 0):
@@ -293,7 +293,7 @@ def divides(_: Constants, a: Any, b: Any) -> None:
 
 
 def is_contiguous(_: Constants, *operands: Any) -> None:
-    """Each tensor is provably dense and row-major, whichever kernel computes it."""
+    """Each tensor is provably contiguous, whichever kernel computes it."""
     for operand in operands:
         source = _viewed(operand)
         if "scaled_dot_product_attention" in str(getattr(source, "target", "")):
@@ -336,11 +336,11 @@ _OF_KINDS = (is_contiguous, is_floating, is_parameter, is_scalar, is_tensor, is_
 _TESTS = (divides, has_sizes, *_OF_MASKS, is_number, read_only_by, *_OF_KINDS, same_kind, same_shape, same_value)
 
 FUNCTIONS: Mapping[str, Function] = _register(_VALUES + _TESTS, _VALUES)
-"""Every function a rule may call, by name."""
+"""All functions that a rule may call, by name."""
 
 
 def _fake(operand: Any) -> Any:
-    """Returns the fake tensor a node computes: its dtype, device and (symbolic) shape."""
+    """Returns the fake tensor of a node: its dtype, device and (symbolic) shape."""
     import torch
 
     meta = getattr(operand, "meta", None)
@@ -351,7 +351,7 @@ def _fake(operand: Any) -> Any:
 
 
 def _viewed(operand: Any) -> Any:
-    """Returns what a value is a view of, however far back: itself if it is none."""
+    """Returns the base of a view, following views of views. A value that is not a view is returned as it is."""
     while (schema := getattr(getattr(operand, "target", None), "_schema", None)) is not None:
         if not any(result.alias_info is not None for result in schema.returns):
             break
@@ -360,7 +360,7 @@ def _viewed(operand: Any) -> Any:
 
 
 def _is_cast(operand: Any) -> bool:
-    """Whether ops are called under autocast, which casts their operands."""
+    """Returns whether ops are called under autocast, which casts their operands."""
     import torch
 
     return torch.is_autocast_enabled(_fake(operand).device.type)

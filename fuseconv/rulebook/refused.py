@@ -1,4 +1,4 @@
-"""Why something does not match, in words: what a rule expects, and what the graph has."""
+"""The reason why something does not match: what a rule expects, and what the graph has."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fuseconv.contract.spec import SHORT_DTYPES
 
 
 class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
-    """A predicate does not hold, or a value cannot be told; `expected` and `found` go into the Miss.
+    """A predicate does not hold, or a value cannot be determined. `expected` and `found` are put into the miss.
 
-    `at` is the node to blame, where it is not the last one of the match.
+    `at` is the node that differs, if it is not the last node of the match.
     """
 
     def __init__(self, expected: str, found: str, *, at: Any = None) -> None:
@@ -21,12 +21,12 @@ class Refused(Exception):  # noqa: N818  # a result with a reason, not a fault
         self.at = at
 
     def words(self) -> tuple[str, str]:
-        """Returns what was expected, and what was found."""
+        """Returns what was expected and what was found."""
         return self.expected, self.found
 
 
 def text_of(operand: Any) -> str:
-    """Returns a node as `name: f32[2, 8]`, a literal as Python writes it: for messages."""
+    """Returns the text of a node (`name: f32[2, 8]`) or of a literal, for messages."""
     name = getattr(operand, "name", None)
     if name is None:
         return repr(operand)
@@ -43,5 +43,5 @@ def _size_text(length: Any) -> str:
 
 @cache
 def _expression_text(expression: Any) -> str:
-    """A symbolic size as text: it takes long to print, and there are few of them."""
+    """Returns the text of a symbolic size. It is cached, because printing a symbolic size is slow."""
     return str(expression)

@@ -1,7 +1,7 @@
 """A rule as data, checked without torch and without running anything.
 
-`entry.py` has the form in which files write it. What needs torch (that an op exists, that its arguments fit) is checked
-where patterns are compiled.
+`entry.py` defines the written form in files. Checks that need torch (an op exists, its arguments are valid) are made
+when patterns are compiled.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _Lines = Annotated[list[str], Field(min_length=1, max_length=64)]
 
 @dataclass(frozen=True)
 class Domain:
-    """The floating values that a rule holds for, and is tried on.
+    """The floating values for which a rule holds and on which it is tested.
 
     Attributes:
-        largest: the largest magnitude of a finite one; None for any.
-        finite: whether it does not hold for infinite ones.
+        largest: the largest magnitude of a finite value. None for no limit.
+        finite: whether the rule holds only for finite values.
     """
 
     largest: float | None = None
@@ -44,7 +44,7 @@ class Domain:
 
 
 class MissExample(BaseModel):
-    """A program the rule must leave alone, and a part of the reason it must give."""
+    """A program that the rule must not change, and a part of the reason that it must give."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,7 +53,7 @@ class MissExample(BaseModel):
 
 
 class Examples(BaseModel):
-    """Programs that show the rule: `fuseconv rules check` runs them, against eager PyTorch."""
+    """Programs that exercise the rule. `fuseconv rules check` compares the replacement with eager PyTorch on them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -62,31 +62,32 @@ class Examples(BaseModel):
 
 
 class RuleFields(BaseModel):
-    """The fields of a rule, as they are written and as they are meant.
+    """The fields of a rule, in written and expanded form.
 
-    One rewrite: where `match` is found and `where` is proved, `replace` computes the same.
+    A rule is one rewrite: where `match` matches and the conditions in `where` are proved, `replace` computes the same.
 
     Attributes:
-        name: unique among the rules of a run.
+        name: a name that is unique among the rules of a run.
         stage: canonical rules run first, to a fixpoint, then structure, then fuse.
-        doc: what it finds and why that is worth it, in a sentence or two.
-        match: SSA lines, or a list of alternatives. A name no line binds is a capture.
-        finds: in the place of `match` and `replace`, what is looked for in the graph as a whole: `attention`, whatever
-            is done to its scores; `constants`, values that depend on no input, which are computed at conversion;
-            `duplicates`, ops called twice on the same; `in-place`, elementwise ops
-            that write memory which nothing else sees.
-        merge: names of captures; all sites that agree on them are replaced together.
-        where: conditions on the names, of the functions in predicates.py.
-        replace: SSA lines; each name of `match` they bind is the value replaced. No line: the match is deleted.
-        examples: programs it changes and programs it must leave alone.
-        strides: whether what is replaced may have `any` strides afterwards, if all its readers take them.
-        draws: whether what is replaced is dropped at random and may draw `any` numbers of that distribution afterwards;
-            else it draws the `same`.
-        targets: the only targets it is for; absent, all. Where others are written too, its sites are left as they are.
-        devices: the only devices it is for; absent, all.
-        allow: it changes the numbers, and runs only with `--allow` of this name.
-        largest: the largest magnitude of a finite floating value for which it holds, and is tried; absent, any.
-        finite: whether it holds for finite floating values alone, and is not tried on infinite ones.
+        doc: what the rule matches and why the replacement is better, in a sentence or two.
+        match: SSA lines, or a list of alternatives. A name that no line binds is a pattern variable.
+        finds: a built-in matcher that replaces `match` and `replace`: `attention`, however its scores are computed;
+            `constants`, values that do not depend on an input and are computed at conversion; `duplicates`, ops called
+            twice on the same arguments; `in-place`, elementwise ops whose mutation nothing else sees.
+        merge: names of pattern variables. All matches that agree on them are replaced together.
+        where: conditions that use the functions in predicates.py.
+        replace: SSA lines. Each name of `match` that they bind is a replaced value. No lines: the match is deleted.
+        examples: programs that the rule changes and programs that it must not change.
+        strides: whether the replaced values may have `any` strides afterwards, if all users accept them.
+        draws: whether a dropout in the match may use `any` other random numbers of the same distribution afterwards, or
+            must use the `same`.
+        targets: the targets that the rule is limited to. If other targets are written too, its matches are not
+            replaced. Default: all.
+        devices: the devices that the rule is limited to. Default: all.
+        allow: the rule changes numerical results and is applied only with `--allow` of this name.
+        largest: the largest magnitude of a finite floating value for which the rule holds and is tested. Default: no
+            limit.
+        finite: whether the rule holds only for finite floating values and is not tested on infinities.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -113,7 +114,7 @@ class RuleFields(BaseModel):
 
 
 class Rule(RuleFields):
-    """One rewrite: where `match` is found and `where` is proved, `replace` computes the same; see `RuleFields`."""
+    """One rewrite: where `match` matches and `where` is proved, `replace` computes the same. See `RuleFields`."""
 
     name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)
 
@@ -137,7 +138,7 @@ class Rule(RuleFields):
 
     @cached_property
     def alternatives(self) -> tuple[tuple[Line, ...], ...]:
-        """The alternatives of `match`, parsed."""
+        """The parsed alternatives of `match`."""
         return tuple(
             tuple(_parsed(parse_line, text, self.pointer_of_line(at, line)) for line, text in enumerate(lines))
             for at, lines in enumerate(self.texts)
@@ -145,17 +146,17 @@ class Rule(RuleFields):
 
     @cached_property
     def replacement(self) -> tuple[Line, ...]:
-        """The lines of `replace`, parsed."""
+        """The parsed lines of `replace`."""
         return tuple(_parsed(parse_line, text, f"/replace/{at}") for at, text in enumerate(self.replace))
 
     @cached_property
     def conditions(self) -> tuple[Condition, ...]:
-        """The conditions of `where`, parsed."""
+        """The parsed conditions of `where`."""
         return tuple(_parsed(parse_condition, text, f"/where/{at}") for at, text in enumerate(self.where))
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """The names of `match` that `replace` binds: the values replaced, in the order of `replace`."""
+        """The names of `match` that `replace` binds: the replaced values, in the order of `replace`."""
         if not self.match:
             return ()
         bound = {name for line in self.alternatives[0] if isinstance(line.value, Call) for name in line.targets}
@@ -163,7 +164,7 @@ class Rule(RuleFields):
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of what the rule does: its words and examples are left out."""
+        """The hash of the rule's behavior. Descriptions and examples are excluded."""
         content = self.model_dump(exclude={"doc", "examples", "largest", "finite"})
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -172,40 +173,40 @@ class Rule(RuleFields):
         return f"/match/{line}" if self.match and isinstance(self.match[0], str) else f"/match/{alternative}/{line}"
 
     def locate(self, pointer: str, column: int = 0) -> str:
-        """Returns where a part of the rule stands: in its file, or by its name when it was made in memory."""
+        """Returns the position of a part of the rule in its file, or the name of a rule that was created in memory."""
         return self._where(pointer, column) if self._where is not None else f"rule {self.name} ({pointer})"
 
     @property
     def domain(self) -> Domain:
-        """The values that it holds for."""
+        """The floating values for which the rule holds."""
         return Domain(self.largest, self.finite)
 
     @property
     def family(self) -> str:
-        """The file it is of, without its suffix, from the folder of the file that includes it; empty for none."""
+        """The name of its file without the suffix, relative to the folder of the including file. May be empty."""
         return self._family
 
     @property
     def ops(self) -> tuple[Path, ...]:
-        """The Python files that register the ops it names, where its file brings some."""
+        """The Python files that register the ops it uses, if its file lists any."""
         return self._ops
 
     @property
     def written(self) -> Mapping[str, Any]:
-        """Its fields as its file says them, which may be shorter; of a rule made in memory its own."""
+        """The fields as written in the file, which may be shorter; for a rule created in memory, its fields."""
         return self._written or self.model_dump(exclude_none=True)
 
     def placed(
         self, where: Callable[[str, int], str], family: str, ops: tuple[Path, ...], written: Mapping[str, Any]
     ) -> Rule:
-        """Returns the rule knowing its place in a file, for errors found later, its family, its ops and its text."""
+        """Returns the rule with its position in a file (for later errors), its family, its op files and its text."""
         rule = self.model_copy()
         rule._where, rule._family, rule._ops, rule._written = where, family, ops, written
         return rule
 
     @property
     def texts(self) -> Iterator[Sequence[str]]:
-        """The alternatives of `match`, as they are written."""
+        """The alternatives of `match`, as text."""
         if not self.match:
             return
         if isinstance(self.match[0], str):
@@ -215,7 +216,7 @@ class Rule(RuleFields):
 
 
 def refuse(rule: Rule, pointer: str, what: str, fix: str) -> RuleError:
-    """Returns the error for a part of a rule, with its place in the file."""
+    """Returns the error for a part of a rule, with its position in the file."""
     return RuleError(f"rule {rule.name}: {what}", where=rule.locate(pointer), fix=fix)
 
 

@@ -1,4 +1,4 @@
-"""Rule files to rules: includes resolved, every error with file, line, column and JSON pointer. No torch."""
+"""Reads rule files: resolves includes and reports every error with file, line, column and JSON pointer. No torch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fuseconv.rulebook.rule_names import NamesError
 from fuseconv.untrusted.files import is_plain, leads_somewhere
 
 MAX_FILES = 1000
-"""The most files one run of rules may come from."""
+"""The maximum number of files from which the rules of a run are read."""
 
 MAX_INCLUDES = 16
-"""The longest chain of includes."""
+"""The maximum depth of includes."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -32,18 +32,18 @@ _MODELS: tuple[type[BaseModel], ...] = (RuleFile, RuleEntry, RuleExamples, MissE
 
 
 def load_rules(path: str | Path) -> tuple[Rule, ...]:
-    """Reads a rule file, or a folder of them, with everything it includes.
+    """Reads a rule file, or a folder of rule files, with everything it includes.
 
-    A path or an include that is not there is looked up among fuseconv's own: `rules/default.json` means the same from
-    every folder.
+    A path or an include that does not exist is looked up among the files of fuseconv: `rules/default.json` has the same
+    meaning from every folder.
 
     Args:
-        path: a file, or a folder: then every `*.json` directly in it but `schema.json`, by name. A file that is reached
-            twice counts once, where it is first reached.
+        path: a file, or a folder: every `*.json` directly in it except `schema.json`, sorted by name. A file that is
+            reached twice is read once, where it is first reached.
 
     Raises:
-        RuleError: a file cannot be read, is not strict JSON, does not follow `rules/schema.json`, or a rule's text is
-            wrong; an include is missing or goes round; two rules have one name.
+        RuleError: a file cannot be read, is not strict JSON, does not follow `rules/schema.json`, or has an invalid
+            rule text; an include is missing or forms a cycle; or two rules have the same name.
     """
     rules: dict[str, Rule] = {}
     for rule in _Reader().rules(_found(Path(), str(path)), (), f"{path}"):
@@ -57,7 +57,7 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
 
 
 def own_folder() -> Path:
-    """Returns the folder of the rules that come with fuseconv: inside the package, or beside it in a source tree."""
+    """Returns the folder of the rules that come with fuseconv: inside the package, or next to it in a source tree."""
     package = Path(__file__).parents[1]
     inside = package / "rules"
     return inside if inside.is_dir() else package.parent / "rules"
@@ -69,14 +69,14 @@ def _found(folder: Path, name: str) -> Path:
 
 
 class _Reader:
-    """Reads files and what they include, each file once."""
+    """Reads files and their includes, each file once."""
 
     def __init__(self) -> None:
         self.fragments: dict[Path, dict[str, Fragment]] = {}
-        """The fragments of each file that was read: its own, and those of the files it includes."""
+        """The fragments of each file that was read: its own and those of the files it includes."""
 
     def rules(self, path: Path, open_files: tuple[Path, ...], where: str) -> Iterator[Rule]:
-        """Yields the rules of a file or folder, those it includes first."""
+        """Yields the rules of a file or folder, included rules first."""
         if not leads_somewhere(path):
             raise RuleError(f"there is no {path.name}", where=where, fix=f"create {path}, or correct the name")
         real = Path(os.path.realpath(path))  # a link to itself is one, for Path.resolve it is an error
@@ -155,7 +155,7 @@ def _where_in(document: Document, base: str, expanded: Expanded, pointer: str, c
 
 @contextmanager
 def _placed(document: Document, base: str) -> Iterator[None]:
-    """Gives an error in a text of a rule file its place in the file."""
+    """Adds the position in the file to an error in a text of a rule file."""
     try:
         yield
     except NamesError as problem:
@@ -178,7 +178,7 @@ def _validated(
 
 
 def _first_error(problem: ValidationError, value: Any) -> tuple[list[str | int], Any]:
-    """Returns pydantic's first error and its path; parts of it that name a branch of a union are left out."""
+    """Returns pydantic's first error and its path, without the path elements that name a branch of a union."""
     error = problem.errors(include_url=False)[0]
     keys: list[str | int] = []
     for key in error["loc"]:
@@ -191,7 +191,7 @@ def _first_error(problem: ValidationError, value: Any) -> tuple[list[str | int],
 
 
 def _words(error: Any, keys: Sequence[str | int]) -> tuple[str, str]:
-    """Returns what is wrong, and how to mend it."""
+    """Returns what is wrong and how to fix it."""
     if error["type"] == "rule_text":
         return error["ctx"]["what"], error["ctx"]["fix"]
     what, fix = error["msg"][:1].lower() + error["msg"][1:], "see rules/schema.json and docs/writing-rules.md"

@@ -1,4 +1,4 @@
-"""Names in a rule: each is bound once, before it is read; the replaced ones are put back. Told from the text alone."""
+"""Checks the names in a rule, from the text alone: each is bound once and before its first use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fuseconv.rulebook.rule_text import (
 
 
 class NamesError(RuleTextError):
-    """A name or function of a rule is wrong; `pointer` is the JSON pointer of the line inside the rule."""
+    """A name or function of a rule is invalid. `pointer` is the JSON pointer of the line inside the rule."""
 
     def __init__(self, pointer: str, what: str, fix: str, column: int = 0) -> None:
         super().__init__(what, column, fix)
@@ -40,15 +40,16 @@ def check_names(
     """Checks the names of one rule.
 
     Args:
-        alternatives: the parsed lines of `match`, one sequence an alternative.
+        alternatives: the parsed lines of `match`, one sequence per alternative.
         replacement: the parsed lines of `replace`.
         conditions: the parsed conditions of `where`.
         pointer_of_line: (alternative, line) to the JSON pointer inside the rule.
-        shared: the captures on which the sites to be merged agree; none for a rule that merges nothing.
+        shared: the variables on which merged matches agree. Empty for a rule that does not merge.
 
     Raises:
-        NamesError: a name is unbound, bound twice, read too early, replaced but not there or not put back; a function
-            is unknown or given the wrong number of arguments; a line of the pattern stands alone.
+        NamesError: a name is unbound, bound twice, used too early, replaced but not bound, or bound but not replaced; a
+            function is unknown or has the wrong number of arguments; or a line of the pattern is not connected to the
+            others.
     """
     if not alternatives:
         raise NamesError("/match", "the rule has no pattern", "write `match`, or `finds`")
@@ -72,7 +73,7 @@ def check_names(
 
 
 def _check_alternative(lines: Sequence[Line], pointers: Sequence[str], replaced: set[str]) -> tuple[set[str], set[str]]:
-    """Returns the captures (and named literals) and the values bound by ops."""
+    """Returns the variables and named literals, and the values bound by ops."""
     places: dict[str, int] = {}
     for number, line in enumerate(lines):
         for name in line.targets:
@@ -123,7 +124,7 @@ def _check_pattern_value(line: Line, pointer: str) -> None:
 
 
 def _check_connected(lines: Sequence[Line], pointers: Sequence[str]) -> None:
-    """Every op must share a value with the others, or a site would be any pair of them."""
+    """Checks that the ops are connected by values. Otherwise any pair of them would be a match."""
     words = {
         number: set(names_of(line.value)) | set(line.targets) - {"_"}
         for number, line in enumerate(lines)
@@ -141,7 +142,7 @@ def _check_connected(lines: Sequence[Line], pointers: Sequence[str]) -> None:
 
 
 def check_replacement(lines: Sequence[Line], captures: set[str], values: set[str]) -> None:
-    """Checks the lines of `replace`, given the names the match leaves and the values it computes.
+    """Checks the lines of `replace`, given the names that are available after the match and the values it computes.
 
     Raises:
         NamesError: see `check_names`.

@@ -7,7 +7,7 @@
     y = fuseconv.linear_act.default(h, w, b, act=gelu_of(mode))     a function of predicates.py
     act = 'relu'                                                    a name for a literal
     v: constant = aten.t.default(w)                                 computed at conversion, from constants
-    *y, = aten.split_with_sizes.default(h, [*size(w, 0)], -1)       one for each of the sites merged
+    *y, = aten.split_with_sizes.default(h, [*size(w, 0)], -1)       one result per merged match
     dtype(x) in f16 bf16 f32                                        a condition of `where`
 
 Nothing here imports torch.
@@ -26,10 +26,10 @@ from typing import TypeAlias
 from fuseconv.contract.spec import DTYPES
 
 MAX_LENGTH = 400
-"""The longest line, in characters: `ast` is not made for hostile nesting."""
+"""The maximum length of a line in characters. `ast` is not designed for hostile nesting."""
 
 PRODUCT = "product"
-"""What a line calls that matches multiplications in whatever order: `product(TENSOR, ..., NUMBER, times=NUMBER)`."""
+"""The op of a pattern line that matches multiplications in any order: `product(TENSOR, ..., NUMBER, times=NUMBER)`."""
 
 COMPARISONS = ("==", "!=", "<=", ">=", "<", ">", "in")
 _COMPARISON = re.compile(r"^(?P<left>.+?)\s*(?P<comparison>==|!=|<=|>=|<|>|\bin\b)\s*(?P<right>.+)$")
@@ -38,7 +38,7 @@ _TERM = "an argument is a name, a number, a 'string', None, True, False, a dtype
 
 
 class RuleTextError(ValueError):
-    """A line or condition is not in the grammar; `column` counts characters from its start."""
+    """A line or condition is not in the grammar. `column` counts characters from its start."""
 
     def __init__(self, what: str, column: int = 0, fix: str = _LINE) -> None:
         super().__init__(what)
@@ -49,7 +49,7 @@ class RuleTextError(ValueError):
 
 @dataclass(frozen=True)
 class Name:
-    """A value bound by a line, or a capture; `_` is anything."""
+    """A value bound by a line, or a pattern variable. `_` matches anything."""
 
     id: str
 
@@ -71,14 +71,14 @@ class Items:
 
 @dataclass(frozen=True)
 class Each:
-    """A term for each of the sites merged, in a list."""
+    """A list with one term per merged match."""
 
     term: Term
 
 
 @dataclass(frozen=True)
 class Apply:
-    """A function of predicates.py applied to terms."""
+    """A call of a function in predicates.py."""
 
     function: str
     args: tuple[Term, ...]
@@ -90,7 +90,7 @@ Term: TypeAlias = Name | Literal | Items | Each | Apply
 
 @dataclass(frozen=True)
 class Call:
-    """An op applied to terms; `rest` says that arguments not given match anything."""
+    """A call of an op. `rest` says that arguments that are not given match anything."""
 
     op: str
     args: tuple[Term, ...]
@@ -100,14 +100,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Line:
-    """`targets = value`; more than one target, or a trailing comma, unpacks the results of an op.
+    """An assignment `targets = value`. Several targets, or a trailing comma, unpack the results of an op.
 
     Attributes:
-        targets: the names bound.
+        targets: the bound names.
         unpacks: whether they are the results of one op.
-        value: what is called, or what the name stands for.
-        constant: whether it is computed at conversion.
-        each: whether the only target stands for one result for each of the sites merged.
+        value: the call, or the term that the name stands for.
+        constant: whether it is evaluated at conversion.
+        each: whether the only target stands for one result per merged match.
     """
 
     targets: tuple[str, ...]
@@ -119,7 +119,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Condition:
-    """`left`, or `left comparison right`."""
+    """A condition: `left`, or `left comparison right`."""
 
     left: Apply | Name
     comparison: str | None
@@ -131,7 +131,7 @@ def parse_line(text: str) -> Line:
     """Parses one SSA line.
 
     Raises:
-        RuleTextError: the text is anything else.
+        RuleTextError: the text is not an SSA line.
     """
     statements = check_text(text)
     match statements:
@@ -151,7 +151,7 @@ def parse_line(text: str) -> Line:
 
 
 def written(line: Line) -> str:
-    """Returns a line as text, which `parse_line` reads as the same line."""
+    """Returns a line as text. `parse_line` parses it to the same line."""
     targets = ", ".join(line.targets) + ("," if line.unpacks and len(line.targets) == 1 else "")
     value = line.value
     if isinstance(value, Call):
@@ -181,7 +181,7 @@ def parse_condition(text: str) -> Condition:
     """Parses one condition of `where`.
 
     Raises:
-        RuleTextError: the text is anything else.
+        RuleTextError: the text is not a condition.
     """
     fix = "write PREDICATE(NAME), or PREDICATE(NAME) == VALUE, or PREDICATE(NAME) in VALUE VALUE ..."
     match = _COMPARISON.match(text)
@@ -199,7 +199,7 @@ def parse_condition(text: str) -> Condition:
 
 
 def names_of(term: Call | Term) -> Iterator[str]:
-    """Yields the names a value reads, `_` left out, in order, with repeats."""
+    """Yields the names that a value uses, except `_`, in order, with repeats."""
     if isinstance(term, Name):
         if term.id != "_":
             yield term.id
@@ -209,12 +209,12 @@ def names_of(term: Call | Term) -> Iterator[str]:
 
 
 def applications_of(term: Call | Term) -> Iterator[Apply]:
-    """Yields the functions a value applies, outermost first."""
+    """Yields the function calls in a value, outermost first."""
     yield from (inner for inner in terms_of(term) if isinstance(inner, Apply))
 
 
 def terms_of(term: Call | Term) -> Iterator[Call | Term]:
-    """Yields a value and every term in it, outermost first."""
+    """Yields a value and all terms in it, outermost first."""
     yield term
     for inner in _parts(term):
         yield from terms_of(inner)
@@ -231,10 +231,10 @@ def _parts(term: Call | Term) -> tuple[Term, ...]:
 
 
 def check_text(text: str) -> list[ast.stmt]:
-    """Returns a line as Python parses it.
+    """Parses a line as Python.
 
     Raises:
-        RuleTextError: it is too long, has characters that a rule has not, or is no Python.
+        RuleTextError: the line is too long, has characters that a rule cannot contain, or is not Python.
     """
     if len(text) > MAX_LENGTH:
         raise RuleTextError(f"longer than {MAX_LENGTH} characters", 0, "write one op per line")

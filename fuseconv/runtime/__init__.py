@@ -1,1 +1,1 @@
-"""Loading a bundle and calling it. Nothing here captures, matches or proves."""
+"""Loads bundles and calls them. Nothing here captures, matches or verifies."""

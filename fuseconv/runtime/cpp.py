@@ -1,4 +1,4 @@
-"""The C++ runtime's program, fuseconv-run: where it is, how it is built from the sources that come with us, a call."""
+"""The program of the C++ runtime, fuseconv-run: finding it, building it from the packaged sources, and calling it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fuseconv.targets import TARGETS, spec_of
 NAME = "fuseconv-run"
 
 VARIABLE = "FUSECONV_RUN"
-"""Of the environment: the program to use, whatever else there is."""
+"""The environment variable that names the program, before all other ways to find it."""
 
 HOW_TO_BUILD = "fuseconv verify BUNDLE --all-runtimes --build-runtime builds it, once"
 
@@ -45,10 +45,10 @@ _ERRORS: Mapping[int, type[FuseconvError]] = {
 
 
 def find() -> Path | None:
-    """Returns the program that FUSECONV_RUN names, that is on the PATH, or that `build` has built for this torch.
+    """Returns the program named by FUSECONV_RUN, on the PATH, or built by `build` for this version of torch.
 
     Raises:
-        UsageError: FUSECONV_RUN names no program.
+        UsageError: the program named by FUSECONV_RUN does not exist.
     """
     if named := os.environ.get(VARIABLE):
         if not os.access(named, os.X_OK) or Path(named).is_dir():
@@ -62,7 +62,7 @@ def find() -> Path | None:
 
 
 def unsupported(target: str) -> UnsupportedError | None:
-    """Returns why no C++ program loads a target; None if it does."""
+    """Returns the reason why the C++ runtime does not support a target. None if it does."""
     why = spec_of(target).python_only
     others = sorted(
         name for name, other in TARGETS.items() if other.SPEC.runtime == "torch" and not other.SPEC.python_only
@@ -71,10 +71,10 @@ def unsupported(target: str) -> UnsupportedError | None:
 
 
 def check_buildable() -> None:
-    """Checks that there is what `build` takes.
+    """Checks that the tools for `build` are installed.
 
     Raises:
-        UnsupportedError: a tool or a header is missing; the error names all that are.
+        UnsupportedError: tools or headers are missing. The error lists all of them.
     """
     compilers = (os.environ.get("CXX", "").partition(" ")[0], "c++", "g++", "clang++")
     headers = (json_headers(), Path("/usr/include"), Path("/usr/local/include"))
@@ -93,14 +93,14 @@ def check_buildable() -> None:
 
 
 def build() -> Path:
-    """Builds the program against the torch that runs, unless that was done before, and returns its path.
+    """Builds the program against the installed torch, unless that was done before, and returns its path.
 
-    It is kept in the user's cache folder, under a name made of its sources and of torch; the first build takes a
-    compiler about a minute.
+    The program is stored in the user's cache folder, under a name derived from its sources and torch. The first build
+    takes about a minute.
 
     Raises:
-        UnsupportedError: a tool that it takes is missing.
-        UpstreamError: CMake or the compiler failed; the error holds the end of their log.
+        UnsupportedError: a required tool is missing.
+        UpstreamError: CMake or the compiler failed. The error contains the end of the log.
         FileError: the cache folder cannot be written.
     """
     program = _built()
@@ -119,10 +119,10 @@ def build() -> Path:
 
 @functools.cache
 def versions(program: Path) -> Mapping[str, str]:
-    """Returns the version of `torch` and of `onnxruntime` that the program runs, or after a dash why it has none.
+    """Returns the versions of `torch` and `onnxruntime` in the program, or `- reason` for a missing one.
 
     Raises:
-        UpstreamError: it does not start, or is another version's.
+        UpstreamError: the program does not start, or is of a different version.
     """
     environment = {**os.environ, **libraries("cpu")}
     done = subprocess.run(  # noqa: S603 - the program that the user named or built
@@ -143,21 +143,22 @@ def run(
     device: str,
     cuda_graphs: bool = False,
 ) -> list[dict[str, torch.Tensor]]:
-    """Loads a bundle in the program once and makes every call.
+    """Loads a bundle in the program once and runs every call.
 
     Args:
         program: fuseconv-run.
         bundle: the folder.
-        target: one that the bundle has, and that is not Python's alone.
-        calls: for each, the inputs by name, on any device.
-        device: the bundle's.
-        cuda_graphs: whether the calls are captured and replayed; what cannot be is an UnsupportedError.
+        target: a target of the bundle that the C++ runtime supports.
+        calls: for each call, the inputs by name, on any device.
+        device: the device of the bundle.
+        cuda_graphs: whether the calls are captured in CUDA graphs. If that is not possible, an UnsupportedError is
+            raised.
 
     Returns:
         For each call, the outputs by name, on the CPU.
 
     Raises:
-        FuseconvError: what the program says, as the same kind of error; UpstreamError when it dies.
+        FuseconvError: the error that the program printed, as the same class; or UpstreamError if it crashed.
     """
     from safetensors.torch import load_file, save_file
 
@@ -189,9 +190,9 @@ def run(
 
 
 def libraries(device: str) -> dict[str, str]:
-    """Returns the variables by which a C++ program finds the shared libraries that Python packages hold.
+    """Returns the environment variables with which a C++ program finds the shared libraries of Python packages.
 
-    They are ONNX Runtime's, unless FUSECONV_ONNXRUNTIME is set, and on "cuda" those that it needs of CUDA.
+    These are ONNX Runtime, unless FUSECONV_ONNXRUNTIME is set, and on "cuda" the CUDA libraries that it needs.
     """
     found: dict[str, str] = {}
     onnxruntime = _package("onnxruntime")
@@ -206,7 +207,7 @@ def libraries(device: str) -> dict[str, str]:
 
 
 def json_headers() -> Path | None:
-    """Returns the folder for nlohmann/json.hpp: what FUSECONV_JSON names, the Python package's, or None."""
+    """Returns the include folder of nlohmann/json.hpp: FUSECONV_JSON, that of the Python package, or None."""
     if named := os.environ.get("FUSECONV_JSON"):
         return Path(named)
     package = _package("nlohmann_json")
@@ -214,7 +215,7 @@ def json_headers() -> Path | None:
 
 
 def _said(status: int, text: str, program: Path) -> FuseconvError:
-    """Returns the error that the program printed and ended with."""
+    """Returns the error that the program printed before it exited."""
     match = _SAID.search(text.strip())
     if match is None or status not in _ERRORS:
         last = "\n".join(text.splitlines()[-3:])
@@ -223,7 +224,7 @@ def _said(status: int, text: str, program: Path) -> FuseconvError:
 
 
 def _cmake(folder: Path) -> None:
-    """Builds in a folder of its own."""
+    """Builds the program in a given folder with CMake."""
     settings: dict[str, object] = {"CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path}
     if (headers := json_headers()) is not None:
         settings["FUSECONV_JSON"] = headers
@@ -249,7 +250,7 @@ def _cmake(folder: Path) -> None:
 
 
 def _built() -> Path:
-    """Where `build` keeps the program that is made of these sources for this torch."""
+    """Returns the path in the cache for these sources and this version of torch."""
     key = hashlib.sha256(f"{torch.__version__} {torch.__file__}".encode())
     for path in sorted(path for path in _sources().rglob("*") if path.is_file()):
         key.update(path.read_bytes())
@@ -258,14 +259,14 @@ def _built() -> Path:
 
 
 def _sources() -> Path:
-    """csrc/runtime: in the package, or beside it in a checkout."""
+    """Returns csrc/runtime: in the package, or next to it in a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "share" / "cmake" / "fuseconv"
     return installed if installed.is_dir() else package.parent / "csrc" / "runtime"
 
 
 def _tool(name: str) -> str | None:
-    """A program on the PATH, or beside this Python, whose environment may not be active."""
+    """Returns a program on the PATH or next to this Python, whose environment may not be activated."""
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 

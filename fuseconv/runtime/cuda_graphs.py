@@ -1,7 +1,7 @@
-"""CUDA graphs around a runner: one captured for each shape when it is first called, the recent ones kept.
+"""Calls a runner through CUDA graphs: one graph per shape, captured on the first calls. The most recent ones are kept.
 
-A replay costs the host one launch, however many kernels the model has. docs/adr/0007-cuda-graphs.md says what memory,
-threads and streams make of it.
+A replay costs the host a single launch, however many kernels the model has. docs/adr/0007-cuda-graphs.md describes
+memory, threads and streams.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ Choice = Literal["auto"] | bool
 Shapes = tuple[tuple[int, ...], ...]
 
 CAPTURED = tuple(sorted(name for name, target in TARGETS.items() if target.SPEC.cuda_graphs))
-"""What is captured: ONNX Runtime has CUDA graphs of its own, and who loads a program of torch.export can compile it."""
+"""The targets that can be captured. ONNX Runtime has its own CUDA graphs, and torch.export programs can be compiled."""
 
 LIMIT = 16
-"""Graphs a model keeps. Each holds its inputs and outputs; the values between are shared."""
+"""The maximum number of graphs per model. Each has its own inputs and outputs; intermediate memory is shared."""
 
 WARM_UPS = 2
-"""Calls before the capture: what they load, time or compile on first use must not be recorded. TorchScript profiles
-in the first and optimises in the second."""
+"""The number of calls before the capture, because lazy loading, timing and compilation must not be captured.
+TorchScript profiles in the first call and optimizes in the second."""
 
 _CAPTURING = threading.Lock()
-"""torch allows one capture at a time in a process."""
+"""torch allows only one capture at a time per process."""
 
 _ABANDONED: list[torch.cuda.CUDAGraph] = []
-"""Graphs whose capture failed: torch's allocators may call them until the process ends."""
+"""Graphs whose capture failed. They are kept alive because torch's allocators may refer to them until the process
+exits."""
 
 
 @dataclass(frozen=True)
 class CudaGraphs:
-    """What of a model is replayed from CUDA graphs.
+    """The state of the CUDA graphs of a model.
 
     Attributes:
-        shapes: of the inputs, padded to their bucket; one entry a graph, the one used longest ago first.
-        memory: bytes of the GPU that the graphs hold: inputs, outputs and the values between.
-        reason: why other calls run without a graph; None if they are captured.
+        shapes: the shapes of the inputs of each graph, padded to their bucket, least recently used first.
+        memory: the GPU memory of the graphs in bytes: inputs, outputs and intermediate values.
+        reason: why calls are not captured. None if they are.
     """
 
     shapes: tuple[Shapes, ...]
@@ -57,15 +58,15 @@ class CudaGraphs:
 
 
 def ungraphed_reason(choice: Choice, device: str, target: str) -> str | None:
-    """Says why a target runs without graphs, or None if it is captured.
+    """Returns the reason why a target runs without CUDA graphs, or None if it is captured.
 
     Args:
         choice: `auto`, True or False.
-        device: of the contract.
-        target: its name.
+        device: the device of the contract.
+        target: the name of the target.
 
     Raises:
-        UsageError: the choice is none of these, or it is True and there is a reason.
+        UsageError: the choice is none of these, or it is True and capturing is not possible.
     """
     if choice not in ("auto", True, False):
         raise UsageError(f"cuda_graphs is {choice!r}", where=f"cuda_graphs={choice!r}", fix="use 'auto', True or False")
@@ -87,13 +88,13 @@ def ungraphed_reason(choice: Choice, device: str, target: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Graph:
-    """A call of one shape.
+    """The captured graph of one input shape.
 
     Attributes:
-        inputs: where it reads them. Not in the memory that graphs share: padding must stay as it is.
-        stream: on which their memory is allocated.
-        captured: what is launched.
-        outputs: where they are, until the next launch of any graph.
+        inputs: the input buffers. They are not in the memory shared by the graphs, because their padding must persist.
+        stream: the stream on which the memory is allocated.
+        captured: the CUDA graph.
+        outputs: the output buffers, valid until the next launch of any graph.
     """
 
     inputs: tuple[torch.Tensor, ...]
@@ -103,19 +104,19 @@ class _Graph:
 
 
 class GraphedRunner:
-    """A runner that replays another.
+    """A runner that replays another runner from CUDA graphs.
 
-    Calls of any threads and streams take turns: one at a time uses the graphs' memory, and its outputs are copies.
+    Calls from any thread and stream are serialized, because the graphs share memory. The outputs are copies.
     """
 
     def __init__(self, runner: Runner, contract: Contract, *, required: bool = False, limit: int = LIMIT) -> None:
         """Wraps a runner on the current device.
 
         Args:
-            runner: takes and gives tensors on that device; the same shapes always launch the same work.
-            contract: its buckets are what the first axis is rounded up to.
-            required: whether a capture that fails is an error, and not a warning.
-            limit: how many graphs are kept.
+            runner: computes on that device. The same shapes must always launch the same kernels.
+            contract: its buckets give the sizes to which the first axis is rounded up.
+            required: whether a failed capture is an error. Otherwise it is a warning.
+            limit: the maximum number of graphs.
         """
         self._runner = runner
         self._buckets = contract.buckets
@@ -131,7 +132,7 @@ class GraphedRunner:
         self._failure: UpstreamError | None = None
 
     def status(self) -> CudaGraphs:
-        """Returns what is captured."""
+        """Returns the state of the CUDA graphs."""
         with self._lock:
             graphs = self._graphs.items()
             segments = torch.cuda.memory_snapshot(self._pool) if graphs else []  # type: ignore[no-untyped-call]
@@ -144,7 +145,7 @@ class GraphedRunner:
         """Computes the outputs on the current stream.
 
         Raises:
-            UpstreamError: the shape cannot be captured, and it is required.
+            UpstreamError: the capture failed and is required.
         """
         with torch.cuda.device(self._device):
             if torch.cuda.is_current_stream_capturing():
@@ -165,7 +166,7 @@ class GraphedRunner:
             return self._runner(*inputs)
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> tuple[int, int]:
-        """Returns the rows of a call, and with padding."""
+        """Returns the number of rows of a call, without and with padding."""
         if self._buckets is None:
             return 0, 0
         rows = rows_of(inputs, self._has)
@@ -174,7 +175,7 @@ class GraphedRunner:
     def _replay(
         self, graph: _Graph, inputs: Sequence[torch.Tensor], rows: int, stream: torch.cuda.Stream
     ) -> tuple[torch.Tensor, ...]:
-        """Padding is left as it is, from calls before: rows do not meet, so what they hold does not matter."""
+        """Replays a graph. Old padding is kept: the model does not mix rows, so its values have no effect."""
         places, outputs = list(graph.inputs), list(graph.outputs)
         if stream != graph.stream:
             for place in places:
@@ -190,7 +191,7 @@ class GraphedRunner:
     def _found(
         self, shapes: Shapes, inputs: Sequence[torch.Tensor], padded: int, stream: torch.cuda.Stream
     ) -> _Graph | None:
-        """Returns the graph of a shape, captured if it is new; None where that is not possible."""
+        """Returns the graph for a shape, capturing it if it is new. None if that is not possible."""
         graph = self._graphs.get(shapes)
         if graph is None and self._failure is None:
             graph = self._capture(inputs, padded, stream)
@@ -228,7 +229,7 @@ class GraphedRunner:
                 captured.capture_end()
 
     def _give_up(self, captured: torch.cuda.CUDAGraph, error: BaseException, inputs: Sequence[torch.Tensor]) -> None:
-        """Ends all captures: what a graph cannot hold fails for every shape, and memory that is short stays so."""
+        """Disables captures: an unsupported op fails for every shape, and insufficient memory remains insufficient."""
         _ABANDONED.append(captured)
         with suppress(RuntimeError):  # where torch did not get to it
             torch._C._cuda_endAllocateToPool(self._device, self._pool)

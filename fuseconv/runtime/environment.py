@@ -1,4 +1,4 @@
-"""What an artifact was built for, and whether this machine can run it."""
+"""The machine for which an artifact was built, and whether this machine can run it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fuseconv.errors import UnsupportedError
 from fuseconv.targets import spec_of
 
 _ISA = ("DEFAULT", "NO AVX", "AVX2", "AVX512")
-"""torch's names of CPU instruction sets on x86, each containing those before it."""
+"""torch's names of x86 instruction sets. Each includes the previous ones."""
 
 
 def environment(device: str) -> Environment:
-    """Describes this machine, which has the device."""
+    """Describes this machine for the given device."""
     capability = ".".join(map(str, torch.cuda.get_device_capability())) if device == "cuda" else None
     return Environment(
         python=platform.python_version(),
@@ -42,7 +42,7 @@ def _version_of_any(*names: str) -> str | None:
 
 
 def check_environment(made: Environment, here: Environment, target: str, folder: Path) -> None:
-    """Refuses what cannot run here, before anything of it is loaded."""
+    """Raises an error if an artifact cannot run on this machine, before any of it is loaded."""
     problems, spec = [], spec_of(target)
     if made.machine != here.machine:
         problems.append(f"a {made.machine} machine, but this is {here.machine}")
@@ -64,7 +64,7 @@ def check_environment(made: Environment, here: Environment, target: str, folder:
 
 
 def _release(text: str | None) -> tuple[int, ...]:
-    """Major and minor; formats and ABIs change with those."""
+    """Returns the major and minor version, which determine formats and ABIs."""
     return tuple(int(part) for part in (text or "0.0").split("+")[0].split(".")[:2])
 
 

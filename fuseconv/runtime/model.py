@@ -1,4 +1,4 @@
-"""Loading a bundle: what is damaged, foreign or against the contract is refused before it can compute anything."""
+"""Loads a bundle. Damaged, incompatible or invalid input is rejected before anything is computed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Model:
     """A loaded artifact, called like the module that it was converted from.
 
     Attributes:
-        contract: what a call takes and gives; every call is checked against it.
+        contract: the inputs and outputs. Every call is checked against it.
         target: the name of the target.
         device: `cpu` or `cuda`.
     """
@@ -93,7 +93,7 @@ class Model:
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:
-    """What was proved is the artifact in its own dtypes. Leaving autocast takes longer than asking whether it is on."""
+    """Disables autocast, because artifacts are verified in their own dtypes. The check avoids the cost if it is off."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _UNCHANGED
 
 
@@ -136,10 +136,10 @@ def load(
 
 
 def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
-    """Returns the target wanted, or the best that the bundle has.
+    """Returns the requested target, or the preferred target of the bundle.
 
     Raises:
-        UsageError: the bundle does not have it.
+        UsageError: the bundle does not have the target.
     """
     for name in PREFERENCE if wanted is None else (wanted,):
         if name in manifest.targets:
@@ -154,7 +154,7 @@ def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
 def load_target(
     folder: Path, manifest: Manifest, target: str, device: str | None = None, cuda_graphs: Choice = False
 ) -> Model:
-    """Loads one target of a bundle that `open_bundle` has checked; errors as in `load`."""
+    """Loads one target of a bundle that `open_bundle` checked. Raises the errors of `load`."""
     contract = manifest.contract
     ungraphed = ungraphed_reason(cuda_graphs, contract.device, target)
     check_target(folder, manifest, target, device)
@@ -177,7 +177,7 @@ def load_target(
 
 
 def check_target(folder: Path, manifest: Manifest, target: str, device: str | None = None) -> None:
-    """Checks all that can be known of a target before anything of it is loaded; errors as in `load`."""
+    """Checks everything that can be checked before a target is loaded. Raises the errors of `load`."""
     contract = manifest.contract
     if device is not None and torch.device(device).type != contract.device:
         raise UnsupportedError(
@@ -198,10 +198,10 @@ def check_target(folder: Path, manifest: Manifest, target: str, device: str | No
 
 
 def check_device(device: str, folder: Path) -> None:
-    """Checks that the device of a bundle is here.
+    """Checks that the device of a bundle is available.
 
     Raises:
-        UpstreamError: it is not.
+        UpstreamError: the device is not available.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UpstreamError(
@@ -212,7 +212,7 @@ def check_device(device: str, folder: Path) -> None:
 
 
 def op_libraries(manifest: Manifest, target: str) -> tuple[str, ...]:
-    """Returns the libraries that a target calls, by their paths in the bundle, in the order in which to load them."""
+    """Returns the libraries that a target calls, as paths in the bundle, in the order to load them."""
     spec = spec_of(target)
     if spec.plugin:
         return (f"lib/{PLUGINS[manifest.contract.device]}",)
@@ -220,10 +220,10 @@ def op_libraries(manifest: Manifest, target: str) -> tuple[str, ...]:
 
 
 def _load_library(path: Path) -> None:
-    """Loads an op library by its absolute path; its hash was checked with the bundle's.
+    """Loads an op library by its absolute path. Its hash was checked with the bundle.
 
     Raises:
-        UnsupportedError: it does not load here, or another version of it is loaded already.
+        UnsupportedError: the library cannot be loaded, or a different version is loaded already.
     """
     try:
         load_library(path)

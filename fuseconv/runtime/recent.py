@@ -1,4 +1,4 @@
-"""A dict of the values that were used last. No torch."""
+"""A dict with a limited number of entries, which drops the least recently used one. No torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """Up to `limit` values by key; the one used longest ago makes room for a new one."""
+    """Up to `limit` values by key. The least recently used one is dropped."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -19,17 +19,17 @@ class Recent(Generic[K, V]):
         return len(self._values)
 
     def items(self) -> list[tuple[K, V]]:
-        """Returns keys and values, the one used longest ago first."""
+        """Returns keys and values, least recently used first."""
         return list(self._values.items())
 
     def get(self, key: K) -> V | None:
-        """Returns the value of a key, which counts as a use, or None."""
+        """Returns the value of a key and marks it as used, or returns None."""
         if key not in self._values:
             return None
         self._values[key] = value = self._values.pop(key)
         return value
 
     def put(self, key: K, value: V) -> V | None:
-        """Adds a value under a new key; returns the one that makes room for it, if one does."""
+        """Adds a value under a new key. Returns the value that was dropped, if any."""
         self._values[key] = value
         return self._values.pop(next(iter(self._values))) if len(self._values) > self._limit else None

@@ -1,4 +1,4 @@
-"""Rows of a batch: how many a call has, and how they are padded to the size of a bucket."""
+"""The rows of a batch: counting them and padding them to the size of a bucket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuseconv.contract.spec import Contract
 
 
 def batched(contract: Contract, buckets: Buckets) -> tuple[bool, ...]:
-    """Says which inputs have the dim."""
+    """Returns which inputs have the dim."""
     return tuple(any(dim.name == buckets.dim for dim in spec.dims()) for spec in contract.inputs)
 
 
@@ -21,7 +21,7 @@ def rows_of(inputs: Sequence[torch.Tensor], has: Sequence[bool]) -> int:
 
 
 def repeated(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """Returns a dense copy with as many rows as asked: the first is repeated, so that padding is as valid as a call."""
+    """Returns a contiguous copy padded to the given number of rows. Padding repeats the first row, which is valid."""
     padded = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
     padded[: len(tensor)] = tensor
     padded[len(tensor) :] = tensor[:1]
@@ -29,7 +29,7 @@ def repeated(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def unpadded(outputs: Sequence[torch.Tensor], contract: Contract, rows: int) -> tuple[torch.Tensor, ...]:
-    """Returns the outputs without the rows of padding."""
+    """Returns the outputs without padding."""
     assert contract.buckets is not None
     having = contract.buckets.outputs
     return tuple(x[:rows] if name in having else x for name, x in zip(contract.outputs, outputs, strict=True))

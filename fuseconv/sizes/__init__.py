@@ -1,1 +1,1 @@
-"""Which sizes of a dim a model and its captured program take, and at which the two may differ."""
+"""The sizes that a model and its captured program accept, and those at which the two may differ."""

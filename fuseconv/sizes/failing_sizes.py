@@ -1,7 +1,7 @@
-"""A captured program that fails at sizes of its own contract: which of them it takes, found by trying.
+"""Finds which sizes of its contract a failing program accepts, by trying them.
 
-torch.export holds a range of sizes against what the model's shapes ask, not against what its weights hold: a table of
-512 positions is captured for 1024, and looking up the last of them is an error when the program runs.
+torch.export checks a range of sizes against the shapes in the model, not against its weights: a table of 512 positions
+can be captured for 1024, and looking up the last one fails at run time.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from fuseconv.graph.nodes import source_line
 from fuseconv.sizes.taken_sizes import taken_range
 
 Runs = Callable[..., Any]
-"""A module, or another that takes the tensors of a call."""
+"""A module, or another callable that takes the tensors of a call."""
 
 
 def run(module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Runs a captured program, or the original, and returns the leaves of its output.
+    """Runs a captured program or the original and returns the leaves of its output.
 
     Args:
-        module: of an exported program; or the original.
-        contract: what it takes.
-        inputs: one tensor per contract input, of sizes that the contract allows.
+        module: the module of an exported program, or the original.
+        contract: the contract of the module.
+        inputs: one tensor per contract input, of sizes within the contract.
 
     Raises:
-        UnsupportedError: it fails at these sizes and runs at others; says at which.
-        UsageError: it fails at whatever sizes, on what is drawn for the contract.
+        UnsupportedError: it fails at these sizes but runs at others. The error names the sizes.
+        UsageError: it fails at all sizes on random inputs for the contract.
     """
     try:
         return _run(module, inputs)
@@ -99,12 +99,12 @@ def first_line(error: Exception) -> str:
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Returns sizes as messages say them: `batch = 1, seq = 2`."""
+    """Returns the text of sizes for messages: `batch = 1, seq = 2`."""
     return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
 def _some(contract: Contract) -> Iterator[dict[str, int]]:
-    """Yields sizes to begin with: small ones of which no two are alike, then all dims about as large as each other."""
+    """Yields sizes to start with: small distinct ones, then all dims of about the same size."""
     yield example_sizes(contract)
     dims = contract.dims()
     for exponent in range(1, LARGEST.bit_length() if dims else 0):
@@ -112,7 +112,7 @@ def _some(contract: Contract) -> Iterator[dict[str, int]]:
 
 
 def _sizes(contract: Contract, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
-    """Returns the size of each symbolic dim in a call."""
+    """Returns the sizes of the symbolic dims in a call."""
     return {
         size.name: length
         for spec, tensor in zip(contract.inputs, inputs, strict=True)
@@ -122,7 +122,7 @@ def _sizes(contract: Contract, inputs: Sequence[torch.Tensor]) -> dict[str, int]
 
 
 class _Followed(Interpreter):
-    """Remembers the node that it runs."""
+    """Records the node that is running."""
 
     node: Node | None = None
 
@@ -132,7 +132,7 @@ class _Followed(Interpreter):
 
 
 def _failing_line(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> str:
-    """Returns the model's line whose op raises; empty where none does when they are run one by one."""
+    """Returns the source line of the op that raises. Empty if none does when the ops run one by one."""
     followed = _Followed(module)
     try:
         with torch.no_grad():

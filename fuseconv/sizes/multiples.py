@@ -1,7 +1,7 @@
-"""Dims of multiples, `height:32..512:32`: which ones a model takes, what torch.export is told, what it made of them.
+"""Dims with a step, `height:32..512:32`: finding the steps of a model, exporting them, and checking the program.
 
-torch.export raises when a model restricts a dim. Where the dim is a number times another, it narrows that other without
-a word and keeps the branch that its example took (torch 2.13); so what it noted is gone through here.
+torch.export raises an error if a model constrains a dim. If the dim is a number times another dim, it silently narrows
+that dim and keeps the branch of the example (torch 2.13). Therefore its records are checked here.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 from fuseconv.contract.spec import Contract, Dim
 
 ENUMERATED = 1 << 14
-"""How many sizes of a dim are gone through where algebra does not settle that all will do."""
+"""The number of sizes of a dim that are checked one by one if algebra does not decide."""
 
 TRIED = (
     *(2, 4, 8, 16, 32, 64, 128),
     *(3, 6, 12, 24, 48, 96, 5, 10, 20, 40, 80, 160, 320, 7, 14, 28, 56, 112, 224),
 )
-"""Steps that `accepted` tries: of halvings, of patches, of frames of sound, of windows of seven."""
+"""The steps that `accepted` tries: of downsampling, patches, audio frames, and windows of seven."""
 
 _TRUE = ValueRanges(sympy.true, sympy.true)
 
 
 class NarrowedError(Exception):
-    """A program is not for all sizes of a dim of multiples.
+    """A program does not support all sizes of a dim with a step.
 
     Attributes:
-        dim: the one of the contract.
-        kept: the dim of the sizes that it is for; None where they are not the multiples of a number in a range.
-        other: the dim of most of the sizes that the model treats alike, though not as it treated the example.
-        equal: the name of another dim that has the same sizes always.
+        dim: the dim of the contract.
+        kept: the dim of the supported sizes. None if these are not the multiples of a number in a range.
+        other: the dim of most sizes that the model treats alike, but not like the example.
+        equal: the name of another dim that always has the same size.
     """
 
     def __init__(self, dim: Dim, kept: Dim | None, other: Dim | None, equal: str | None) -> None:
@@ -49,14 +49,14 @@ class NarrowedError(Exception):
 
 
 def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim, ...]:
-    """Finds steps with which a model runs that does not with the contract's: one for all dims, then less where it can.
+    """Finds steps with which a model runs if it does not run with the contract: first one for all dims, then fewer.
 
     Args:
-        contract: with its dims as they were asked for.
-        runs: whether the model takes tensors of a contract's example sizes.
+        contract: the contract with the requested dims.
+        runs: whether the model accepts tensors of a contract's example sizes.
 
     Returns:
-        The dims that had to change, as they do; empty if none of `TRIED` helps.
+        The dims that must change, with their new values. Empty if none of `TRIED` works.
     """
     names = list(contract.dims())
     step = next((step for step in TRIED if names and _takes(contract, dict.fromkeys(names, step), runs)), 1)
@@ -78,20 +78,20 @@ def _stepped(dim: Dim, steps: Mapping[str, int]) -> Dim:
 
 
 def exported_as(dim: Dim) -> Any:
-    """Returns torch's dim; of multiples, a number times one."""
+    """Returns torch's dim; for a dim with a step, a number times another dim."""
     if dim.step == 1:
         return torch.export.Dim(dim.name, min=dim.min, max=dim.max)
     return dim.step * torch.export.Dim(f"_{dim.name}", min=dim.min // dim.step, max=dim.max // dim.step)
 
 
 def check(exported: ExportedProgram, contract: Contract) -> None:
-    """Proves that a program is for every size of its contract's dims of multiples.
+    """Checks that a program supports every size of its contract's dims with a step.
 
-    Its placeholders are named as the contract says. The size of one step is left out, as torch leaves out sizes of 1:
-    parity tries it. So are guards on several dims at once: `size_guards` looks at those.
+    Its placeholders must have the names of the contract. The size of one step is excluded, as torch excludes sizes of
+    1; parity tests it. Guards on several dims are excluded too; see `size_guards`.
 
     Raises:
-        NarrowedError: it is not.
+        NarrowedError: it does not.
     """
     sizes = sizes_of_dims(exported, contract)
     for dim in contract.dims().values():
@@ -100,7 +100,7 @@ def check(exported: ExportedProgram, contract: Contract) -> None:
 
 
 def sizes_of_dims(exported: ExportedProgram, contract: Contract) -> dict[str, Any]:
-    """Returns the symbolic size of each dim, torch's SymNode; placeholders are named as the contract says."""
+    """Returns the symbolic size (SymNode) of each dim. Placeholders must have the names of the contract."""
     placeholders = {node.name: node for node in exported.graph.find_nodes(op="placeholder")}
     return {
         dim.name: size.node
@@ -111,9 +111,10 @@ def sizes_of_dims(exported: ExportedProgram, contract: Contract) -> dict[str, An
 
 
 def always(guard: sympy.Basic, ranges: dict[sympy.Symbol, ValueRanges[Any]]) -> bool:
-    """Says whether a guard holds throughout, by the ranges of its parts.
+    """Returns whether a guard always holds, according to the ranges of its parts.
 
-    What is less than its modulus is itself, and the least of some is the one that is never more than the others.
+    A value below its modulus equals its remainder, and a minimum equals the operand that is never greater than the
+    others.
     """
 
     def reduced(remainder: Any) -> Any:
@@ -161,7 +162,7 @@ def _check(dim: Dim, sizes: dict[str, Any]) -> None:
 
 
 def _of(dim: Dim, sizes: Sequence[int]) -> Dim | None:
-    """Returns the dim of these sizes, if they are all the multiples of a number in a range."""
+    """Returns the dim with these sizes, if they are all multiples of a number in a range."""
     step = math.gcd(*sizes)
     every = list(sizes) == list(range(sizes[0], sizes[-1] + 1, step))
     return Dim(dim.name, sizes[0], sizes[-1], step) if every else None

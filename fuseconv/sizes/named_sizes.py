@@ -1,6 +1,6 @@
-"""The whole numbers that a model's own source names: what it compares its sizes with is among them.
+"""Finds integers in the source of a model, because the model may compare its sizes with them.
 
-The byte code of `forward` is read, of the methods and functions that it calls, and of the modules below. Nothing runs.
+It reads the byte code of `forward`, of the functions it calls, and of the submodules. Nothing is run.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 import torch
 
 LARGEST_NAMED = 4096
-"""Larger numbers are no sizes to try."""
+"""Larger numbers are not tried as sizes."""
 
 MOST_FUNCTIONS = 256
-"""How many functions are read."""
+"""The maximum number of functions that are read."""
 
 _LIBRARIES = ("torch", "builtins")
 
 
 def named_sizes(module: torch.nn.Module) -> list[int]:
-    """Returns the numbers that a model's source names, those of comparisons first, each once.
+    """Returns the integers in the source of a model without repeats, those of comparisons first.
 
     Args:
-        module: of classes with Python source; the classes of torch itself are left out.
+        module: the model. Classes of torch are skipped.
     """
     compared: dict[int, None] = {}
     others: dict[int, None] = {}

@@ -1,9 +1,9 @@
-"""Sizes at which a captured program may not be the model.
+"""Finds sizes at which a captured program may differ from the model.
 
-While a model is exported, torch notes as guards what it takes for granted of the sizes: `height * width < 1000` where
-the model asks for that. Those of one dim it holds against the dim's range, and raises. Those of several dims it does
-not: the program keeps the branch that its example took (torch 2.13). So sizes are looked for at which such a guard
-fails, and there the program is held against the model itself.
+torch.export records its assumptions about sizes as guards: `height * width < 1000` if the model tests it. A guard on
+one dim is checked against the range of the dim. A guard on several dims is not: the program keeps the branch of the
+example (torch 2.13). Therefore sizes that violate such guards are searched for, and the program is compared with the
+model there.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from fuseconv.contract.spec import Contract, Dim
 from fuseconv.sizes.multiples import always, sizes_of_dims
 
 POINTS = 128
-"""How many combinations of sizes are looked at besides the ends of the ranges."""
+"""The number of combinations of sizes that are checked besides the ends of the ranges."""
 
 FARTHEST = 1024
-"""The largest size looked at, where a dim's smallest is not larger."""
+"""The largest size that is checked, unless the minimum of the dim is larger."""
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """Sizes at which a guard fails.
+    """Sizes that violate a guard.
 
     Attributes:
-        sizes: of every dim of the contract.
-        guard: what the program takes for granted, said of the contract's dims.
-        dims: those that it is about.
+        sizes: the size of every dim of the contract.
+        guard: the violated guard, in terms of the dims of the contract.
+        dims: the dims in the guard.
     """
 
     sizes: Mapping[str, int]
@@ -44,12 +44,12 @@ class Suspect:
 
 
 def suspects(exported: ExportedProgram, contract: Contract) -> list[Suspect]:
-    """Returns sizes of the contract at which guards on several dims fail: each such guard fails at one of them.
+    """Returns sizes of the contract that violate guards on several dims: each such guard is violated by one of them.
 
-    That a product of sizes is not 1 is left out: torch says so of whatever it does not broadcast.
+    Guards that a product of sizes is not 1, which torch adds if it does not broadcast, are ignored.
 
     Args:
-        exported: its placeholders are named as the contract says.
+        exported: the program. Its placeholders must have the names of the contract.
         contract: the dims.
     """
     sizes = sizes_of_dims(exported, contract)
@@ -84,7 +84,7 @@ def _is_broadcast(guard: sympy.Basic) -> bool:
 
 
 def _points(dims: Sequence[Dim]) -> Iterator[dict[str, int]]:
-    """Yields combinations of sizes: of the ends, and at random, small ones rather than large ones."""
+    """Yields combinations of sizes: the ends of the ranges, and random ones, preferably small."""
     lows = {dim.name: dim.allowed(max(dim.min, 2 * dim.step)) for dim in dims}
     highs = {dim.name: max(dim.allowed(FARTHEST), lows[dim.name]) for dim in dims}
     for ends in itertools.islice(itertools.product((lows, highs), repeat=len(dims)), POINTS):

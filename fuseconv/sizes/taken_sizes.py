@@ -1,4 +1,4 @@
-"""Which sizes of a dim a call takes, found by trying."""
+"""Finds the sizes of a dim that a call accepts, by trying them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fuseconv.contract.spec import Dim
 
 
 def taken_range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str, int]], bool]) -> tuple[int, int]:
-    """Returns the smallest and the largest size of a dim that is taken, the others being as in `taken`.
+    """Returns the smallest and the largest accepted size of a dim, with the other sizes as in `taken`.
 
-    Sizes above the largest that is ever tried count as taken.
+    Sizes above the largest one that is tried count as accepted.
     """
 
     def one(size: int) -> bool:
@@ -23,7 +23,7 @@ def taken_range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str
 
 
 def _last(taken: int, refused: int, step: int, takes: Callable[[int], bool]) -> int:
-    """Returns the size farthest from `taken` towards `refused` that is taken, by bisection."""
+    """Returns the accepted size that is farthest from `taken` towards `refused`, by bisection."""
     while (gap := (refused - taken) // step) > 1:
         middle = taken + gap // 2 * step
         taken, refused = (middle, refused) if takes(middle) else (taken, middle)

@@ -1,8 +1,8 @@
-"""Sizes that tell whether a captured program is the model.
+"""Sizes at which a captured program is likely to differ from the model.
 
-torch.export takes for granted that a size is 2 or more, and notes no guard: a branch on 1, or on what 1 makes of a
-product, is gone without a word (torch 2.13). So sizes of 0 and 1 are tried, alone and together, beside small ones; and
-the numbers that the model's own source names, with their neighbours.
+torch.export assumes that sizes are 2 or more without recording a guard, so a branch on 1 is lost (torch 2.13).
+Therefore sizes of 0 and 1 are tried, alone and together with small sizes, and the integers in the source of the model
+with their neighbors.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from fuseconv.contract.inputs import LARGEST, example_sizes
 from fuseconv.contract.spec import Contract, Dim
 
 MOST_TOGETHER = 27
-"""How many combinations of 1, 2 and more are tried: all of those of three dims."""
+"""The number of combinations of 1, 2 and more that are tried: all for three dims."""
 
 MOST_NAMED = 12
-"""How many sizes are tried that the source names, and their neighbours."""
+"""The number of sizes from the source, with neighbors, that are tried."""
 
 
 def telling_sizes(contract: Contract, named: Sequence[int]) -> list[dict[str, int]]:
-    """Returns sizes of every dim, the ordinary ones first.
+    """Returns sizes of every dim, ordinary ones first.
 
     Args:
-        contract: with the dims.
-        named: numbers to try as sizes, the most telling first.
+        contract: the contract with the dims.
+        named: integers to try as sizes, the most likely first.
     """
     ordinary = example_sizes(contract)
     found = [ordinary, *_together(list(contract.dims().values()), ordinary), *_named(contract, ordinary, named)]
@@ -33,7 +33,7 @@ def telling_sizes(contract: Contract, named: Sequence[int]) -> list[dict[str, in
 
 
 def _together(dims: Sequence[Dim], ordinary: dict[str, int]) -> Iterator[dict[str, int]]:
-    """Yields combinations of the smallest sizes: first each dim alone, then all of them, then some."""
+    """Yields combinations of the smallest sizes: each dim alone, then all together, then some."""
     ends = {dim.name: _smallest(dim) for dim in dims}
     for dim in dims:
         for size in ends[dim.name]:
@@ -46,12 +46,12 @@ def _together(dims: Sequence[Dim], ordinary: dict[str, int]) -> Iterator[dict[st
 
 
 def _smallest(dim: Dim) -> list[int]:
-    """Returns sizes of 0, 1 and 2 steps, so far as the dim has them; else its smallest."""
+    """Returns sizes of 0, 1 and 2 steps if the dim allows them, else its smallest size."""
     return [dim.step * count for count in (1, 2, 0) if dim.min <= dim.step * count <= dim.max] or [dim.min]
 
 
 def _named(contract: Contract, ordinary: dict[str, int], named: Sequence[int]) -> Iterator[dict[str, int]]:
-    """Yields sizes that a number names, and their neighbours, of each dim in turn."""
+    """Yields sizes from an integer and its neighbors, for each dim in turn."""
     near = dict.fromkeys(number + offset for number in named for offset in (0, 1, -1))
     pairs = [
         {**ordinary, dim.name: size}

@@ -1,6 +1,7 @@
-"""Reads a model from disk, whatever its form: `read(path)` gives a `Subject`.
+"""Reads a model from disk in any supported format: `read(path)` returns a `Subject`.
 
-The form is known by the file's content, never by its name. What would run code when read needs `Options.trust`.
+The format is detected from the content, never from the name. A source that runs code when it is read needs
+`Options.trust`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FORMS: Mapping[str, Callable[[Path, Options], Loaded]] = {
 }
 
 _BUILT = frozenset({"pickle", "state-dict"})
-"""Forms that may hold tensors alone, for a module that `Options.model` builds."""
+"""The formats that may contain only tensors, for a module that `Options.model` builds."""
 
 
 def read(path: str | Path, *, options: Options | None = None) -> Subject:
@@ -40,11 +41,11 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
         options: how to read it.
 
     Raises:
-        FileError: there is no such file, or it cannot be read.
-        RefusedError: it is damaged, hostile, or would run code that is not trusted.
-        UnsupportedError: it is sound, but of a kind that is not converted.
-        UpstreamError: torch or transformers cannot read it, or there is no such device.
-        UsageError: an option is missing or does not fit the model.
+        FileError: the file does not exist or cannot be read.
+        RefusedError: the source is damaged or malicious, or would run code that is not trusted.
+        UnsupportedError: the source is valid, but cannot be converted.
+        UpstreamError: torch or transformers cannot read the source, or the device is not available.
+        UsageError: an option is missing or does not apply to the model.
     """
     path = Path(path)
     options = options or Options()
@@ -67,10 +68,10 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
 
 
 def check_device(device: str) -> None:
-    """Checks that torch has the device.
+    """Checks that the device is available.
 
     Raises:
-        UpstreamError: it does not.
+        UpstreamError: the device is not available.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UpstreamError(

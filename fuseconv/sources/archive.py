@@ -1,9 +1,9 @@
-"""torch.export archives (.pt2): data, once every member is screened.
+"""Reads torch.export archives (.pt2) as data, after every member is screened.
 
-`torch.export.load` runs code from an archive in six ways: pickled weights and objects, sample inputs that are unpickled
-again without restriction when the restricted way fails, symbolic shapes that sympy evaluates, guards that are
-compiled, node targets that name any function below `torch`, and compiled code in the same file. Each is refused here,
-or in `serialized`, before it is called.
+`torch.export.load` can run code from an archive in six ways: pickled weights and objects, example inputs that are
+unpickled without restriction after the restricted load fails, symbolic shapes that sympy evaluates, guards that are
+compiled, node targets that name any function in `torch`, and compiled code. Each is rejected here or in `serialized`
+before torch reads the archive.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from fuseconv.untrusted.files import open_plain
 from fuseconv.untrusted.plain_pickle import load_plain_pickle
 
 _TENSOR = re.compile(r"L(?:\[(?:'[^']*'|\d+)\])+")
-"""What a guard calls a tensor: a parameter of forward, and the way to it in that: `L['pair'][0]`."""
+"""The form in which a guard names a tensor: a parameter of forward and the path inside it: `L['pair'][0]`."""
 
 LARGEST_DIM = 2**31 - 1
-"""The upper end of a dim that the archive leaves open."""
+"""The upper bound for a dim without an upper bound in the archive."""
 
 
 def load(path: Path, options: Options) -> Loaded:
@@ -54,7 +54,7 @@ def load(path: Path, options: Options) -> Loaded:
 
     Raises:
         RefusedError: the archive is damaged or would run code.
-        UnsupportedError: it needs something that this machine or a contract has not.
+        UnsupportedError: the program needs something that this machine does not have or a contract cannot express.
     """
     screen_archive(path, checksums=False)  # `sniff` has compared them
     exported = load_exported(path)
@@ -79,10 +79,10 @@ def load(path: Path, options: Options) -> Loaded:
 
 
 def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:
-    """Returns what a program asks of the sizes in its containers, said of the tensors one by one.
+    """Returns the size guards of a program, rewritten from containers to individual tensors.
 
     Raises:
-        UnsupportedError: it asks something of what is no tensor.
+        UnsupportedError: a guard involves something other than tensors.
     """
     users = [spec.arg for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     signature = exported.module_call_graph[0].signature
@@ -108,10 +108,10 @@ def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:
 
 
 def load_exported(path: Path) -> ExportedProgram:
-    """Calls `torch.export.load` on an archive that was screened.
+    """Calls `torch.export.load` on a screened archive.
 
     Raises:
-        UpstreamError: torch cannot read it.
+        UpstreamError: torch cannot read the archive.
     """
     try:
         with open_plain(path) as file, quiet_torch(), warnings.catch_warnings():
@@ -128,15 +128,15 @@ def load_exported(path: Path) -> ExportedProgram:
 
 
 def screen_archive(path: Path, *, checksums: bool = True) -> None:
-    """Refuses an archive of which any part would run code when torch reads it.
+    """Raises an error if any part of an archive would run code when torch reads it.
 
     Args:
         path: the file.
-        checksums: compare every member with its checksum.
+        checksums: whether to compare every member with its checksum.
 
     Raises:
-        RefusedError: the member and the reason.
-        UnsupportedError: it holds compiled code, or no program, or more than one.
+        RefusedError: a member is damaged or would run code. The error names the member and the reason.
+        UnsupportedError: the archive contains compiled code, no program, or several programs.
     """
     members = screen_zip(path, checksums=checksums)
     root = member_root(members, path)
@@ -172,11 +172,11 @@ def screen_archive(path: Path, *, checksums: bool = True) -> None:
 
 
 def _check_version(program: bytes, path: Path) -> None:
-    """Checks that this torch reads the schema of a program: torch itself says of another that it ran into an error.
+    """Checks that this version of torch supports the schema of a program. torch itself only reports an internal error.
 
     Raises:
-        RefusedError: it says none.
-        UnsupportedError: it is another.
+        RefusedError: the program has no schema version.
+        UnsupportedError: the schema version is not supported.
     """
     version = json.loads(program)
     version = version.get("schema_version") if isinstance(version, dict) else None
@@ -194,10 +194,10 @@ def _check_version(program: bytes, path: Path) -> None:
 
 
 def _import_tree_types(names: frozenset[str], path: Path) -> None:
-    """Imports the transformers modules whose containers the program takes or returns, so that torch knows them.
+    """Imports the transformers modules that define the program's containers, so that torch can deserialize them.
 
     Raises:
-        UnsupportedError: this transformers, or none, has them.
+        UnsupportedError: transformers is not installed or does not define them.
     """
     for name in sorted(names):
         try:
@@ -211,7 +211,7 @@ def _import_tree_types(names: frozenset[str], path: Path) -> None:
 
 
 def _screen_pickle(path: Path, member: Member) -> None:
-    """Screens a tensor file within the archive: its pickle by opcode, then by reading it as nothing but tensors."""
+    """Screens a tensor file in the archive: first the opcodes of its pickle, then by loading it as tensors only."""
     data = read_member(path, member)
     where = f"{path}: {member.name}"
     if not data:
@@ -237,7 +237,7 @@ def _nested_globals(data: bytes, where: str) -> tuple[str, ...]:
 
 
 def _screen_payloads(path: Path, member: Member) -> None:
-    """Refuses a weights table that asks for unpickling, or for a file outside its folder."""
+    """Rejects a weights table that needs unpickling or names a file outside its folder."""
     try:
         config = json.loads(read_member(path, member))["config"]
         payloads = [(payload["path_name"], payload["use_pickle"]) for payload in config.values()]
@@ -259,7 +259,7 @@ def _refused(path: Path, member: Member, what: str) -> RefusedError:
 
 
 def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
-    """Changes the floating dtype of weights and of every dtype written in the graph."""
+    """Changes the floating dtype of the weights and of every dtype argument in the graph."""
     floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     for node in list(exported.graph.nodes):
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
@@ -280,10 +280,10 @@ def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
 
 
 def _specs(exported: ExportedProgram, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
-    """Reads the contract from the placeholders and the range constraints; symbols become dim0, dim1, in order.
+    """Returns the contract from the placeholders and the range constraints. Symbols are named dim0, dim1, in order.
 
     Raises:
-        UnsupportedError: a size is neither a symbol nor a multiple of one, or two are different multiples of one.
+        UnsupportedError: a size is not a multiple of a symbol, or two sizes are different multiples of the same symbol.
     """
     dims: dict[Any, Dim] = {}
     placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}

@@ -1,8 +1,8 @@
 """The flat calling convention: an exported program that takes tensors and returns a tuple of tensors.
 
-The exporter keeps the caller's containers (keyword arguments, dataclasses, caches) in the program's tree specs, and a
-program whose specs name a library's class cannot be loaded without that library. The graph itself is flat already, so
-only its frame changes: inputs that are constants and outputs that are None go, the specs become plain tuples.
+The exporter stores the caller's containers (keyword arguments, dataclasses, caches) in the tree specs of the program. A
+program whose specs name a class of a library cannot be loaded without it. The graph itself is already flat, so only its
+signature changes: constant inputs and None outputs are removed, and the specs become plain tuples.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def flatten(
     call: Sequence[str] = (),
     examples: tuple[torch.Tensor, ...] | None = None,
 ) -> Flat:
-    """Returns the same program in the flat calling convention; the given one must not be used again.
+    """Returns the same program in the flat calling convention. The given program must not be used afterwards.
 
     Args:
         exported: a program whose inputs and outputs are tensors, in any containers.
-        names: what to call the inputs, in the order wanted; by default what the program calls them.
-        call: the keyword by which the program takes each of `names`, "" for one by position, or () for all.
-        examples: one tensor per input, kept in the program.
+        names: the names of the inputs, in the desired order. Default: those of the program.
+        call: the keyword of each of `names`, "" for one by position; or () if all are positional.
+        examples: one tensor per input, stored in the program.
 
     Raises:
         UnsupportedError: an input or output is neither a tensor nor a constant.
@@ -109,9 +109,9 @@ def flatten(
 
 
 def drop_detach(exported: ExportedProgram) -> None:
-    """Drops `detach_`, in place: it means nothing without gradients, and a program with one cannot be exported again.
+    """Removes `detach_` in place: it has no effect without gradients, and prevents another export.
 
-    torch.export writes it for every tensor that a model's forward makes of literals.
+    torch.export creates it for every tensor that forward makes from literals.
     """
     for node in exported.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
         node.replace_all_uses_with(node.all_input_nodes[0])
@@ -120,21 +120,21 @@ def drop_detach(exported: ExportedProgram) -> None:
 
 
 def is_plain(exported: ExportedProgram) -> bool:
-    """Says whether a program takes positional tensors and nothing else."""
+    """Returns whether a program takes only positional tensors."""
     users = [spec.arg for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
     flat = pytree.tree_structure((tuple(range(len(users))), {}))
     return exported.call_spec.in_spec == flat and all(isinstance(argument, TensorArgument) for argument in users)
 
 
 def _order(exported: ExportedProgram, users: list[InputSpec], call: Sequence[str]) -> list[str]:
-    """Returns the placeholders' names in the order of the call."""
+    """Returns the names of the placeholders in the order of the call."""
     args, kwargs = pytree.tree_unflatten([spec.arg.name for spec in users], exported.call_spec.in_spec)
     left = iter(pytree.tree_leaves(args))
     return [str(kwargs[name] if name else next(left)) for name in call]
 
 
 def _rename(graph: torch.fx.Graph, inputs: list[torch.fx.Node], names: tuple[str, ...]) -> None:
-    """Gives the input placeholders these names, and puts them in this order, after the parameters."""
+    """Renames the input placeholders and moves them into this order, after the parameters."""
     ours = set(inputs)
     for node in graph.nodes:
         if node.name in names and node not in ours:
@@ -150,7 +150,7 @@ def _rename(graph: torch.fx.Graph, inputs: list[torch.fx.Node], names: tuple[str
 
 
 def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
-    """Lists the tensor outputs: position in the graph's output, and a readable name."""
+    """Returns the tensor outputs: the position in the graph's output, and a readable name."""
     specs = exported.graph_signature.output_specs
     if bad := [spec for spec in specs if spec.kind != OutputKind.USER_OUTPUT]:
         raise UnsupportedError(
@@ -174,9 +174,9 @@ def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields what is in nested containers, with the keys that lead there, in the order of `tree_leaves`.
+    """Yields the leaves of nested containers with their key paths, in the order of `tree_leaves`.
 
-    A library may register a container without saying its keys: then they are those of the mapping, or numbers.
+    If a library registers a container without keys, the keys are those of the mapping, or numbers.
     """
     node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(value))
     if node is None:
@@ -194,7 +194,7 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def _name(path: tuple[Any, ...], index: int) -> str:
-    """Makes a name from the keys that lead to an output: `past_key_values_0`; `output_1` when there is no word."""
+    """Returns a name made from the key path of an output: `past_key_values_0`, or `output_1` if it has no name."""
     words = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
     name = re.sub(r"\W+", "_", "_".join(words)).strip("_")
     return name if re.match(r"[A-Za-z]", name) else f"output_{name or index}"
@@ -207,7 +207,7 @@ def _unique(names: list[str]) -> tuple[str, ...]:
 
 
 def _own_nodes(graph: torch.fx.Graph, output: torch.fx.Node, positions: list[int]) -> list[torch.fx.Node]:
-    """Gives each output a node of its own: a copy where it is an input, a parameter, or another output too."""
+    """Gives each output its own node: a copy if the output is also an input, a parameter or another output."""
     results = output.args[0]
     assert isinstance(results, tuple | list)
     nodes: list[torch.fx.Node] = []

@@ -1,7 +1,7 @@
-"""What the guards of an archive leave of its dims.
+"""Applies the guards of an archive to the dims of the contract.
 
-An archive exported with `Dim.AUTO` has for each dim a range, and beside it guards that its module checks when it is
-called: that a size is even, or that a quarter of it is not 1. A contract says such things of its dims.
+An archive exported with `Dim.AUTO` has a range for each dim, and guards that the module checks when it is called: for
+example that a size is even, or that a quarter of it is not 1. A contract expresses these as multiples and ranges.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from fuseconv.contract.spec import Contract, Dim
 from fuseconv.sizes.multiples import accepted
 
 LOWER_ENDS = 16
-"""How many sizes are tried for the smallest."""
+"""The number of sizes that are tried as the minimum."""
 
 
 def narrowed(module: torch.nn.Module, contract: Contract) -> Contract:
-    """Returns a contract without the sizes that an archive's guards refuse: those that are no multiples, the smallest.
+    """Returns a contract without the sizes that the guards of an archive reject: non-multiples and small sizes.
 
-    Where no multiples will do it is the contract as it was: the module refuses then, and says why.
+    If no multiple satisfies the guards, the contract is returned unchanged, and the module later reports the violation.
 
     Args:
-        module: of an exported program.
+        module: the module of an exported program.
         contract: its inputs, with the ranges of the archive.
     """
     if not hasattr(module, "_guards_fn"):
@@ -35,7 +35,7 @@ def narrowed(module: torch.nn.Module, contract: Contract) -> Contract:
 
 
 def _holds(module: torch.nn.Module, contract: Contract, sizes: dict[str, int]) -> bool:
-    """Says whether the guards hold for the example sizes, but for these; they look at nothing but sizes."""
+    """Returns whether the guards hold for the example sizes with these replaced. Guards depend only on sizes."""
     chosen = {**example_sizes(contract), **sizes}
     tensors = (
         torch.empty(spec.sizes(chosen), dtype=torch_dtype(spec.dtype), device="meta") for spec in contract.inputs

@@ -1,6 +1,6 @@
-"""Hugging Face folders: config.json and safetensors. Weights are data; the classes are transformers' own.
+"""Reads Hugging Face folders: config.json and safetensors. Weights are data; the classes come from transformers.
 
-Nothing is fetched. Code in the folder runs only with `--trust code`.
+Nothing is downloaded. Code in the folder runs only with `--trust code`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from fuseconv.untrusted.files import check_plain, is_plain, read_plain
 
 BATCH = Dim("batch", 1, 64)
 LARGEST_SEQUENCE = 2048
-"""The longest sequence that a contract made here allows; a model with more positions needs `--input`."""
+"""The longest sequence in a derived contract. A model with more positions needs `--input`."""
 
 _AGAIN = "get the folder from its author again"
 logger = logging.getLogger("fuseconv")
 
 
 def load(path: Path, options: Options) -> Loaded:
-    """Builds the model that config.json names, fills it from the safetensors, and makes inputs from the config.
+    """Builds the model that config.json names, loads the safetensors, and derives the inputs from the config.
 
     Raises:
-        RefusedError: the folder needs code of its own, is damaged, or lacks weights.
-        UnsupportedError: transformers is missing or does not know the model.
+        RefusedError: the folder needs its own code, is damaged, or lacks weights.
+        UnsupportedError: transformers is not installed or does not have the model class.
     """
     config = _config(path)
     model_class = _model_class(config, path, options)
@@ -56,12 +56,12 @@ def load(path: Path, options: Options) -> Loaded:
 
 
 def _screen_files(path: Path) -> None:
-    """Checks the files that transformers will open: plain ones, and of weights those of this folder alone.
+    """Checks the files that transformers will open: they must be plain files, and weights must be in this folder.
 
-    Links are followed: the cache of Hugging Face's own library is made of them.
+    Symbolic links are followed, because the cache of the Hugging Face library uses them.
 
     Raises:
-        RefusedError: an index names a file elsewhere, or one that holds pickles; or a file is none.
+        RefusedError: an index names a file elsewhere or one that contains pickles, or a file is not a plain file.
     """
     for part in sorted(path.iterdir()):
         if part.suffix not in (".json", ".safetensors"):
@@ -109,7 +109,7 @@ def _is_known(config: dict[str, Any]) -> bool:
 
 
 def _model_class(config: dict[str, Any], path: Path, options: Options) -> Any:
-    """Returns transformers' class for the first of `architectures`; AutoModel when the folder brings its own class."""
+    """Returns the transformers class of the first of `architectures`; AutoModel if the folder brings its own class."""
     try:
         import transformers
     except ImportError as error:
@@ -169,7 +169,7 @@ def _pretrained(model_class: Any, path: Path, options: Options) -> torch.nn.Modu
 
 @contextmanager
 def _quiet(log: Any) -> Iterator[None]:
-    """Keeps the loading bar and report off the terminal: what they say is checked here."""
+    """Suppresses the progress bar and the loading report. Their findings are checked here."""
     level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
     log.disable_progress_bar()
@@ -182,10 +182,10 @@ def _quiet(log: Any) -> Iterator[None]:
 
 
 def _inputs(module: Any) -> tuple[TensorSpec, ...]:
-    """Makes the contract from the model's main input, its forward's parameters and its config.
+    """Derives the contract from the model's main input, the parameters of its forward, and its config.
 
     Raises:
-        UsageError: no recipe is known for the main input.
+        UsageError: the main input is not known.
     """
     main = module.main_input_name
     recipe = _RECIPES.get(main)
@@ -224,7 +224,7 @@ def _text_config(module: Any) -> Any:
 
 
 def _sequence(module: Any, name: str) -> Dim:
-    """The sequence dim: as long as there are positions, less those that a padding offset takes (RoBERTa)."""
+    """Returns the sequence dim. Its maximum is the number of positions without a padding offset (RoBERTa)."""
     config = _text_config(module)
     sizes = (getattr(config, key, None) for key in ("max_position_embeddings", "max_target_positions", "n_positions"))
     longest = min(size for size in (*sizes, LARGEST_SEQUENCE) if size)
@@ -249,7 +249,7 @@ def _spectrogram(module: Any) -> tuple[TensorSpec, ...]:
 
 
 def _waveform(module: Any) -> tuple[TensorSpec, ...]:
-    """One second: the feature encoder divides the length so often that its sizes have no simple bound."""
+    """Returns a waveform of one second. It is static: the feature encoder divides the length many times."""
     return (TensorSpec("input_values", _float(module), (BATCH, 16_000)),)
 
 

@@ -1,4 +1,4 @@
-"""Reads a TorchScript archive in a process of its own: on some damaged archives torch does not raise, but crashes."""
+"""Reads a TorchScript archive in a separate process, because torch crashes on some damaged archives."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ SHORT = 65
 FIX = "copy the file again, or save it again with torch.jit.save"
 
 SECONDS, BYTES_PER_SECOND = 90, 20 << 20
-"""How long reading may take: to import torch, and as long as a slow disk needs for the file."""
+"""The time limit for reading, in seconds: the import of torch, and the file from a slow disk."""
 
 
 def require_loads(path: Path) -> None:
-    """Makes sure that torch reads an archive without crashing; that it raises is no matter here.
+    """Checks that torch reads an archive without crashing. Exceptions are ignored here.
 
     Raises:
-        UpstreamError: reading it ends the process, or takes far longer than it should, or would go past the end of
-            what the archive has.
+        UpstreamError: reading crashes, takes too long, or would go past the end of the data.
     """
     seconds = SECONDS + path.stat().st_size // BYTES_PER_SECOND
     root = str(Path(__file__).resolve().parents[2])

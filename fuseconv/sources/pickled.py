@@ -1,4 +1,4 @@
-"""Pickled modules: `torch.save(model)`. Reading one runs whatever its maker wrote."""
+"""Reads pickled modules, `torch.save(model)`. Reading one runs arbitrary code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def load(path: Path, options: Options) -> Loaded:
     """Reads a pickled module, or a checkpoint that holds a state dict among other objects.
 
     Raises:
-        RefusedError: pickles are not trusted; the unsafe globals are listed.
-        UnsupportedError: a class that it names cannot be imported here.
-        UpstreamError: the pickle cannot be read here.
+        RefusedError: pickles are not trusted. The error lists the unsafe globals.
+        UnsupportedError: a class that the pickle names cannot be imported.
+        UpstreamError: the pickle cannot be read.
     """
     options.require("pickle", "the pickle", str(path), listed(pickle_names(path)))
     try:

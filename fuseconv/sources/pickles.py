@@ -1,8 +1,8 @@
-"""Says what a pickle would import, without running it.
+"""Lists the globals that a pickle would import, without running it.
 
-A pickle is disassembled, never run: it is data when every global it names is one that a tensor needs.
+The pickle is disassembled. It is data if every global it names is needed by plain tensors.
 
-Source: the Python `pickletools` manual; the globals are those that `torch.load(weights_only=True)` knows.
+Source: the Python `pickletools` manual; the globals are those that `torch.load(weights_only=True)` accepts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TENSOR_GLOBALS = frozenset(
         "torch.serialization._get_layout",
     }
 )
-"""What the pickle of a dict of plain tensors names, besides storages and dtypes."""
+"""The globals in the pickle of a dict of plain tensors, besides storages and dtypes."""
 
 _STORAGE_OR_DTYPE = re.compile(
     r"^torch\.((storage\.)?(Typed|Untyped|Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool|ComplexFloat"
@@ -39,17 +39,17 @@ _STORAGE_OR_DTYPE = re.compile(
 
 
 def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
-    """Lists, sorted, the globals of one pickle that plain tensors do not need; empty when it is data.
+    """Returns the sorted globals of one pickle that plain tensors do not need. Empty if the pickle is data.
 
-    A stream is left just behind the pickle. A name that the pickle computes, and does not spell, counts as unsafe
-    whatever it is, because a disassembler cannot be sure of it; `?` stands for one that could not be read.
+    The stream is left just after the pickle. A name that the pickle computes counts as unsafe, because a disassembler
+    cannot determine it; `?` stands for one that could not be read.
 
     Args:
         data: the pickle.
-        where: the file, for the message.
+        where: the file, for messages.
 
     Raises:
-        RefusedError: it is not a complete pickle.
+        RefusedError: the data is not a complete pickle.
     """
     spelled: set[str] = set()
     computed: set[str] = set()
@@ -79,11 +79,11 @@ def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
 
 
 def is_tensor_global(name: str) -> bool:
-    """Says whether a plain tensor, its storage or its dtype needs this global."""
+    """Returns whether a plain tensor, its storage or its dtype needs this global."""
     return name in TENSOR_GLOBALS or _STORAGE_OR_DTYPE.match(name) is not None
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """Joins names for a message, and says how many more there are."""
+    """Joins names for a message. Long lists are shortened with the number of omitted names."""
     names = list(names)
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

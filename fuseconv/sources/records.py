@@ -1,6 +1,6 @@
-"""The tensor data of a TorchScript archive, whose size torch.jit.load does not check.
+"""Checks the sizes of the tensor data in a TorchScript archive, which torch.jit.load does not.
 
-Of a record that is shorter than its tensor it would read past the end. `torch.load` compares the two by itself.
+If a record is shorter than its tensor, torch.jit.load reads past the end. `torch.load` makes this check itself.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 from fuseconv.untrusted.files import open_plain
 
 PICKLES = {"data.pkl": "data", "constants.pkl": "constants"}
-"""Each pickle with tensors, and the folder of their data, beside it in the archive."""
+"""Each pickle with tensors, with the folder of their data in the archive."""
 
 
 class _Inert:
-    """Stands for every class of a pickle: it takes what it is given, and does nothing."""
+    """A stand-in for every class in a pickle: it accepts any arguments and does nothing."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -28,23 +28,23 @@ class _Inert:
     def __setitem__(self, _: object, __: object) -> None: ...
 
     def append(self, _: object) -> None:
-        """Takes an item."""
+        """Ignores an item."""
 
 
 class _Storages(pickle.Unpickler):
-    """Reads a pickle without running anything, and lists the storages it refers to."""
+    """An unpickler that runs nothing and records the storages to which the pickle refers."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
         self.found: list[tuple[str, int]] = []
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the storage class of torch that is named, and `_Inert` for anything else."""
+        """Returns a storage class of torch, or `_Inert` for any other name."""
         known = getattr(torch, name, None) if module == "torch" and name.endswith("Storage") else None
         return known if isinstance(known, type) else type(name, (_Inert,), {})
 
     def persistent_load(self, pid: Any) -> object:
-        """Notes the key of a storage, and its size in bytes."""
+        """Records the key of a storage and its size in bytes."""
         match pid:
             case ("storage", type() as kind, str() as key, _, int() as count) if hasattr(kind, "dtype"):
                 self.found.append((key, count * kind.dtype.itemsize))
@@ -52,13 +52,13 @@ class _Storages(pickle.Unpickler):
 
 
 def short_record(path: Path) -> str:
-    """Returns what is wrong with the first record that has fewer bytes than its tensor; nothing when none is.
+    """Returns a description of the first record that has fewer bytes than its tensor. Empty if there is none.
 
     Args:
         path: a TorchScript archive.
 
     Raises:
-        Exception: the archive or a pickle in it cannot be read, in whichever way.
+        Exception: the archive or a pickle in it cannot be read.
     """
     with open_plain(path) as plain, zipfile.ZipFile(plain) as archive:
         sizes = {member.filename: member.file_size for member in archive.infolist()}

@@ -1,7 +1,7 @@
-"""Reads a zip before torch does, and refuses what could do harm.
+"""Screens a zip file before torch reads it.
 
-It is read from its end-of-central-directory record on, by hand: a million entries must be refused before anything
-parses them. Only plain archives pass: no prefix, no comment, no gap, so that every zip reader sees the same members.
+The parser starts at the end-of-central-directory record, so that a million entries are rejected before anything parses
+them. Only plain archives pass: no prefix, comment or gap, so that every zip reader sees the same members.
 
 Source: APPNOTE.TXT 6.3.10 (zip).
 """
@@ -38,13 +38,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a zip may be.
+    """The limits for a zip file.
 
     Attributes:
-        entries: members at most. A model of 100,000 tensors fits.
-        directory: bytes of the central directory at most.
-        ratio: bytes unpacked for each byte of the file, at most.
-        floor: bytes unpacked that are always allowed: small files compress well.
+        entries: the maximum number of members. A model of 100,000 tensors fits.
+        directory: the maximum size of the central directory in bytes.
+        ratio: the maximum number of unpacked bytes per byte of the file.
+        floor: a number of unpacked bytes that is always allowed, because small files compress well.
     """
 
     entries: int = 131_072
@@ -59,12 +59,12 @@ class Member:
 
     Attributes:
         name: its path in the zip.
-        size: bytes unpacked.
-        packed: bytes in the file.
-        method: 0 stored, 8 deflated.
-        crc: CRC-32 of the unpacked bytes.
-        header: offset of its local header.
-        data: offset of its bytes.
+        size: the unpacked size in bytes.
+        packed: the size in the file in bytes.
+        method: 0 (stored) or 8 (deflated).
+        crc: the CRC-32 of the unpacked bytes.
+        header: the offset of its local header.
+        data: the offset of its data.
     """
 
     name: str
@@ -77,18 +77,20 @@ class Member:
 
 
 def screen_zip(path: Path, limits: Limits | None = None, *, checksums: bool = True) -> tuple[Member, ...]:
-    """Reads the members of a zip whose every name, size and offset is harmless.
+    """Returns the members of a zip file after checking every name, size and offset.
 
-    Names are relative, without `..`, backslash, drive, control character, symlink or duplicate; members do not overlap;
-    what they unpack to is bounded, and has the checksum that the zip says: torch's own reader does not look.
+    Names must be relative, without `..`, backslashes, drives, control characters, symbolic links or duplicates. Members
+    must not overlap, their total unpacked size is limited, and they must match their checksums, which torch does not
+    verify.
 
     Args:
         path: the file.
-        limits: how large it may be.
-        checksums: read every member and compare; without it only the directory and headers are read.
+        limits: the limits.
+        checksums: whether to read every member and verify its checksum. Otherwise only the directory and the headers
+            are read.
 
     Raises:
-        RefusedError: the zip is damaged or hostile.
+        RefusedError: the zip file is damaged or malicious.
         FileError: the file cannot be read.
     """
     limits = limits or Limits()
@@ -113,7 +115,7 @@ def read_member(path: Path, member: Member, limit: int = 256 << 20) -> bytes:
     """Returns the unpacked bytes of a screened member.
 
     Raises:
-        RefusedError: it is larger than `limit` bytes, or damaged.
+        RefusedError: the member is larger than `limit` bytes or damaged.
     """
     if member.size > limit:
         raise RefusedError(f"it has {member.size} bytes, but at most {limit} are read", where=f"{path}: {member.name}")
@@ -130,7 +132,7 @@ def _check_bytes(file: BinaryIO, member: Member, path: Path) -> None:
 
 
 def _unpacked(file: BinaryIO, member: Member, path: Path) -> Iterator[bytes]:
-    """Yields the bytes of a member, a mebibyte at a time; one byte too many when it is larger than it says."""
+    """Yields the data of a member in blocks of 1 MiB, and one byte too many if it is larger than declared."""
     file.seek(member.data)
     if member.method == _STORED:
         yield from _pieces(file, member.packed)
@@ -158,10 +160,10 @@ def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def member_root(members: tuple[Member, ...], path: Path) -> str:
-    """Returns the one folder that holds every member, as torch writes them, with its trailing slash.
+    """Returns the single folder that contains every member, as torch writes archives, with its trailing slash.
 
     Raises:
-        RefusedError: there is no such folder.
+        RefusedError: the members have no common folder.
     """
     roots = {member.name.partition("/")[0] for member in members if "/" in member.name}
     if len(roots) != 1 or any("/" not in member.name for member in members):
@@ -170,7 +172,7 @@ def member_root(members: tuple[Member, ...], path: Path) -> str:
 
 
 def _directory(file: BinaryIO, path: Path, limits: Limits) -> tuple[int, int, int, int]:
-    """Returns the entry count, and the offsets: directory start, directory end, end of file."""
+    """Returns the number of entries, and the offsets of the directory start, the directory end and the file end."""
     stop = file.seek(0, io.SEEK_END)
     if stop < _END.size:
         raise _refused(path, "is too short for a zip")
@@ -237,7 +239,7 @@ def _central(directory: bytes, count: int, path: Path) -> Iterator[Member]:
 
 
 def _widen(extra: bytes, size: int, packed: int, header: int, path: Path) -> tuple[int, int, int]:
-    """Takes from the zip64 extra field what did not fit 32 bits, in the order that APPNOTE 4.5.3 gives."""
+    """Reads the fields that did not fit 32 bits from the zip64 extra field, in the order of APPNOTE 4.5.3."""
     values = [size, packed, header]
     wide = [index for index, value in enumerate(values) if value == _FULL32]
     at = 0
@@ -272,7 +274,7 @@ def _check_names(members: tuple[Member, ...], path: Path) -> None:
 
 
 def _locate(file: BinaryIO, members: tuple[Member, ...], start: int, path: Path) -> tuple[Member, ...]:
-    """Checks each local header against the directory, and that members follow one another without overlap."""
+    """Checks each local header against the directory, and that members are adjacent without overlap."""
     placed: dict[str, Member] = {}
     free = 0
     for member in sorted(members, key=lambda member: member.header):

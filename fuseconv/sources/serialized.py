@@ -1,8 +1,8 @@
-"""Screens the serialized graph inside a torch.export archive: JSON, but torch evaluates parts of it as Python.
+"""Screens the serialized graph in a torch.export archive. It is JSON, but torch evaluates parts of it as Python.
 
-Symbolic sizes go through sympy's `sympify`, which evaluates them; guards are compiled with `exec`; node targets are
-looked up by attribute from `torch`; tree specs may import a module by name; names become the source of a generated
-`forward`. Each has a small closed grammar, and what is outside it is refused.
+Symbolic sizes are evaluated by sympy's `sympify`; guards are compiled with `exec`; node targets are looked up as
+attributes of `torch`; tree specs may import a module by name; names become the source of a generated `forward`. Each
+has a small grammar here, and anything outside it is rejected.
 
 Source: torch/_export/serde/{schema,serialize}.py, torch/export/_unlift.py and torch/utils/_pytree.py of torch 2.13.
 """
@@ -29,7 +29,7 @@ _TARGET = re.compile(
     r"|wrap_activation_checkpoint|wrap_with_autocast|wrap_with_set_grad_enabled)"
     r"|torch\.(_check|_check_is_size|_?sym_[a-z_]+))\Z"
 )
-"""What a node may call besides ops: functions of numbers, and the parts of a program that are programs."""
+"""What a node may call besides ops: functions of numbers, and subprograms."""
 
 _OP = re.compile(r"^torch\.ops\.(?P<name>(?P<namespace>\w+)\.[A-Za-z_]\w*\.[A-Za-z]\w*)\Z")
 _NAME = re.compile(r"^[\w.$:/ -]*\Z")
@@ -55,14 +55,14 @@ _LARGEST_EXPONENT = 16
 
 
 def screen_program(data: bytes, where: str) -> None:
-    """Refuses a serialized exported program that is more than a graph.
+    """Raises an error if a serialized exported program contains more than a graph.
 
     Args:
         data: the JSON text of `models/model.json`.
-        where: the file and member, for the message.
+        where: the file and member, for messages.
 
     Raises:
-        RefusedError: it is damaged, or a part of it would run code.
+        RefusedError: the program is damaged, or a part of it would run code.
     """
     try:
         program = json.loads(data)
@@ -73,14 +73,14 @@ def screen_program(data: bytes, where: str) -> None:
 
 
 def tree_types(data: bytes) -> frozenset[str]:
-    """Lists the library classes that a screened program's tree specs name: they must be imported to read it."""
+    """Returns the library classes in the tree specs of a screened program, which must be imported to read it."""
     specs = [value for key, value in _walk(json.loads(data), "") if key in ("in_spec", "out_spec")]
     names = (value for spec in specs for key, value in _walk(json.loads(spec), "") if key == "type")
     return frozenset(name for name in names if isinstance(name, str) and _LIBRARY_TREE_TYPE.match(name))
 
 
 def _walk(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yields every scalar with the key it stands under; a mapping's keys come as `key of` it; free text is left out."""
+    """Yields every scalar with its key. Keys of a mapping are reported as `key of` it. Free text is skipped."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield f"key of {key}".strip(), name
@@ -105,7 +105,7 @@ def _screen(key: str, value: Any, where: str) -> None:
 
 
 def _screen_op(namespace: str, name: str, where: str) -> None:
-    """Refuses an op that matching.permitted does not list."""
+    """Raises an error for an op that is not permitted."""
     op = lookup(name)
     if not is_permitted_namespace(namespace):
         if namespace in _TORCHS:
@@ -146,7 +146,7 @@ def _is_guard(text: str) -> bool:
 
 
 def _is_expression(text: str, calls: frozenset[str], attributes: frozenset[str]) -> bool:
-    """Says whether this is arithmetic on names: no call but these, no attribute but these, no large power."""
+    """Returns whether a text is arithmetic on names, with only permitted calls and attributes, and no large powers."""
     if len(text) > 100_000:
         return False
     try:
@@ -156,7 +156,7 @@ def _is_expression(text: str, calls: frozenset[str], attributes: frozenset[str])
 
 
 def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[str]) -> bool:
-    """Checks one node and what is below it. Text is a symbol's name, a number or a key, never an operand."""
+    """Checks a node and its children. Text is a symbol name, a number or a key, never an operand."""
 
     def all_of(*nodes: ast.AST) -> bool:
         return all(_is_arithmetic(part, calls, attributes) for part in nodes)
@@ -199,7 +199,7 @@ def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[s
 
 
 def _is_small_power(base: ast.AST, exponent: ast.AST) -> bool:
-    """A power of a power, or a large one, takes more memory than there is."""
+    """Returns whether a power is small. Nested or large powers exhaust memory."""
     nested = any(
         isinstance(node, ast.Pow) or (isinstance(node, ast.Name) and "Pow" in node.id) for node in ast.walk(base)
     )
@@ -231,7 +231,7 @@ def _is_tree(tree: Any) -> bool:
 
 
 def _is_context(context: Any) -> bool:
-    """A container's keys: names and numbers. torch imports what an `__enum__` or a default factory names."""
+    """Returns whether the context of a container has only names and numbers. torch imports what some entries name."""
     if isinstance(context, str):
         try:
             context = json.loads(context)

@@ -1,4 +1,4 @@
-"""Finds out what form a model has, from its content alone."""
+"""Detects the format of a model from its content."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ACCEPTED = (
 
 
 def sniff(path: Path) -> str:
-    """Returns the form: `pt2`, `torchscript`, `pickle`, `state-dict` or `huggingface`.
+    """Returns the format: `pt2`, `torchscript`, `pickle`, `state-dict` or `huggingface`.
 
-    A pickle that names only what tensors need is a `state-dict`; any other is a `pickle`. Nothing is run.
+    A pickle that names only the globals of tensors is a `state-dict`; any other is a `pickle`. Nothing is run.
 
     Raises:
-        FileError: it cannot be read.
-        RefusedError: it is damaged or hostile, or native code.
-        UsageError: it is sound, but not a model.
+        FileError: the file cannot be read.
+        RefusedError: the file is damaged, malicious or native code.
+        UsageError: the file is valid, but not a model.
     """
     if path.is_dir():
         return _sniff_folder(path)
@@ -50,10 +50,10 @@ def sniff(path: Path) -> str:
 
 
 def container(path: Path) -> tuple[Container, int]:
-    """Returns the kind of container that a file is, and its size in bytes.
+    """Returns the kind of container of a file, and its size in bytes.
 
     Raises:
-        FileError: it is no plain file, or cannot be read.
+        FileError: it is not a plain file, or cannot be read.
     """
     try:
         with open_plain(path) as file:
@@ -84,7 +84,7 @@ def _sniff_zip(path: Path, members: tuple[Member, ...]) -> str:
 
 
 def pickle_names(path: Path) -> tuple[str, ...]:
-    """Lists the unsafe globals of any pickle that `sniff` knows, for the message that refuses it."""
+    """Returns the unsafe globals of a pickle in any format that `sniff` detects, for error messages."""
     kind, _ = container(path)
     if kind == "zip":
         members = screen_zip(path, checksums=False)
@@ -94,12 +94,13 @@ def pickle_names(path: Path) -> tuple[str, ...]:
 
 
 def legacy_globals(path: Path) -> tuple[str, ...]:
-    """Lists the unsafe globals of a file that `torch.save` wrote before it wrote zips, or of a plain pickle.
+    """Returns the unsafe globals of a file in torch's format before zip, or of a plain pickle.
 
-    Such a file is five pickles in a row (magic number, protocol, system, object, storage keys), then the storages.
+    Such a file has five consecutive pickles (magic number, protocol, system, object, storage keys) and then the
+    storages.
 
     Raises:
-        RefusedError: it is not a pickle.
+        RefusedError: the file is not a pickle.
     """
     with open_plain(path) as file:
         first = unsafe_globals(file, str(path))

@@ -1,4 +1,4 @@
-"""State dicts: tensors by name, from torch.save or safetensors, that fill the module which `--model` builds."""
+"""Reads state dicts from torch.save or safetensors and loads them into the module that `--model` builds."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from fuseconv.untrusted.plain_tensors import check_plain_tensors
 
 
 def load(path: Path, options: Options) -> Loaded:
-    """Reads a state dict as data alone, and builds the module that it fills.
+    """Reads a state dict as data and loads it into the module.
 
     Raises:
-        RefusedError: it is damaged, does not fit the module, or the module's own code is not trusted.
-        UsageError: `--model` is missing or names nothing.
+        RefusedError: the state dict is damaged or does not match the module, or the module's code is not trusted.
+        UsageError: `--model` is missing or invalid.
     """
     return fill(_tensors(path), path, options)
 
 
 def fill(value: Any, path: Path, options: Options) -> Loaded:
-    """Builds the module of `options.model` and loads the tensors that `value` holds.
+    """Builds the module of `options.model` and loads the tensors in `value`.
 
     Raises:
-        RefusedError: the tensors do not fit the module, or its code is not trusted.
-        UsageError: `--model` is missing or names nothing.
+        RefusedError: the tensors do not match the module, or its code is not trusted.
+        UsageError: `--model` is missing or invalid.
     """
     tensors = state_of(value, path)
     check_plain_tensors(tensors, str(path))
@@ -71,7 +71,7 @@ def _tensors(path: Path) -> Any:
 
 
 def state_of(value: Any, path: Path) -> dict[str, torch.Tensor]:
-    """Finds the state dict in what a file held: the dict itself, or the one dict of tensors inside it.
+    """Returns the state dict in the contents of a file: the object itself, or the only dict of tensors inside it.
 
     Raises:
         RefusedError: there is none, or there are several.
@@ -98,10 +98,10 @@ def _is_state(value: Any) -> bool:
 
 
 def build(model: str) -> torch.nn.Module:
-    """Imports and calls the factory named `pkg.mod:factory` or `file.py:factory`; runs its code.
+    """Imports and calls the factory `pkg.mod:factory` or `file.py:factory`. This runs its code.
 
     Raises:
-        UsageError: there is no such module, file or factory, or it fails, or gives something else.
+        UsageError: the module, file or factory does not exist, it fails, or its result is not a module.
     """
     origin, _, name = model.rpartition(":")
     where = f"--model {model}"
@@ -139,7 +139,7 @@ def _import(origin: str) -> Any:
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Lets the model's file import its neighbours, as it does when it is run."""
+    """Puts the folder of the model's file on sys.path, as when the file is run."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -148,10 +148,10 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def _load_into(module: torch.nn.Module, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Loads every tensor; tied tensors may be saved once.
+    """Loads all tensors. Tied tensors may be saved once.
 
     Raises:
-        RefusedError: a tensor is missing, left over, or of another shape.
+        RefusedError: a tensor is missing, unexpected, or of another shape.
     """
     own = module.state_dict(keep_vars=True)
     shapes = [name for name, tensor in tensors.items() if name in own and own[name].shape != tensor.shape]

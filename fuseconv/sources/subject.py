@@ -1,4 +1,4 @@
-"""What a source is read into, what the reader may do, and the step that all forms share."""
+"""A model that was read, the options for reading it, and the step that all formats share."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Options:
             raise UsageError(f"unknown device {self.device}", where="--device", fix=f"use one of {', '.join(DEVICES)}")
 
     def flags(self) -> tuple[str, ...]:
-        """Lists the flags of the command line that would say what is not as it is by default."""
+        """Returns the command line flags for the fields that differ from their defaults."""
         names = {"inputs": "input", "inputs_file": "inputs", "input_ranges": "input-range"}
         return tuple(
             f"--{names.get(one.name, one.name)}"
@@ -73,10 +73,10 @@ class Options:
         )
 
     def require(self, trust: str, what: str, where: str, names: str = "") -> None:
-        """Refuses what would run code unless the caller trusts it.
+        """Raises an error if the source would run code that is not trusted.
 
         Raises:
-            RefusedError: `trust` was not given.
+            RefusedError: the kind of code is not in `trust`.
         """
         if trust not in self.trust:
             raise RefusedError(
@@ -91,14 +91,15 @@ class Subject:
     """A model ready to be captured.
 
     Attributes:
-        module: in eval mode, on the contract's device.
+        module: the module in eval mode, on the device of the contract.
         examples: one tensor per contract input, positional.
-        contract: the inputs; outputs are named by capture.
-        call: how `module` takes them: a keyword for each input, "" for one by position; or () for all by position.
-        source: the form: pt2, torchscript, pickle, state-dict, huggingface.
-        sha256: of the source file, or of the folder's files in order.
-        original: what users call, where that is not `module` but what it was made of.
-        drawn: whether the examples were drawn, and not given.
+        contract: the inputs. Outputs are named during capture.
+        call: how `module` takes the inputs: the keyword of each input, "" for one by position; or () if all are
+            positional.
+        source: the format: pt2, torchscript, pickle, state-dict or huggingface.
+        sha256: the hash of the source file, or of the files of the folder in order.
+        original: the callable of the users, if it is not `module` but the object from which `module` was made.
+        drawn: whether the examples are random.
     """
 
     module: torch.nn.Module
@@ -113,16 +114,16 @@ class Subject:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What one form gives.
+    """The result of reading one format.
 
     Attributes:
-        module: what to export.
-        inputs: the specs that the form itself knows, or ().
+        module: the module to export.
+        inputs: the specs that the format provides, or ().
         examples: tensors for those specs, or ().
-        call: the keywords of those inputs, or () for positional.
-        parameters: the names that a program takes, by position alone; else its `forward` is asked for its signature.
-        by_keyword: inputs must bear the names of parameters: `forward` has many, most of them optional.
-        original: what users call, where that is not `module` but what it was made of.
+        call: the keywords of those inputs, or () if they are positional.
+        parameters: the positional parameter names of a program. Empty: the signature of `forward` is used.
+        by_keyword: whether inputs must have the names of parameters, because `forward` has many optional ones.
+        original: the callable of the users, if it is not `module` but the object from which `module` was made.
     """
 
     module: torch.nn.Module
@@ -136,7 +137,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Settled:
-    """The inputs a model is read with: from the command line, else from a file, else from the form itself."""
+    """The inputs of a model: from the command line, else from a file, else from the format."""
 
     contract: Contract
     examples: tuple[torch.Tensor, ...]
@@ -145,10 +146,10 @@ class Settled:
 
 
 def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subject:
-    """Settles mode, dtype, device and inputs; the same for every form.
+    """Sets the mode, dtype, device and inputs, in the same way for every format.
 
     Raises:
-        UsageError: there are no inputs, or they do not fit the module.
+        UsageError: the inputs are missing or do not match the module.
     """
     module = loaded.module
     check_plain_tensors(dict(chain(module.named_parameters(), module.named_buffers())), str(path))
@@ -174,10 +175,10 @@ def prepare(loaded: Loaded, source: str, path: Path, options: Options) -> Subjec
 
 
 def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
-    """Finds out what the inputs are, and makes a tensor for each.
+    """Determines the inputs and generates a tensor for each.
 
     Raises:
-        UsageError: nothing says what the inputs are, or they do not fit `forward`.
+        UsageError: the inputs are not specified or do not match `forward`.
     """
     specs, examples, call = options.inputs, loaded.examples, loaded.call
     if options.inputs_file is not None:
@@ -211,10 +212,10 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
 
 
 def keywords(loaded: Loaded, specs: tuple[TensorSpec, ...], path: Path, *, in_order: bool = True) -> tuple[str, ...]:
-    """Says how the module takes these inputs, as `calling.call_of` does; `in_order` if somebody put them in order.
+    """Returns how the module takes these inputs, as in `calling.call_of`. `in_order` says that their order was given.
 
     Raises:
-        UsageError: the module takes more, fewer or other inputs.
+        UsageError: the module takes other inputs.
     """
     names = [spec.name for spec in specs]
     return call_of(names, parameters(loaded), str(path), by_keyword=loaded.by_keyword, in_order=in_order)
@@ -228,7 +229,7 @@ def parameters(loaded: Loaded) -> tuple[inspect.Parameter, ...]:
 
 
 def digest(path: Path) -> str:
-    """Returns the sha256 of a file, or of a folder's files: each one's relative name and bytes, in order of name.
+    """Returns the sha256 of a file, or of a folder: the relative name and the content of each file, sorted by name.
 
     Raises:
         FileError: a file cannot be read.

@@ -1,4 +1,4 @@
-"""TorchScript archives: converted to an exported program, as all other forms are. Reading one runs code."""
+"""Reads TorchScript archives and converts them to exported programs. Reading one runs code."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def load(path: Path, options: Options) -> Loaded:
     Raises:
         RefusedError: TorchScript is not trusted.
         UnsupportedError: the module has no equivalent exported program.
-        UpstreamError: torch cannot read the archive, or crashes on it.
-        UsageError: its inputs are not given.
+        UpstreamError: torch cannot read the archive or crashes on it.
+        UsageError: the inputs are not specified.
     """
     from torch._export.converter import TS2EPConverter
 

@@ -1,12 +1,12 @@
-"""The targets: one module each, all of one shape. A new target is a module and its name in `TARGETS`.
+"""The targets. Each is a module with the interface below; a new target is a module and its name in `TARGETS`.
 
-- `SPEC`: what it is.
-- `check_machine(device)`: raises UnsupportedError or FileError where this machine lacks what writing takes.
-- `unsupported(program) -> reason | None`: what can be said before writing; `write` raises UnsupportedError otherwise.
+- `SPEC`: the properties of the target.
+- `check_machine(device)`: raises UnsupportedError or FileError if this machine cannot write the target.
+- `unsupported(program) -> reason | None`: a reason known before writing; `write` raises UnsupportedError for any other.
 - `write(program, folder, context) -> path`: writes the artifact under `folder` and returns its path within.
-- `load(path, device) -> runner`: loads it; a runner takes positional tensors and returns a tuple of them.
+- `load(path, device) -> runner`: loads it. A runner takes positional tensors and returns a tuple of tensors.
 
-The modules import torch where they first need it: help lists the targets.
+The modules import torch only when needed, because help texts list the targets.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from fuseconv.targets.spec import Context, Runner, Target, TargetSpec
 TARGETS: Mapping[str, Target] = {
     target.SPEC.name: target for target in (torchscript, exported, aoti, onnx, onnx_plugin)
 }
-"""In the order in which help and tables list them."""
+"""The targets, in the order in which help texts and tables list them."""
 
 PREFERENCE: tuple[str, ...] = tuple(sorted(TARGETS, key=lambda name: TARGETS[name].SPEC.preference))
-"""The target taken when none is named: the first of these that the bundle has."""
+"""The order of preference when no target is named: the first one that the bundle has is loaded."""
 
 
 def spec_of(name: str) -> TargetSpec:
-    """Returns what a target is.
+    """Returns the properties of a target.
 
     Raises:
-        UnsupportedError: there is no such target; a bundle may be of a newer fuseconv.
+        UnsupportedError: the target is unknown. The bundle may have been written by a newer version of fuseconv.
     """
     if name not in TARGETS:
         raise UnsupportedError(f"unknown target {name}", fix="use the version of fuseconv that wrote the bundle")

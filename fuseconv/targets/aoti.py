@@ -1,4 +1,4 @@
-"""AOTInductor: the program compiled to machine code, in a `.pt2` package."""
+"""AOTInductor: the program compiled to machine code in a `.pt2` package."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ _LOG_LINES = 20
 _SYSTEM_CXX = Path("/usr/bin/g++")
 
 _SETTINGS = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
-"""Of Inductor, where the user has none. It knows the processor's vector instructions, and compiles its headers for each
-set of them all the same, for a GPU too, and starts a Python to load the result: the package is the same without."""
+"""Options for Inductor. It detects the CPU's vector instructions even for a GPU, compiles its headers for each
+instruction set, and starts a Python process to load the result. The package is the same without these steps."""
 
 
 def check_machine(device: str) -> None:
-    """Checks that there is what compiling takes.
+    """Checks that the requirements for compiling are installed.
 
     Raises:
-        UnsupportedError: something is missing.
+        UnsupportedError: a requirement is missing.
     """
     if (lacking := missing(device)) is not None:
         raise UnsupportedError(lacking, fix="install it, or convert without --target aoti")
 
 
 def unsupported(program: Program) -> str | None:
-    """Says what is missing to compile."""
+    """Returns the reason why the program cannot be compiled, or None."""
     return missing(program.contract.device)
 
 
 def missing(device: str) -> str | None:
-    """Says what AOTInductor lacks here: a C++ compiler, or Triton, in which it writes kernels for a GPU."""
+    """Returns what AOTInductor lacks here: a C++ compiler, or Triton, which it needs for GPU kernels."""
     compiler = shlex.split(_compiler(os.environ))[0]
     if not shutil.which(compiler):
         return f"AOTInductor needs a C++ compiler; {compiler} is not on the PATH"
@@ -62,10 +62,10 @@ def missing(device: str) -> str | None:
 def write(program: Program, folder: Path, context: Context) -> Path:
     """Compiles the program in a child process to `aoti/model.pt2` and returns that path relative to `folder`.
 
-    A compiler can run out of memory, abort, or meet an illegal access on the GPU; the parent stays alive.
+    The compiler may run out of memory, abort, or cause an illegal access on the GPU without affecting the parent.
 
     Raises:
-        UpstreamError: the compiler failed, and the error holds the end of its log; or its cache is damaged.
+        UpstreamError: the compiler failed (the error contains the end of its log), or its cache is damaged.
         FileError: the package cannot be written.
     """
     artifact = SPEC.artifact
@@ -91,12 +91,12 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def check_complete(package: Path) -> None:
-    """Refuses a package with an empty file in it, which would fail when it is loaded, far from here.
+    """Rejects a package that contains an empty file, which would fail later when it is loaded.
 
-    A compiler that was killed leaves such files in its cache, and takes them from there the next time.
+    A killed compiler leaves empty files in its cache and uses them the next time.
 
     Raises:
-        UpstreamError: there is one; the error names the cache.
+        UpstreamError: there is an empty file. The error names the cache.
     """
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
@@ -112,12 +112,12 @@ def check_complete(package: Path) -> None:
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads what `write` wrote; the op libraries it calls must be loaded before.
+    """Loads the package that `write` wrote. The op libraries it calls must be loaded before.
 
-    The machine code reads memory, assumes it contiguous and aligned, and checks nothing: other inputs are copied.
+    The machine code assumes contiguous and aligned memory without checking it, so other inputs are copied.
 
-    A package that guards itself against threads serves one call at a time too, and waits on the host for the GPU
-    between two, which no CUDA graph can hold. So the calls are guarded here.
+    The package's own thread guard serializes calls and synchronizes the host with the GPU between two of them, which a
+    CUDA graph cannot capture. Therefore calls are serialized here.
     """
     import torch
 
@@ -136,7 +136,7 @@ def load(path: Path, device: str) -> Runner:
 
 
 def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:
-    """Runs aoti_compile in a session of its own, which is ended as a whole if the wait for it is cut short."""
+    """Runs aoti_compile in its own session, which is killed as a whole if waiting for it is interrupted."""
     from fuseconv.ops import library
 
     folders = {
@@ -169,9 +169,9 @@ def _compiler(environment: Mapping[str, str]) -> str:
 
 
 def compilers(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Returns the variables that make the compiler the system's own, if the one in use links libstdc++ statically.
+    """Returns the environment variables that select the system compiler, if the current one links libstdc++ statically.
 
-    A package made so has a second copy of libstdc++ in it and crashes when torch, which brings the first, loads it.
+    Such a package has a second copy of libstdc++ and crashes when torch, which has the first, loads it.
     """
     probe = folder / "probe.so"
     command = [*shlex.split(_compiler(environment)), "-shared", "-fPIC", "-x", "c++", "-", "-o", str(probe)]

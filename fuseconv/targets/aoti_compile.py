@@ -1,4 +1,4 @@
-"""The target aoti's child process: `python -m fuseconv.targets.aoti_compile SOURCE PACKAGE DEVICE [OP_FILE ...]`."""
+"""The child process of aoti: `python -m fuseconv.targets.aoti_compile SOURCE PACKAGE DEVICE [OP_FILE ...]`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def main(source: str, package: str, device: str, *op_files: str) -> None:
     """Compiles an exported program.
 
     Args:
-        source: the exported program's path.
-        package: where the package goes.
-        device: `cpu` or `cuda`, what it is for.
-        op_files: what registers other ops of the program; the parent was told to trust them.
+        source: the path of the exported program.
+        package: the path of the package to write.
+        device: `cpu` or `cuda`.
+        op_files: Python files that register other ops of the program. The parent process was told to trust them.
     """
     from fuseconv.ops import OPS  # the compiler traces our ops by their fake kernels
     from fuseconv.rulebook.packs import load_ops

@@ -1,4 +1,4 @@
-"""What targets share when they write an artifact: plain memory, -0.0 in a format, and how a file is saved."""
+"""Helpers for writing artifacts: plain memory, -0.0 as a constant, and saving files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _ALIGNMENT = 16
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor's values in memory that holds them as they are: contiguous, aligned, and written out.
+    """Returns the values of a tensor in contiguous, aligned memory without lazy bits.
 
-    What reads memory by its address sees no strides, and neither the sign nor the conjugation that a view of
-    `torch.conj` leaves to be computed by its reader.
+    Code that reads memory by address sees neither strides nor the lazy conjugation and negation of `torch.conj`.
     """
     if tensor.is_neg() or tensor.is_conj():
         return tensor.clone(memory_format=torch.contiguous_format)
@@ -33,7 +32,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def negative_zero(program: Program) -> str | None:
-    """Says which node is called with -0.0, if one is, for a format that holds equal constants once: 0.0 equals -0.0."""
+    """Returns a node that is called with -0.0, if any, for formats that merge equal constants: 0.0 equals -0.0."""
     for module in program.exported.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             for value in pytree.tree_leaves((node.args, dict(node.kwargs))):
@@ -44,10 +43,10 @@ def negative_zero(program: Program) -> str | None:
 
 @contextmanager
 def saved(path: Path) -> Iterator[IO[bytes]]:
-    """Opens `path` for one of torch's savers, and its folder if need be.
+    """Opens `path` for one of torch's savers and creates its folder.
 
-    A saver written in C++ aborts the process when a write of its own fails, a full disk for one. So it is given a
-    file whose writes always succeed; the first error is kept and raised when the saver is done.
+    A saver in C++ aborts the process if a write fails, for example on a full disk. Therefore it gets a file whose
+    writes always succeed; the first error is recorded and raised at the end.
 
     Raises:
         FileError: a write failed.
@@ -82,7 +81,7 @@ class _Sink(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Rewinds, as a saver does when all is written."""
+        """Seeks to the start, as a saver does at the end."""
         return self._file.seek(offset, whence)
 
     def check(self) -> None:

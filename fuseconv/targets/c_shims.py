@@ -1,10 +1,10 @@
-"""Our ops as C functions of an AOTInductor package.
+"""The ops of fuseconv as C functions for AOTInductor packages.
 
-Without them a package calls an op through the proxy executor, which looks at boxed values and goes through the
-dispatcher: several microseconds of the host for each call. See docs/adr/0009-c-shims.md.
+Without them, a package calls an op through the proxy executor, which boxes its arguments and goes through the
+dispatcher: several microseconds of host time per call. See docs/adr/0009-c-shims.md.
 
-The package finds the op library by its name, which the process has loaded already from wherever it is, and asks it once
-for each op. So it is served by the copy that registered the op, as every other call in the process is.
+The package finds the op library by name among the loaded libraries, and asks it once for each op. It therefore uses the
+same copy that registered the op with torch.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _TYPES = {
     "bool": "int32_t",
     "str": "const char*",
 }
-"""What AOTInductor passes for an argument of a schema's type. `List[int]` is two: a pointer and a count."""
+"""What AOTInductor passes for an argument of a schema type. `List[int]` is a pointer and a count."""
 
 
 def inductor_configs(exported: torch.export.ExportedProgram, device: str) -> dict[str, Any]:
-    """Returns the settings that make a package for `device`, "cpu" or "cuda", call our ops by C functions.
+    """Returns the settings with which a package for `device` ("cpu" or "cuda") calls fuseconv ops by C functions.
 
-    None for a program that calls none: its package then needs no library of ours. The linker has to find the libraries
-    in `library.FOLDER`.
+    Returns None for a program that calls none of them, whose package does not need the op library. The linker must find
+    the libraries in `library.FOLDER`.
     """
     called = {
         node.target
@@ -65,10 +65,10 @@ def inductor_configs(exported: torch.export.ExportedProgram, device: str) -> dic
 
 
 def declarations(schema: torch.FunctionSchema, device: str) -> list[str]:
-    """Returns what goes before a package's own code, after `extern`: the library's lookup, and the function for one op.
+    """Returns the declarations that precede a package's code: the lookup function and the function of one op.
 
     Raises:
-        KeyError: an argument has a type that none of our ops takes.
+        KeyError: an argument has a type that no op of fuseconv has.
     """
     op = schema.name.removeprefix(f"{NAMESPACE}::")
     parameters, lists, arguments = [], [], []

@@ -20,11 +20,11 @@ SPEC = TargetSpec(
 
 
 def check_machine(device: str) -> None:
-    """Checks nothing: writing takes torch alone."""
+    """Does nothing: writing needs only torch."""
 
 
 def unsupported(program: Program) -> str | None:
-    """Says why the program cannot be saved: it always can, since it came from torch.export."""
+    """Returns None: every program can be saved, because it came from torch.export."""
     return None
 
 
@@ -45,9 +45,9 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads what `write` wrote; the op libraries it calls must be loaded before.
+    """Loads the archive that `write` wrote. The op libraries it calls must be loaded before.
 
-    The contract is checked on every call, so the guards of torch.export, which check the same, are left out.
+    The guards of torch.export are removed, because the contract makes the same checks on every call.
     """
     import torch
 

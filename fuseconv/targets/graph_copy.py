@@ -1,4 +1,4 @@
-"""A program with a graph of its own, for a target to change; weights and fake values are shared."""
+"""Copies of a program for a target to change. The graph is copied, the weights and fake values are shared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 
 
 def copied(graph: Graph) -> Graph:
-    """Returns a copy of a graph, whose nodes have the same names."""
+    """Returns a copy of a graph with the same node names."""
     copy, nodes = Graph(), dict[Node, Node]()
     end = copy.output(copy.graph_copy(graph, nodes))
     end.meta = dict(graph.output_node().meta)
@@ -20,7 +20,7 @@ def copied(graph: Graph) -> Graph:
 
 
 def with_graph(exported: ExportedProgram, graph: Graph) -> ExportedProgram:
-    """Returns a program with another graph, which has the same placeholders and as many outputs."""
+    """Returns a program with another graph, which must have the same placeholders and number of outputs."""
     signature = exported.graph_signature
     returned: Any = graph.output_node().args[0]
     outputs = [

@@ -1,4 +1,4 @@
-"""ONNX: standard operators, our ops as functions in the domain com.fuseconv, dims under the contract's names."""
+"""ONNX: standard operators, fuseconv ops as functions in the domain com.fuseconv, and dim names of the contract."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SPEC = TargetSpec("onnx", Path("onnx", "model.onnx"), preference=5, runtime="onn
 
 
 def check_machine(device: str) -> None:
-    """Checks that the exporter's package is installed.
+    """Checks that the packages of the exporter are installed.
 
     Raises:
-        UnsupportedError: it is not.
+        UnsupportedError: a package is not installed.
     """
     if find_spec("onnxscript") is None:
         raise UnsupportedError("onnxscript is not installed", fix="pip install onnxscript")
 
 
 def unsupported(program: Program) -> str | None:
-    """Says what is missing to write and prove ONNX: ONNX Runtime, complex numbers at the model's border, or -0.0."""
+    """Returns the reason why ONNX is not possible: no ONNX Runtime, complex inputs or outputs, or a constant -0.0."""
     from fuseconv.targets.artifact import negative_zero
 
     if find_spec("onnxruntime") is None:
@@ -43,11 +43,11 @@ def unsupported(program: Program) -> str | None:
 
 
 def write(program: Program, folder: Path, context: Context) -> Path:
-    """Writes `onnx/model.onnx`, its weights beside it, and returns the path relative to `folder`.
+    """Writes `onnx/model.onnx` with its weights next to it, and returns the path relative to `folder`.
 
     Raises:
         UnsupportedError: an operator has no ONNX form, or ONNX Runtime has no kernel for one in this dtype.
-        UpstreamError: the exporter failed, or made a model that is not valid.
+        UpstreamError: the exporter failed or wrote an invalid model.
         FileError: a file cannot be written.
     """
     from fuseconv.targets import onnx_export
@@ -59,10 +59,10 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads what `write` wrote into ONNX Runtime; tensors are handed over without a copy.
+    """Loads the model that `write` wrote into ONNX Runtime. Tensors are passed without a copy.
 
     Raises:
-        RefusedError: the weights lie outside the model's folder, or are cut short.
+        RefusedError: the weights are outside the folder of the model, or truncated.
         UnsupportedError: ONNX Runtime is not installed, lacks CUDA, or has no kernel for an operator.
     """
     from fuseconv.targets.onnx_session import check_external_data, open_session, runner

@@ -1,7 +1,7 @@
-"""Elementwise ops in plain PyTorch, where the ONNX exporter's translation is wrong, imprecise or missing.
+"""Replacements in plain PyTorch for elementwise ops whose ONNX translation is wrong, imprecise or missing.
 
-Each function has the op's signature, and says the op by others that the exporter translates as PyTorch computes them.
-One that returns NotImplemented leaves the op as it is.
+Each function has the signature of the op and computes it with ops that the exporter translates correctly. If it returns
+NotImplemented, the op is kept.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ aten = torch.ops.aten
 
 
 def log_sigmoid(x: Tensor) -> Tensor:
-    """The logarithm of a sigmoid that is 0 in its dtype is -inf; log_sigmoid is not."""
+    """Avoids log(sigmoid(x)), which is -inf where the sigmoid underflows."""
     return torch.minimum(x, torch.zeros_like(x)) - torch.log1p(torch.exp(-x.abs()))
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Computes 1 / (1 + exp(-x)): ONNX Runtime on a CPU is off by 1e-7 in f32, as much as the result is at -16."""
+    """Computes 1 / (1 + exp(-x)): ONNX Runtime's f32 CPU kernel has an error of 1e-7, the size of the result at -16."""
     return torch.reciprocal(1 + torch.exp(-x)) if _is_f32(x) else NotImplemented
 
 
 def silu(x: Tensor) -> Tensor:
-    """Computes x / (1 + exp(-x)), for the same reason."""
+    """Computes x / (1 + exp(-x)), for the same reason as sigmoid."""
     return x / (1 + torch.exp(-x)) if _is_f32(x) else NotImplemented
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
-    """The first half of an axis by the sigmoid of the second, for the same reason."""
+    """Multiplies the first half of an axis by the sigmoid of the second, for the same reason as sigmoid."""
     left, right = x.chunk(2, dim)
     return left / (1 + torch.exp(-right)) if _is_f32(x) else NotImplemented
 
@@ -42,12 +42,12 @@ def _is_f32(x: Tensor) -> bool:
 
 
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    """Computes log(exp(a) + exp(b)) without the exponential of the larger."""
+    """Computes log(exp(a) + exp(b)) without the exponential of the larger operand."""
     return _log_add(a, b, torch.exp, 1.0)
 
 
 def logaddexp2(a: Tensor, b: Tensor) -> Tensor:
-    """Computes log2(2**a + 2**b) without the power of the larger."""
+    """Computes log2(2**a + 2**b) without the power of the larger operand."""
     return _log_add(a, b, torch.exp2, 1 / math.log(2))
 
 
@@ -59,7 +59,7 @@ def _log_add(a: Tensor, b: Tensor, power: Callable[[Tensor], Tensor], scale: flo
 
 
 def atan2(y: Tensor, x: Tensor) -> Tensor:
-    """The angle of (x, y) in all quadrants, signed zeros and infinities included."""
+    """Computes the angle of (x, y) in all quadrants, including signed zeros and infinities."""
     shape = (y + x).shape
     y, x = y.expand(shape), x.expand(shape)
     both = torch.isinf(y) & torch.isinf(x)
@@ -72,7 +72,7 @@ def atan2(y: Tensor, x: Tensor) -> Tensor:
 
 
 def hypot(a: Tensor, b: Tensor) -> Tensor:
-    """The length of (a, b), without a square that overflows."""
+    """Computes the length of (a, b) without a square that overflows."""
     a, b = a.abs(), b.abs()
     larger, smaller = torch.maximum(a, b), torch.minimum(a, b)
     ratio = torch.where((larger == 0) | torch.isinf(larger), torch.zeros_like(larger), smaller / larger)
@@ -80,33 +80,33 @@ def hypot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _is_negative(x: Tensor) -> Tensor:
-    """Whether a number has a minus sign, -0.0 included."""
+    """Returns whether a number is negative, including -0.0."""
     return torch.where(x == 0, torch.reciprocal(x) < 0, x < 0)
 
 
 def signbit(x: Tensor) -> Tensor:
-    """Whether the sign is minus; the sign of a NaN is not looked at."""
+    """Returns whether a number has a minus sign. The sign of NaN is ignored."""
     return _is_negative(x) if x.dtype.is_floating_point else x < 0
 
 
 def copysign(a: Tensor, b: Any) -> Tensor:
-    """The magnitude of the first with the sign of the second."""
+    """Returns the magnitude of the first operand with the sign of the second."""
     b = b if isinstance(b, Tensor) else torch.full((), b, dtype=a.dtype)
     return torch.where(signbit(b), -a.abs(), a.abs())
 
 
 def fmax(a: Tensor, b: Tensor) -> Tensor:
-    """The larger; of a number and a NaN the number."""
+    """Returns the larger operand, or the number if the other is NaN."""
     return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, torch.maximum(a, b)))
 
 
 def fmin(a: Tensor, b: Tensor) -> Tensor:
-    """The smaller; of a number and a NaN the number."""
+    """Returns the smaller operand, or the number if the other is NaN."""
     return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, torch.minimum(a, b)))
 
 
 def remainder(a: Any, b: Any) -> Any:
-    """Of floats: the exact remainder with the sign of the divisor. a - b * floor(a / b) rounds three times."""
+    """Returns the exact remainder of floats, with the sign of the divisor. a - b * floor(a / b) rounds three times."""
     if not _is_floating(a, b):
         return NotImplemented
     a, b = _tensors(a, b)
@@ -115,7 +115,7 @@ def remainder(a: Any, b: Any) -> Any:
 
 
 def floor_divide(a: Any, b: Any) -> Any:
-    """Of floats: from the exact remainder, as PyTorch; floor(a / b) is one too large where the quotient rounds up."""
+    """Computes the quotient of floats from the exact remainder: floor(a / b) is too large if a / b rounds up."""
     if not _is_floating(a, b):
         return NotImplemented if isinstance(b, Tensor) else aten.floor_divide.default(*_tensors(a, b))
     a, b = _tensors(a, b)
@@ -128,7 +128,7 @@ def floor_divide(a: Any, b: Any) -> Any:
 
 
 def div_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    """`floor` is floor_divide; `trunc` of integers is one more where that is negative and not exact."""
+    """Handles rounding_mode: `floor` is floor_divide; `trunc` corrects an inexact negative integer quotient by one."""
     if _is_floating(a, b):
         return floor_divide(a, b) if rounding_mode == "floor" else NotImplemented
     if rounding_mode is None:
@@ -141,12 +141,12 @@ def div_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def shift_left(a: Tensor, b: Any) -> Any:
-    """ONNX shifts unsigned integers only."""
+    """Shifts as unsigned integers, the only ones that ONNX can shift."""
     return a * _power_of_two(a, b)
 
 
 def shift_right(a: Tensor, b: Any) -> Any:
-    """An arithmetic shift rounds down."""
+    """Shifts arithmetically, which rounds down."""
     return torch.div(a, _power_of_two(a, b), rounding_mode="floor")
 
 
@@ -157,22 +157,22 @@ def _power_of_two(a: Tensor, b: Any) -> Any:
 
 
 def relu(x: Tensor) -> Any:
-    """ONNX Runtime has no Relu of 64-bit integers."""
+    """Computes relu of 64-bit integers, which ONNX Runtime does not support."""
     return NotImplemented if x.dtype.is_floating_point else x.clamp(min=0)
 
 
 def log10(x: Tensor) -> Any:
-    """The exporter divides float64 by a float32."""
+    """Avoids the exporter's division of float64 by a float32 constant."""
     return NotImplemented if x.dtype != torch.float64 else torch.log(x) / math.log(10)
 
 
 def log2(x: Tensor) -> Any:
-    """As log10."""
+    """Avoids a float32 constant, as in log10."""
     return NotImplemented if x.dtype != torch.float64 else torch.log(x) / math.log(2)
 
 
 def sinc(x: Tensor) -> Any:
-    """As log10: the exporter has pi in float32."""
+    """Avoids the exporter's float32 pi, as in log10."""
     if x.dtype != torch.float64:
         return NotImplemented
     angle = x * math.pi
@@ -180,34 +180,34 @@ def sinc(x: Tensor) -> Any:
 
 
 def rad2deg(x: Tensor) -> Any:
-    """As log10."""
+    """Avoids a float32 constant, as in log10."""
     return NotImplemented if x.dtype != torch.float64 else x * (180 / math.pi)
 
 
 def deg2rad(x: Tensor) -> Any:
-    """As log10."""
+    """Avoids a float32 constant, as in log10."""
     return NotImplemented if x.dtype != torch.float64 else x * (math.pi / 180)
 
 
 def gelu(x: Tensor, *, approximate: str = "none") -> Any:
-    """As log10, where it is approximated by a tanh."""
+    """Avoids float32 constants in the tanh approximation, as in log10."""
     if x.dtype != torch.float64 or approximate != "tanh":
         return NotImplemented
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
 def addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """ONNX holds the factors of Gemm in float32."""
+    """Avoids Gemm, whose factors are float32."""
     return NotImplemented if x.dtype != torch.float64 or (beta, alpha) == (1, 1) else beta * x + alpha * (a @ b)
 
 
 def celu(x: Tensor, alpha: Any = 1.0) -> Any:
-    """The exporter computes float64 in float32."""
+    """Avoids the exporter's computation of float64 in float32."""
     return NotImplemented if x.dtype != torch.float64 else torch.where(x > 0, x, alpha * torch.expm1(x / alpha))
 
 
 def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
-    """The exporter counts in float32 where the steps are floats."""
+    """Avoids the exporter's computation in float32 if the step is a float."""
     numbers = (start, end, step)
     if dtype != torch.float64 or not all(isinstance(one, int | float) for one in numbers):
         return NotImplemented
@@ -216,7 +216,7 @@ def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = N
 
 
 def add(a: Any, b: Any, alpha: Any = 1) -> Any:
-    """ONNX adds no booleans."""
+    """Adds booleans, which ONNX does not support."""
     if torch.result_type(a, b) != torch.bool:
         return NotImplemented
     a, b = _tensors(a, b)
@@ -224,7 +224,7 @@ def add(a: Any, b: Any, alpha: Any = 1) -> Any:
 
 
 def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Any:
-    """A float less an integer tensor: the exporter knows no subtraction from a number that changes the dtype."""
+    """Subtracts an integer tensor from a float, for which the exporter has no type promotion."""
     if torch.result_type(x, other) == x.dtype:
         return NotImplemented
     first, second = _tensors(other, x)
@@ -232,7 +232,7 @@ def rsub(x: Tensor, other: Any, alpha: Any = 1) -> Any:
 
 
 def where(condition: Tensor, a: Any, b: Any) -> Any:
-    """ONNX Runtime selects among no booleans."""
+    """Selects between booleans, which ONNX Runtime does not support."""
     if torch.result_type(a, b) != torch.bool:
         return NotImplemented
     a, b = _tensors(a, b)
@@ -240,7 +240,7 @@ def where(condition: Tensor, a: Any, b: Any) -> Any:
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Any:
-    """ONNX Runtime selects among no booleans."""
+    """Selects between booleans, which ONNX Runtime does not support."""
     return NotImplemented if x.dtype != torch.bool else (mask & bool(value)) | (~mask & x)
 
 
@@ -249,7 +249,7 @@ def _is_floating(*operands: Any) -> bool:
 
 
 def _tensors(a: Any, b: Any) -> tuple[Tensor, Tensor]:
-    """Makes tensors of the numbers, in the dtype that the op computes in."""
+    """Returns numbers as tensors in the dtype in which the op computes."""
     dtype = torch.result_type(a, b)
     a, b = (one.to(dtype) if isinstance(one, Tensor) else torch.full((), one, dtype=dtype) for one in (a, b))
     return a, b
@@ -302,4 +302,4 @@ ON_CPU: Mapping[Any, Callable[..., Any]] = {
     aten.silu.default: silu,
     aten.glu.default: glu,
 }
-"""What ONNX Runtime computes imprecisely on a CPU, and exactly, in fewer passes, on a GPU."""
+"""Ops that ONNX Runtime computes imprecisely on a CPU, but exactly and in fewer passes on a GPU."""

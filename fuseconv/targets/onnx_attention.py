@@ -1,7 +1,7 @@
-"""Attention in ONNX, row for row what PyTorch computes: a query that may see no key gives zeros.
+"""Attention in ONNX with the results of PyTorch: a query that sees no key gives zeros.
 
-PyTorch's softmax of a row of scores that are all -inf is 0, ONNX's is NaN. The exporter's own translation avoids the
-NaN by masking with the lowest finite number, and so gives such a query the mean of all values.
+PyTorch's softmax of a row of -inf is 0, that of ONNX is NaN. The exporter's translation avoids NaN by masking with the
+lowest finite number, which gives such a query the mean of all values.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Translates `aten.scaled_dot_product_attention`: softmax(scale Q K^T + mask) V.
 
-    Without a mask a row has a finite score whenever its inputs are finite, and takes one Softmax, as a causal one does.
+    Without a mask, or with a causal mask, every row has a finite score if the inputs are finite, so one Softmax is
+    enough.
 
     Args:
         query: [..., heads, queries, width].
         key: [..., key heads, keys, width].
         value: [..., value heads, keys, value width].
-        attn_mask: broadcasts to [..., heads, queries, keys]; bool, True where a query may see a key, or what to add.
+        attn_mask: broadcasts to [..., heads, queries, keys]. A bool mask is True where a query may see a key; other
+            masks are added.
         dropout_p: 0 in every captured program.
-        is_causal: a query sees the keys up to its own position.
-        scale: 1 / sqrt(width) by default.
-        enable_gqa: heads are a multiple of key heads and of value heads; neighbours share one.
+        is_causal: whether a query sees only the keys up to its own position.
+        scale: default: 1 / sqrt(width).
+        enable_gqa: whether heads is a multiple of key heads and of value heads; adjacent heads share one.
     """
     assert dropout_p == 0, "capture refuses what draws at random"
     scaled, columns = op.Mul(query, _scale(query, scale)), _transposed(key)
@@ -49,12 +51,12 @@ def scaled_dot_product_attention(
 
 
 def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
-    """Multiplies, with the heads that share a key or value head as rows of one matrix, so that nothing is copied.
+    """Multiplies matrices. Heads that share a key or value head become rows of one matrix, so nothing is copied.
 
     Args:
-        query: its shape names the heads.
+        query: its shape gives the number of heads.
         left: [..., heads, m, k].
-        group: key or value; its shape names the heads that are shared.
+        group: key or value. Its shape gives the number of shared heads.
         right: [..., shared heads, k, n].
     """
     heads, shared, queries = query.shape[-3], group.shape[-3], query.shape[-2]
@@ -66,7 +68,7 @@ def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
 
 
 def _product(query: Any, left: Any, right: Any) -> Any:
-    """Multiplies matrices; of float64 without a MatMul, into which ONNX Runtime takes the scale, in float32."""
+    """Multiplies matrices. float64 avoids MatMul, into which ONNX Runtime would fuse the scale in float32."""
     return op.Einsum(left, right, equation=PRODUCT) if query.dtype == ir.DataType.DOUBLE else op.MatMul(left, right)
 
 
@@ -87,7 +89,7 @@ def _transposed(key: Any) -> Any:
 
 
 def _causal_mask(query: Any, key: Any) -> Any:
-    """[queries, keys]: -inf above the diagonal, 0 elsewhere."""
+    """Returns the mask [queries, keys]: -inf above the diagonal, 0 elsewhere."""
     shape = op.Concat(op.Shape(query, start=-2, end=-1), op.Shape(key, start=-2, end=-1), axis=0)
     minus_infinity = op.ConstantOfShape(shape, value=ir.tensor([-math.inf], dtype=_comparable(query.dtype)))
     mask = op.Trilu(minus_infinity, op.Constant(value_int=1), upper=1)
@@ -95,7 +97,7 @@ def _causal_mask(query: Any, key: Any) -> Any:
 
 
 def _comparable(dtype: ir.DataType) -> ir.DataType:
-    """float32 for bfloat16: ONNX Runtime multiplies those on CUDA, and neither compares nor selects among them.
+    """Converts bfloat16 to float32, because ONNX Runtime on CUDA can multiply bfloat16 but not compare or select it.
 
     Its kernels are listed in docs/OperatorKernels.md of its sources.
     """
@@ -103,15 +105,14 @@ def _comparable(dtype: ir.DataType) -> ir.DataType:
 
 
 def _masked_softmax(scores: Any, mask: Any, dtype: ir.DataType) -> Any:
-    """Softmax of scores + mask, 0 where that is -inf.
+    """Computes softmax of scores + mask, with 0 where a whole row is -inf.
 
-    It is 0 there anyway, unless all of a row are -inf. A NaN or +inf in a row gives NaN at its own place, and so in all
-    of that query's output, as in PyTorch.
+    A NaN or +inf in a row gives NaN at its own position and so in the entire output of that query, as in PyTorch.
 
     Args:
         scores: [..., heads, queries, keys].
-        mask: bool, in the scores' dtype, or float32.
-        dtype: of the scores.
+        mask: bool, in the dtype of the scores, or float32.
+        dtype: the dtype of the scores.
     """
     # What float32 can tell from -inf, float16 need not.
     wide = mask.dtype if dtype.itemsize < mask.dtype.itemsize else _comparable(dtype)

@@ -1,4 +1,4 @@
-"""The axes of reductions in ONNX: of no elements ONNX Runtime 1.31 gives the wrong shape where an axis is negative."""
+"""Makes the axes of reductions non-negative: for empty tensors, ONNX Runtime 1.31 mishandles negative axes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 
 def count_axes_from_the_first(nodes: Iterable[ir.Node]) -> None:
-    """Writes the axes of reductions as numbers that are not negative."""
+    """Replaces negative axes of reductions with non-negative ones."""
     for node in list(nodes):
         if node.domain or not node.op_type.startswith(("Reduce", "Arg")) or node.inputs[0] is None:
             continue

@@ -1,4 +1,4 @@
-"""Clamps in ONNX by Max and Min: a Clip without one of its bounds takes the largest finite number for infinity."""
+"""Translates clamps to Max and Min, because Clip without a bound clamps infinity to the largest finite number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FLOATING = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.Data
 
 
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002  # the op's own names
-    """Translates `aten.clamp` by numbers; NaN stays NaN, and where min is above max the result is max.
+    """Translates `aten.clamp` with numbers. NaN is preserved, and the result is max if min > max.
 
     Args:
         x: of any real dtype.
@@ -25,12 +25,12 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002  # the
 
 
 def clamp_min(x: Any, min: Any) -> Any:  # noqa: A002
-    """Translates `aten.clamp_min` by a number."""
+    """Translates `aten.clamp_min` with a number."""
     return clamp(x, min=min)
 
 
 def clamp_max(x: Any, max: Any) -> Any:  # noqa: A002
-    """Translates `aten.clamp_max` by a number."""
+    """Translates `aten.clamp_max` with a number."""
     return clamp(x, max=max)
 
 

@@ -1,7 +1,7 @@
-"""Products of matrices in ONNX that may sum over nothing.
+"""Corrects matrix products in ONNX whose summed axis may be empty.
 
-ONNX Runtime merges a Transpose into the product that reads it, as FusedMatMul. Of batches, that kernel leaves the
-result unwritten where the summed axis has size 0, or ends the process (SIGFPE); seen in 1.31 on a CPU.
+ONNX Runtime fuses a Transpose into the product that uses it, as FusedMatMul. For batches, that kernel leaves the result
+uninitialized if the summed axis has size 0, or crashes the process (SIGFPE). Seen in version 1.31 on a CPU.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 
 def widen_empty_sums(model: ir.Model, ranges: Mapping[sympy.Symbol, ValueRanges[Any]]) -> None:
-    """Gives the operands of such a product one more column and one more row, of zeros, so that the sum is never empty.
+    """Appends a zero column and a zero row to the operands of such products, so that the sum is never empty.
 
     Args:
-        model: the model, corrected in place.
-        ranges: of the sizes that its shapes name.
+        model: the model, which is changed in place.
+        ranges: the range of each size in its shapes.
     """
     named = {str(symbol): (symbol, bounds) for symbol, bounds in ranges.items()}
     for node in list(model.graph.all_nodes()):
@@ -52,7 +52,7 @@ def _may_be_empty(size: int | ir.SymbolicDim, named: Mapping[str, tuple[sympy.Sy
 
 
 def _append_zeros(node: ir.Node, operand: int, axis: int) -> None:
-    """Appends a slice of zeros to an operand, along an axis."""
+    """Appends a slice of zeros to an operand along an axis."""
     value = node.inputs[operand]
     assert value is not None
     assert value.shape is not None

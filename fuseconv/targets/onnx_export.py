@@ -1,4 +1,4 @@
-"""A program as an ONNX file: the exporter called, its model corrected, outputs and dims under the contract's names."""
+"""Writes a program as an ONNX file: calls the exporter, corrects its model, and sets the names of the contract."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from fuseconv.targets.onnx_session import OTHER_DTYPE
 from fuseconv.targets.own_outputs import own_outputs
 
 OPSET = 22
-"""The first operator set in which every operator takes bfloat16; Gelu came with 20."""
+"""The first opset in which every operator accepts bfloat16. Gelu was added in opset 20."""
 
 _FUNCTION_OVERLOADS_IR = 10
 
 
 def save(program: Program, path: Path) -> None:
-    """Writes a model, and its weights beside it; whether an ONNX Runtime has kernels for it is not asked.
+    """Writes a model with its weights next to it. Whether ONNX Runtime has the kernels is not checked.
 
     Raises:
         UnsupportedError: an operator has no ONNX form.
-        UpstreamError: the exporter failed, or made a model that is not valid.
+        UpstreamError: the exporter failed or wrote an invalid model.
         FileError: a file cannot be written.
     """
     import onnx
@@ -59,13 +59,13 @@ def save(program: Program, path: Path) -> None:
 
 
 def _apart(outputs: Sequence[str], weights: Collection[str]) -> list[str]:
-    """Returns names for outputs that no weight has, for the exporter gives both their names at once."""
+    """Returns output names that no weight has, because the exporter puts both in one namespace."""
     free = (name for at in itertools.count() if (name := f"output_{at}") not in weights and name not in outputs)
     return [next(free) if name in weights else name for name in outputs]
 
 
 def _name_outputs(model: Any, names: Sequence[str]) -> None:
-    """Gives outputs the names of the contract; a weight of the same name gets another."""
+    """Sets the output names of the contract. A weight with the same name is renamed."""
     initializers = model.graph.initializers
     for value, name in zip(model.graph.outputs, names, strict=True):
         if value.name == name:
@@ -79,11 +79,11 @@ def _name_outputs(model: Any, names: Sequence[str]) -> None:
 def _export(
     exported: torch.export.ExportedProgram, device: str, inputs: list[str] | None, outputs: list[str] | None
 ) -> Any:
-    """Calls the exporter and returns an onnx_ir model, for ONNX Runtime on a device.
+    """Calls the exporter and returns an onnx_ir model for ONNX Runtime on a device.
 
     Raises:
         UnsupportedError: an operator has no ONNX form.
-        UpstreamError: the exporter failed otherwise.
+        UpstreamError: the exporter failed for another reason.
     """
     import onnxscript.optimizer
 
@@ -154,9 +154,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def _exporting() -> Iterator[None]:
-    """Keeps the exporter quiet, and from reading all its translations anew, which takes longer than most programs.
+    """Silences the exporter and caches its translations, because building them takes longer than most exports.
 
-    It reports that torchvision is absent, and copies tree specs in a deprecated way.
+    It reports that torchvision is missing, and copies tree specs in a deprecated way.
     """
     from torch.onnx._internal.exporter import _registration
 
@@ -175,12 +175,12 @@ def _exporting() -> Iterator[None]:
 
 @cache
 def _translations(read: Callable[[], Any]) -> Any:
-    """The exporter's translations of ops, which are the same for every export of a process."""
+    """Returns the exporter's translations of ops. They are the same for every export in a process."""
     return read()
 
 
 def _name_dims(model: Any, program: Program) -> None:
-    """Writes the contract's dim names where the exporter wrote its symbols, also inside expressions."""
+    """Replaces the exporter's symbols with the dim names of the contract, including those in expressions."""
     import onnx_ir as ir
 
     steps = {name: dim.step for name, dim in program.contract.dims().items()}
@@ -208,7 +208,7 @@ def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
 
 
 def _add_functions(model: Any, device: str) -> None:
-    """Gives every node of ours the function body for its way of being called."""
+    """Adds the function body for each node of fuseconv."""
     from fuseconv.ops import OPS
     from fuseconv.targets import onnx_functions
 

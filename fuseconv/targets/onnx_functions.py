@@ -1,7 +1,7 @@
-"""Our ops in ONNX: one node each in the domain com.fuseconv, and a function body made from the op's reference.
+"""fuseconv ops in ONNX: one node each in the domain com.fuseconv, with a function body made from the op's reference.
 
-The body is what an ONNX Runtime without our kernels runs. It is exported from the same plain PyTorch that is the op's
-meaning everywhere else, once for each way in which the program calls the op: activation, ranks, broadcasting, dtype.
+ONNX Runtime without our kernels runs the body. It is exported from the plain PyTorch reference, once for each different
+call in the program: activation, ranks, broadcasting, dtype.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _ATTRIBUTES: Mapping[str, tuple[Any, Any]] = {
 }
 _DTYPES = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 _SIZES = (6, 10, 14, 22, 26, 34, 38, 46, 58, 62)
-"""Even, for a gated layer halves its product; and each different from the others."""
+"""Even, because a gated layer halves its product; and distinct."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One way to call an op, as far as its body can depend on it.
+    """The properties of a call on which its function body depends.
 
     Attributes:
         op: the op.
-        tensors: per tensor argument its dtype and its sizes, or None where the call omits it. Sizes are numbered in
-            order of first sight, equal ones alike; 1 stays 1, since it broadcasts, and is written 0.
+        tensors: for each tensor argument, its dtype and sizes, or None if it is omitted. Sizes are numbered in order of
+            appearance, equal ones alike. A size of 1, which broadcasts, is written as 0.
         attributes: the other arguments, by name.
     """
 
@@ -53,7 +53,7 @@ class Call:
 
     @staticmethod
     def of(node: Node, op: Op[..., Any]) -> Call:
-        """Reads a node of a graph."""
+        """Returns the properties of the call in a node."""
         given = arguments_of(op, node.args, node.kwargs)
         numbers: dict[Any, int] = {}
 
@@ -74,7 +74,7 @@ class Call:
         )
 
     def examples(self) -> list[torch.Tensor]:
-        """Makes tensors of such sizes, for those arguments that are given."""
+        """Returns tensors of these sizes for the given arguments."""
         sizes = [1, *_SIZES]
         groups = dict(self.attributes).get("groups", 1)
         if groups > 1 and self.tensors[0] is not None:  # they divide the channels
@@ -86,7 +86,7 @@ class Call:
         ]
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Calls the op's reference on the arguments that are given."""
+        """Calls the op's reference with the given arguments."""
         rest = iter(tensors)
         given = {
             name: None if kind is None else next(rest)
@@ -97,24 +97,24 @@ class Call:
 
 
 def arguments_of(op: Op[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all arguments of a call by name, those that it omits with their defaults."""
+    """Returns all arguments of a call by name, including defaults."""
     schema = op.overload._schema.arguments
     defaults = {argument.name: argument.default_value for argument in schema}
     return {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
 
 
 def tensor_names(op: Op[..., Any]) -> list[str]:
-    """Returns the names of the arguments that are tensors, in order: the inputs of the op's node."""
+    """Returns the names of the tensor arguments in order, which are the inputs of the ONNX node."""
     return [argument.name for argument in op.overload._schema.arguments if str(argument.type) not in _ATTRIBUTES]
 
 
 def op_type(op: Op[..., Any]) -> str:
-    """Returns the ONNX name of an op: linear_act is LinearAct."""
+    """Returns the ONNX name of an op, such as LinearAct for linear_act."""
     return op.name.title().replace("_", "")
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """Returns, for torch.onnx.export, how each of our ops becomes one node."""
+    """Returns the translations for torch.onnx.export: each op of fuseconv becomes one node."""
     return {op.overload: _translation(op) for op in OPS}
 
 
@@ -188,7 +188,7 @@ def _schema(op: Op[..., Any]) -> OpSchema:
 
 
 class _References(torch.nn.Module):
-    """Every call side by side, so that one export makes all the bodies."""
+    """A module that makes all calls, so that one export gives all function bodies."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         super().__init__()
@@ -199,10 +199,10 @@ class _References(torch.nn.Module):
 
 
 def bodies(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Function]:
-    """Makes the function body of each call; the overload of a body is its position.
+    """Returns the function body of each call. The overload of a body is its position.
 
     Args:
-        calls: distinct calls.
+        calls: the distinct calls.
         export: `(program) -> model`, the ONNX exporter.
     """
     groups = tuple(call.examples() for call in calls)
@@ -219,7 +219,7 @@ def bodies(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Fu
 
 
 def _dynamic(tensor: torch.Tensor) -> dict[int, Any]:
-    """Marks every size but 1 as one that may change, and that the exporter must not make a constant."""
+    """Marks every size except 1 as dynamic, so that the exporter does not make it a constant."""
     return {axis: torch.export.Dim.DYNAMIC for axis, size in enumerate(tensor.shape) if size != 1}
 
 
@@ -239,7 +239,7 @@ def _function(call: Call, overload: str, graph: ir.Graph) -> ir.Function:
 
 
 def _write_constants_as_nodes(graph: ir.Graph) -> None:
-    """A function has no initializers."""
+    """Converts initializers to Constant nodes, because functions have no initializers."""
     for name, value in list(graph.initializers.items()):
         assert value.const_value is not None
         constant = ir.node("Constant", [], attributes={"value": value.const_value})

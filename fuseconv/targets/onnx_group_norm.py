@@ -1,9 +1,9 @@
-"""Group and instance norm in ONNX: exact where all of a group are nearly equal, in the precision of its input.
+"""Group and instance norm in ONNX, accurate for groups whose variance is small compared with their mean.
 
-GroupNormalization of ONNX takes the variance as the mean of squares less the square of the mean; InstanceNormalization
-of ONNX Runtime takes x scaled less the mean scaled. Both lose all digits of a group whose variance is small beside its
-mean; 1/sqrt(eps), 316, magnifies what is left. So the moments are computed in plain operators: the values are centred
-before they are squared, and centred twice, which takes away the rounding of the first mean.
+GroupNormalization of ONNX computes the variance as the mean of squares minus the square of the mean;
+InstanceNormalization of ONNX Runtime subtracts the scaled mean from the scaled input. Both lose all digits if the
+variance is small compared with the mean, and 1/sqrt(eps) = 316 amplifies the error. Here the moments are computed with
+plain operators: the values are centered before they are squared, twice, to remove the rounding error of the first mean.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def group_norm(
 
     Args:
         x: [N, C, ...].
-        num_groups: divides C.
+        num_groups: the number of groups, which divides C.
         weight: [C], or None for 1.
         bias: [C], or None for 0.
-        eps: is added to the variance.
-        cudnn_enabled: changes nothing.
+        eps: added to the variance.
+        cudnn_enabled: ignored.
     """
     del cudnn_enabled
     wide = _wide(x.dtype)
@@ -53,18 +53,18 @@ def instance_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Any:
-    """Translates `aten.instance_norm`: a group norm of one channel per group, or the normalisation by given moments.
+    """Translates `aten.instance_norm`: a group norm with one channel per group, or normalization by given moments.
 
     Args:
         x: [N, C, ...]; C is static.
         weight: [C], or None for 1.
         bias: [C], or None for 0.
-        running_mean: [C], used where `use_input_stats` is false; so is the next.
-        running_var: [C].
-        use_input_stats: whether the moments are those of x.
-        momentum: changes nothing but the running moments.
-        eps: is added to the variance.
-        cudnn_enabled: changes nothing.
+        running_mean: [C], used if `use_input_stats` is False.
+        running_var: [C], used if `use_input_stats` is False.
+        use_input_stats: whether to use the moments of x.
+        momentum: ignored: it affects only the running moments.
+        eps: added to the variance.
+        cudnn_enabled: ignored.
     """
     del momentum
     if use_input_stats:
@@ -78,12 +78,12 @@ def instance_norm(
 
 
 def _wide(dtype: ir.DataType) -> ir.DataType:
-    """What moments are computed in: float32 at least, as PyTorch does."""
+    """Returns the tensor in the dtype for computing moments: at least float32, as in PyTorch."""
     return ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
 
 
 def _by_groups(x: Any, groups: int) -> Any:
-    """The shape [N, groups, the rest], without a size to be found out: of no elements there is none."""
+    """Returns the shape [N, groups, rest] without a size to infer, which fails for empty tensors."""
     given = op.Constant(value_ints=[groups])
     inner = x.shape[1:]
     if all(isinstance(size, int) for size in inner):
@@ -99,7 +99,7 @@ def _affine(normed: Any, weight: Any, bias: Any, rank: int, wide: ir.DataType) -
 
 
 def _by_channel(value: Any, rank: int, wide: ir.DataType) -> Any:
-    """[C] as [C, 1, ...], so that it broadcasts to [N, C, ...]."""
+    """Reshapes [C] to [C, 1, ...], which broadcasts to [N, C, ...]."""
     axes: Sequence[int] = range(1, rank - 1)
     value = value if value.dtype == wide else op.Cast(value, to=wide)
     return op.Unsqueeze(value, op.Constant(value_ints=list(axes))) if axes else value

@@ -1,6 +1,6 @@
-"""Pools and products in plain PyTorch, where the ONNX exporter's translation is wrong or missing.
+"""Replacements in plain PyTorch for pooling and products whose ONNX translation is wrong or missing.
 
-Each function has the op's signature; one that returns NotImplemented leaves the op as it is.
+Each function has the signature of the op. If it returns NotImplemented, the op is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """A divisor in the place of the window's size: ONNX has none, and the exporter leaves it out."""
+    """Applies divisor_override, which ONNX does not have and the exporter ignores."""
     if divisor_override is None or ceil_mode:
         return NotImplemented
     window = kernel_size[0] * kernel_size[-1]
@@ -36,7 +36,7 @@ def avg_pool2d(
 
 
 def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[Any]) -> Any:
-    """Windows of uneven sizes; the mean of a box is that of means along its axes."""
+    """Averages windows of uneven sizes one axis after the other."""
     for axis, count in zip(range(x.dim() - len(output_size), x.dim()), output_size, strict=True):
         size = x.shape[axis]
         if count == 1:
@@ -50,9 +50,9 @@ def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[Any]) -> Any:
 
 
 def einsum(equation: str, tensors: Sequence[Tensor], path: Sequence[int] | None = None) -> Any:
-    """By permutations and products, as PyTorch computes it.
+    """Computes an einsum with permutations and products, as PyTorch does.
 
-    ONNX Runtime's Einsum ends the process (SIGFPE) where some axes have the size 0, and has no bfloat16.
+    Einsum of ONNX Runtime crashes the process (SIGFPE) if some axes have size 0, and does not support bfloat16.
     """
     return aten.einsum.default._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, equation, tensors, path=path)
 

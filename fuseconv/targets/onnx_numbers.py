@@ -1,4 +1,4 @@
-"""Numbers of a float64 program in ONNX: the exporter and ONNX Runtime's optimiser would round them to float32."""
+"""Preserves float64 numbers in ONNX, which the exporter and ONNX Runtime's optimizer would round to float32."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 PRODUCT = "...ij,...jk->...ik"
-"""An Einsum of matrices, which ONNX Runtime does not merge with what scales them."""
+"""An Einsum that computes a matrix product. ONNX Runtime does not fuse it with a scale."""
 
 
 def numbers_of(exported: torch.export.ExportedProgram) -> dict[float, float]:
-    """Returns the numbers that nodes of a program are called with and float32 cannot hold, by what it makes of them.
+    """Returns the numbers in a program that float32 cannot represent, by their float32 value.
 
-    There are none in a program without a value of float64.
+    Empty for a program without float64 values.
     """
     nodes = [node for graph in _graphs(exported) for node in graph.nodes]
     values = (value for node in nodes for value in pytree.tree_leaves(node.meta.get("val")))
@@ -30,9 +30,9 @@ def numbers_of(exported: torch.export.ExportedProgram) -> dict[float, float]:
 
 
 def write_exactly(model: ir.Model, numbers: dict[float, float]) -> None:
-    """Gives every cast of what float32 made of a number the number in float64.
+    """Replaces casts of rounded numbers with the exact numbers in float64.
 
-    It is called before constants are folded: what they are folded into is exact then.
+    This must run before constant folding, so that folded constants are exact.
     """
     if not numbers:
         return
@@ -59,7 +59,7 @@ def _graphs(exported: torch.export.ExportedProgram) -> Iterator[torch.fx.Graph]:
 
 
 def _number(node: ir.Node) -> Any:
-    """Returns the array of a constant that is one float32 number."""
+    """Returns the array of a constant with a single float32 element."""
     if node.op_type != "Constant":
         return None
     if (attribute := node.attributes.get("value_float")) is not None:
@@ -69,9 +69,9 @@ def _number(node: ir.Node) -> Any:
 
 
 def keep_factors(model: ir.Model) -> None:
-    """Writes a float64 product of matrices that is scaled as an Einsum, which ONNX Runtime leaves as it is.
+    """Replaces scaled float64 matrix products with Einsum, which ONNX Runtime does not change.
 
-    It would take the factor into a MatMul, and hold it there in float32.
+    It would fuse the scale into a MatMul as float32.
     """
     for node in list(model.graph.all_nodes()):
         operands = [value for value in node.inputs if value is not None]
@@ -90,7 +90,7 @@ def _is_matrix(value: ir.Value) -> bool:
 
 
 def _give_equal_ranks(node: ir.Node) -> None:
-    """Puts axes of 1 before those of the operand that has fewer: an Einsum's `...` stands for as many in each."""
+    """Prepends axes of size 1 to the operand of lower rank, because `...` of Einsum needs equal ranks."""
     ranks = [len(value.shape) for value in node.inputs if value is not None and value.shape is not None]
     for at, value in enumerate(node.inputs):
         missing = max(ranks) - ranks[at]

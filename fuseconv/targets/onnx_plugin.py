@@ -1,7 +1,7 @@
-"""ONNX with our kernels: the nodes of com.fuseconv without bodies, and the op library for ONNX Runtime in the bundle.
+"""ONNX with fuseconv kernels: com.fuseconv nodes without function bodies, and the op library for ONNX Runtime.
 
-It shares the weights of the target onnx. A node that the library does not serve, in its dtype, on its device, makes the
-session fail; nothing stands in for it.
+It shares the weights of the target onnx. If the library has no kernel for a node, for its dtype and device, loading the
+session fails. There is no fallback.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SPEC = TargetSpec("onnx-plugin", Path("onnx", "model.plugin.onnx"), preference=4
 
 
 def check_machine(device: str) -> None:
-    """Checks that ONNX can be written, and that this fuseconv was built with the library.
+    """Checks that ONNX can be written and that fuseconv was built with the library.
 
     Raises:
-        UnsupportedError: the exporter's package is not installed.
+        UnsupportedError: a package of the exporter is not installed.
         FileError: the library was not built.
     """
     from fuseconv.ops.library import plugin_path
@@ -34,7 +34,7 @@ def check_machine(device: str) -> None:
 
 
 def unsupported(program: Program) -> str | None:
-    """Says why it cannot be written: no ONNX, or this fuseconv was built without the library."""
+    """Returns the reason why the target is not possible: that of ONNX, or a build without the library."""
     from fuseconv.ops.library import plugin_path
 
     try:
@@ -45,11 +45,11 @@ def unsupported(program: Program) -> str | None:
 
 
 def write(program: Program, folder: Path, context: Context) -> Path:
-    """Writes `onnx/model.plugin.onnx` and `lib/libfuseconv_ort_*.so`; returns the path of the model within `folder`.
+    """Writes `onnx/model.plugin.onnx` and `lib/libfuseconv_ort_*.so`. Returns the path of the model in `folder`.
 
     Raises:
         UnsupportedError: an operator has no ONNX form, or ONNX Runtime has no kernel for one in this dtype.
-        UpstreamError: the exporter failed, or made a model that is not valid.
+        UpstreamError: the exporter failed or wrote an invalid model.
         FileError: a file cannot be written.
     """
     import onnx as protobuf
@@ -81,10 +81,10 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads what `write` wrote into ONNX Runtime; tensors are handed over without a copy.
+    """Loads the model that `write` wrote into ONNX Runtime. Tensors are passed without a copy.
 
     Raises:
-        RefusedError: the library is missing or others may write it, or the weights lie outside the model's folder.
+        RefusedError: the library is missing or writable by others, or the weights are outside the folder of the model.
         UnsupportedError: ONNX Runtime is not installed, lacks CUDA, or has no kernel for an operator.
     """
     from fuseconv.targets.onnx_session import check_external_data, open_session, runner
@@ -100,7 +100,7 @@ def load(path: Path, device: str) -> Runner:
 
 
 def _library(artifact: Path, device: str) -> Path:
-    """Where a bundle has the library."""
+    """Returns the path of the library in a bundle."""
     from fuseconv.ops.library import PLUGINS
 
     return artifact.parent.parent / "lib" / PLUGINS[device]

@@ -1,8 +1,8 @@
-"""Convolutions of volumes, and pools after a pad, in ONNX.
+"""Corrects 3D convolutions, and pooling after padding, in ONNX.
 
-The exporter gives a Conv3d without bias a bias of the wrong rank. ONNX Runtime's optimiser merges a Pad of zeros into
-the pool that reads it; a MaxPool pads with -inf, so that zeros at the border are lost, and a pool refuses a padding of
-its window's size.
+The exporter gives a Conv3d without bias a bias of the wrong rank. ONNX Runtime's optimizer fuses a zero Pad into the
+pool that uses it, but MaxPool pads with -inf, so border zeros are lost, and a pool rejects padding as large as its
+window.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def conv3d(
     """Translates `aten.conv3d`.
 
     Args:
-        x: [N, C, D, H, W], or one volume without N.
+        x: [N, C, D, H, W], or without N.
         weight: [O, C / groups, d, h, w].
         bias: [O], or None for 0.
-        stride: of each axis, or one number for all; so are the next two.
-        padding: on both sides of each axis.
-        dilation: of the weight.
-        groups: divides C and O.
+        stride: one per axis, or one number for all. The same holds for `padding` and `dilation`.
+        padding: the padding on both sides of each axis.
+        dilation: the dilation of the weight.
+        groups: the number of groups, which divides C and O.
     """
     stride, padding, dilation = (
         list(value) * 3 if len(value) == 1 else list(value) for value in (stride, padding, dilation)
@@ -45,7 +45,7 @@ def conv3d(
 
 
 def keep_pads(model: ir.Model) -> None:
-    """Names the axes of every Pad that a pool reads: ONNX Runtime leaves such a Pad as it is."""
+    """Sets the axes of every Pad that a pool uses, so that ONNX Runtime does not fuse it."""
     for node in list(model.graph.all_nodes()):
         readers = [reader for reader, _ in node.outputs[0].uses()]
         if node.op_type != "Pad" or len(node.inputs) > 3 or not any("Pool" in reader.op_type for reader in readers):

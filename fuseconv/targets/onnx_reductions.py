@@ -1,6 +1,6 @@
-"""Reductions, sorts, searches and scatters in plain PyTorch, where the ONNX exporter's translation is wrong or missing.
+"""Replacements in plain PyTorch for reductions, sorts, searches and scatters with a wrong or missing ONNX translation.
 
-Each function has the op's signature; one that returns NotImplemented leaves the op as it is.
+Each function has the signature of the op. If it returns NotImplemented, the op is kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def _extremum(op: Any) -> Callable[..., Any]:
-    """The exporter wants the axes that are left out when all are meant."""
+    """Lists all axes explicitly, which the exporter requires."""
 
     def reduce(x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
         return NotImplemented if len(dim) or not x.dim() else op(x, list(range(x.dim())), keepdim)
@@ -25,7 +25,7 @@ def _extremum(op: Any) -> Callable[..., Any]:
 
 
 def roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
-    """Takes each element from where it was; the exporter divides by the size, which may be 0."""
+    """Gathers each element from its old position. The exporter divides by the size, which may be 0."""
     if all(isinstance(size, int) and size > 0 for size in x.shape):
         return NotImplemented
     if not dims:
@@ -38,13 +38,13 @@ def roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
 
 
 def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest."""
+    """Returns the minimum and the maximum."""
     axes = list(range(x.dim())) if dim is None else [dim]
     return x.amin(axes, keepdim), x.amax(axes, keepdim)
 
 
 def _position(op: Any) -> Callable[..., Any]:
-    """Without an axis the position is that in the flat tensor; the exporter gives it the wrong rank."""
+    """Returns the position in the flattened tensor if there is no axis. The exporter gives it the wrong rank."""
 
     def reduce(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         if dim is not None or not keepdim:
@@ -55,7 +55,7 @@ def _position(op: Any) -> Callable[..., Any]:
 
 
 def any_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """A sum that is not 0: it is 0 of no elements, too. PyTorch gives uint8 for uint8."""
+    """Tests whether the sum is not 0, which also holds for empty tensors. uint8 gives uint8, as in PyTorch."""
     axes = list(range(x.dim())) if dim is None or dim == [] else dim
     found = (x != 0).to(torch.int64)
     result = (found.sum(axes, keepdim) if x.dim() else found) > 0
@@ -63,7 +63,7 @@ def any_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 
 
 def all_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """None is 0."""
+    """Tests whether no element is 0."""
     axes = list(range(x.dim())) if dim is None or dim == [] else dim
     missing = (x == 0).to(torch.int64)
     result = (missing.sum(axes, keepdim) if x.dim() else missing) == 0
@@ -71,7 +71,7 @@ def all_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 
 
 def _earlier(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Returns x with each of its elements along `dim` beside all of them, last, and which of these come no later."""
+    """Returns x with all elements along `dim` repeated for each position, and which of them come no later."""
     last = x.movedim(dim, -1)
     size = last.shape[-1]
     at = torch.arange(size)
@@ -79,7 +79,7 @@ def _earlier(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The products of all elements up to each; integers in int64."""
+    """Returns the cumulative products. Integers are multiplied in int64."""
     x = x.to(dtype or (x.dtype if x.dtype.is_floating_point else torch.int64))
     if not x.dim():
         return x.clone()
@@ -103,29 +103,29 @@ def _cumulative(op: Any, least: float) -> Callable[..., Any]:
 def sort_stable(
     x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """TopK, which ONNX sorts by, is stable."""
+    """Sorts with TopK, which is stable."""
     return aten.sort.default(x, dim, descending)  # type: ignore[no-any-return]
 
 
 def argsort_stable(x: Tensor, *, stable: bool, dim: int = -1, descending: bool = False) -> Tensor:
-    """As sort."""
+    """Sorts with TopK, as in sort_stable."""
     return sort_stable(x, dim=dim, descending=descending)[1]
 
 
 def kthvalue(x: Tensor, k: Any, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The last of the k smallest."""
+    """Returns the last of the k smallest elements."""
     values, indices = x.topk(k, dim, largest=False)
     values, indices = values.narrow(dim, k - 1, 1), indices.narrow(dim, k - 1, 1)
     return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
 
 
 def median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The lower of the two in the middle."""
+    """Returns the lower of the two middle elements."""
     return kthvalue(x, (x.shape[dim] + 1) // 2, dim, keepdim)
 
 
 def median_of_all(x: Tensor) -> Tensor:
-    """The lower of the two in the middle of all."""
+    """Returns the lower of the two middle elements of the whole tensor."""
     return median(x.reshape(-1), 0)[0]
 
 
@@ -138,7 +138,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Any:
-    """Counts the boundaries below each value, those equal to it too with `right`; all of them for a NaN."""
+    """Counts the boundaries below each value, with `right` also the equal ones; all of them for NaN."""
     if sorter is not None:
         return NotImplemented
     rows = boundaries if boundaries.dim() == 1 else boundaries.unsqueeze(-2)
@@ -148,24 +148,24 @@ def searchsorted(
 
 
 def bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Any:
-    """As searchsorted."""
+    """Counts boundaries as in searchsorted."""
     return searchsorted(boundaries, x, out_int32=out_int32, right=right)
 
 
 def isin(elements: Tensor, tests: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Compares each with each."""
+    """Compares all pairs."""
     found = any_of(elements.unsqueeze(-1) == tests.reshape(-1), [-1])
     return ~found if invert else found
 
 
 def cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
-    """The distance of each row of `a` to each of `b`."""
+    """Returns the distance of each row of `a` to each row of `b`."""
     distance: Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
     return distance
 
 
 def scatter_mean(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Any:
-    """ONNX has no mean of what is scattered."""
+    """Computes the mean of scattered values, which ONNX does not have."""
     if reduce != "mean" or not x.dtype.is_floating_point:
         return NotImplemented
     ones = torch.ones_like(source)
@@ -175,13 +175,13 @@ def scatter_mean(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str
 
 
 def scatter_reduced(x: Tensor, dim: int, index: Tensor, source: Any, *, reduce: str) -> Tensor:
-    """The older spelling of scatter_reduce."""
+    """Replaces the older form of scatter_reduce."""
     values = source if isinstance(source, Tensor) else torch.full_like(index, source, dtype=x.dtype)
     return x.scatter_reduce(dim, index, values, {"add": "sum", "multiply": "prod"}[reduce])
 
 
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """One number written where a mask of some axes is true: a selection."""
+    """Writes one number where a mask over some axes is true, as a selection."""
     masks = [(at, index) for at, index in enumerate(indices) if index is not None]
     if len(masks) != 1 or masks[0][1].dtype != torch.bool or values.numel() != 1 or accumulate or not masks[0][0]:
         return NotImplemented
@@ -191,7 +191,7 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
 
 
 def repeat_interleave(x: Tensor, repeats: Tensor, dim: int | None = None, *, output_size: Any = None) -> Tensor:
-    """Takes each element from where it comes from: how many have ended before it."""
+    """Gathers each element from its source position: the number of sources that ended before it."""
     if dim is None:
         x, dim = x.reshape(-1), 0
     if output_size is None:
@@ -205,7 +205,7 @@ def repeat_interleave(x: Tensor, repeats: Tensor, dim: int | None = None, *, out
 def hamming_window(
     length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, **options: Any
 ) -> Tensor:
-    """Alpha - beta cos(2 pi n / N); the exporter has another alpha."""
+    """Computes alpha - beta cos(2 pi n / N). The exporter uses another alpha."""
     dtype = options.get("dtype") or torch.get_default_dtype()
     steps = max(length if periodic else length - 1, 1)
     angle = torch.arange(length, dtype=dtype) * (2 * math.pi / steps)

@@ -1,4 +1,4 @@
-"""ONNX Runtime: a model file and the library of our ops to a session, a session to a runner."""
+"""Loads a model file and the op library into an ONNX Runtime session, and makes a runner of the session."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from fuseconv.targets.artifact import plain
 from fuseconv.targets.spec import Runner
 
 OLDEST = (1, 27)
-"""Of ONNX Runtime: the first that knows a function's overloads when it infers shapes. 1.26 is the first whose OrtValue
-gives DLPack in Python; the op library itself needs 1.17. Found by trying the releases."""
+"""The oldest supported version of ONNX Runtime: the first that resolves function overloads in shape inference. 1.26
+is the first whose OrtValue supports DLPack in Python; the op library itself needs 1.17. Found by testing
+releases."""
 
 _UNSERVED = re.compile(r"Provider type for (\w+) node with name '([^']*)' is not set")
-"""What it says, as of a fault of its own, where neither CUDA nor the CPU has a kernel."""
+"""The message if neither CUDA nor the CPU has a kernel. It reads like an internal error of ONNX Runtime."""
 
 _MISSING = re.compile(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'")
-"""What it says where the CPU has none."""
+"""The message if the CPU has no kernel."""
 
 OTHER_DTYPE = "leave the target onnx out, or convert with --dtype f32"
 
 
 def runner(session: Any, device: str) -> Runner:
-    """Returns what calls a session; tensors whose memory is `plain` are handed over without a copy."""
+    """Returns a runner for a session. Tensors with `plain` memory are passed without a copy."""
     elements = element_types()
     inputs = [value.name for value in session.get_inputs()]
     outputs = [value.name for value in session.get_outputs()]
@@ -49,7 +50,7 @@ def runner(session: Any, device: str) -> Runner:
 
 
 def element_types() -> dict[torch.dtype, int]:
-    """Returns ONNX's numbers for the dtypes that ONNX Runtime takes from torch."""
+    """Returns the ONNX element types of the torch dtypes that ONNX Runtime accepts."""
     from onnx import TensorProto
 
     return {
@@ -72,7 +73,7 @@ def _tensor(value: Any) -> torch.Tensor:
 
 
 def check_installed(device: str) -> None:
-    """Checks that there is an ONNX Runtime that serves Python and the device.
+    """Checks that ONNX Runtime is installed and supports the device.
 
     Raises:
         UnsupportedError: it is not installed, too old, or lacks CUDA.
@@ -99,11 +100,11 @@ def check_installed(device: str) -> None:
 
 
 def open_session(path: Path, device: str, library: Path | None = None) -> Any:
-    """Loads a model into ONNX Runtime, after the library of our ops if one is given.
+    """Loads a model into ONNX Runtime, after the op library if one is given.
 
     Raises:
-        UnsupportedError: `check_installed` says so, ONNX Runtime does not load the library, or it has no kernel.
-        UpstreamError: ONNX Runtime refuses the model otherwise.
+        UnsupportedError: `check_installed` fails, the op library does not load, or a kernel is missing.
+        UpstreamError: ONNX Runtime rejects the model for another reason.
     """
     check_installed(device)
     import onnxruntime
@@ -148,7 +149,7 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
 
 
 def check_external_data(path: Path) -> None:
-    """Refuses weights that ONNX Runtime would read from anywhere but the model's own folder."""
+    """Rejects weights that ONNX Runtime would read from outside the folder of the model."""
     import onnx
 
     for tensor in onnx.load(path, load_external_data=False).graph.initializer:

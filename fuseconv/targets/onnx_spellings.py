@@ -1,7 +1,7 @@
-"""A program as the ONNX exporter is given it: ops that it translates wrongly, or not at all, are spelled by others.
+"""Rewrites a program for the ONNX exporter: ops that it translates wrongly or not at all are replaced with others.
 
-The spellings are plain PyTorch, so that they are held to the op itself by a table of tests, and upstream's mistakes are
-mended in one place for a bundle that must be right in any ONNX Runtime, with any options.
+The replacements are plain PyTorch, so that a table of tests compares them with the op. Fixing the exporter's errors
+here makes the bundle correct in every version and configuration of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
 
 
 def respelled(exported: ExportedProgram, device: str) -> ExportedProgram:
-    """Returns the program in ops that the exporter translates rightly; the given one where there is nothing to do.
+    """Returns the program with ops that the exporter translates correctly; the same program if nothing changes.
 
-    For a CPU some ops are spelled besides for which ONNX Runtime's kernels on a CPU are imprecise.
+    For the CPU, ops whose ONNX Runtime kernels are imprecise there are also replaced.
 
-    Where an op is called with a number for a tensor, the program has a constant tensor. What it returns in 16 bits is a
-    copy: the exporter computes some ops in float32, and casts back what other nodes read, but not what is returned.
+    Number arguments become constant tensors where the exporter needs tensors. 16-bit outputs are copied: the exporter
+    computes some ops in float32 and converts the results back for other nodes, but not for outputs.
     """
     numbers = [(node, name) for node in exported.graph.nodes for name in _numbers(node)]
     returned: Any = exported.graph.output_node().args[0]
@@ -56,7 +56,7 @@ _SELECTIONS = (torch.ops.aten.where.Scalar, torch.ops.aten.where.ScalarSelf, tor
 
 
 def _numbers(node: Node) -> list[str]:
-    """Returns the names of the arguments that are numbers in the place of tensors; of a selection of booleans all."""
+    """Returns the names of tensor arguments that are numbers; for a selection between booleans, all of them."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     given = arguments(node)
@@ -69,7 +69,7 @@ def _numbers(node: Node) -> list[str]:
 
 
 def _write_as_tensor(graph: Graph, node: Node, name: str) -> None:
-    """The exporter promotes dtypes by overloads that take tensors."""
+    """Converts a number to a constant tensor, because the exporter's type promotion needs tensors."""
     number = arguments(node)[name]
     if node.target in _SELECTIONS:
         node.target = torch.ops.aten.where.self
@@ -108,7 +108,7 @@ def _value(node: Node) -> Any:
 
 
 def _is_spelled(node: Node, spellings: Mapping[Any, Callable[..., Any]]) -> bool:
-    """Whether an op is one to be spelled, called as it is: run on fake tensors, its spelling says so."""
+    """Returns whether an op must be replaced for its arguments, found by running the replacement on fake tensors."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     spelling = spellings.get(facts_of(node).functional or node.target)

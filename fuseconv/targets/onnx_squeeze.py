@@ -1,6 +1,6 @@
-"""squeeze in ONNX: an axis whose size is known only at run time goes where it is 1, as in PyTorch.
+"""Translates squeeze to ONNX: an axis of dynamic size is removed if its size is 1 at run time, as in PyTorch.
 
-The exporter keeps every such axis, as torch.export does in the shapes that it writes down.
+The exporter always keeps such an axis, like torch.export in its shapes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onnxscript import opset22 as op
 
 
 def squeeze(x: Any) -> Any:
-    """Translates `aten.squeeze` of every axis."""
+    """Translates `aten.squeeze` of all axes."""
     return squeeze_dims(x, range(len(x.shape)))
 
 
@@ -23,11 +23,11 @@ def squeeze_dim(x: Any, dim: int) -> Any:
 
 
 def squeeze_dims(x: Any, dim: Sequence[int]) -> Any:
-    """Translates `aten.squeeze` of some axes.
+    """Translates `aten.squeeze` of several axes.
 
     Args:
-        x: of any dtype and a known rank; of rank 0 it is returned.
-        dim: the axes, of which those of size 1 go.
+        x: of any dtype and a known rank. A tensor of rank 0 is returned unchanged.
+        dim: the axes, which are removed if their size is 1.
     """
     rank = len(x.shape)
     axes = [axis % rank for axis in dim] if rank else []

@@ -1,8 +1,8 @@
-"""Outputs in memory of their own: no two of them share it, and none is an input's or a weight's.
+"""Gives outputs their own memory: no two outputs share it, and none shares it with an input or a weight.
 
-A model may return one value twice, its own input, a parameter, or a view of any of these; and a rule that drops a copy
-makes two outputs one. A caller who writes to such an output changes another, or the weights for every later call; ONNX
-has one name for each output, and cannot name one value twice. So each such output is copied where a target begins.
+A model may return the same value twice, an input, a parameter, or a view of these; and a rule that removes a copy may
+make two outputs one value. A caller who mutates such an output would change another output, or the weights of all later
+calls. ONNX cannot give one value two names. Therefore such outputs are copied before a target is written.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fuseconv.targets.graph_copy import copied, with_graph
 
 
 def own_outputs(program: Program) -> Program:
-    """Returns the program with a copy for each output that shares memory with an input, a weight or another output.
+    """Returns the program with copies of all outputs that share memory with an input, a weight or another output.
 
-    The given program is not changed; it is returned itself where no output needs a copy.
+    The given program is not changed. It is returned as it is if no output needs a copy.
     """
     returned = _returned(program.exported.graph)
     if not any(_shared(returned)):
@@ -36,7 +36,7 @@ def _returned(graph: Graph) -> list[Node]:
 
 
 def _shared(returned: list[Node]) -> list[bool]:
-    """Tells of each output whether its memory may be an input's, a weight's, or that of an output before it."""
+    """Returns for each output whether it may share memory with an input, a weight, or an earlier output."""
     roots = {node: _roots(node) for node in returned}
     taken: set[Node] = set()
     found = []
@@ -47,7 +47,7 @@ def _shared(returned: list[Node]) -> list[bool]:
 
 
 def _roots(node: Node) -> frozenset[Node]:
-    """Returns the nodes that made the memory which a value may lie in: itself, or what it is a view of."""
+    """Returns the nodes that own the memory of a value: the value itself, or the base of a view."""
     near = viewed(node)
     return frozenset({node}) if not near else frozenset().union(*map(_roots, near))
 

@@ -1,4 +1,4 @@
-"""TorchScript source compiled to a module, and the proof that the compiler took the ops that were meant."""
+"""Compiles TorchScript source to a module and verifies that the compiler resolved the intended ops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fuseconv.targets.script_source import Script, print_script
 
 
 def compile_program(program: Program) -> torch.jit.ScriptModule:
-    """Prints a program and compiles it; an op that is taken for another is printed with every argument by its name.
+    """Prints and compiles a program. If an op is resolved wrongly, it is printed again with all arguments by keyword.
 
     Raises:
         UnsupportedError: a node has no TorchScript form.
@@ -27,10 +27,10 @@ def compile_program(program: Program) -> torch.jit.ScriptModule:
 
 
 def compile_script(script: Script) -> torch.jit.ScriptModule:
-    """Compiles printed source over its weights, and proves that the compiler chose the ops that were meant.
+    """Compiles the source with its weights and verifies that the compiler resolved the intended ops.
 
     Raises:
-        UnsupportedError: the compiler refuses the source, or takes another overload of an op.
+        UnsupportedError: the compiler rejects the source or resolves another overload of an op.
     """
     module = _compiled(script)
     for name, found in _taken_for_others(module, script).items():
@@ -60,9 +60,9 @@ def _compiled(script: Script) -> torch.jit.ScriptModule:
 
 
 def _taken_for_others(module: torch.jit.ScriptModule, script: Script) -> dict[str, str]:
-    """Returns the variables computed by another overload than meant, and by which.
+    """Returns the variables that are computed by another overload than intended, with that overload.
 
-    Source names an op; the compiler picks the overload from the types of the arguments.
+    Source code names an op; the compiler selects the overload from the types of the arguments.
     """
     # The compiler numbers the values of a variable: x.1, x.2.
     chosen = {
@@ -75,7 +75,7 @@ def _taken_for_others(module: torch.jit.ScriptModule, script: Script) -> dict[st
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences torch, which announces on every use that TorchScript is no longer developed."""
+    """Suppresses torch's deprecation warnings for TorchScript."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.", category=DeprecationWarning)
         yield

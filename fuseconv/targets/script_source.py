@@ -1,4 +1,4 @@
-"""A captured graph as TorchScript source: one line per node, written from the schemas of the ops."""
+"""Prints a captured graph as TorchScript source: one line per node, generated from the schemas of the ops."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fuseconv.targets.own_outputs import own_outputs
 
 @dataclass(frozen=True)
 class Script:
-    """TorchScript source and what it refers to.
+    """TorchScript source and the objects to which it refers.
 
     Attributes:
-        source: the method `forward`.
-        tensors: weights and constants by the attribute name that `source` calls them by; tied ones once.
-        overloads: the op overload that each variable of `source` must be computed by.
+        source: the source of the method `forward`.
+        tensors: the weights and constants by their attribute names in `source`. Tied weights occur once.
+        overloads: the op overload that must compute each variable of `source`.
     """
 
     source: str
@@ -79,7 +79,7 @@ _ONE_AXIS: Mapping[Any, Any] = {
     torch.ops.aten.upsample_nearest1d.vec: torch.ops.aten.upsample_nearest1d.default,
     torch.ops.aten._upsample_nearest_exact1d.vec: torch.ops.aten._upsample_nearest_exact1d.default,
 }
-"""Interpolations to a size, to the overload that takes no list of factors."""
+"""Interpolations with an output size, with the overload that takes no list of scale factors."""
 
 _CHECKED_BY_THE_CONTRACT = (
     torch.ops.aten._assert_tensor_metadata.default,
@@ -93,30 +93,30 @@ _RETURNS_ITS_INPUT = (
     torch.ops.aten.feature_alpha_dropout.default,
     torch.ops.aten.feature_dropout.default,
 )
-"""Dropout, which drops nothing in a captured program: eager returns the input itself. TorchScript believes the schema,
-by which it is a copy, and drops writes to that as unread."""
+"""Dropout is inactive in a captured program, where eager returns the input itself. According to its schema it
+returns a copy, so TorchScript would remove in-place writes to its result as dead code."""
 
 _HINTS = ("implicit",)
-"""Arguments that make TorchScript leave an op out: it drops an implicit expand, whatever reads the result."""
+"""Arguments with which TorchScript removes an op: it drops an implicit expand even if its result is used."""
 
 _RESERVED = {"self", "torch", "math", "float", "int", "max", "min", "round", "Tensor", "List", "Tuple", "Optional"}
 
 
 def print_script(program: Program, spelled: frozenset[str] = frozenset()) -> Script:
-    """Prints the program's graph.
+    """Prints the graph of a program.
 
     Args:
         program: the program.
-        spelled: the variables whose op is called with every argument by its name, defaults included.
+        spelled: the variables whose op is called with every argument by keyword, including defaults.
 
     Raises:
-        UnsupportedError: a node has no TorchScript form; the node and its line in the model are named.
+        UnsupportedError: a node cannot be expressed in TorchScript. The error names the node and its source line.
     """
     return _Printer(own_outputs(program), spelled).script()
 
 
 class _Printer:
-    """Prints one program; holds the names given so far."""
+    """Prints one program and records the names in use."""
 
     def __init__(self, program: Program, spelled: frozenset[str]) -> None:
         self.program = program
@@ -163,7 +163,7 @@ class _Printer:
         return Script(source, self.tensors, self.overloads)
 
     def name(self, node: Node, wanted: str) -> str:
-        """Gives `node` a variable, near to the name wanted."""
+        """Returns a new variable name for `node`, similar to the requested one."""
         self.names[node] = self.fresh(wanted)
         return self.names[node]
 
@@ -175,7 +175,7 @@ class _Printer:
         return name
 
     def attribute(self, target: str) -> str:
-        """Returns the attribute of a weight; tied weights are one attribute."""
+        """Returns the attribute name of a weight. Tied weights have one attribute."""
         exported = self.program.exported
         tensor = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
         identity = (tensor.data_ptr() or target, tensor.dtype, tuple(tensor.shape), tensor.stride())
@@ -189,9 +189,9 @@ class _Printer:
         return self.attributes[identity]
 
     def output(self, node: Node, text: str) -> str:
-        """Returns an output that every call makes anew.
+        """Returns an output that every call computes anew.
 
-        The compiler computes once what depends on no argument, and every call would return that one tensor.
+        The compiler evaluates values that depend on no argument only once, so every call would return the same tensor.
         """
         if (value := _constant(node)) is None:
             return text
@@ -200,7 +200,7 @@ class _Printer:
         return f"torch.ops.aten.clone(self.{name})"
 
     def body(self, module: GraphModule) -> list[str]:
-        """Prints every node of a graph but its placeholders, and returns its outputs' names."""
+        """Prints every node of a graph except the placeholders, and returns the names of its outputs."""
         for node in module.graph.nodes:
             if node.op == "call_function":
                 self.call(node, module)
@@ -230,7 +230,7 @@ class _Printer:
             self.lines.append(f"{self.name(node, node.name)} = {expression}")
 
     def region(self, node: Node, module: GraphModule) -> None:
-        """Prints the body of a no_grad region in place: a deployed model computes no gradients anywhere."""
+        """Prints the body of a no_grad region inline: a deployed model never computes gradients."""
         _, body, *operands = node.args
         inner: GraphModule = getattr(module, str(body.target))  # type: ignore[union-attr]
         for placeholder, operand in zip(inner.graph.find_nodes(op="placeholder"), operands, strict=True):
@@ -238,7 +238,7 @@ class _Printer:
         self.results[node] = self.body(inner)
 
     def overload(self, node: Node, target: torch._ops.OpOverload) -> None:
-        """Prints a call of an op, each argument for the type its schema says."""
+        """Prints a call of an op, with each argument in the type of its schema."""
         if target in _ONE_AXIS and node.args[2] is None:
             target = _ONE_AXIS[target]  # the compiler reads it so
         schema = target._schema
@@ -286,7 +286,7 @@ class _Printer:
             self.overloads[name] = target
 
     def arithmetic(self, node: Node) -> str:
-        """Prints the arithmetic of sizes."""
+        """Prints arithmetic on sizes."""
         if node.target not in _INFIX and node.target not in _CALLS:
             raise _unsupported(node, f"{getattr(node.target, '__name__', node.target)}")
         operands = [self.value(argument, None) for argument in node.args]
@@ -297,7 +297,7 @@ class _Printer:
         return f"int({text})" if is_integer and node.target is operator.pow else text
 
     def value(self, value: Any, type_: Any) -> str:
-        """Prints an argument for a slot of a JIT type; None for a slot of any type."""
+        """Prints an argument of a JIT type. None stands for any type."""
         kind = type_.kind() if type_ is not None else ""
         if kind == "OptionalType":
             return self.value(value, type_.getElementType())
@@ -321,7 +321,7 @@ class _Printer:
 
 
 def _constant(node: Node) -> torch.Tensor | None:
-    """Computes a value that depends on no input and no weight; None for any other."""
+    """Evaluates a value that depends on no input and no weight. None for any other."""
     nodes, queue = {node}, [node]
     while queue:
         near = queue.pop().all_input_nodes

@@ -1,4 +1,4 @@
-"""What a target is, and what its module offers. Read without torch: help lists the targets."""
+"""The properties of a target and the interface of its module. Does not import torch, because help lists targets."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from fuseconv.program.captured import Program
 
 Runner: TypeAlias = "Callable[..., tuple[torch.Tensor, ...]]"
-"""A loaded artifact: positional tensors in, a tuple of tensors out."""
+"""A loaded artifact, which takes positional tensors and returns a tuple of tensors."""
 
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """What is known of a target without a program.
+    """The properties of a target that do not depend on a program.
 
     Attributes:
-        name: What users call it.
-        artifact: The file that is loaded, by its path in a bundle.
-        preference: Of the targets that a bundle has, the one with the least number is loaded when none is named.
-        runtime: What runs the artifact.
-        cuda_graphs: Whether its calls can be captured in CUDA graphs.
-        machine_code: Whether it runs only on CPUs with the instructions of the one that it was compiled for.
-        plugin: Whether it calls our op library for ONNX Runtime, which a build may leave out.
-        python_only: Why the C++ runtime does not load it. Empty if it does.
+        name: The name for users.
+        artifact: The path in a bundle of the file that is loaded.
+        preference: The target of a bundle with the lowest number is loaded by default.
+        runtime: The runtime of the artifact.
+        cuda_graphs: Whether calls can be captured in CUDA graphs.
+        machine_code: Whether it runs only on CPUs with the instruction set of the CPU for which it was compiled.
+        plugin: Whether it needs the op library for ONNX Runtime, which is optional in a build.
+        python_only: Why the C++ runtime does not support it. Empty if it does.
     """
 
     name: str
@@ -43,11 +43,11 @@ class TargetSpec:
 
 @dataclass(frozen=True)
 class Context:
-    """What a target may need besides the program.
+    """Additional inputs for writing a target.
 
     Attributes:
-        scratch: an existing folder, outside the bundle, that is removed afterwards.
-        op_files: Python files that register ops of the program, for a process that has not run them.
+        scratch: an existing folder outside the bundle, which is removed afterwards.
+        op_files: Python files that register ops of the program, for child processes.
     """
 
     scratch: Path
@@ -55,7 +55,7 @@ class Context:
 
 
 class Target(Protocol):
-    """What every module of a target offers; the package's docstring says it in words."""
+    """The interface of the module of a target, as described in the docstring of the package."""
 
     @property
     def SPEC(self) -> TargetSpec: ...  # noqa: N802, D102

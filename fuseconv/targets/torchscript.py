@@ -1,4 +1,4 @@
-"""TorchScript, not traced: the graph is printed as TorchScript source, so that every size stays dynamic."""
+"""TorchScript without tracing: the graph is printed as TorchScript source, so that sizes stay dynamic."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SPEC = TargetSpec("torchscript", Path("torchscript", "model.pt"), preference=3, 
 
 
 def check_machine(device: str) -> None:
-    """Checks nothing: writing takes torch alone."""
+    """Does nothing: writing needs only torch."""
 
 
 def unsupported(program: Program) -> str | None:
-    """Says why TorchScript cannot express the program, or None if it can."""
+    """Returns the reason why TorchScript cannot express the program, or None."""
     from fuseconv.targets.script_source import print_script
 
     try:
@@ -33,7 +33,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     """Writes `torchscript/model.pt` and returns its path relative to `folder`.
 
     Raises:
-        UnsupportedError: a node has no TorchScript form.
+        UnsupportedError: a node cannot be expressed in TorchScript.
         FileError: the file cannot be written.
     """
     import torch
@@ -48,10 +48,10 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads what `write` wrote; the op libraries it calls must be loaded before.
+    """Loads the module that `write` wrote. The op libraries it calls must be loaded before.
 
-    On CUDA this turns off the fuser of pointwise ops, for the whole process, as torch has no smaller switch. From the
-    second call on it compiles kernels, and with CUDA 13 those that read or write bfloat16 do not compile.
+    On CUDA this disables the pointwise fuser for the whole process, because torch has no narrower switch. It compiles
+    kernels from the second call on, and with CUDA 13 those that use bfloat16 do not compile.
     """
     import torch
 

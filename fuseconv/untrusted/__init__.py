@@ -1,1 +1,1 @@
-"""What comes from a stranger: opened by one function, read as data, run in confinement."""
+"""Handling of untrusted files: opened by one function, read as data, run in a sandbox."""

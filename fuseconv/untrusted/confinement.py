@@ -1,8 +1,8 @@
-"""Takes from a process what a stranger's program has no use for: files to write, other processes, the network, memory.
+"""Sandboxes a process that runs untrusted programs: no file writes, child processes or network, and limited memory.
 
-Limits of resources hold on every Unix. On Linux a filter of system calls is added, on x86-64 and ARM64: nothing can be
-opened for writing, made, renamed or removed; there are no sockets, no new processes, and no looking at other ones. What
-is open stays open, and files may be read: Python imports modules when it first needs them.
+Resource limits work on every Unix. On Linux (x86-64 and ARM64) a system call filter is added: files cannot be opened
+for writing, created, renamed or removed; there are no sockets, no new processes, and no access to other processes. Open
+files stay open, and files can be read, because Python imports modules lazily.
 
 Sources: Linux's Documentation/userspace-api/seccomp_filter.rst, include/uapi/linux/{seccomp,filter,audit}.h.
 """
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 MEMORY = 4 << 30
-"""Bytes of address space beyond what a process has when it is confined."""
+"""The additional address space in bytes that a process gets when it is sandboxed."""
 
 _STATM = Path("/proc/self/statm")
 
@@ -39,16 +39,16 @@ chroot:161:51 pivot_root:155:41 unshare:272:97 setns:308:268 init_module:175:105
 delete_module:176:106 reboot:169:142 swapon:167:224 add_key:248:217 request_key:249:218 keyctl:250:219
 seccomp:317:277
 """
-"""Calls that are refused: the name, its number on x86-64, and that on ARM64 where there is such a call."""
+"""The rejected system calls: name, number on x86-64, and number on ARM64 if it exists."""
 
 _OPEN = {"open": ((2, None), 1), "openat": ((257, 56), 2)}
-"""Calls that open files, and which of their arguments says how."""
+"""The system calls that open files, with the position of their flags argument."""
 
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _SECCOMP = (317, 277)
 _X32 = 0x40000000
-"""Set in the number of a call by which the filter's table could be walked around."""
+"""A bit in the number of a system call that could be used to bypass the table of the filter."""
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CLONE_THREAD = 0x00010000
@@ -60,16 +60,16 @@ _NO_NEW_PRIVILEGES, _DIES_WITH_PARENT = 38, 1
 
 
 def die_with_parent() -> None:
-    """Has Linux end this process when the one that started it ends, however it does."""
+    """Makes Linux kill this process when its parent exits."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
 
 
 def confine() -> None:
-    """Confines this process for good, all of its threads. What it will load must be loaded before.
+    """Sandboxes this process with all its threads, permanently. Modules that it needs must be loaded before.
 
     Raises:
-        OSError: the system refuses the filter of calls.
+        OSError: the system rejects the filter.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -82,14 +82,14 @@ def confine() -> None:
 
 
 def allow_seconds(seconds: int) -> None:
-    """Lets this process have so much more processor time; after that SIGXCPU ends it."""
+    """Allows this process some more CPU time. After that SIGXCPU ends it."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = _within(int(used.ru_utime + used.ru_stime) + 1 + seconds, resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def _within(wanted: int, which: int) -> int:
-    """Returns a limit, or the one that the process has been given already where that is lower."""
+    """Returns a limit, or the current limit of the process if that is lower."""
     hard = resource.getrlimit(which)[1]
     return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
@@ -112,7 +112,7 @@ def _filter_calls(column: int, architecture: int) -> None:
 
 
 def _program(column: int, architecture: int) -> bytes:
-    """Assembles the filter: each check leads to a refusal right behind it, or to the next check."""
+    """Assembles the filter: each check is followed by its rejection, or jumps to the next check."""
     refuse, lacking = (_RETURN, 0, 0, _ERRNO | 1), (_RETURN, 0, 0, _ERRNO | 38)  # EPERM, ENOSYS
     lines = [(_LOAD, 0, 0, _ARCHITECTURE_AT), (_EQUAL, 1, 0, architecture), refuse]
     lines += [(_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _X32), refuse]

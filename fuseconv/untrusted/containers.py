@@ -1,4 +1,4 @@
-"""What kind of container a file is, from its first bytes. Nothing is parsed, nothing is run."""
+"""Detects the container of a file from its first bytes. Nothing is parsed or run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Literal
 Container = Literal["safetensors", "zip", "pickle", "tar", "native", ""]
 
 HEAD = 262
-"""How many bytes of a file are needed."""
+"""The number of bytes of a file that are needed."""
 
 LARGEST_HEADER = 100_000_000
-"""The longest header that safetensors itself reads, in bytes."""
+"""The maximum header size of safetensors in bytes."""
 
 _TAR_MAGIC, _TAR_AT = b"ustar", 257
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -22,12 +22,12 @@ _PROTOCOLS = range(6)
 def container_of(head: bytes, size: int) -> Container:
     """Returns the kind of container, "" for none of these.
 
-    safetensors come first: their first byte is the low byte of a length and may be any, that of a pickle too. None of
-    the others can have a ninth byte of `{` behind eight that are a length within the file, unless it is made to.
+    safetensors are checked first: their first byte is the low byte of a length and may have any value, even that of a
+    pickle. Other containers do not have `{` as the ninth byte after a valid length, unless they are crafted.
 
     Args:
-        head: the first bytes of the file, `HEAD` of them where there are so many.
-        size: bytes in the file.
+        head: the first `HEAD` bytes of the file, or fewer if it is shorter.
+        size: the size of the file in bytes.
     """
     if is_safetensors(head, size):
         return "safetensors"
@@ -41,7 +41,7 @@ def container_of(head: bytes, size: int) -> Container:
 
 
 def is_safetensors(head: bytes, size: int) -> bool:
-    """Says whether a file begins as safetensors do: the length of a JSON header as 8 little-endian bytes, then `{`."""
+    """Returns whether a file starts like safetensors: 8 bytes with the length of a JSON header, then `{`."""
     if len(head) < 9:
         return False
     (length,) = struct.unpack_from("<Q", head)

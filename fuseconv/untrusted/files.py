@@ -1,10 +1,10 @@
-"""Opening what comes from outside: the one place where the path of a stranger's file becomes bytes.
+"""Opens untrusted files: the only place where the path of such a file is opened.
 
-A path may lead to a pipe that nobody writes to, to a device that never ends, or to a file that is larger than memory.
-What is opened here is a plain file, and is read up to a limit. Links are followed: a path is the user's to choose, and
-caches of models are made of links; where a folder must hold its files itself, `links=False` says so.
+A path may lead to a pipe without a writer, an endless device, or a file larger than memory. Only plain files are
+opened, and they are read up to a limit. Symbolic links are followed, because the user chooses the path and model caches
+consist of links; `links=False` rejects them in folders that must contain their files.
 
-What runs as code besides may be changed by nobody but the user: see `check_unshared`.
+Files that run as code must also be writable only by the user: see `check_unshared`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from fuseconv.errors import RefusedError, UsageError
 
 TEXT_LIMIT = 64 << 20
-"""The most bytes of a file of text that is read whole, in bytes: a manifest or a plan of 100,000 nodes fits."""
+"""The maximum size in bytes of a text file: a manifest or a plan of 100,000 nodes fits."""
 
 _KINDS = (
     (stat.S_ISDIR, errno.EISDIR, "it is a folder, not a file"),
@@ -33,14 +33,14 @@ _KINDS = (
 
 
 def open_plain(path: Path, *, links: bool = True) -> BufferedReader:
-    """Opens a plain file for reading, and never waits.
+    """Opens a plain file for reading without blocking.
 
     Args:
         path: the file.
         links: whether the path itself may be a symbolic link.
 
     Raises:
-        OSError: it cannot be opened, or is no plain file; `strerror` says which.
+        OSError: the file cannot be opened or is not a plain file. `strerror` has the reason.
     """
     try:
         # What is no plain file is not even opened: to open a device may set it going. The second look is at what was
@@ -59,15 +59,15 @@ def open_plain(path: Path, *, links: bool = True) -> BufferedReader:
 
 
 def read_plain(path: Path, limit: int | None = TEXT_LIMIT, *, links: bool = True) -> bytes:
-    """Reads a plain file whole.
+    """Reads a whole plain file.
 
     Args:
         path: the file.
-        limit: the most bytes; None for tensors, which are as large as they are.
-        links: as `open_plain` takes it.
+        limit: the maximum size in bytes. None for tensors, whose size is not limited.
+        links: as in `open_plain`.
 
     Raises:
-        OSError: as `open_plain`, or the file is larger than the limit.
+        OSError: as in `open_plain`, or the file is larger than the limit.
     """
     with open_plain(path, links=links) as file:
         data = file.read(-1 if limit is None else limit + 1) or b""
@@ -77,17 +77,17 @@ def read_plain(path: Path, limit: int | None = TEXT_LIMIT, *, links: bool = True
 
 
 def check_plain(path: Path, *, links: bool = True) -> os.stat_result:
-    """Checks a file that a library opens by its path; returns its measures.
+    """Checks a file that a library opens by its path, and returns its stat result.
 
     Raises:
-        OSError: as `open_plain`.
+        OSError: as in `open_plain`.
     """
     with open_plain(path, links=links) as file:
         return os.fstat(file.fileno())
 
 
 def is_plain(path: Path) -> bool:
-    """Says whether a path leads to a plain file; a name that no file can have leads to none."""
+    """Returns whether a path leads to a plain file. False for invalid names."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ def is_plain(path: Path) -> bool:
 
 
 def leads_somewhere(path: Path) -> bool:
-    """Says whether there is a file, a folder or anything else; a link to itself leads nowhere."""
+    """Returns whether a path leads to a file, a folder or anything else. False for a link to itself."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -106,10 +106,10 @@ def leads_somewhere(path: Path) -> bool:
 
 
 def check_text(path: Path) -> None:
-    """Checks that a path is text: torch, safetensors and the runtimes take no other.
+    """Checks that a path is valid UTF-8, which torch, safetensors and the runtimes require.
 
     Raises:
-        UsageError: it, or the working directory that it is relative to, is not UTF-8.
+        UsageError: the path, or the working directory to which it is relative, is not UTF-8.
     """
     try:
         str(path.absolute()).encode()
@@ -122,14 +122,14 @@ def check_text(path: Path) -> None:
 
 
 def check_unshared(paths: Iterable[Path]) -> None:
-    """Checks that nobody but the user and root may change files from which code is loaded, or their folders.
+    """Checks that only the user and root can change files from which code is loaded, and the folders of these files.
 
-    A file that its owner's own group may write is as a umask of 002 leaves it, and is fine where that group has no
-    other member. In a folder with the sticky bit, as /tmp, nobody can exchange what is another's.
+    Files that are writable by the owner's private group, as with a umask of 002, are accepted if the group has no other
+    members. In a folder with the sticky bit, such as /tmp, users cannot replace files of others.
 
     Raises:
-        RefusedError: somebody may; the error names the file or folder, and what to do.
-        OSError: there is no such file.
+        RefusedError: another user can. The error names the file or folder and the fix.
+        OSError: the file does not exist.
     """
     for path in paths:
         found = path.stat()
@@ -170,7 +170,7 @@ def _user(uid: int) -> str:
 
 
 def _is_private(gid: int, uid: int) -> bool:
-    """Says whether a group is its user's own: it has the user's number or name, and no other member."""
+    """Returns whether a group is private: it has the number or name of the user and no other member."""
     try:
         group = grp.getgrgid(gid)
     except KeyError:

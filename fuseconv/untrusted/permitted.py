@@ -1,16 +1,16 @@
-"""The closed list of ops that a stranger's file may name: a rule, its examples, a plan or an archive.
+"""The ops that an untrusted file may name: a rule, its examples, a plan or an archive.
 
-Such a file is data, and its ops run here: to try a rule, to compute a constant, to capture a program. So they may take
-tensors and numbers and give tensors and numbers, and nothing else. An op is permitted when its schema shows that:
+The file is data, but its ops run here: to test a rule, to compute a constant, to capture a program. Therefore they may
+only take and return tensors and numbers. An op is permitted if its schema satisfies the following:
 
-- it is of a namespace of ops that compute, and the dispatcher has it: TorchScript's own functions it has not;
-- its arguments are tensors, numbers, dtypes, layouts and devices; of text, those that choose a variant (`approximate`);
-- it does not begin with an underscore, those apart that torch.export and torch's decompositions write.
+- it is in a namespace of computing ops and known to the dispatcher, which excludes functions of TorchScript;
+- its arguments are tensors, numbers, dtypes, layouts, devices, and strings that select a variant (`approximate`);
+- it does not begin with an underscore, except for ops that torch.export and torch's decompositions generate.
 
-Left out by name are ops with such schemas that exchange the memory of a tensor, make one of another layout, or take
-what another op has packed, whose bytes they believe.
+Ops that satisfy this but replace the memory of a tensor, create other layouts, or take packed data without checking it
+are excluded by name.
 
-Ops of other libraries are permitted once a pack that the user trusts has run: see `trust_libraries`.
+Ops of other libraries are permitted after a trusted pack was run; see `trust_libraries`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import cache
 import torch
 
 NAMESPACES = frozenset({"aten", "fuseconv", "prims", "quantized_decomposed", "torchvision"})
-"""Whose ops compute. Those of `quantized` and `mkldnn` take packed weights, those of `c10d` and `symm_mem` talk."""
+"""The namespaces of computing ops. `quantized` and `mkldnn` take packed weights; `c10d` and `symm_mem` communicate."""
 
 _TORCHS_OWN = re.compile(
     r"^(_?aten|ao|bucketing|_?c10d\w*|cplib|cuda|debug\w*|device_mesh|_dtensor|export|flex_lib|fsdp|higher_order|_?inductor\w*|mkl\w*"
@@ -29,16 +29,16 @@ _TORCHS_OWN = re.compile(
     r"|symm_mem|_test|testlib|_?torch_(attn|nn|testing)|_torchscript\w*|triton)$",
     re.IGNORECASE,
 )
-"""Namespaces of torch itself, which trust in a pack does not open."""
+"""Namespaces of torch that trusting a pack does not permit."""
 
 _KINDS = re.compile(
     r"^(Optional\[|List\[)*(Tensor|int|float|bool|complex|number|SymInt|SymFloat|SymBool|ScalarType|Layout|MemoryFormat"
     r"|Device)\]*$"
 )
-"""Kinds of arguments and results."""
+"""The permitted types of arguments and results."""
 
 _GENERATOR = "Optional[Generator]"
-"""A kind of argument that may be there, and is None: nothing that a file holds is a generator."""
+"""An optional argument type that must be None: a file cannot contain a generator."""
 
 _WORDS = frozenset(
     {
@@ -46,7 +46,7 @@ _WORDS = frozenset(
         *("pad_mode", "interpolation", "norm", "ord", "p", "driver", "UPLO", "assert_msg"),
     }
 )
-"""Arguments of text that choose a variant, or are said when an assertion fails."""
+"""String arguments that select a variant, or are the message of an assertion."""
 
 _PRIVATE = frozenset(
     {
@@ -78,41 +78,41 @@ _PRIVATE = frozenset(
         "_weight_norm_interface",
     }
 )
-"""Ops with an underscore that are permitted beside those of the core set."""
+"""Permitted ops with an underscore, besides those of the core set."""
 
 _MEMORY = re.compile(
     r"^(set_?|set_data|data|copy_to|copy_strided|resize\w*|requires_grad_|retains?_grad|is_leaf|output_nr|pin_memory"
     r"|is_pinned|record_stream|is_set_to|device_put|get_gradients)$"
 )
-"""Ops that exchange the memory of a tensor, or tell of it what is not its value."""
+"""Ops that replace the memory of a tensor, or return something else than its value."""
 
 _LAYOUTS = re.compile(
     r"^((to_|is_)?(sparse|coalesce|mkldnn|nested)\w*|(crow_|ccol_|col_|row_)?(indices|values)(_copy)?|dense_dim|smm"
     r"|s?spaddmm|hspmm|copy_sparse_to_sparse_?|to_padded_tensor|dequantize|quantize_\w+|empty_quantized|int_repr|qscheme"
     r"|q_\w+|choose_qparams_optimized)$"
 )
-"""Ops of tensors that are not strided: sparse, nested, quantized, or of a library."""
+"""Ops on tensors that are not strided: sparse, nested, quantized, or of a library."""
 
 _PACKED = re.compile(r"^(fbgemm|mkldnn|miopen|cudnn|quantized)_\w+$")
-"""Ops that take what another op has packed, or a library's workspace."""
+"""Ops that take packed data of another op, or the workspace of a library."""
 
 _trusted = False
 
 
 def trust_libraries() -> None:
-    """Permits the ops of other libraries from now on: code that registers such was trusted in this process."""
+    """Permits the ops of other libraries from now on, because code that registers ops was trusted in this process."""
     global _trusted  # noqa: PLW0603 - the ops of a process are global too
     _trusted = True
     refusal.cache_clear()
 
 
 def is_permitted_namespace(namespace: str) -> bool:
-    """Whether ops of a namespace may be permitted."""
+    """Returns whether ops of a namespace may be permitted."""
     return namespace in NAMESPACES or (_trusted and _TORCHS_OWN.match(namespace) is None)
 
 
 def lookup(name: str) -> torch._ops.OpOverload | None:
-    """Returns the op of this name, `aten.gelu.default`, permitted or not; None when no loaded library has it."""
+    """Returns the op with a name such as `aten.gelu.default`, permitted or not. None if no loaded library has it."""
     try:
         return _known(name)
     except LookupError:
@@ -121,7 +121,7 @@ def lookup(name: str) -> torch._ops.OpOverload | None:
 
 @cache
 def _known(name: str) -> torch._ops.OpOverload:
-    """An op once found stays; one that is not there may yet be loaded, and errors are not kept."""
+    """Caches ops that exist. Missing ops are not cached, because they may be loaded later."""
     if name.count(".") != 2:
         raise LookupError(name)
     namespace, packet, overload = name.split(".")
@@ -133,7 +133,7 @@ def _known(name: str) -> torch._ops.OpOverload:
 
 @cache
 def refusal(op: torch._ops.OpOverload) -> str:
-    """Returns why a stranger's file may not name an op, in a few words; nothing when it may."""
+    """Returns the reason why an untrusted file may not name an op. Empty if it may."""
     namespace, packet = op._schema.name.split("::")
     if not is_permitted_namespace(namespace):
         return f"ops of {namespace} can do anything"

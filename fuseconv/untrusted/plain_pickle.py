@@ -1,4 +1,4 @@
-"""A torch.save file read as nothing but tensors, whatever is in it."""
+"""Reads a torch.save file as nothing but tensors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 
 def load_plain_pickle(file: IO[bytes]) -> Any:
-    """Reads what `torch.save` wrote, onto the CPU, if it needs nothing but tensors and plain values.
+    """Reads a torch.save file to the CPU, if it needs nothing but tensors and plain values.
 
-    A pickle is a program for a machine with a stack, and a damaged one can fail wherever that machine can: on an empty
-    stack, at a key that is not there, at an attribute of a number. All of them mean the same.
+    A pickle is a program for a stack machine, and a damaged one can fail in any way: an empty stack, a missing key, an
+    attribute of a number. All of these raise the same error.
 
     Raises:
-        pickle.UnpicklingError: it needs more, or is damaged.
-        MemoryError: it asks for more memory than there is.
+        pickle.UnpicklingError: the file needs something else, or is damaged.
+        MemoryError: the file needs more memory than is available.
     """
     try:
         return torch.load(file, map_location="cpu", weights_only=True)

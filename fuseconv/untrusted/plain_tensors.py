@@ -1,4 +1,4 @@
-"""Tensors that are converted: numbers in memory, and nothing else that torch calls a tensor."""
+"""The tensors that can be converted: dense values in memory, and no other kinds of tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuseconv.errors import UnsupportedError
 
 
 def oddity(tensor: torch.Tensor) -> str:
-    """Returns what keeps a tensor from being plain numbers, in a few words; nothing when it is."""
+    """Returns the reason why a tensor is not plain values in memory. Empty if it is."""
     if is_lazy(tensor):
         return "is not initialised: its module was never called"
     if tensor.is_nested:
@@ -26,14 +26,14 @@ def oddity(tensor: torch.Tensor) -> str:
 
 
 def check_plain_tensors(tensors: Mapping[str, torch.Tensor], where: str) -> None:
-    """Checks that tensors are plain numbers.
+    """Checks that tensors are plain values in memory.
 
     Args:
-        tensors: by name.
-        where: the file they came from.
+        tensors: the tensors by name.
+        where: the file of the tensors.
 
     Raises:
-        UnsupportedError: one is not; the error names it.
+        UnsupportedError: a tensor is not. The error names it.
     """
     for name, tensor in tensors.items():
         if found := oddity(tensor):
