@@ -36,6 +36,21 @@ def traced_example(lines):
     return trace(text, dict(zip(text.parameters, drawn, strict=True)))
 
 
+@pytest.mark.parametrize(
+    ("query", "key", "value", "what"),
+    [
+        ("2, 5, 8", "2, 7, 8", "2, 6, 8", "keys and values of different lengths"),
+        ("0, 5, 8", "0, 7, 8", "0, 7, 8", "attention without heads"),
+        ("2, 5, 8", "0, 7, 8", "0, 7, 8", "attention without heads"),
+    ],
+)
+def test_attention_that_would_end_the_process_is_not_called(query, key, value, what):
+    operands = {"q": query, "k": key, "v": value}
+    inputs = [f"{name}: f64[3, {shape}]" for name, shape in operands.items()]
+    with pytest.raises(ValueError, match=what):
+        traced_example([*inputs, "o = aten.scaled_dot_product_attention.default(q, k, v)", "return o"])
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_every_alternative_is_shown(name):
     rule = RULES[name]

@@ -134,8 +134,8 @@ def _call(node: Node, mode: FakeTensorMode, reals: dict[Node, Any]) -> Any:
     values = reals if mode.shape_env is None else {operand: operand.meta["val"] for operand in node.all_input_nodes}
     given: Any = map_arg((node.args, dict(node.kwargs)), values.__getitem__)
     args, kwargs = given
-    if node.target is _ATTENTION and args[1].shape[-2] != args[2].shape[-2]:
-        raise ValueError("attention of keys and values of unlike length")  # its kernels read out of bounds
+    if node.target is _ATTENTION:
+        _check_attention(*args[:3])
     if is_getitem(node):
         result = args[0][args[1]]
     elif mode.shape_env is None:
@@ -148,6 +148,18 @@ def _call(node: Node, mode: FakeTensorMode, reals: dict[Node, Any]) -> Any:
         return result
     reals[node] = result
     return likeness(mode, result)
+
+
+def _check_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    """Rejects the arguments with which attention ends the process.
+
+    Raises:
+        ValueError: the kernels would read out of bounds, or divide by the number of heads, as in torch 2.11.
+    """
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError("attention with keys and values of different lengths")
+    if any(operand.dim() > 2 and operand.shape[-3] == 0 for operand in (query, key, value)):
+        raise ValueError("attention without heads")
 
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
