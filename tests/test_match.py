@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.search import Index
 from fuseconv.matching.whole import functional as functional_of
 from fuseconv.proof.example import example_program
+from fuseconv.rulebook.functions import FUNCTIONS, Constants, rule_function
+from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
 
 
@@ -189,6 +192,36 @@ def test_shapes_after_a_squeeze_of_what_may_be_one_are_not_known(default_rules, 
     assert known or "has fewer axes if the size squeezed by" in misses[0].miss.found
     two = torch.export.Dim("n", min=2, max=64)
     assert find(no_op, capture(Function(lambda _, x: torch.neg(change(torch.relu(x)))), x, dims=({0: two},)))[0]
+
+
+@pytest.mark.parametrize("condition", ["rank(h) == 2", "size(h, -1) == 8", "size(h, 0) >= 1"])
+def test_a_rank_after_a_squeeze_of_what_may_be_one_is_not_known(condition):
+    found = rule(["y = aten.relu.default(h)"], ["y = aten.clamp_min.default(h, 0)"], [condition])
+    module, x = Function(lambda _, x: torch.relu(torch.exp(x).squeeze(0))), torch.randn(3, 8)
+    assert "which has fewer axes if the size squeezed by" in reason(found, capture(module, x))
+    assert find(found, capture(module, x, dims=({0: torch.export.Dim("n", min=2, max=64)},)))[0]
+
+
+def test_a_new_function_of_rules_is_one_python_function():
+    """Rules and their errors know it. So does the page, whose table is compared in test_writing_rules."""
+
+    @rule_function()
+    def is_square(_: Constants, x: Any) -> None:
+        """A tensor whose last two sizes are equal."""
+        if x.meta["val"].shape[-1] != x.meta["val"].shape[-2]:
+            raise Refused("a square matrix", text_of(x))
+
+    try:
+        found = rule(["y = aten.relu.default(x)"], ["y = aten.clamp_min.default(x, 0)"], ["is_square(x)"])
+        tail = ["y = aten.relu.default(x)", "return y"]
+        assert find(found, example_program(["x: f64[8, 8]", *tail]))[0]
+        assert "is_square(x): a square matrix" in reason(found, example_program(["x: f64[4, 8]", *tail]))
+        assert FUNCTIONS["is_square"].usage == "is_square(x)"
+        assert FUNCTIONS["is_square"].kind == "test"
+        with pytest.raises(ValueError, match="is_square is given 2 arguments"):
+            rule(["y = aten.relu.default(x)"], ["y = aten.clamp_min.default(x, 0)"], ["is_square(x, x)"])
+    finally:
+        del FUNCTIONS["is_square"]
 
 
 def test_matching_adds_no_guard_and_changes_nothing(default_rules):

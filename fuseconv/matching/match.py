@@ -23,6 +23,7 @@ from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern
 from fuseconv.matching.replacement import check_same, instantiate, resolve
 from fuseconv.matching.search import Index, Search, State, result_of
+from fuseconv.rulebook.predicates import FUNCTIONS
 from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Apply, Line, Name, written
@@ -292,17 +293,13 @@ def _check_where(rule: Rule, values: Mapping[str, Any], index: Index) -> None:
             raise Refused(text, f"no value {missing} in this match") from None
         except Refused as problem:
             raise Refused(f"{text}: {problem.expected}", problem.found) from None
-        if isinstance(condition.left, Apply) and condition.left.function in _OF_SHAPES:
+        if isinstance(condition.left, Apply) and FUNCTIONS[condition.left.function].shapes:
             _check_shapes(text, [values.get(name) for name in _operands(condition.left)], index.workspace)
         if condition.comparison is not None:
             symbols = [_symbol(item) for item in right] if isinstance(right, list) else _symbol(right)
             if not compare(left, condition.comparison, symbols, index.workspace.ranges):
                 operand = values.get(next(iter(_operands(condition.left)), ""), left)
                 raise Refused(text, text_of(operand))
-
-
-_OF_SHAPES = ("has_sizes", "same_shape", "same_value")
-"""The predicates that compare shapes as they are known: a squeeze may make others of them where a size is 1."""
 
 
 def _check_shapes(text: str, operands: Sequence[Any], workspace: Workspace) -> None:

@@ -18,7 +18,8 @@ from fuseconv.contract.spec import DTYPES
 from fuseconv.graph.all_sizes import GuardError
 from fuseconv.graph.proved_sizes import row_major, same_sizes
 from fuseconv.matching.graph import Workspace, find_op, is_repeatable, map_nodes, why_no_op
-from fuseconv.rulebook.predicates import FUNCTIONS, Constants
+from fuseconv.rulebook.functions import Constants
+from fuseconv.rulebook.predicates import FUNCTIONS
 from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule_text import Apply, Call, Items, Line, Literal, Name, Term
 

@@ -1,7 +1,7 @@
 """The functions that a rule may call: predicates in `where`, values in `where` and `replace`.
 
 A predicate on symbolic sizes holds only if it is proved for every size in the declared ranges. Evaluating it never adds
-a guard. Rules cannot define functions; a new one is added here, with a one-line docstring.
+a guard. Rules cannot define functions; a new one is a decorated function in this file.
 
 An operand is the value to which the name is bound in a graph: a node, a Python literal, or a list of them. torch is
 imported inside the functions, so that rule files are read without it.
@@ -9,59 +9,18 @@ imported inside the functions, so that rule files are read without it.
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from fuseconv.contract.spec import SHORT_DTYPES
 from fuseconv.graph.proved_sizes import row_major, same_sizes
+from fuseconv.rulebook import functions
+from fuseconv.rulebook.functions import Constants, Function, rule_function
 from fuseconv.rulebook.refused import Refused, text_of
 
-
-class Constants(Protocol):
-    """The queries that a predicate may make about the program."""
-
-    def is_state(self, node: Any) -> bool:
-        """Returns whether a node is a parameter, buffer or constant. Its values may change in training."""
-
-    def is_constant(self, node: Any) -> bool:
-        """Returns whether the values of a node never change, so that they can be used at conversion."""
-
-    def constant(self, node: Any) -> Any:
-        """Returns the tensor of a constant node, None for any other node."""
-
-    def formula(self, node: Any) -> Any:
-        """Returns the formula of the elements of a tensor; see elements.py."""
-
-    def leaves_some(self, node: Any) -> bool:
-        """Returns whether each row of a bool tensor provably has a False element; see elements.py."""
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function: `test` raises `Refused` or returns nothing; `value` returns a value to compare or to pass on.
-
-    Attributes:
-        usage: an example of a call, such as `dtype(x)`.
-        kind: `test` or `value`.
-        least: the minimum number of operands.
-        most: the maximum number of operands. None if it is unlimited.
-        doc: the one-line description.
-        tensors: whether every operand must be a tensor. Such a function never holds for a literal.
-        follows: whether it examines everything that its operand is computed from, not only the operand.
-    """
-
-    usage: str
-    kind: Literal["test", "value"]
-    least: int
-    most: int | None
-    doc: str
-    tensors: bool
-    follows: bool
-    run: Callable[..., Any]
-
+FUNCTIONS: Mapping[str, Function] = functions.FUNCTIONS
+"""All functions that a rule may call, by name."""
 
 _HIDDEN = -9984
 """What is added to a score so that it weighs nothing: in every dtype exp of it is 0 beside a score that is not hidden,
@@ -69,21 +28,25 @@ as long as scores themselves differ by less than nine thousand. Models add -1e4 
 in bf16."""
 
 
+@rule_function()
 def dtype(_: Constants, x: Any) -> str:
     """The short name of a tensor's dtype: `dtype(x) in f16 bf16 f32`."""
     return SHORT_DTYPES.get(str(_fake(x).dtype), str(_fake(x).dtype))
 
 
+@rule_function()
 def dtype_of(_: Constants, x: Any) -> Any:
     """The dtype of a tensor, as an argument for an op."""
     return _fake(x).dtype
 
 
+@rule_function(shapes=True)
 def rank(_: Constants, x: Any) -> int:
     """The number of dims of a tensor."""
     return int(_fake(x).dim())
 
 
+@rule_function(shapes=True)
 def size(_: Constants, x: Any, axis: int) -> Any:
     """The size of a tensor along an axis. It may be symbolic."""
     fake = _fake(x)
@@ -92,6 +55,7 @@ def size(_: Constants, x: Any, axis: int) -> Any:
     return fake.shape[axis]
 
 
+@rule_function(tensors=False)
 def gelu_of(_: Constants, approximate: Any) -> str:
     """The activation name of aten.gelu's `approximate`: `gelu` for 'none', `gelu_tanh` for 'tanh'."""
     names = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -100,6 +64,7 @@ def gelu_of(_: Constants, approximate: Any) -> str:
     return names[approximate]
 
 
+@rule_function()
 def number_of(constants: Constants, c: Any) -> bool | int | float:
     """The Python number in a constant tensor of one element."""
     tensor = constants.constant(c)
@@ -109,6 +74,7 @@ def number_of(constants: Constants, c: Any) -> bool | int | float:
     return number
 
 
+@rule_function(tensors=False)
 def letters_of(_: Constants, equation: Any) -> str:
     """An einsum equation with its letters renamed in order of appearance: `'bij,bjd->bid'` is `'abc,acd->abd'`."""
     if not isinstance(equation, str):
@@ -118,16 +84,19 @@ def letters_of(_: Constants, equation: Any) -> str:
     return "".join(names.get(letter, letter) for letter in equation if letter != " ")
 
 
+@rule_function(tensors=False)
 def einsum_left(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
     """The permutation of the first operand that turns an einsum into a matrix product: `[..., rows, summed]`."""
     return list(_as_product(equation, a, b).left)
 
 
+@rule_function(tensors=False)
 def einsum_right(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
     """The permutation of the second operand that turns an einsum into a matrix product: `[..., summed, columns]`."""
     return list(_as_product(equation, a, b).right)
 
 
+@rule_function(tensors=False)
 def einsum_result(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
     """The permutation that turns the result of that matrix product into the result of the einsum."""
     return list(_as_product(equation, a, b).result)
@@ -142,6 +111,7 @@ def _as_product(equation: Any, a: Any, b: Any) -> Any:
     return product
 
 
+@rule_function(tensors=False)
 def rows_of(_: Constants, equation: Any) -> str:
     """An einsum equation with `...` for the leading axes of operand and result: `'...a,ba->...b'` is a linear."""
     from fuseconv.graph.einsum import collapsed
@@ -151,18 +121,21 @@ def rows_of(_: Constants, equation: Any) -> str:
     return found
 
 
+@rule_function(tensors=False)
 def product_of(_: Constants, a: Any, b: Any) -> float:
     """The product of two numbers."""
     is_number(_, a, b)
     return float(a * b)
 
 
+@rule_function(tensors=False)
 def sum_of(_: Constants, a: Any, b: Any) -> Any:
     """The sum of two numbers. It is an integer if both are."""
     is_number(_, a, b)
     return a + b
 
 
+@rule_function(tensors=False)
 def share_of(_: Constants, x: Any, axes: Any) -> float:
     """The factor that turns a sum along axes into a mean: 1 / the number of elements along them."""
     count: Any = math.prod(size(_, x, axis) for axis in axes) if isinstance(axes, list | tuple) and axes else 0
@@ -171,6 +144,7 @@ def share_of(_: Constants, x: Any, axes: Any) -> float:
     return 1 / count
 
 
+@rule_function(follows=True)
 def hides_nothing(constants: Constants, mask: Any) -> None:
     """The attention mask hides nothing, for every size: it is all true or, if it is added, all zero."""
     import sympy
@@ -180,6 +154,7 @@ def hides_nothing(constants: Constants, mask: Any) -> None:
         raise Refused("a mask that hides nothing", f"{text_of(mask)} with elements {formula}")
 
 
+@rule_function(follows=True)
 def is_never_true(constants: Constants, mask: Any) -> None:
     """No element of the bool tensor is true, for every size."""
     formula = constants.formula(mask)
@@ -187,12 +162,14 @@ def is_never_true(constants: Constants, mask: Any) -> None:
         raise Refused("a mask that is never true", f"{text_of(mask)} with elements {formula}")
 
 
+@rule_function(follows=True)
 def hides_no_row(constants: Constants, mask: Any) -> None:
     """No row of the bool tensor, which is true where attention is hidden, is all true: every query sees a key."""
     if not constants.leaves_some(mask):
         raise Refused("a mask that leaves every query at least one key", text_of(mask))
 
 
+@rule_function(follows=True)
 def hides_the_future(constants: Constants, mask: Any) -> None:
     """The attention mask hides from each query exactly the keys after it, for every size."""
     from fuseconv.graph.formula import (
@@ -212,6 +189,7 @@ def hides_the_future(constants: Constants, mask: Any) -> None:
         raise Refused("a mask that hides the future", f"{text_of(mask)} with elements {formula}")
 
 
+@rule_function(tensors=False)
 def read_only_by(_: Constants, x: Any, *operands: Any) -> None:
     """Every user of the value calls one of these ops: `read_only_by(w, 'aten.linear.default')`."""
     for user in getattr(x, "users", ()):
@@ -219,12 +197,14 @@ def read_only_by(_: Constants, x: Any, *operands: Any) -> None:
             raise Refused(f"{x.name} to be used only by {' or '.join(operands)}", f"that {user.name} uses it")
 
 
+@rule_function()
 def is_tensor(_: Constants, *operands: Any) -> None:
     """Each operand is a tensor, not a number, a list or None."""
     for operand in operands:
         _fake(operand)
 
 
+@rule_function(tensors=False)
 def is_number(_: Constants, *operands: Any) -> None:
     """Each operand is a Python number written in the graph."""
     for operand in operands:
@@ -232,6 +212,7 @@ def is_number(_: Constants, *operands: Any) -> None:
             raise Refused("a number", text_of(operand))
 
 
+@rule_function()
 def is_floating(_: Constants, *operands: Any) -> None:
     """Each operand is a tensor of a real floating dtype."""
     for operand in operands:
@@ -239,6 +220,7 @@ def is_floating(_: Constants, *operands: Any) -> None:
             raise Refused("a floating dtype", text_of(operand))
 
 
+@rule_function(tensors=False)
 def same_kind(_: Constants, *operands: Any) -> None:
     """All tensors are on one device and have one dtype, unless autocast casts them. None is ignored."""
     present = [operand for operand in operands if operand is not None]
@@ -249,6 +231,7 @@ def same_kind(_: Constants, *operands: Any) -> None:
             raise Refused(f"the dtype of {text_of(present[0])}", text_of(operand))
 
 
+@rule_function(shapes=True)
 def same_shape(_: Constants, *operands: Any) -> None:
     """All tensors provably have the same shape."""
     first = _fake(operands[0])
@@ -257,12 +240,14 @@ def same_shape(_: Constants, *operands: Any) -> None:
             raise Refused(f"the shape of {text_of(operands[0])}", text_of(operand))
 
 
+@rule_function(tensors=False, shapes=True)
 def has_sizes(_: Constants, x: Any, *operands: Any) -> None:
     """The tensor has exactly these sizes. None is ignored: `has_sizes(b, size(w, 0))`."""
     if x is not None and not same_sizes(_fake(x).shape, operands):
         raise Refused(f"the sizes [{', '.join(map(str, operands))}]", text_of(x))
 
 
+@rule_function()
 def is_parameter(constants: Constants, *operands: Any) -> None:
     """Each operand is a parameter, buffer or constant of the model, not a computed value."""
     for operand in operands:
@@ -270,6 +255,7 @@ def is_parameter(constants: Constants, *operands: Any) -> None:
             raise Refused("a parameter of the model", text_of(operand))
 
 
+@rule_function()
 def is_vector(_: Constants, *operands: Any) -> None:
     """Each operand is a tensor with at most one axis longer than 1."""
     for operand in operands:
@@ -277,6 +263,7 @@ def is_vector(_: Constants, *operands: Any) -> None:
             raise Refused("a tensor with at most one axis longer than 1", text_of(operand))
 
 
+@rule_function()
 def is_scalar(constants: Constants, c: Any) -> None:
     """The operand is a constant tensor of rank 0, equivalent to a Python number."""
     tensor = constants.constant(c)
@@ -284,6 +271,7 @@ def is_scalar(constants: Constants, c: Any) -> None:
         raise Refused("a 0-dim constant", text_of(c))
 
 
+@rule_function(tensors=False)
 def divides(_: Constants, a: Any, b: Any) -> None:
     """The first number divides the second, for every size: `divides(size(k, 1), size(q, 1))` for grouped heads."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -292,6 +280,7 @@ def divides(_: Constants, a: Any, b: Any) -> None:
         raise Refused(f"a number that divides {b}", str(a))
 
 
+@rule_function()
 def is_contiguous(_: Constants, *operands: Any) -> None:
     """Each tensor is provably contiguous, whichever kernel computes it."""
     for operand in operands:
@@ -302,41 +291,11 @@ def is_contiguous(_: Constants, *operands: Any) -> None:
             raise Refused("a contiguous tensor", text_of(operand))
 
 
+@rule_function(shapes=True)
 def same_value(constants: Constants, x: Any, y: Any) -> None:
     """The two tensors agree in dtype, device and shape, so that a conversion changed nothing."""
     same_kind(constants, x, y)
     same_shape(constants, x, y)
-
-
-def _register(functions: Sequence[Callable[..., Any]], values: Sequence[Callable[..., Any]]) -> dict[str, Function]:
-    table = {}
-    for function in functions:
-        parameters = list(inspect.signature(function).parameters.values())[1:]
-        variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
-        least = 1 if variadic else len(parameters)
-        kind: Literal["test", "value"] = "value" if function in values else "test"
-        tensors = function not in _OF_MORE
-        doc = inspect.getdoc(function) or ""
-        operands = ", ".join([parameter.name for parameter in parameters if parameter.name != "operands"])
-        usage = f"{function.__name__}({(operands or 'x') + ', ...' if variadic else operands})"
-        follows = function in _OF_MASKS
-        most = None if variadic else least
-        table[function.__name__] = Function(usage, kind, least, most, doc, tensors, follows, function)
-    return table
-
-
-_OF_EINSUM = (einsum_left, einsum_result, einsum_right)
-_OF_MASKS = (hides_no_row, hides_nothing, hides_the_future, is_never_true)
-_OF_LITERALS = (divides, *_OF_EINSUM, gelu_of, has_sizes, is_number, letters_of, product_of, rows_of, share_of, sum_of)
-_OF_MORE = (*_OF_LITERALS, read_only_by, same_kind)  # operands that need not be tensors
-
-_OF_NUMBERS = (number_of, product_of, rows_of, share_of, sum_of)
-_VALUES = (dtype, dtype_of, *_OF_EINSUM, gelu_of, letters_of, *_OF_NUMBERS, rank, size)
-_OF_KINDS = (is_contiguous, is_floating, is_parameter, is_scalar, is_tensor, is_vector)
-_TESTS = (divides, has_sizes, *_OF_MASKS, is_number, read_only_by, *_OF_KINDS, same_kind, same_shape, same_value)
-
-FUNCTIONS: Mapping[str, Function] = _register(_VALUES + _TESTS, _VALUES)
-"""All functions that a rule may call, by name."""
 
 
 def _fake(operand: Any) -> Any:
