@@ -20,6 +20,7 @@ from fuseconv.graph.aliases import Aliases
 from fuseconv.graph.all_sizes import key_of, run_for_all_sizes
 from fuseconv.graph.elements import elements, leaves_some
 from fuseconv.graph.formula import UnknownError
+from fuseconv.graph.hazards import check_call
 from fuseconv.graph.nodes import (
     arguments,
     find_op,
@@ -241,7 +242,9 @@ class Workspace:
 
         Raises:
             GuardError: the op needs a guard that the program does not have.
+            ValueError: the op would end the process.
         """
+        check_call(op, args)
         key = (op, key_of(args), key_of(list(kwargs.items())))
         if key not in self.results:
             result = run_for_all_sizes(self.mode, lambda: op(*args, **kwargs))

@@ -29,6 +29,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from fuseconv.contract.inputs import torch_dtype
 from fuseconv.contract.spec import Dim, TensorSpec
 from fuseconv.graph.all_sizes import likeness, run_for_all_sizes
+from fuseconv.graph.hazards import check_call
 from fuseconv.graph.nodes import is_getitem
 from fuseconv.proof.example import MAX_SIZE, Text, example_sizes, graph_of
 
@@ -134,8 +135,7 @@ def _call(node: Node, mode: FakeTensorMode, reals: dict[Node, Any]) -> Any:
     values = reals if mode.shape_env is None else {operand: operand.meta["val"] for operand in node.all_input_nodes}
     given: Any = map_arg((node.args, dict(node.kwargs)), values.__getitem__)
     args, kwargs = given
-    if node.target is _ATTENTION:
-        _check_attention(*args[:3])
+    check_call(node.target, args)
     if is_getitem(node):
         result = args[0][args[1]]
     elif mode.shape_env is None:
@@ -148,18 +148,3 @@ def _call(node: Node, mode: FakeTensorMode, reals: dict[Node, Any]) -> Any:
         return result
     reals[node] = result
     return likeness(mode, result)
-
-
-def _check_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-    """Rejects the arguments with which attention ends the process.
-
-    Raises:
-        ValueError: the kernels would read out of bounds, or divide by the number of heads, as in torch 2.11.
-    """
-    if key.shape[-2] != value.shape[-2]:
-        raise ValueError("attention with keys and values of different lengths")
-    if any(operand.dim() > 2 and operand.shape[-3] == 0 for operand in (query, key, value)):
-        raise ValueError("attention without heads")
-
-
-_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
