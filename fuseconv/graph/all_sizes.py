@@ -15,6 +15,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
@@ -41,6 +42,15 @@ def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> An
     """
     if mode is None:
         return run()
+    try:
+        return _run_both_ways(mode, run)
+    except RuntimeError:
+        # A composite op whose C++ code reads a size as a number: linear in torch 2.11. Its Python decomposition may not.
+        with enable_python_dispatcher():
+            return _run_both_ways(mode, run)
+
+
+def _run_both_ways(mode: FakeTensorMode, run: Callable[[], Any]) -> Any:
     try:
         with all_sizes(mode):
             return run()

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export.graph_signature import (
     ExportGraphSignature,
@@ -142,8 +141,7 @@ def _call(node: Node, mode: FakeTensorMode, reals: dict[Node, Any]) -> Any:
         with torch.no_grad():
             result = node.target(*args, **kwargs)  # type: ignore[operator]  # graph_of: an op
     else:
-        with enable_python_dispatcher():
-            result = run_for_all_sizes(mode, lambda: node.target(*args, **kwargs))  # type: ignore[operator]  # as above
+        result = run_for_all_sizes(mode, lambda: node.target(*args, **kwargs))  # type: ignore[operator]  # as above
     if mode.shape_env is not None:
         return result
     reals[node] = result
