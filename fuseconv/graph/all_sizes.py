@@ -45,7 +45,7 @@ def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> An
     try:
         return _run_both_ways(mode, run)
     except RuntimeError:
-        # A composite op whose C++ code reads a size as a number: linear in torch 2.11. Its Python decomposition may not.
+        # The C++ code of a composite op may read a size as a number, as linear does in torch 2.11.
         with enable_python_dispatcher():
             return _run_both_ways(mode, run)
 
