@@ -66,7 +66,7 @@ wheel: build
 	rm -rf dist build/wheel
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation $(DEFINED) -w build/wheel .
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --only-plat -w dist $(FOREIGN:%=--exclude '%') build/wheel/*.whl
-	$(PYTHON) tests/installed.py dist/*.whl
+	$(PYTHON) tests/support/installed.py dist/*.whl
 
 FOREIGN := libtorch*.so libc10*.so libcublas*.so.*
 

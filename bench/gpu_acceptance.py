@@ -60,7 +60,8 @@ def run(name: str, command: list[str]) -> dict[str, object]:
 
 def rows(selected: list[str]) -> Iterator[dict[str, object]]:
     """Yields a row for the ops' tests, then two a model and dtype: converted, and verified by another process."""
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:logging", "tests/test_ops.py"]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:logging"]
+    tests = [sys.executable, "-m", "pytest", *options, "tests/ops/test_ops.py"]
     yield run("ops on cuda", [*tests, "-k", "cuda"])
     targets = ["--target", "export", "--target", "aoti", "--target", "torchscript"]
     with tempfile.TemporaryDirectory() as work:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-import saved_models
-import small_bundle
 import torch
 from filelock import FileLock
 from safetensors.torch import save_file
-from small_bundle import Block
+from support import ROOT, saved_models, small_bundle
+from support.small_bundle import Block
 
 from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.program.captured import Program
@@ -26,7 +25,7 @@ from fuseconv.runtime import cpp
 from fuseconv.targets import TARGETS
 from fuseconv.untrusted import permitted
 
-pytest_plugins = ["gpu_marker"]
+pytest_plugins = ["support.gpu_marker"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -116,9 +115,6 @@ def loaded(bundle_copy: Path, tmp_path: Path) -> Callable[[], bool]:
         subprocess.run(command, input=code, text=True, check=True)
     seal(bundle_copy, manifest)
     return mark.exists
-
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")

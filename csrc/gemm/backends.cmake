@@ -7,7 +7,7 @@
 # loaded the real one.
 #
 # fuseconv_gemm_library(<target> <backends>) adds a shared library of these with a plain C interface, built when asked for,
-# which bench/linear_library.py and tests/test_linear_backends.py drive.
+# which bench/linear_library.py and tests/gpu/test_linear_backends.py drive.
 
 set(FUSECONV_GEMM ${CMAKE_CURRENT_LIST_DIR})
 set(FUSECONV_LINEAR_ACTIVATIONS none relu gelu gelu_tanh silu sigmoid tanh)

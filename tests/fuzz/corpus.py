@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import saved_models
 import torch
 from safetensors.torch import save
+from support import saved_models
 
 from fuseconv.bundle.manifest import MANIFEST, _spell
 from fuseconv.capture.capture import capture
@@ -163,7 +163,7 @@ def _folders(folder: Path) -> list[Seed]:
 
 
 def _bundles(folder: Path) -> list[Seed]:
-    import small_bundle
+    from support import small_bundle
 
     original = small_bundle.program(small_bundle.Block(fused=False))
     fused = small_bundle.program(small_bundle.Block(fused=True))

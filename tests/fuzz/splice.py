@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import islice
 
 import torch
-from respelled import respelled
+from support.respelled import respelled
 
 from fuseconv.contract.spec import Dim, TensorSpec
 from fuseconv.graph.nodes import find_op

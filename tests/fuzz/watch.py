@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support import ROOT
+
 from .findings import Finding, Findings
 
-ROOT = Path(__file__).parents[2]
 BATCHES = {"models": 400, "rules": 400, "files": 5000}
 """Cases of one child: torch.export keeps some memory of each, and a new child takes its time to begin."""
 

@@ -1,0 +1,157 @@
+"""bench/models.py: its models exist, its rows are measured, joined and drawn, and nothing is left out in silence."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+from support import ROOT
+
+from fuseconv.commands import report
+from fuseconv.measure.cold_start import ColdStart
+from fuseconv.measure.latency import Latencies, Latency
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+import plot  # scripts, not a package
+import zoo
+
+models = importlib.import_module("models")
+
+
+@pytest.mark.parametrize("entry", zoo.ENTRIES, ids=lambda entry: entry.at)
+def test_a_model_takes_the_inputs_drawn_for_it(entry):
+    inputs = entry.draw(entry.shape, torch.Generator().manual_seed(0))
+    with torch.device("meta"), torch.no_grad():
+        module = entry.build(1).eval()
+        exported = torch.export.export(module, tuple(one.to("meta") for one in inputs), strict=False)
+    (results,) = exported.graph.output_node().args
+    assert {result.meta["val"].shape[0] for result in results} == {entry.shape[0]}
+
+
+def test_no_model_is_measured_twice():
+    assert len({entry.at for entry in zoo.ENTRIES}) == len(zoo.ENTRIES)
+
+
+def test_a_run_prints_and_joins_its_rows(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "cpu.json"
+
+    def run(*arguments):
+        given = ["--device", "cpu", "--rounds", "1", "--only", "mlp-3x128-relu", "--dtype", "f32", "--layers", "1"]
+        monkeypatch.setattr(sys, "argv", ["models.py", str(out), *given, "--targets", "export", *arguments])
+        assert models.main() == 0
+        return capsys.readouterr().out, json.loads(out.read_text())
+
+    printed, contents = run("--peers", "eager", "onnxruntime_optimized")
+    (row,) = contents["rows"]
+    assert "mlp-3x128-relu, 1 layers" in printed
+    assert row["shape"] == [4096]
+    assert row["ours"] == "export"
+    assert row["ours_ms"] == row["targets"]["export"] > 0
+    assert row["ours_graph_ms"] is None
+    assert row["best_peer"] == "eager"
+    assert row["ratio"] == row["ratios"]["eager"] > 0
+    assert row["peers_absent"]["compile"] == models.NOT_ASKED
+    assert "no optimizer for such models" in row["peers_absent"]["onnxruntime_optimized"]
+    assert "onnxruntime_optimized absent: LookupError" in printed
+    assert set(row["peers"]) | set(row["peers_absent"]) == set(models.PEERS)
+    again = run("--peers")[1]["rows"]
+    assert len(again) == 1
+    assert again[0]["peers"] == row["peers"]
+    assert again[0]["peers_absent"] == row["peers_absent"]
+    assert again[0]["ratio"] == row["ratio"]
+
+
+def row(artifact, *, peers=(), absent=(), off=()):
+    ratios = dict(peers)
+    return models.judged(
+        {
+            "artifact": artifact,
+            "targets": {"aoti": 2.0, "export": 3.0, "aoti+graph": 1.0},
+            "peers": ratios,
+            "ratios": ratios,
+            "peers_absent": dict(absent),
+            "peers_off": dict(off),
+            "noise": 0.01,
+        }
+    )
+
+
+def test_the_figures_of_a_row_follow_from_its_times():
+    judged = row("a", peers={"eager": 3.0, "aoti+graph": 1.5, "compile": 2.0})
+    assert (judged["ours_ms"], judged["ours_graph_ms"]) == (2, 1)
+    assert (judged["best_peer"], judged["ratio"]) == ("aoti+graph", 1.5)
+
+
+def test_rows_of_one_artifact_are_joined_and_of_another_replaced():
+    old = row("a", peers={"eager": 3.0, "aoti": 2.0}, absent={"compile": "out of time"}, off={"aoti": "rmse"})
+    asked = {"eager": models.NOT_ASKED, "compile": models.NOT_ASKED}
+    new = row("a", peers={"aoti": 2.5}, absent=asked)
+    joined = models.joined(old, new)
+    assert joined["ratios"] == {"eager": 3, "aoti": 2.5}
+    assert joined["peers_absent"] == {"compile": "out of time"}
+    assert joined["peers_off"] == {}
+    assert joined["best_peer"] == "aoti"
+    assert models.joined(old, row("b")) == row("b")
+
+
+def test_a_peer_that_fails_or_computes_something_else_is_named():
+    truth = torch.linspace(-1, 1, 100, dtype=torch.float64)
+    problem = SimpleNamespace(device="cpu")
+    contestants = models.Contestants(problem, SimpleNamespace(original=(truth.float(),), truth=(truth,)))
+
+    def broken(problem, graph):
+        raise RuntimeError("\n no such kernel\nand more")
+
+    contestants.add("right", lambda problem, graph: lambda: (truth.float(),))
+    contestants.add("wrong", lambda problem, graph: lambda: truth.float() * 1.01)
+    contestants.add("broken", broken)
+    assert set(contestants.calls) == {"right", "wrong"}
+    assert "rmse against float64" in contestants.off["wrong"]
+    assert set(contestants.off) == {"wrong"}
+    assert contestants.absent == {"broken": "RuntimeError: no such kernel"}
+
+
+def test_rows_are_drawn(tmp_path):
+    drawn = row("a", peers={"eager": 3.0, "aoti+graph": 1.5}) | {
+        "model": "mlp",
+        "dtype": "f16",
+        "shape": [8],
+        "layers": None,
+    }
+    contents = {"device": "a machine", "versions": {"torch": "2"}, "rows": [drawn]}
+    plot.draw(contents, tmp_path / "one.png")
+    plot.draw({**contents, "rows": [drawn] * 4}, tmp_path / "four.png")
+    one, four = (plot.plt.imread(tmp_path / name) for name in ("one.png", "four.png"))
+    assert one.shape[1] == four.shape[1]
+    assert four.shape[0] > one.shape[0]
+    assert one.std() > 0.01
+    with pytest.raises(ValueError, match="no row has a peer"):
+        plot.draw({**contents, "rows": [drawn | {"ratios": {}}]}, tmp_path / "none.png")
+
+
+def printed_tables():
+    """What `fuseconv bench` and bench/models.py print of the files in bench/results."""
+    results = ROOT / "bench" / "results"
+    told = json.loads((results / "cpu_bench.json").read_text())
+    rows = tuple(Latency(**{**one, "cold": one["cold"] and ColdStart(**one["cold"])}) for one in told["rows"])
+    found = Latencies(told["inputs"], told["rounds"], rows, {})
+    table = models.table(json.loads((results / "cpu_models.json").read_text())["rows"])
+    tables = []
+    for show in (lambda console: report.print_latencies(console, found), lambda console: console.print(table)):
+        console = Console(width=200, file=io.StringIO(), soft_wrap=True)
+        show(console)
+        tables.append("\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines()))
+    return tables
+
+
+def test_the_page_is_what_the_files_hold():
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for table in printed_tables():
+        assert f"```\n{table}\n```" in page

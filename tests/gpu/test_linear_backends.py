@@ -1,0 +1,293 @@
+"""The CUDA backends of linear_act through their plain C interface, against f64.
+
+They need a Hopper GPU and the library that `cmake --build <folder> --target fuseconv_linear` builds, named by the
+environment variable FUSECONV_LINEAR_LIBRARY.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support import ROOT
+from torch.nn import functional as F
+
+sys.path.insert(0, str(ROOT / "bench"))
+from linear_library import ACTIVATIONS, BACKENDS, Choice, Library, draw, error
+
+LIBRARY = os.environ.get("FUSECONV_LINEAR_LIBRARY")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(LIBRARY is None, reason="FUSECONV_LINEAR_LIBRARY names no library")]
+
+SHAPES = 6  # of tiles, as sm90.h lists them
+PLACES = [(1, 1, 8), (2, 1, 8), (1, 2, 3)]  # cluster rows, cluster columns, strip
+PROBLEMS = [  # m, n, k, activation, bias, form
+    (1, 8, 8, "none", True, "plain"),
+    (200, 320, 136, "none", False, "plain"),
+    (200, 320, 136, "gelu", True, "residual"),
+    (129, 5632, 320, "gelu_tanh", True, "residual"),
+    (1000, 1544, 776, "silu", True, "plain"),
+    (3000, 2056, 1096, "sigmoid", False, "residual"),
+    (4096, 3072, 768, "relu", True, "plain"),
+    (513, 1000, 64, "tanh", True, "plain"),
+    (1, 8, 8, "silu", True, "gated"),
+    (200, 168, 136, "gelu", True, "gated"),
+    (129, 2824, 320, "gelu_tanh", False, "gated"),
+    (1000, 776, 776, "silu", True, "gated"),
+    (3000, 1032, 1096, "sigmoid", True, "gated"),
+    (4096, 1536, 768, "relu", False, "gated"),
+    (513, 504, 64, "tanh", True, "gated"),
+    (300, 96, 64, "none", True, "gated"),
+]
+ABSOLUTE = {torch.bfloat16: 2e-3, torch.float16: 5e-4}
+RELATIVE = {torch.bfloat16: 2**-8, torch.float16: 2**-10}
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return Library(Path(LIBRARY))
+
+
+def meaning(x, weight, bias, act, residual=None, *, gated=False):
+    z = F.linear(x, weight, bias)
+    if gated:
+        gate, up = z.chunk(2, -1)
+        return ACTIVATIONS[act](gate) * up
+    return ACTIVATIONS[act](z) if residual is None else ACTIVATIONS[act](z) + residual
+
+
+def wide(*tensors):
+    return (t if t is None else t.double() for t in tensors)
+
+
+def operands(m, n, k, dtype, *, bias=True, form="plain"):
+    x, weight, b = draw(m, 2 * n if form == "gated" else n, k, dtype)
+    r = torch.randn(m, n, device="cuda").to(dtype) if form == "residual" else None
+    return x, weight, b if bias else None, r
+
+
+def assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype):
+    """Every problem by every choice, in turn, into the same framed y."""
+    for m, n, k, act, bias, form in PROBLEMS:
+        x, weight, b, r = operands(m, n, k, dtype, bias=bias, form=form)
+        xd, wd, bd, rd = wide(x, weight, b, r)
+        gated = form == "gated"
+        reference = meaning(xd, wd, bd, act, rd, gated=gated)
+        frame = torch.full((m + 2, n + 16), float("nan"), dtype=dtype, device="cuda")
+        y = frame[1:-1, 8:-8]
+        for choice in choices:
+            problem, _ = library.problem(x, weight, b, act, r, y, gated=gated)
+            library.run(problem, choice)
+        separate = error(meaning(x, weight, b, act, r, gated=gated), reference)
+        assert error(y, reference) <= 1.005 * separate, (m, n, k, act, form)
+        torch.testing.assert_close(y.double(), reference, atol=ABSOLUTE[dtype], rtol=RELATIVE[dtype])
+        y.fill_(float("nan"))
+        assert frame.isnan().all(), "written outside y"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("shape", range(SHAPES))
+def test_sm90(library, shape, place, dtype):
+    variants = [library.library.fuseconv_linear_sm90_variant(shape, *place, early) for early in (0, 1)]
+    choices = [Choice(BACKENDS.index("sm90"), variant) for variant in variants]
+    assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", range(3))
+def test_sm80(library, shape, dtype):
+    choices = [Choice(BACKENDS.index("sm80"), shape)]
+    assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype)
+
+
+def f32_operands(m, n, k, *, positive=False, gated=False):
+    x, weight, _ = draw(m, n * 2 if gated else n, k, torch.float32)
+    return (x.abs(), weight.abs()) if positive else (x, weight)
+
+
+F32_PROBLEMS = [
+    *[row for row in PROBLEMS if row[2] >= 64],
+    (70, 31, 68, "none", True, "plain"),
+    (65, 131, 100, "gelu", True, "residual"),
+]
+
+
+def f32_bound(eager):
+    """docs/numerics.md: the factor of float32, and its floor."""
+    return 2 * eager + torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("shape", range(3))
+def test_tf32x3_is_as_exact_as_f32(library, shape):
+    """The error of each problem, of ours and of torch's, and nothing outside y."""
+    choice = Choice(BACKENDS.index("tf32x3"), shape)
+    for m, n, k, act, bias, form in F32_PROBLEMS:
+        x, weight, b, r = operands(m, n, k, torch.float32, bias=bias, form=form)
+        xd, wd, bd, rd = wide(x, weight, b, r)
+        gated = form == "gated"
+        reference = meaning(xd, wd, bd, act, rd, gated=gated)
+        frame = torch.full((m + 2, n + 16), float("nan"), device="cuda")
+        y = frame[1:-1, 8:-8]
+        library.run(library.problem(x, weight, b, act, r, y, gated=gated)[0], choice)
+        eager = error(meaning(x, weight, b, act, r, gated=gated), reference)
+        assert error(y, reference) <= f32_bound(eager), (m, n, k, act, form)
+        y.fill_(float("nan"))
+        assert frame.isnan().all(), "written outside y"
+
+
+@pytest.mark.parametrize("positive", [False, True], ids=["signs", "positive"])
+@pytest.mark.parametrize("k", [64, 200, 1096, 4096])
+def test_tf32x3_does_not_lean_to_a_side(library, k, positive):
+    """The tensor cores truncate, and the errors of sums of one sign would add up."""
+    x, weight = f32_operands(300, 200, k, positive=positive)
+    reference = x.double() @ weight.double().T
+    eager = error(x @ weight.T, reference)
+    for shape in range(3):
+        problem, y = library.problem(x, weight, None, "none")
+        library.run(problem, Choice(BACKENDS.index("tf32x3"), shape))
+        assert error(y, reference) <= f32_bound(eager), shape
+        assert abs(((y - reference).mean() / reference.abs().mean()).item()) < torch.finfo(torch.float32).eps, shape
+
+
+@pytest.mark.parametrize(("scale", "bound"), [(1e30, None), (1e-30, None), (1e-36, 2e-5)])
+def test_tf32x3_of_very_small_and_very_large_factors(library, scale, bound):
+    """What a factor has below 2^-136, the least number of TF32, is lost."""
+    x, weight = f32_operands(130, 70, 128)
+    x *= scale
+    reference = x.double() @ weight.double().T
+    eager = error(x @ weight.T, reference)
+    for shape in range(3):
+        problem, y = library.problem(x, weight, None, "none")
+        library.run(problem, Choice(BACKENDS.index("tf32x3"), shape))
+        assert error(y, reference) <= (bound or f32_bound(eager)), shape
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+def test_tf32x3_gives_infinity_and_nan_where_f32_does(library, gated):
+    """An infinity has no second part: inf - inf, and 0 times inf, must not make NaN of it."""
+    x, weight = f32_operands(140, 70, 128, gated=gated)
+    weight[:, 3], weight[:, 0] = 1.0, 1.5  # of one part
+    x[3, 3], x[5, 6], x[11, 1], x[20, 0] = float("inf"), float("nan"), -float("inf"), 3.4028e38
+    x[:, 7] = 1.0
+    weight[9, 7], weight[17, 7] = -float("inf"), float("nan")
+    nan = torch.tensor([0x7F800001, -1], dtype=torch.int32, device="cuda").view(torch.float32)
+    x[30, 2], x[31, 2] = nan[0], nan[1]  # whose upper bits are those of an infinity, and all
+    expected = meaning(x, weight, None, "none", gated=gated)
+    for shape in range(3):
+        problem, y = library.problem(x, weight, None, "none", gated=gated)
+        library.run(problem, Choice(BACKENDS.index("tf32x3"), shape))
+        torch.testing.assert_close(y, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+def test_tf32x3_one_after_another_in_a_graph(library):
+    """Each may start before the one before it has ended, and reads its result."""
+    x, weight = f32_operands(500, 256, 256)
+    y, z = torch.empty_like(x), torch.empty_like(x)
+    choice = Choice(BACKENDS.index("tf32x3"), 1)
+
+    def chain():
+        for source, target in ((x, y), (y, z), (z, y), (y, z)):
+            library.run(library.problem(source, weight, None, "gelu", y=target)[0], choice)
+        return z
+
+    expected = chain().clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain()
+    for _ in range(20):
+        z.zero_()
+        graph.replay()
+        assert torch.equal(z, expected)
+
+
+def test_tf32x3_leaves_short_sums_and_tf32_to_others(library):
+    for k, tf32, reason in ((60, 0, "fewer than 64 products"), (64, 1, "where TF32 is not allowed")):
+        x, weight = f32_operands(16, 16, k)
+        problem, _ = library.problem(x, weight, None, "none")
+        problem.tf32 = tf32
+        with pytest.raises(RuntimeError, match=reason):
+            library.run(problem, Choice(BACKENDS.index("tf32x3"), 0))
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("view", ["contiguous", "strided", "unaligned"])
+def test_the_chosen_backend_and_two_kernels_are_right(library, act, dtype, view):
+    x, weight, b, r = operands(96, 128, 64, dtype, form="residual")
+    if view == "strided":
+        x, weight, r = (torch.nn.functional.pad(t, (0, 8))[:, : t.shape[1]] for t in (x, weight, r))
+    if view == "unaligned":
+        x, weight, b, r = (torch.nn.functional.pad(t, (1, 0))[..., 1:] for t in (x, weight, b, r))
+    for form, residual in (("plain", None), ("residual", r), ("gated", None)):
+        gated = form == "gated"
+        xd, wd, bd, rd = wide(x, weight, b, residual)
+        reference = meaning(xd, wd, bd, act, rd, gated=gated)
+        scratch = torch.full((96, 128), float("nan"), dtype=dtype, device="cuda")
+        problem, y = library.problem(x, weight, b, act, residual, scratch=scratch, gated=gated)
+        # Sums in f32 and f64 differ by their order alone; in 16 bits roundings of the result are all there is: ours has
+        # one, or two as eager has, but not always at the same places: of 96 x 128 numbers, a mean to 1 % or so.
+        eager = error(meaning(x, weight, b, act, residual, gated=gated), reference)
+        if dtype.itemsize == 2:
+            bound = 1.01 * max(eager, 2**0.5 * error(reference.to(dtype), reference))
+        else:
+            bound = 2 * eager + torch.finfo(dtype).eps * (2 if gated else 1)  # of two sums, a product
+        for choice in (library.choose(problem), Choice(BACKENDS.index("cublas"), 0)):
+            y.fill_(float("nan"))
+            library.run(problem, choice)
+            assert error(y, reference) <= bound, (form, library.describe(choice))
+
+
+def test_a_gated_layer_in_two_kernels_says_that_it_needs_scratch(library):
+    problem, _ = library.problem(*draw(16, 64, 32, torch.float32), "silu", gated=True)
+    with pytest.raises(RuntimeError, match="a gated layer in two kernels needs scratch memory"):
+        library.run(problem, Choice(BACKENDS.index("cublas"), 0))
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_infinity_and_nan_come_out_as_torch_gives_them(library, act, dtype):
+    special = torch.tensor([0, 1, -1, 30, -30, 6e4, -6e4, float("inf"), -float("inf"), float("nan")] * 8)
+    bias = special.to("cuda", dtype)
+    x, weight = torch.zeros(64, 64, device="cuda", dtype=dtype), torch.zeros(80, 64, device="cuda", dtype=dtype)
+    problem, y = library.problem(x, weight, bias, act)
+    library.run(problem, library.choose(problem))
+    expected = ACTIVATIONS[act](bias).expand(64, 80)
+    torch.testing.assert_close(y, expected, equal_nan=True, atol=1e-3, rtol=RELATIVE.get(dtype, 1e-5))
+
+
+def test_a_capture_is_never_timed_and_replays(library):
+    x, weight, b = draw(40, 64, 72, torch.bfloat16)  # a size no other test has timed
+    problem, y = library.problem(x, weight, b, "gelu")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        library.run(problem, library.choose(problem))
+    y.fill_(float("nan"))
+    graph.replay()
+    torch.testing.assert_close(y, meaning(x, weight, b, "gelu"), atol=1e-2, rtol=1e-2)
+
+
+def test_choices_are_kept_in_a_file(library, tmp_path):
+    problem, _ = library.problem(*draw(48, 64, 72, torch.bfloat16), "silu")
+    choice = library.choose(problem)
+    path = tmp_path / "choices.txt"
+    message = library.message
+    assert library.library.fuseconv_linear_save_choices(str(path).encode(), message, 4096) == 0
+    lines = path.read_text().splitlines()
+    assert lines[0] == "fuseconv-linear-choices 1"
+    line = next(text for text in lines if "bf16 silu 48 64 72 bias\t" in text)
+    assert line.split("\t")[1:3] == [BACKENDS[choice.backend], str(choice.variant)]
+    assert library.library.fuseconv_linear_load_choices(str(path).encode(), message, 4096) == 0
+    path.write_text(lines[0] + "\nkey\tabacus\t1\t2\n")
+    assert library.library.fuseconv_linear_load_choices(str(path).encode(), message, 4096) == -1
+    assert b"not a choice: key\tabacus" in message.value
+
+
+def test_what_no_backend_takes_says_why(library):
+    x, weight, b = draw(8, 8, 8, torch.float32)
+    problem, _ = library.problem(x, weight, b, "none")
+    problem.m = 0
+    with pytest.raises(RuntimeError, match="no CUDA backend takes this problem: cublaslt: a size is 0"):
+        library.choose(problem)

@@ -1,0 +1,372 @@
+"""One table: every op, every dtype, every sample."""
+
+import ctypes
+import statistics
+from contextlib import contextmanager
+
+import pytest
+import torch
+from support.op_table import DEVICES, rows, tensors
+from support.truth import assert_close_to_truth
+from torch import Tensor
+
+from fuseconv import ops
+from fuseconv.ops.autocast import lower, single, widest
+from fuseconv.ops.description import DTYPES
+from fuseconv.ops.sampling import Draw
+
+
+def layout(tensor):
+    """The strides that matter to a view: those of dims with more than one element."""
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+
+
+def differentiable(value):
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def as_f64(args):
+    return [value.double() if differentiable(value) else value for value in args]
+
+
+@contextmanager
+def perturbed(byte):
+    """Makes malloc fill what it hands out, and what it takes back, with patterns of this byte (glibc's M_PERTURB)."""
+    mallopt = ctypes.CDLL(None).mallopt
+    assert mallopt(-6, byte) == 1
+    yield
+    mallopt(-6, 0)
+
+
+def run_on_dirty_memory(op, sample):
+    """Calls the op on memory of two contents: an element that the kernel leaves out differs between the two."""
+    runs = []
+    for byte in (0x80, 0x55):
+        with perturbed(byte):
+            results = tensors(op(*sample.args, **sample.kwargs))
+        runs.append([result.clone(memory_format=torch.preserve_format) for result in results])
+        for result in results:
+            result.fill_(byte)  # CUDA's allocator hands the same block out again
+        del result, results
+    for first, second in zip(*runs, strict=True):
+        assert torch.equal(first.reshape(-1).view(torch.uint8), second.reshape(-1).view(torch.uint8))
+    return runs[0]
+
+
+def test_memory_is_dirty():
+    contents = []
+    for byte in (0x80, 0x55):
+        with perturbed(byte):
+            contents.append(torch.empty(1000, dtype=torch.uint8)[16:].clone())
+    assert (contents[0] != contents[1]).all()
+
+
+@pytest.mark.parametrize(("op", "sample"), rows(dtypes=DTYPES))
+def test_values(op, sample):
+    before = [value.clone() if isinstance(value, Tensor) else value for value in sample.args]
+    results = run_on_dirty_memory(op, sample)
+    eager = tensors(op.reference(*sample.args, **sample.kwargs))
+    kwargs = dict(zip(sample.kwargs, as_f64(sample.kwargs.values()), strict=True))
+    truth = tensors(op.reference(*as_f64(sample.args), **kwargs))
+    assert len(results) == len(eager)
+    for result, original, true in zip(results, eager, truth, strict=True):
+        assert_close_to_truth(result, original, true)
+        assert layout(result) == layout(original)  # a view of eager's result is a view of this one
+    for value, was in zip(sample.args, before, strict=True):
+        if isinstance(value, Tensor):
+            assert torch.equal(value, was)
+
+
+TRACED = "test_aot_dispatch_dynamic"
+"""The one of opcheck's that takes a hundred times as long as the others: it traces forward and backward by sizes."""
+
+UNTRACED = ("test_schema", "test_autograd_registration", "test_faketensor")
+
+
+def opchecked(op, sample, checks):
+    args = tuple(value.detach().requires_grad_() if differentiable(value) else value for value in sample.args)
+    outcome = torch.library.opcheck(op.overload, args, dict(sample.kwargs), test_utils=checks)
+    assert outcome == dict.fromkeys(checks, "SUCCESS")
+
+
+@pytest.mark.parametrize(("op", "sample"), rows(dtypes=DTYPES, most=1) + rows()[1::4])
+def test_opcheck(op, sample):
+    opchecked(op, sample, (*UNTRACED, TRACED))
+
+
+@pytest.mark.parametrize(("op", "sample"), rows() + rows(dtypes=[torch.float64, torch.float16, torch.bfloat16], most=3))
+def test_opcheck_untraced(op, sample):
+    opchecked(op, sample, UNTRACED)
+
+
+@pytest.mark.parametrize(("op", "sample"), rows(dtypes=[torch.float64]))
+def test_gradient(op, sample):
+    args = [value.clone().requires_grad_() if differentiable(value) else value for value in sample.args]
+    tensors_in = [value for value in args if differentiable(value)]
+    if sum(value.numel() for value in tensors_in) > 4000:
+        pytest.skip("too many elements for finite differences")
+    assert torch.autograd.gradcheck(lambda *_: op(*args, **sample.kwargs), tensors_in, fast_mode=True)
+
+
+@pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
+def test_second_derivative(op):
+    sample = op.samples("cpu", torch.float64)[0]
+    args = [value.clone().requires_grad_() if differentiable(value) else value for value in sample.args]
+    tensors_in = [value for value in args if differentiable(value)]
+    assert torch.autograd.gradgradcheck(lambda *_: op(*args, **sample.kwargs), tensors_in, fast_mode=True)
+
+
+@pytest.mark.parametrize(("op", "sample"), rows("errors"))
+def test_refusals(op, sample):
+    with pytest.raises(RuntimeError, match=sample.matches):
+        op(*sample.args, **sample.kwargs)
+
+
+def test_refuses_more_dims_than_views_hold():
+    x = torch.ones((1,) * 17)
+    with pytest.raises(RuntimeError, match="a tensor has 17 dims; at most 16"):
+        ops.add_relu(x, x)
+
+
+@pytest.mark.gpu
+def test_refuses_two_devices():
+    with pytest.raises(RuntimeError, match="all tensors must be on one device"):
+        ops.add_relu(torch.ones(2, device="cuda"), torch.ones(2))
+
+
+def specials(dtype, device):
+    """Values at the edges of formulas and of the dtype, 1.5 vectors of the widest instruction set and more."""
+    info = torch.finfo(dtype)
+    values = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, info.max, -info.max, info.tiny, -info.tiny]
+    values += [info.tiny / 4, 1e-3, -1e-3, 0.5, -0.5, 0.62, -0.63, 1, -1, 3, -3, 5.5, -5.5, 9, -9, 13, -13, 87, -87]
+    values += [88.1, -88.1, 89, -89, 104, -104, 200, -200, 1e4, -1e4]
+    return torch.tensor(values, dtype=torch.float64, device=device).to(dtype)
+
+
+@pytest.mark.parametrize("act", ops.ACTIVATIONS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_special_values_through_activations(act, dtype, device):
+    # Against f64: the f32 gelu of torch 2.13 on CPU gives NaN at +inf and inf at the largest number.
+    x = specials(dtype, device)
+    zero = torch.zeros_like(x)
+    truth = ops.bias_act.reference(x.double(), zero.double(), act).to(dtype)
+    torch.testing.assert_close(ops.bias_act(x, zero, act), truth, equal_nan=True)
+    # And through a product with the unit matrix, where 0 * inf would be NaN.
+    finite = x[x.isfinite()]
+    one = torch.ones(1, 1, dtype=dtype, device=device)
+    truth = ops.linear_act.reference(finite[:, None].double(), one.double(), act=act).to(dtype)
+    torch.testing.assert_close(ops.linear_act(finite[:, None], one, act=act), truth)
+    ones = torch.ones(2, 1, dtype=dtype, device=device)
+    truth = ops.linear_gated.reference(finite[:, None].double(), ones.double(), act=act).to(dtype)
+    torch.testing.assert_close(ops.linear_gated(finite[:, None], ones, act=act), truth)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_special_values_through_sums_and_norms(dtype, device):
+    x = specials(dtype, device)
+    grid, other = torch.meshgrid(x, x, indexing="ij")
+    torch.testing.assert_close(ops.add_relu(grid, other), torch.relu(grid + other), equal_nan=True)
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        rows_in = Draw(device, dtype)(3, 50)
+        rows_in[1, 7] = bad
+        rest = torch.zeros_like(rows_in)
+        for op, args in (
+            (ops.add_layer_norm, (rest, None, None, 1e-5)),
+            (ops.group_norm_act, (5, None, None, 1e-5, "relu")),
+            (ops.layer_norm_act, (None, None, 1e-5, "relu")),
+            (ops.add_rms_norm, (rest, None, 1e-5)),
+            (ops.rms_norm, (None, 1e-5)),
+        ):
+            # Truth on the CPU: the RMS norm of torch 2.11 on CUDA makes a whole row NaN of one infinity, if its length
+            # is odd enough.
+            truth = op.reference(*(v.cpu().double() if isinstance(v, Tensor) else v for v in (rows_in, *args)))
+            results = tensors(op(rows_in, *args)), tensors(op.reference(rows_in, *args)), tensors(truth)
+            for result, original, true in zip(*results, strict=True):
+                assert_close_to_truth(result, original, true.to(device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_f16_overflows_as_eager_does(device):
+    x = torch.tensor([65504.0, 60000.0, 6e4, -6e4, 65504.0, 32768.0, 65504.0], device=device).half()
+    y = torch.tensor([0.0, 6e4, -6e4, -6e4, 15.0, 32768.0, 16.0], device=device).half()
+    for result, original in (
+        (ops.add_relu(x, y), torch.relu(x + y)),
+        (ops.mul_add(x, torch.ones_like(x), y), x + y),
+        (ops.mul_add(x, x, y), x * x + y),
+        (ops.bias_act(x, y, "none"), x + y),
+        (ops.add_layer_norm(x[:2], y[:2], None, None, 1e-5)[1], x[:2] + y[:2]),
+        (ops.add_rms_norm(x[:2], y[:2], None, 1e-5)[1], x[:2] + y[:2]),
+    ):
+        assert torch.equal(result, original)
+
+
+@pytest.mark.parametrize("op", [ops.group_norm_act, ops.layer_norm_act, ops.rms_norm], ids=lambda op: op.name)
+@pytest.mark.parametrize("mean", [0.0, 1.0, 100.0, 1e4])
+@pytest.mark.parametrize("columns", [48, 768, 5000, 100_003])
+@pytest.mark.parametrize("device", DEVICES)
+def test_norms_are_at_least_as_exact_as_eager(op, mean, columns, device):
+    draw = Draw(device, torch.float32)
+    x, weight, bias = draw(max(8, 10_000 // columns), columns) + mean, draw(columns), draw(columns)
+    args = {
+        ops.group_norm_act: (x.view(1, *x.shape), x.shape[0], *(draw(x.shape[0]) for _ in range(2))),
+        ops.layer_norm_act: (x, weight, bias, 1e-5, "none"),
+        ops.rms_norm: (x, weight, 1e-5),
+    }[op]
+    truth = op.reference(*as_f64(args))
+    result, eager = op(*args), op.reference(*args)
+    assert (result - truth).square().mean() <= 1.1 * (eager - truth).square().mean()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.125])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_scores_are_at_least_as_exact_as_eager(dtype, device, scale):
+    ratios = []
+    for seed in range(9):  # of one draw, a few large scores say most
+        draw = Draw(device, dtype, seed)
+        args = (draw(4, 33, 64, scale=0.5), draw(4, 264, 64, scale=0.5), draw(33, 264), scale)
+        truth = ops.attention_score.reference(*as_f64(args))
+        result, eager = ops.attention_score(*args), ops.attention_score.reference(*args)
+        ratios.append((result - truth).square().mean() / (eager - truth).square().mean())
+    assert statistics.median(ratios) <= 1.1
+
+
+@pytest.mark.parametrize("columns", [24, 27, 20_000], ids=["dense", "odd", "long"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_scores_of_special_values(dtype, device, columns):
+    draw = Draw(device, dtype)
+    q, k = draw(6, 16), draw(columns, 16)
+    mask = torch.zeros(6, columns, dtype=dtype, device=device)
+    mask[0] = float("-inf")  # no position at all: 0 / 0
+    mask[1, 1:] = float("-inf")  # one
+    mask[2, ::2] = float("-inf")
+    mask[3, 5] = float("nan")
+    mask[4, 5] = float("inf")
+    mask[5] = -1e4
+    result, eager = ops.attention_score(q, k, mask, 0.25), ops.attention_score.reference(q, k, mask, 0.25)
+    truth = ops.attention_score.reference(q.double(), k.double(), mask.double(), 0.25)
+    assert_close_to_truth(result, eager, truth)
+    assert result[[0, 3, 4]].isnan().all()
+    assert result[1, 0] == 1
+    assert (result[2, ::2] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_large_scores_do_not_overflow(dtype, device):
+    # The products are beyond f16; scaled they are not.
+    q = torch.full((3, 64), 60.0, dtype=dtype, device=device)
+    k = torch.full((40, 64), 40.0, dtype=dtype, device=device)
+    expected = torch.full((3, 40), 1 / 40, dtype=torch.float64, device=device).to(dtype)
+    torch.testing.assert_close(ops.attention_score(q, k, None, 0.125), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_conversions_are_exact(dtype, device):
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype).to(device)
+    one, zero = torch.ones((), dtype=dtype, device=device), torch.zeros((), dtype=dtype, device=device)
+    torch.testing.assert_close(ops.mul_add(every, one, zero), every, rtol=0, atol=0, equal_nan=True)
+    # Halves of the unit in the last place, ties and near ties, by sums that f32 holds exactly.
+    finite = every[every.isfinite()]
+    other = finite.flip(0).roll(77)
+    torch.testing.assert_close(ops.mul_add(finite, one, other), finite + other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_offsets_beyond_32_bits(device):
+    memory = torch.empty(2**31 + 2**12, dtype=torch.bfloat16, device=device)  # touched in three places only
+    x = memory.as_strided((3, 64), (2**30, 1))
+    x.copy_(Draw(device, torch.bfloat16)(3, 64))
+    dense = x.contiguous()
+    assert torch.equal(ops.add_relu(x, x), ops.add_relu(dense, dense))
+    assert torch.equal(
+        ops.layer_norm_act(x, None, None, 1e-5, "gelu"), ops.layer_norm_act(dense, None, None, 1e-5, "gelu")
+    )
+    assert torch.equal(ops.group_norm_act(x, 4, act="gelu"), ops.group_norm_act(dense, 4, act="gelu"))
+
+
+def test_results_have_eagers_layout():
+    """Random layouts: the strides of a sum are those that PyTorch gives it."""
+    draw = torch.Generator().manual_seed(0)
+
+    def randint(high):
+        return int(torch.randint(high, (), generator=draw))
+
+    for _ in range(500):
+        rank = 1 + randint(4)
+        sizes = [1 + randint(4) for _ in range(rank)]
+        operands = []
+        for _ in range(2):
+            own = [1 if randint(4) == 0 else size for size in sizes]
+            order = torch.randperm(rank, generator=draw).tolist()
+            value = torch.randn([own[axis] for axis in order]).permute([order.index(axis) for axis in range(rank)])
+            operands.append(value.expand(sizes) if randint(3) == 0 else value)
+        result, original = ops.add_relu(*operands), torch.relu(operands[0] + operands[1])
+        assert layout(result) == layout(original), [(value.shape, value.stride()) for value in operands]
+        assert torch.equal(result, original)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
+def test_autocast(op, device, dtype):
+    """An op under autocast is the op on tensors cast by its policy."""
+    sample = op.samples(device, torch.float32)[0]
+    expected_dtype = {lower: dtype, single: torch.float32, widest: torch.float32}[op.autocast]
+    cast = [
+        value.to(expected_dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+        for value in sample.args
+    ]
+    expected = tensors(op(*cast, **sample.kwargs))
+    with torch.autocast(device, dtype=dtype):
+        results = tensors(op(*sample.args, **sample.kwargs))
+    for result, right in zip(results, expected, strict=True):
+        assert torch.equal(result, right)
+        assert result.dtype == expected_dtype
+
+
+def test_autocast_policies():
+    single_x, half_x, double_x = (torch.ones(2, 3, dtype=dtype) for dtype in (torch.float32, torch.half, torch.double))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert ops.add_relu(single_x, half_x).dtype == torch.float32  # widest
+        assert ops.add_layer_norm(half_x, single_x, None, None, 1e-5)[0].dtype == torch.float32  # single
+        assert ops.linear_act(half_x, single_x).dtype == torch.bfloat16  # lower
+        assert ops.linear_act(double_x, double_x).dtype == torch.float64
+
+
+def test_autocast_keeps_the_gradient():
+    x = torch.randn(3, 4, requires_grad=True)
+    weight = torch.randn(5, 4, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = ops.linear_act(x, weight, act="relu")
+        expected = torch.relu(torch.nn.functional.linear(x, weight))
+    assert torch.equal(y, expected)
+    for result, right in zip(
+        torch.autograd.grad(y.sum(), (x, weight)), torch.autograd.grad(expected.sum(), (x, weight)), strict=True
+    ):
+        assert result.dtype == torch.float32
+        assert torch.equal(result, right)
+
+
+def test_autocast_of_norms_and_scores():
+    draw = Draw("cpu", torch.bfloat16)
+    x, weight = draw(3, 16), draw(16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ops.rms_norm(x, weight, 1e-5), ops.rms_norm(x.float(), weight.float(), 1e-5))
+        assert ops.attention_score(x.float(), x.float()).dtype == torch.bfloat16
+
+
+def test_export_calls_the_op():
+    class Model(torch.nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return torch.ops.fuseconv.add_relu(x, y)
+
+    x, y = torch.randn(3, 4), torch.randn(4)
+    exported = torch.export.export(Model(), (x, y), dynamic_shapes=({0: torch.export.Dim("rows")}, {}))
+    assert any(node.target is ops.add_relu.overload for node in exported.graph.nodes)
+    longer = torch.randn(7, 4)
+    assert torch.equal(exported.module()(longer, y), torch.relu(longer + y))

@@ -1,0 +1,131 @@
+"""Attention of heads folded into the batch, as batched products of matrices take it, and unfolded for a mask."""
+
+import math
+
+import pytest
+import torch
+from support.attention import DIM, HEADS, WIDTH, attention, fused, merged
+
+FAR = -1e9
+
+
+def folded(m, x, order="contiguous"):
+    """Queries, keys and values of [batch * heads, length, WIDTH]."""
+    if order == "by time":  # [length, batch * heads, WIDTH], turned
+        flat = (
+            part.transpose(0, 1).contiguous().view(-1, x.shape[0] * HEADS, WIDTH) for part in m.project(x).chunk(3, -1)
+        )
+        return [part.transpose(0, 1) for part in flat]
+    return [part.contiguous().view(x.shape[0] * HEADS, -1, WIDTH) for part in m.heads(x)]
+
+
+def unfolded(s, x):
+    return s.view(x.shape[0], HEADS, s.shape[-2], s.shape[-1])
+
+
+def batched(change, softmax=lambda s: s.softmax(-1), order="contiguous", scale="query"):
+    """A layer in products of [batch * heads, ...]; `change` is made where the heads are unfolded."""
+
+    def function(m, x, *rest):
+        q, k, v = folded(m, x, order)
+        s = torch.bmm(q / math.sqrt(WIDTH) if scale == "query" else q, k.transpose(1, 2))
+        s = s if scale == "query" else s / math.sqrt(WIDTH)
+        s = change(m, unfolded(s, x), x.shape[1], *rest).view(x.shape[0] * HEADS, x.shape[1], x.shape[1])
+        o = torch.bmm(softmax(s), v)
+        if order == "by time":
+            return o.transpose(0, 1).contiguous().view(x.shape[1], x.shape[0], DIM).transpose(0, 1)
+        return merged(unfolded(o, x))
+
+    return function
+
+
+def alibi(m, n):
+    return m.slopes * (torch.arange(n) - n + 1)
+
+
+def baddbmm(beta, change):
+    """Scores in one call: on the positions' bias, which repeats for every batch, or on nothing."""
+
+    def function(m, x):
+        q, k, v = folded(m, x)
+        n = x.shape[1]
+        bias = alibi(m, n).to(x.dtype).repeat(x.shape[0], 1, 1)
+        s = torch.baddbmm(bias, q, k.transpose(1, 2), beta=beta, alpha=1 / math.sqrt(WIDTH))
+        p = change(m, unfolded(s, x), n).softmax(-1)
+        return merged(unfolded(torch.bmm(p.view(x.shape[0] * HEADS, n, n), v), x))
+
+    return function
+
+
+def by_time(m, x):
+    """[length, batch, heads, WIDTH], by einsum."""
+    q, k, v = (part.transpose(0, 1).reshape(x.shape[1], x.shape[0], HEADS, WIDTH) for part in m.project(x).chunk(3, -1))
+    s = torch.einsum("ibnd,jbnd->bnij", q, k) / math.sqrt(WIDTH)
+    return torch.einsum("bnij,jbnd->ibnd", s.softmax(-1), v).transpose(0, 1).reshape(x.shape[0], -1, DIM)
+
+
+def causal(m, s, n):
+    return s.masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf)
+
+
+def biased(m, s, n):
+    return s + alibi(m, n).to(s.dtype)
+
+
+def upcast(s):
+    return torch.softmax(s, -1, dtype=torch.float32).type_as(s)
+
+
+FREE = {
+    "folded": batched(lambda m, s, n: s),
+    "folded, unfolded for nothing": batched(lambda m, s, n: s.clone()),
+    "by time": batched(lambda m, s, n: s, order="by time"),
+    "einsum by time": by_time,
+    "baddbmm on nothing": baddbmm(0, lambda m, s, n: s),
+}
+CAUSAL = {
+    "filled": batched(causal),
+    "filled, scaled after": batched(causal, scale="score"),
+    "added": batched(lambda m, s, n: s + torch.full((n, n), FAR, dtype=s.dtype).triu(1)),
+    "softmax in f32": batched(causal, softmax=upcast),
+    "by time": batched(causal, softmax=upcast, order="by time"),
+    "baddbmm on nothing": baddbmm(0, causal),
+}
+KEPT = {
+    "biased": batched(biased),
+    "biased and causal": batched(lambda m, s, n: causal(m, biased(m, s, n), n)),
+    "baddbmm on a bias": baddbmm(1, lambda m, s, n: s),
+    "baddbmm on a bias, causal": baddbmm(1, lambda m, s, n: s + torch.full((n, n), FAR, dtype=s.dtype).triu(1)),
+    "scaled after the bias": lambda m, x: merged(
+        torch.softmax((m.heads(x)[0] @ m.heads(x)[1].mT + alibi(m, x.shape[1]).to(x.dtype)) / math.sqrt(WIDTH), -1)
+        @ m.heads(x)[2]
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FREE)
+def test_without_a_mask_it_is_one_op(name, dtype, canonical_rules):
+    assert attention(fused(FREE[name], canonical_rules, dtype)[1]) == (None, 0.0, False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_causal_mask_becomes_a_flag(name, dtype, canonical_rules):
+    assert attention(fused(CAUSAL[name], canonical_rules, dtype)[1]) == (None, 0.0, True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", KEPT)
+def test_what_says_more_stays_a_mask(name, dtype, canonical_rules):
+    mask, _, is_causal = attention(fused(KEPT[name], canonical_rules, dtype)[1])
+    assert mask is not None
+    assert not is_causal
+
+
+def test_padding_is_seen_by_every_head(canonical_rules):
+    keep = torch.ones(2, 7, dtype=torch.int64)
+    keep[1, 4:] = 0
+    padded = batched(lambda m, s, n, keep: s.masked_fill(~keep.bool()[:, None, None, :], -math.inf))
+    _, result = fused(padded, canonical_rules, torch.float32, keep)
+    assert attention(result)[0] is not None

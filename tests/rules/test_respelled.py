@@ -1,0 +1,98 @@
+"""Every rule's examples, spelled otherwise, end as the same ops: a fuzzer whose every miss is listed, with its reason.
+
+Of each example one variant is tried, the same each time; `--every-variant` tries all, which takes minutes.
+"""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.respelled import respelled
+
+from fuseconv.matching.graph import Workspace, op_name
+from fuseconv.matching.pattern import compile_rule
+from fuseconv.matching.plan import run_stage
+from fuseconv.proof.example import parse_example
+from fuseconv.proof.operands import draw_operands
+from fuseconv.proof.soundness import NO_PROGRAM
+from fuseconv.proof.traced import trace
+from fuseconv.rulebook.rule import STAGES
+from fuseconv.rulebook.rule_file import load_rules
+
+RULES = load_rules("rules/default.json")
+_REASONS = json.loads((Path(__file__).parent / "respelled_exceptions.json").read_text())
+EXCEPTIONS = {name: reason for reason, names in _REASONS.items() for name in names}
+"""Variant to the reason why it is not found, as `rule/example/what is changed`."""
+
+FREE = {"alias", "expand", "getitem", "permute", "reshape", "squeeze", "t", "transpose", "unsqueeze", "view"}
+"""Views, which are left where they are: they compute nothing."""
+
+
+@pytest.fixture(scope="session")
+def stages():
+    return [(stage, [(rule, compile_rule(rule)) for rule in RULES if rule.stage == stage]) for stage in STAGES]
+
+
+def traced_of(text):
+    drawn = draw_operands(tuple(text.parameters.values()), 3, "random", 0).tensors
+    return trace(text, dict(zip(text.parameters, drawn, strict=True)))
+
+
+def ends_as(traced, stages):
+    """How often each op is called after all rules; views left out."""
+    workspace = Workspace(traced)
+    for stage, rules in stages:
+        for _ in run_stage(workspace, stage, rules):
+            pass
+    workspace.clean()
+    calls = (op_name(node.target) for node in workspace.graph.nodes if node.op == "call_function")
+    return Counter(name for name in calls if name.split(".")[-2 if "." in name else 0] not in FREE)
+
+
+def variants_of(rule, number):
+    text = parse_example(rule.examples.hit[number])
+    return {f"{rule.name}/{number}/{changed}": variant for changed, variant in respelled(text, traced_of(text))}
+
+
+def is_found(variant, expected, stages):
+    """Whether a variant ends as its example does; one that is no program shows nothing."""
+    try:
+        traced = traced_of(variant)
+    except NO_PROGRAM:
+        return True
+    return ends_as(traced, stages) == expected
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.examples.hit], ids=lambda rule: rule.name)
+def test_a_variant_of_an_example_ends_as_the_example_does(rule, stages, request):
+    missed, listed = set(), set()
+    for number, lines in enumerate(rule.examples.hit):
+        expected = ends_as(traced_of(parse_example(lines)), stages)
+        variants = variants_of(rule, number)
+        exceptions = variants.keys() & EXCEPTIONS.keys()
+        names = sorted(variants.keys() - exceptions)
+        if not request.config.getoption("--every-variant"):
+            names = random.Random(f"{rule.name}/{number}").sample(names, min(1, len(names)))
+        missed |= {name for name in (*names, *exceptions) if not is_found(variants[name], expected, stages)}
+        listed |= exceptions
+    assert missed - listed == set(), "mend the rules, or list it with its reason"
+    assert listed - missed == set(), "it is found: no exception any more"
+
+
+def test_every_exception_is_of_a_variant_there_is():
+    rules = {rule.name: rule for rule in RULES}
+    for name in EXCEPTIONS:
+        rule, number, _ = name.split("/", 2)
+        assert name in variants_of(rules[rule], int(number))
+
+
+def test_the_fuzzer_makes_every_kind_of_variant():
+    kinds = Counter(name.split("/", 2)[2].split(":")[0] for rule in RULES for name in _names(rule))
+    assert min(kinds.values()) > 5, kinds
+    assert len(kinds) == 14
+
+
+def _names(rule):
+    return [name for number in range(min(2, len(rule.examples.hit))) for name in variants_of(rule, number)]

@@ -1,0 +1,210 @@
+"""AOTInductor packages: they call our ops as C functions, which give what the dispatcher gives, wherever they are."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import torch
+from support.libraries import patched
+from support.op_table import DEVICES, rows, tensors
+from torch import Tensor
+from torch._inductor import config
+from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+from fuseconv import ops
+from fuseconv.contract.spec import Contract
+from fuseconv.numerics.tolerance import compare
+from fuseconv.numerics.truth import run_in_float64
+from fuseconv.ops import library
+from fuseconv.ops.description import DTYPES
+from fuseconv.program.captured import Program
+from fuseconv.targets import Context, aoti, c_shims
+
+capsule_pointer, new_capsule = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
+capsule_pointer.restype, capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+new_capsule.restype, new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+new_handle = torch._C._aoti.unsafe_alloc_void_ptr_from_tensor
+taken = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
+
+OTHERS = [dtype for dtype in DTYPES if dtype != torch.float32]
+NUMBERS = {"int": ctypes.c_int64, "float": ctypes.c_double, "bool": ctypes.c_int32}
+
+
+class Ints(ctypes.Structure):
+    _fields_ = (("data", ctypes.POINTER(ctypes.c_int64)), ("size", ctypes.c_int64))
+
+
+def lookup(path, device, op):
+    """The address of an op's C function, from one copy of the library, or None."""
+    function = getattr(ctypes.CDLL(str(path)), f"fuseconv_{device}_c_shim")
+    function.restype = ctypes.c_void_p
+    return function(op.encode())
+
+
+def in_c(value, declared, handles):
+    """An argument as AOTInductor passes it. The handles of tensors are kept in a list."""
+    if isinstance(value, Tensor):
+        handles.append(new_handle(value))
+        passed = ctypes.c_void_p(capsule_pointer(handles[-1], None))
+        return ctypes.pointer(passed) if declared.startswith("Optional") else passed
+    if value is None:
+        return ctypes.c_void_p()
+    if isinstance(value, str):
+        return ctypes.c_char_p(value.encode())
+    if declared == "List[int]":
+        return Ints((ctypes.c_int64 * len(value))(*value), len(value))
+    return NUMBERS[declared](value)
+
+
+def call(op, device, *args, **kwargs):
+    """Calls an op by its C function: its results, or None if it says that it failed."""
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)(
+        lookup(library.library_paths(device)[-1], device, op.name)
+    )
+    declared, handles = op.overload._schema.arguments, []
+    given = dict(zip((argument.name for argument in declared), args, strict=False)) | kwargs
+    values = [given.get(argument.name, argument.default_value) for argument in declared]
+    passed = [in_c(value, str(a.type), handles) for value, a in zip(values, declared, strict=True)]
+    made = [ctypes.c_void_p() for _ in op.overload._schema.returns]
+    failed = function(*((ctypes.c_void_p * len(row))(*map(ctypes.addressof, row)) for row in (passed, made)))
+    for each in handles:
+        taken(each)  # frees the handle
+    return None if failed else [taken(new_capsule(each.value, None, None)) for each in made]
+
+
+@pytest.mark.parametrize(("op", "sample"), [*rows(), *rows(dtypes=OTHERS, most=3)])
+def test_the_results_are_those_of_the_dispatcher(op, sample):
+    expected = tensors(op(*sample.args, **sample.kwargs))
+    results = call(op, expected[0].device.type, *sample.args, **sample.kwargs)
+    for result, other in zip(results, expected, strict=True):
+        assert result.dtype == other.dtype
+        assert result.stride() == other.stride()
+        torch.testing.assert_close(result, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("op", "sample"), rows("errors"))
+def test_what_the_dispatcher_refuses_is_refused(op, sample, capfd):
+    device = next(value.device.type for value in sample.args if isinstance(value, Tensor))
+    with pytest.raises(RuntimeError, match=sample.matches):
+        op(*sample.args, **sample.kwargs)
+    capfd.readouterr()
+    assert call(op, device, *sample.args, **sample.kwargs) is None
+    assert "fuseconv" in capfd.readouterr().err
+
+
+class EveryOp(torch.nn.Module):
+    """Calls of all ops, in all dtypes, on inputs of their own."""
+
+    def __init__(self, calls):
+        super().__init__()
+        self.calls = calls
+
+    def forward(self, *inputs):
+        rest, results = iter(inputs), []
+        for op, sample in self.calls:
+            args = [next(rest) if isinstance(value, Tensor) else value for value in sample.args]
+            results += tensors(op(*args, **sample.kwargs))
+        return tuple(results)
+
+
+def wrapper(package):
+    """The C++ source of a package."""
+    with zipfile.ZipFile(package) as archive:
+        (source,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith(".wrapper.cpp"))
+    return source
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_package_calls_every_op_by_its_c_function(device, tmp_path):
+    called = [op for op in ops.OPS if not op.decomposes]
+    calls = [(op, sample) for op in called for dtype in DTYPES for sample in op.samples(device, dtype)[:1]]
+    inputs = tuple(value for _, sample in calls for value in sample.args if isinstance(value, Tensor))
+    assert not any(isinstance(value, Tensor) for _, sample in calls for value in sample.kwargs.values())
+    module = EveryOp(calls)
+    program = Program(torch.export.export(module, inputs), Contract((), (), device), inputs)
+    package = tmp_path / aoti.write(program, tmp_path, Context(tmp_path))
+    assert "proxy_executor_call" not in wrapper(package)
+    loaded = torch._inductor.aoti_load_package(str(package))
+    for result, other in zip(loaded(*inputs), module(*inputs), strict=True):
+        torch.testing.assert_close(result, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_package_has_kernels_of_its_own_for_what_decomposes(device, tmp_path):
+    made = [op for op in ops.OPS if op.decomposes]
+    narrow = (torch.float32, torch.bfloat16)
+    calls = [(op, sample) for op in made for dtype in narrow for sample in op.samples(device, dtype)[:1]]
+    inputs = tuple(value for _, sample in calls for value in sample.args if isinstance(value, Tensor))
+    module = EveryOp(calls)
+    program = Program(torch.export.export(module, inputs), Contract((), (), device), inputs)
+    package = tmp_path / aoti.write(program, tmp_path, Context(tmp_path))
+    assert not any(f"aoti_torch_{device}_{op.name}" in wrapper(package) for op in made)
+    loaded = aoti.load(package, device)(*inputs)
+    truth = run_in_float64(program, inputs)
+    for row in map(compare, loaded, program.exported.module()(*inputs), truth):
+        assert row.ok, row.reason
+
+
+LOAD = """
+import sys, torch
+package, *libraries = sys.argv[1:]
+for path in libraries:
+    torch.ops.load_library(path)
+model = torch._inductor.aoti_load_package(package)
+print(model(*(torch.tensor([[number]]) for number in (1.0, 2.0, 3.0)))[0].item())
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """linear_act with a residual, compiled."""
+    folder, inputs = tmp_path_factory.mktemp("package"), tuple(torch.ones(3, 1, 1))
+    x, weight, residual = inputs
+    module = EveryOp([(ops.linear_act, ops.Sample("", (x, weight, None, residual)))])
+    program = Program(torch.export.export(module, inputs), Contract((), (), "cpu"), inputs)
+    return folder / aoti.write(program, folder, Context(folder))
+
+
+def loaded_where(package, *libraries):
+    """Loads the package in a process that has these libraries, and no fuseconv, and prints 1 * 2 + 3."""
+    return subprocess.run([sys.executable, "-P", "-c", LOAD, package, *libraries], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("copies", [("one",), ("older", "one"), ("one", "older"), ("one", "other")], ids="-".join)
+def test_a_package_is_served_by_the_copy_that_has_the_op(copies, package, tmp_path):
+    original = library.library_paths("cpu")[0]
+    for name in copies:
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / original.name
+        patched(path, b"linear_act", b"act_linear") if name == "older" else shutil.copy(original, path)
+    done = loaded_where(package, *(tmp_path / name / original.name for name in copies))
+    assert done.stdout.split() == ["5.0"], done.stderr
+
+
+def test_without_the_op_library_the_loader_names_it(package):
+    done = loaded_where(package)
+    assert done.returncode == 1
+    assert "libfuseconv_cpu.so" in done.stderr
+
+
+def test_an_unknown_op_has_no_c_function():
+    assert lookup(library.library_paths("cpu")[0], "cpu", "no_such_op") is None
+
+
+def test_a_program_without_our_ops_needs_no_library():
+    exported = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    assert c_shims.inductor_configs(exported, "cpu") == {}
+
+
+def test_a_package_has_the_vector_instructions_that_torch_would_find(package):
+    with zipfile.ZipFile(package) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("wrapper_metadata.json"))
+        metadata = json.loads(archive.read(name))
+    assert config.cpp.vec_isa_ok is None  # here it compiles them
+    assert metadata["AOTI_CPU_ISA"] == str(pick_vec_isa()).upper()

@@ -1,0 +1,84 @@
+"""AOTInductor as a target: its compiler, its processes, its cache."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from support import small_bundle
+
+from fuseconv.errors import UpstreamError
+from fuseconv.program.captured import Program
+from fuseconv.targets import TARGETS, Context, aoti
+
+X = "x=f32[batch:1..16,seq:3..32,8]"
+
+
+class AddOne(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x + 1,)
+
+
+def test_a_failing_compiler_leaves_the_parent_alive_and_its_log_in_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "/bin/false")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    program = small_bundle.program(AddOne(), (X,))
+    with pytest.raises(UpstreamError, match="AOTInductor failed") as caught:
+        TARGETS["aoti"].write(program, tmp_path, Context(tmp_path))
+    assert caught.value.exit_status == 5
+    assert "/bin/false" in caught.value.what
+
+
+def test_an_interrupted_compilation_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+    open_process = subprocess.Popen
+
+    def start(*args: object, **kwargs: object) -> subprocess.Popen[str]:
+        started.append(open_process(*args, **kwargs))  # type: ignore[call-overload]
+        if "fuseconv.targets.aoti_compile" in str(started[-1].args):
+            timer.start()
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    program = small_bundle.program(AddOne(), (X,))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    timer = threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        TARGETS["aoti"].write(program, tmp_path, Context(tmp_path))
+    timer.join()
+    signal.signal(signal.SIGINT, before)
+    assert started
+    assert all(process.poll() is not None for process in started)
+
+
+@pytest.mark.parametrize(("cxx", "is_replaced"), [("", False), ("g++ -O0", False), ("g++ -static-libstdc++", True)])
+def test_a_compiler_that_links_its_own_standard_library_is_replaced(
+    cxx: str, is_replaced: bool, tmp_path: Path
+) -> None:
+    chosen = aoti.compilers({"CXX": cxx}, tmp_path)
+    assert chosen == ({"CXX": "/usr/bin/g++", "CC": "/usr/bin/gcc"} if is_replaced else {})
+
+
+def test_a_package_from_a_damaged_cache_is_refused(bundle: Path, tmp_path: Path) -> None:
+    """A killed compiler leaves empty files in its cache; the next one packs them."""
+    whole, damaged = bundle / "aoti" / "model.pt2", tmp_path / "model.pt2"
+    aoti.check_complete(whole)
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(damaged, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, b"" if name.endswith("wrapper.so") else source.read(name))
+    with pytest.raises(UpstreamError, match=r"wrapper\.so: its cache is damaged") as caught:
+        aoti.check_complete(damaged)
+    assert "delete " in (caught.value.fix or "")
+
+
+def test_a_missing_compiler_is_said_before_compiling(fused: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    assert "/nowhere/c++" in (TARGETS["aoti"].unsupported(fused) or "")

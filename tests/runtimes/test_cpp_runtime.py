@@ -1,0 +1,188 @@
+"""The C++ runtime: what fuseconv.load does, in the same words, without Python."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support import ROOT
+from support.calls import VIOLATIONS
+from support.cpp_calls import INPUTS, NAMES, assert_same_refusal
+
+from fuseconv.runtime.model import load
+
+# The build takes a compiler half a minute for LibTorch's headers alone.
+pytestmark = pytest.mark.timeout(1200)
+TARGETS = ["aoti", "torchscript", "onnx-plugin", "onnx"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_outputs_are_pythons(target, run_in_cpp, bundle):
+    status, text, path = run_in_cpp(bundle, INPUTS, "--target", target)
+    assert (status, text) == (0, "")
+    results, expected = load_file(path), load(bundle, target)(**INPUTS)
+    assert list(results) == list(expected._fields)
+    for name, value in expected._asdict().items():
+        torch.testing.assert_close(results[name], value, rtol=0, atol=0)
+
+
+CALLS = {
+    name: {**dict(zip(NAMES, args, strict=False)), **kwargs}
+    for name, (args, kwargs, _) in VIOLATIONS.items()
+    if len(args) + len(kwargs) <= len(NAMES)  # a file has each name once
+    and all(isinstance(value, torch.Tensor) and value.device.type == "cpu" for value in (*args, *kwargs.values()))
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_against_the_contract_is_refused_in_pythons_words(name, run_in_cpp, bundle):
+    assert_same_refusal(run_in_cpp, bundle, "torchscript", CALLS[name])
+
+
+# A tensor of C++ is what its maker says: a shape, and bytes beside it. Python's cannot disagree.
+REFUSED = {
+    'call("f32", {3, 2}, 23)': "input x has 23 bytes, which does not match [3, 2] of f32",
+    'call("f32", {3, 2}, 25)': "input x has 25 bytes, which does not match [3, 2] of f32",
+    'call("f32", {3, 2}, 0)': "input x has 0 bytes, which does not match [3, 2] of f32",
+    'call("f32", {0, 2}, 4)': "input x has 4 bytes, which does not match [0, 2] of f32",
+    'call("i64", {3, 2}, 24)': "input x has 24 bytes, which does not match [3, 2] of i64",
+    'call("c64", {3, 2}, 48)': "input x has 48 bytes, which does not match [3, 2] of c64",
+    'call("f32", {4294967296, 4294967296}, 0)': "input x has 0 bytes, which does not match "
+    "[4294967296, 4294967296] of f32",
+    'call("f32", {3, 2}, 24)': "accepted",
+    'call("f32", {0, 2}, 0)': "accepted",
+    'call("f32", {}, 4)': "accepted",
+    'call("bool", {3, 2}, 6)': "accepted",
+    'call("f32", {6}, 24, 4)': "input x has size 6 at axis 0, not a multiple of 4",
+    'call("f32", {8}, 32, 4)': "accepted",
+}
+REFUSED_SOURCE = """
+#include <iostream>
+#include "fuseconv/contract.h"
+#include "fuseconv/error.h"
+using namespace fuseconv::runtime;
+void call(std::string dtype, std::vector<int64_t> shape, size_t bytes, int64_t step = 1) {
+  Contract contract{{{"x", dtype, {}}}, {"y"}, "cpu", {}};
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    contract.inputs[0].shape.push_back({0, "d" + std::to_string(axis), 0, int64_t{1} << 40, step});
+  }
+  try {
+    contract.bind({{"x", Tensor{dtype, shape, std::vector<char>(bytes)}}});
+    std::cout << "accepted\\n";
+  } catch (const Error& error) {
+    std::cout << error.what() << "\\n";
+  }
+}
+int main() {
+"""
+
+
+def test_a_tensor_that_is_not_filled_or_no_multiple_is_refused(tmp_path):
+    source = REFUSED_SOURCE + ";\n".join(REFUSED) + ";\n}\n"
+    runtime, program = ROOT / "csrc/runtime", tmp_path / "calls"
+    command = [
+        "c++",
+        "-std=c++20",
+        "-I",
+        runtime / "include",
+        "-x",
+        "c++",
+        "-",
+        runtime / "contract.cpp",
+        "-o",
+        program,
+    ]
+    subprocess.run(command, input=source, text=True, check=True)
+    assert subprocess.run([program], capture_output=True, text=True).stdout.splitlines() == list(REFUSED.values())
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "missing": lambda b: (b / "plan.json").unlink(),
+    "cut_short": lambda b: (b / "plan.json").write_bytes(b"{"),
+    "one_bit": lambda b: flip(b / "torchscript/model.pt"),
+    "extra": lambda b: (b / "lib/libother.so").touch(),
+    "empty_folder": lambda b: (b / "empty").mkdir(),
+    "link": lambda b: (b / "link").symlink_to("/etc/passwd"),
+    "no_manifest": lambda b: (b / "manifest.json").unlink(),
+    "manifest_edited": lambda b: (b / "manifest.json").write_bytes(
+        (b / "manifest.json").read_bytes().replace(b'"mismatch": false', b'"mismatch": true')
+    ),
+    "manifest_respelled": lambda b: (b / "manifest.json").write_bytes((b / "manifest.json").read_bytes() + b" "),
+    "library_for_all": lambda b: (b / "lib/libfuseconv_cpu.so").chmod(0o757),
+    "folder_for_all": lambda b: (b / "lib").chmod(0o777),
+    "no_bundle": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_refused_in_pythons_words(damage, run_in_cpp, bundle_copy):
+    DAMAGE[damage](bundle_copy)
+    assert_same_refusal(run_in_cpp, bundle_copy, "torchscript")
+
+
+def test_an_unknown_target_is_a_usage_error(run_in_cpp, bundle):
+    status, text, _ = run_in_cpp(bundle, INPUTS, "--target", "tflite")
+    assert status == 2
+    assert "the bundle has no target tflite" in text
+
+
+def test_the_best_target_is_the_default(run_in_cpp, bundle):
+    assert run_in_cpp(bundle, INPUTS)[0] == 0
+
+
+def test_a_file_that_is_no_safetensors_is_refused(programs, bundle, tmp_path):
+    for content in (b"", b"\xff" * 16, b"\x08\0\0\0\0\0\0\0notjson!", b"\x02\0\0\0\0\0\0\0[]"):
+        (tmp_path / "bad").write_bytes(content)
+        command = [
+            programs / "fuseconv-run",
+            bundle,
+            "--target",
+            "torchscript",
+            "--inputs",
+            tmp_path / "bad",
+            "-o",
+            "x",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode in (2, 3)
+        assert "bug" not in done.stderr
+
+
+def test_the_program_says_how_it_is_used(programs):
+    for word in ("--help", "-h"):
+        done = subprocess.run([programs / "fuseconv-run", word], capture_output=True, text=True)
+        assert done.returncode == 0
+        assert done.stdout.startswith("Usage: fuseconv-run BUNDLE ")
+
+
+@pytest.mark.parametrize("words", [[], ["bundle"], ["bundle", "torchscript"], ["a", "b", "c", "d"]])
+def test_the_sample_says_how_it_is_used(words, programs):
+    done = subprocess.run([programs / "embed", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "usage: embed BUNDLE TARGET INPUTS.safetensors\n")
+
+
+def test_the_sample_prints_what_its_page_says(programs, bundle):
+    reference = load_file(bundle / "reference.safetensors")
+    inputs = bundle.parent / "inputs.safetensors"
+    save_file({name: reference[f"0/input/{name}"] for name in NAMES}, inputs)
+    done = subprocess.run([programs / "embed", bundle, "torchscript", inputs], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["output_0", "output_1", "output_2", "output_3"]
+    assert float(lines[0].split()[-1]) == pytest.approx(reference["0/original/output_0"].sum().item(), rel=1e-3)
+
+
+def test_the_wheel_has_the_sources():
+    listed = {path.relative_to(ROOT / "csrc/runtime").as_posix() for path in (ROOT / "csrc/runtime").rglob("*.*")}
+    config = (ROOT / "csrc/runtime/fuseconv-config.cmake").read_text()
+    assert all(name in config for name in listed if name.endswith(".cpp"))
+    assert "csrc/runtime/" in (ROOT / "CMakeLists.txt").read_text()
+    assert sys.byteorder == "little"  # as safetensors.cpp assumes

@@ -1,0 +1,152 @@
+"""CUDA graphs in C++: type-checked where CUDA's headers are, built and run where LibTorch has CUDA."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support import ROOT
+from support.cpp_calls import INPUTS, assert_same_refusal
+from support.graphs import BUCKETS, draw, graphs_bundle, padded_bundle
+
+from fuseconv.bundle.manifest import open_bundle, seal
+from fuseconv.errors import UsageError
+from fuseconv.runtime import cpp
+from fuseconv.runtime.model import load
+
+__all__ = ["graphs_bundle", "padded_bundle"]  # fixtures
+
+pytestmark = pytest.mark.timeout(1200)
+TARGETS = ["aoti", "torchscript"]
+NAMES = ("x", "skip", "keep")
+RUNTIME = ROOT / "csrc" / "runtime"
+Run = Callable[..., tuple[int, str, Path]]
+
+
+def cuda_headers() -> Path | None:
+    """The toolkit's folder of headers, or None."""
+    nvcc = shutil.which("nvcc")
+    homes = [os.environ.get("CUDA_HOME"), Path(nvcc).resolve().parents[1] if nvcc else None, "/usr/local/cuda"]
+    folders = [Path(home) / "include" for home in homes if home]
+    return next((folder for folder in folders if (folder / "cuda_runtime_api.h").is_file()), None)
+
+
+@pytest.mark.skipif(cuda_headers() is None, reason="needs the headers of CUDA's toolkit")
+@pytest.mark.parametrize("source", [RUNTIME / "cuda_graphs.cpp", ROOT / "tests/cpp/replay.cpp"], ids=lambda p: p.name)
+def test_it_compiles_also_where_libtorch_has_no_cuda(source: Path) -> None:
+    """The wheel of torch for CPUs has the headers, but for one that its own build would have written."""
+    torchs = Path(torch.__file__).parent / "include"
+    command = ["c++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", RUNTIME / "include"]
+    if torch.version.cuda is None:
+        command.append("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")
+    for folder in (torchs, torchs / "torch/csrc/api/include", cuda_headers()):
+        command += ["-isystem", folder]
+    done = subprocess.run([*command, "-I", RUNTIME, source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("target", ["torchscript", "onnx"])
+def test_graphs_that_cannot_be_are_refused_in_pythons_words(target: str, run_in_cpp: Run, bundle: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(bundle, target, cuda_graphs=True)
+    status, text, _ = run_in_cpp(bundle, INPUTS, "--target", target, "--cuda-graphs", "on")
+    assert (status, text) == (2, f"error: {caught.value}\n")
+
+
+@pytest.mark.parametrize(
+    ("choice", "status", "text"),
+    [
+        ("off", 0, ""),
+        ("auto", 0, "note: no CUDA graphs: the bundle is for cpu\n"),
+        ("always", 2, "--cuda-graphs is always"),
+    ],
+)
+def test_the_choice(choice: str, status: int, text: str, run_in_cpp: Run, bundle: Path) -> None:
+    found, said, path = run_in_cpp(bundle, INPUTS, "--target", "torchscript", "--cuda-graphs", choice)
+    assert found == status
+    assert text in said if text else said == ""
+    if status == 0:
+        expected = load(bundle, "torchscript")(**INPUTS)
+        assert torch.equal(load_file(path)["output_0"], expected.output_0)
+
+
+def test_a_bundle_with_buckets_is_read(run_in_cpp: Run, bundle_copy: Path) -> None:
+    manifest = open_bundle(bundle_copy)
+    contract = replace(manifest.contract, buckets=BUCKETS)
+    seal(bundle_copy, manifest.model_copy(update={"contract": contract}))
+    assert run_in_cpp(bundle_copy, INPUTS, "--target", "torchscript")[:2] == (0, "")
+    assert_same_refusal(run_in_cpp, bundle_copy, "torchscript", {**INPUTS, "x": INPUTS["x"][:2]})
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    build = tmp_path_factory.mktemp("build")
+    settings = {
+        "CMAKE_BUILD_TYPE": "Debug",
+        "CMAKE_CXX_FLAGS_DEBUG": "-O0",
+        "CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path,
+        "fuseconv_DIR": RUNTIME,
+        "FUSECONV_JSON": cpp.json_headers(),
+    }
+    defined = [f"-D{name}={value}" for name, value in settings.items()]
+    for command in (
+        ["cmake", "-S", ROOT / "tests/cpp", "-B", build, "-G", "Ninja", *defined],
+        ["cmake", "--build", build, "--target", "replay", "fuseconv-run"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return build
+
+
+def saved(folder: Path, batch: int, seq: int, seed: int = 0) -> Path:
+    path = folder / f"{batch}-{seq}-{seed}.safetensors"
+    save_file({name: value.cpu().contiguous() for name, value in zip(NAMES, draw(batch, seq, seed), strict=True)}, path)
+    return path
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_bytes_are_the_artifacts_on_every_thread(
+    target: str, built: Path, graphs_bundle: Path, tmp_path: Path
+) -> None:
+    files = [saved(tmp_path, batch, seq) for batch in range(1, 11) for seq in (1, 7)]  # more than are kept
+    done = subprocess.run([built / "replay", graphs_bundle, target, *files], capture_output=True, text=True)
+    print(target, done.stdout.split(), done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    assert (told["wrong"], told["graphs"], told["reason"]) == ("0", "16", "")
+    assert int(told["memory"]) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("choice", ["auto", "off", "on"])
+def test_fuseconv_run_gives_pythons_bits(
+    choice: str, target: str, built: Path, graphs_bundle: Path, tmp_path: Path
+) -> None:
+    expected = load(graphs_bundle, target, cuda_graphs=True)(*draw(3, 5))._asdict()
+    assert_run_gives(expected, [built / "fuseconv-run", graphs_bundle, "--cuda-graphs", choice], target, tmp_path)
+
+
+@pytest.mark.gpu
+def test_buckets_are_rounded_up_to_as_in_python(built: Path, padded_bundle: Path, tmp_path: Path) -> None:
+    expected = load(padded_bundle, "torchscript", cuda_graphs=True)(*draw(3, 5))._asdict()
+    command = [built / "fuseconv-run", padded_bundle, "--cuda-graphs", "on"]
+    assert_run_gives(expected, command, "torchscript", tmp_path)
+
+
+def assert_run_gives(expected: dict[str, torch.Tensor], command: list[Path | str], target: str, folder: Path) -> None:
+    output = folder / "outputs.safetensors"
+    words = ["--target", target, "--inputs", saved(folder, 3, 5), "-o", output]
+    done = subprocess.run([*command, *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    results = load_file(output)
+    for name, value in expected.items():
+        torch.testing.assert_close(results[name], value.cpu(), rtol=0, atol=0, equal_nan=True)

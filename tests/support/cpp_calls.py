@@ -1,0 +1,23 @@
+"""Calls of the C++ runtime next to the same calls in Python."""
+
+import pytest
+import torch
+
+from fuseconv.errors import FuseconvError
+from fuseconv.runtime.model import load
+from support.calls import draw
+
+NAMES = ("x", "skip", "keep")
+
+
+INPUTS = dict(zip(NAMES, draw(3, 5), strict=True))
+
+
+def assert_same_refusal(run_in_cpp, bundle, target, tensors=INPUTS):
+    """Python and C++ end with the same status and say the same three lines."""
+    with pytest.raises(FuseconvError) as caught:
+        load(bundle, target)(**tensors)
+    status, text, _ = run_in_cpp(bundle, tensors, "--target", target)
+    # Of a build's suffix, as in 2.13.0+cpu, LibTorch knows nothing.
+    assert text == f"error: {caught.value}\n".replace(torch.__version__, torch.__version__.split("+")[0])
+    assert status == caught.value.exit_status

@@ -1,0 +1,10 @@
+"""The op library with bytes exchanged, as another build would have them."""
+
+from fuseconv.ops import library
+
+
+def patched(path, old, new):
+    content = library.library_paths("cpu")[0].read_bytes()
+    assert content.count(old) >= 1
+    path.write_bytes(content.replace(old, new))
+    return path

@@ -1,0 +1,170 @@
+"""Planning: stages, overlaps, what is left out, and the plan as a file."""
+
+import json
+import time
+
+import pytest
+from support import programs
+from support.pace import slowness
+from support.programs import run
+
+from fuseconv.errors import FileError, RuleError
+from fuseconv.matching.plan import Plan, plan, read_plan
+from fuseconv.proof.example import example_program
+from fuseconv.rulebook.rule import Rule
+from fuseconv.targets import TARGETS
+
+
+def rule(name, match, replace, stage="fuse", **changes):
+    base = {"name": name, "stage": stage, "doc": "d", "match": match, "replace": replace}
+    return Rule.model_validate({**base, **changes})
+
+
+RESIDUAL = ["x: f64[n, 8]", "w: parameter f64[8, 8]", "h = aten.linear.default(x, w)", "s = aten.add.Tensor(h, x)"]
+
+
+def test_of_overlapping_sites_the_earlier_rule_wins_a_tie(default_rules):
+    program = example_program([*RESIDUAL, "y = aten.layer_norm.default(s, [8])", "return y"])
+    found = plan(program, default_rules, device="cpu", targets=())
+    assert found.counts() == {"add-layer-norm": 1}
+    (miss,) = [miss for miss in found.misses if miss.rule == "linear-residual"]
+    assert "overlaps with a match of rule add-layer-norm at layer_norm, which comes first" in miss.reason
+    assert plan(program, default_rules[::-1], device="cpu", targets=()).counts() == {"linear-residual": 1}
+
+
+def test_of_overlapping_sites_the_one_that_saves_more_wins(default_rules):
+    lines = [*RESIDUAL[:3], "g = aten.gelu.default(h)", "s = aten.add.Tensor(g, x)"]
+    program = example_program([*lines, "y = aten.layer_norm.default(s, [8])", "return y"])
+    found = plan(program, default_rules[::-1], device="cpu", targets=())
+    assert found.counts() == {"linear-act-residual": 1}
+    assert any("saves 2 ops instead of 1" in miss.reason for miss in found.misses)
+
+
+def test_stages_run_in_order_each_to_its_fixpoint():
+    rules = [
+        rule("c", ["y = aten.abs.default(x)"], ["y = aten.relu.default(x)"]),
+        rule("b", ["y = aten.neg.default(x)"], ["y = aten.abs.default(x)"], "structure"),
+        rule("a", ["a = aten.exp.default(x)", "y = aten.exp.default(a)"], ["y = aten.exp.default(x)"], "canonical"),
+        rule("a2", ["y = aten.exp.default(x)"], ["y = aten.neg.default(x)"], "structure"),
+    ]
+    lines = ["x: f64[n]", *[f"x{k + 1} = aten.exp.default(x{k or ''})" for k in range(5)], "return x5"]
+    found = plan(example_program(lines), rules, device="cpu", targets=())
+    assert [step.stage for step in found.steps] == sorted(
+        (step.stage for step in found.steps), key=["canonical", "structure", "fuse"].index
+    )
+    assert found.counts() == {"a": 4, "a2": 1, "b": 1, "c": 1}
+
+
+def test_rules_that_feed_each_other_through_other_ops_are_stopped():
+    grow = rule(
+        "grow",
+        ["a = aten.neg.default(x)", "y = aten.neg.default(a)"],
+        ["b = aten.abs.default(x)", "y = aten.neg.default(b)"],
+        "canonical",
+    )
+    back = rule("back", ["y = aten.abs.default(x)"], ["y = aten.neg.default(x)"], "canonical")
+    lines = ["x: f64[n]", "a = aten.neg.default(x)", "y = aten.neg.default(a)", "return y"]
+    start = time.perf_counter()
+    with pytest.raises(RuleError, match=r"stage canonical does not terminate: back, grow"):
+        plan(example_program(lines), [grow, back], device="cpu", targets=())
+    assert time.perf_counter() - start < 20
+
+
+EXP = (["y = aten.exp.default(x)"], ["y = aten.exp2.default(x)"])
+
+LIMITED = rule("limited", ["y = aten.neg.default(x)"], ["y = aten.mul.Tensor(x, -1)"])
+
+
+@pytest.mark.parametrize(
+    ("limits", "kwargs", "applies"),
+    [
+        ({}, {"device": "cpu", "targets": ["onnx"]}, True),
+        ({"devices": ["cuda"]}, {"device": "cpu", "targets": []}, False),
+        ({"devices": ["cuda"]}, {"device": "cuda", "targets": []}, True),
+        ({"targets": ["onnx"]}, {"device": "cpu", "targets": ["onnx"]}, True),
+        ({"targets": ["onnx"]}, {"device": "cpu", "targets": ["onnx", "aoti"]}, False),
+        ({"allow": "negation"}, {"device": "cpu", "targets": []}, False),
+        ({"allow": "negation"}, {"device": "cpu", "targets": [], "allow": ["negation"]}, True),
+    ],
+)
+def test_a_rule_limits_itself(limits, kwargs, applies):
+    limited = LIMITED.model_copy(update=limits)
+    program = example_program(["x: f64[n]", "y = aten.neg.default(x)", "return y"])
+    found = plan(program, [limited], **kwargs)
+    assert bool(found.steps) == applies
+    silent = applies or not kwargs["targets"]
+    assert [miss.reason for miss in found.misses] == (
+        [] if silent else ["rule limited supports only onnx; this conversion also writes aoti"]
+    )
+
+
+def test_a_rule_may_name_every_target_and_gives_way_where_it_is_not_for_all(tmp_path):
+    every = rule("every", *EXP, targets=list(TARGETS))
+    some = rule("some", *EXP, targets=["export", "onnx-plugin"])
+    program = example_program(["x: f64[n]", "y = aten.exp.default(x)", "return y"])
+    found = plan(program, [some, every], device="cpu", targets=list(TARGETS))
+    assert found.counts() == {"every": 1}
+    assert (
+        "some supports only export, onnx-plugin; this conversion also writes aoti, onnx, torchscript"
+        in found.misses[0].reason
+    )
+    assert plan(program, [some, every], device="cpu", targets=["onnx-plugin"]).counts() == {"some": 1}
+
+
+def test_misses_that_say_nothing_are_left_out(default_rules):
+    program = example_program(["x: f64[n]", "y = aten.neg.default(x)", "z = aten.relu.default(y)", "return z"])
+    assert plan(program, default_rules, device="cpu", targets=()).misses == ()
+
+
+def test_a_plan_is_the_same_each_time_and_survives_its_file(default_rules, tmp_path):
+    program = programs.bert()
+    found = plan(program, default_rules, device="cpu", targets=())
+    assert found == plan(program, default_rules, device="cpu", targets=())
+    (tmp_path / "plan.json").write_text(found.to_json())
+    assert read_plan(tmp_path / "plan.json") == found
+
+
+def test_twelve_layers_are_planned_in_two_seconds(default_rules):
+    program = programs.bert(layers=12)
+    start = time.process_time()
+    found = plan(program, default_rules, device="cpu", targets=())
+    seconds = time.process_time() - start
+    assert found.counts()["add-layer-norm"] == 24
+    assert found.counts()["mlp"] == 12
+    assert found.counts()["linear-act"] == 1
+    assert seconds < 2 * slowness()
+    assert run(program)
+
+
+PLAN = {"schema": 1, "steps": [], "misses": []}
+STEP = {"rule": "r", "stage": "fuse", "nodes": ["y"], "ops": ["o"], "bindings": {}, "results": {}, "replace": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("{", "not a plan"),
+        ("[]", "not a plan"),
+        (json.dumps({**PLAN, "extra": 1}), "/extra"),
+        (json.dumps({**PLAN, "mises": []}), "did you mean misses?"),
+        (json.dumps({**PLAN, "schema": 2}), "schema 2"),
+        (json.dumps({**PLAN, "steps": [{**STEP, "nodes": "y"}]}), "/steps/0/nodes"),
+        (json.dumps({**PLAN, "steps": [{**STEP, "node": "y"}]}), "/steps/0/node"),
+        (json.dumps({**PLAN, "steps": [{"rule": "r"}]}), "the field stage is missing"),
+        (json.dumps({**PLAN, "steps": [{**STEP, "apply": "no way"}]}), "(/steps/0/apply)"),
+        (json.dumps({**PLAN, "steps": [{**STEP, "aply": False}]}), "did you mean apply?"),
+        (json.dumps({**PLAN, "steps": [STEP]}, indent=1).replace('"fuse"', '"fuse"\n"'), "plan.json:7:1 (/steps/0)"),
+        ("[" * 100_000, "not a plan"),
+    ],
+)
+def test_a_file_that_is_no_plan(text, what, tmp_path):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(RuleError) as caught:
+        read_plan(tmp_path / "plan.json")
+    assert what in str(caught.value)
+
+
+def test_a_plan_that_is_not_there(tmp_path):
+    with pytest.raises(FileError, match="cannot read the plan"):
+        read_plan(tmp_path / "plan.json")
+    assert Plan(()).counts() == {}

@@ -1,0 +1,143 @@
+"""What rules do to a program as a whole: weights concatenated once, constants computed, duplicates gone."""
+
+import pytest
+import torch
+from support import programs
+from support.programs import Function
+from torch.nn import functional as F
+
+from fuseconv.matching.graph import op_name
+from fuseconv.matching.plan import plan
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Plan
+
+
+def weights(*shapes):
+    draw = torch.Generator().manual_seed(0)
+    return {f"w{at}": torch.randn(shape, generator=draw, dtype=torch.float64) for at, shape in enumerate(shapes)}
+
+
+def fused(function, parameters, rules, *shape):
+    x = torch.randn(shape or (2, 5, 8), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    program = programs.capture(Function(function, parameters), x)
+    found = plan(program, rules, device="cpu", targets=())
+    result = rewrite(program, Plan.from_json(found.to_json()))
+    torch.testing.assert_close(programs.run(result), programs.run(program))
+    return result
+
+
+def called(program):
+    return [op_name(node.target) for node in program.exported.graph.nodes if node.op == "call_function"]
+
+
+def held(program):
+    """Every tensor that a program carries."""
+    return [*program.exported.state_dict.values(), *program.exported.constants.values()]
+
+
+def count(program, op):
+    return called(program).count(f"aten.{op}")
+
+
+def heads(x, width=4):
+    return x.view(-1, 5, x.shape[-1] // width, width).transpose(1, 2)
+
+
+def attend(m, x, a="w0", b="w1", c="w2"):
+    q, k, v = (heads(F.linear(x, getattr(m, name))) for name in (a, b, c))
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 5, 8)
+
+
+def test_three_products_are_one_and_the_originals_are_gone(canonical_rules):
+    program = fused(lambda m, x: (attend(m, x),), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
+    assert count(program, "linear.default") == 1
+    (merged,) = held(program)
+    assert merged.shape == (24, 8)
+
+
+def test_weights_kept_as_in_out_are_merged_too(canonical_rules):
+    def kept(m, x):
+        q, k, v = (heads(x @ w) for w in (m.w0, m.w1, m.w2))
+        return (F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 5, 8),)
+
+    program = fused(kept, weights((8, 8), (8, 8), (8, 8)), canonical_rules)
+    assert count(program, "linear.default") == 1
+    (merged,) = held(program)
+    assert merged.shape == (24, 8)
+
+
+def test_weights_that_two_layers_share_are_concatenated_once(canonical_rules):
+    program = fused(lambda m, x: (attend(m, attend(m, x)),), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
+    assert count(program, "linear.default") == 2
+    assert len(held(program)) == 1
+
+
+def test_a_weight_with_another_reader_is_not_copied(canonical_rules):
+    program = fused(lambda m, x: (attend(m, x), m.w0.sin()), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
+    assert count(program, "linear.default") == 2
+    assert "w0" in program.exported.state_dict
+    assert sorted(tensor.shape[0] for tensor in held(program)) == [8, 16]
+
+
+def test_pieces_that_are_returned_keep_their_strides(canonical_rules):
+    def returned(m, x):
+        return F.linear(x, m.w0).view(-1, 5, 2, 4), F.linear(x, m.w1).view(-1, 5, 2, 4)
+
+    program = fused(returned, weights((8, 8), (8, 8)), canonical_rules)
+    assert count(program, "linear.default") == 2
+
+
+def test_products_of_other_inputs_are_not_merged(canonical_rules):
+    def crossed(m, x):
+        y = x.sin()
+        return (heads(F.linear(x, m.w0)) @ heads(F.linear(y, m.w1)).transpose(-2, -1),)
+
+    assert count(fused(crossed, weights((8, 8), (8, 8)), canonical_rules), "linear.default") == 2
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [
+        (lambda m, x: (x * m.w0.exp().sum(),), {"aten.mul.Tensor"}),
+        (lambda _, x: (x + torch.arange(8).double() / 4,), {"aten.add.Tensor"}),
+        (lambda m, x: (F.linear(x, m.w0.t()),), {"aten.linear.default"}),
+        (lambda m, x: (x / torch.sqrt(torch.tensor(8.0).double() * torch.tensor(3.0).double()),), {"aten.mul.Tensor"}),
+        (lambda m, x: (x * m.w0[torch.tensor([3, 1, 0, 2, 4])],), {"aten.mul.Tensor"}),
+        (lambda m, x: (x * m.w0[:5],), {"aten.slice.Tensor", "aten.mul.Tensor"}),  # a view is free
+    ],
+)
+def test_what_depends_on_no_input_is_computed(function, left, canonical_rules):
+    assert set(called(fused(function, weights((8, 8)), canonical_rules))) == left
+
+
+def test_a_constant_much_larger_than_what_it_is_made_of_stays_computed(canonical_rules):
+    def table(m, x):
+        return (x.sum() * m.w0.repeat(600, 40),)
+
+    assert "aten.repeat.default" in called(fused(table, weights((8, 8)), canonical_rules))
+
+
+def test_duplicates_are_called_once_but_both_outputs_stay(canonical_rules):
+    once = fused(lambda _, x: (x.exp().sin() + x.exp().cos(),), {}, canonical_rules)
+    assert count(once, "exp.default") == 1
+    both = fused(lambda _, x: (x.exp(), x.exp()), {}, canonical_rules)
+    assert count(both, "exp.default") == 2
+
+
+def test_draws_and_writes_are_never_duplicates(canonical_rules):
+    x = torch.randn(4, 4)
+    program = programs.capture(Function(lambda _, x: (torch.rand_like(x) - torch.rand_like(x),)), x)
+    result = rewrite(program, plan(program, canonical_rules, device="cpu", targets=()))
+    assert count(result, "rand_like.default") == 2
+
+
+def test_a_folded_batch_norm_is_gone_from_the_state(canonical_rules):
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=False), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+    with torch.no_grad():
+        module[1].running_mean.copy_(torch.arange(4.0))
+        module[1].running_var.copy_(torch.arange(4.0) + 0.5)
+    program = programs.capture(module.double().eval(), torch.randn(2, 3, 6, 6, dtype=torch.float64))
+    result = rewrite(program, plan(program, canonical_rules, device="cpu", targets=()))
+    assert called(result) == ["aten.conv2d.default", "aten.relu.default"]
+    torch.testing.assert_close(programs.run(result), programs.run(program))
+    assert sorted(tensor.dim() for tensor in held(result)) == [1, 4]

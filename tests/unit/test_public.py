@@ -1,0 +1,211 @@
+"""What is public: its names, and that `help` of each says how it is called, what it gives and what it refuses."""
+
+import dataclasses
+import doctest
+import inspect
+import pydoc
+import re
+import types
+import typing
+
+import pytest
+import torch
+from support import ROOT
+
+import fuseconv
+from fuseconv import errors, nn, ops
+from fuseconv.ops.description import DTYPES
+from fuseconv.sources import Options
+
+FUNCTIONS = [fuseconv.convert, fuseconv.verify, fuseconv.load, fuseconv.fuse]
+OPS = [
+    "activation_backward",
+    "add_layer_norm",
+    "add_relu",
+    "add_rms_norm",
+    "attention_score",
+    "bias_act",
+    "gated_act",
+    "gated_act_backward",
+    "gelu_dropout",
+    "group_norm_act",
+    "layer_norm_act",
+    "linear_act",
+    "linear_gated",
+    "mean_abs",
+    "mlp",
+    "mul_add",
+    "mul_tanh",
+    "norm_backward",
+    "rms_norm",
+    "sum_squared",
+]
+NAMES = {
+    fuseconv: ["__version__", "convert", "errors", "fuse", "load", "nn", "ops", "verify"],
+    errors: [
+        "ContractError",
+        "FileError",
+        "FrozenError",
+        "FuseconvError",
+        "ParityError",
+        "RefusedError",
+        "RuleError",
+        "UnsupportedError",
+        "UpstreamError",
+        "UsageError",
+    ],
+    nn: ["MLP", "AddLayerNorm", "LinearAct", "LinearGated"],
+    ops: sorted([*OPS, "ACTIVATIONS", "NAMESPACE", "OPS", "Op", "Sample", "gelu_with_dropout", "library_paths"]),
+}
+PAGES = "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "api").glob("*.md")))
+
+
+@pytest.mark.parametrize("module", NAMES, ids=lambda module: module.__name__)
+def test_the_public_names(module):
+    assert sorted(module.__all__) == sorted(NAMES[module])
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+def test_every_error_is_public():
+    defined = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
+    assert defined == set(errors.__all__)
+
+
+def sections(text):
+    """The sections of a docstring in Google's style: title to text."""
+    parts = re.split(r"^(\w+):\n", inspect.cleandoc(text), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("function", [*FUNCTIONS, ops.gelu_with_dropout], ids=lambda function: function.__name__)
+def test_a_function_says_what_it_takes(function):
+    documented = re.findall(r"^    (\w+):", sections(function.__doc__)["Args"], re.MULTILINE)
+    assert documented == list(inspect.signature(function).parameters)
+    assert "Raises" in sections(function.__doc__)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_a_function_says_what_it_returns(function):
+    assert {"Returns", "Examples"} <= sections(function.__doc__).keys()
+
+
+def test_the_fields_of_options_are_documented():
+    documented = re.findall(r"^    (\w+):", sections(Options.__doc__)["Attributes"], re.MULTILINE)
+    assert documented == [field.name for field in dataclasses.fields(Options)]
+
+
+def classes_of(hint):
+    """The classes of fuseconv in a type."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is not None:
+        for inner in typing.get_args(hint):
+            yield from classes_of(inner)
+    elif inspect.isclass(hint) and hint.__module__.startswith("fuseconv."):
+        yield hint
+
+
+def public_classes():
+    """The classes of fuseconv in the signatures of the public functions, in the fields of these classes, and so on."""
+    found, hints = set(), [hint for function in FUNCTIONS for hint in typing.get_type_hints(function).values()]
+    while hints:
+        for one in set(classes_of(hints.pop())) - found:
+            found.add(one)
+            hints += [hint for name, hint in typing.get_type_hints(one).items() if not name.startswith("_")]
+    return sorted(found, key=lambda one: one.__qualname__)
+
+
+@pytest.mark.parametrize("one", public_classes(), ids=lambda one: one.__name__)
+def test_a_class_that_a_public_function_takes_or_gives_is_in_the_reference(one):
+    assert one.__doc__
+    assert re.search(rf"^::: {one.__module__.replace('.subject', '')}\.{one.__name__}$", PAGES, re.MULTILINE)
+
+
+def test_every_public_function_takes_or_gives_a_documented_class():
+    for function in FUNCTIONS:
+        assert any(any(classes_of(hint)) for hint in typing.get_type_hints(function).values()), function
+
+
+@pytest.mark.parametrize(
+    "name", ["convert", "verify", "load", "fuse", *(f"nn.{name}" for name in nn.__all__), "errors"]
+)
+def test_a_public_name_is_in_the_reference(name):
+    assert re.search(rf"^::: fuseconv\.{name}$", PAGES, re.MULTILINE)
+
+
+def run_examples(*documented):
+    """Runs the examples in the docstring of each object, and fails if one of them has none."""
+    runner = doctest.DocTestRunner()
+    for one in documented:
+        (found,) = doctest.DocTestFinder(recurse=False).find(one, globs={"fuseconv": fuseconv, "torch": torch})
+        assert found.examples
+        assert runner.run(found).failed == 0
+
+
+def test_the_examples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
+    torch.export.save(torch.export.export(model, (torch.randn(2, 8),)), "mlp.pt2")
+    run_examples(*FUNCTIONS)  # what convert writes, verify and load read
+
+
+@pytest.mark.parametrize("name", nn.__all__)
+def test_the_examples_of_a_module(name):
+    run_examples(getattr(nn, name))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_examples_of_an_op(name):
+    run_examples(getattr(ops, name).reference)
+
+
+def test_the_examples_of_gelu_with_dropout():
+    run_examples(ops.gelu_with_dropout)
+
+
+@pytest.mark.parametrize("name", nn.__all__)
+def test_a_module_says_what_it_takes(name):
+    assert {"Shape", "Raises", "Examples"} <= sections(getattr(nn, name).__doc__).keys()
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_op_has_the_signature_of_its_schema(name):
+    op = getattr(ops, name)
+    schema, parameters = op.overload._schema, inspect.signature(op).parameters
+    assert list(parameters) == [argument.name for argument in schema.arguments]
+    for argument in schema.arguments:
+        default = parameters[argument.name].default
+        assert argument.has_default_value() == (default is not inspect.Parameter.empty)
+        assert not argument.has_default_value() or argument.default_value == default
+    returned = inspect.signature(op).return_annotation
+    assert len(typing.get_args(returned) or (returned,)) == len(schema.returns)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_help_describes_an_op(name):
+    op = getattr(ops, name)
+    text = pydoc.render_doc(op, renderer=pydoc.plaintext)
+    assert f"{name}(" in text
+    for line in inspect.getdoc(op.reference).splitlines():
+        assert line in text
+    for title in ("Dtypes", "Autocast", "Raises", "Defined in"):
+        assert f"    {title}:\n" in text
+    assert all(str(dtype).removeprefix("torch.") in text for dtype in DTYPES)
+    said = " ".join(text.split())
+    for sample in op.errors("cpu"):
+        assert re.search(sample.matches, said), sample.name
+    for path in re.findall(r"\S+\.(?:py|h)\b", text.partition("Defined in:")[2]):
+        assert (ROOT / path).is_file()
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_docstring_of_an_op_says_which_shapes_it_takes(name):
+    said = sections(getattr(ops, name).reference.__doc__)
+    assert re.findall(r"^    (\w+):", said["Args"], re.MULTILINE) == list(
+        inspect.signature(getattr(ops, name)).parameters
+    )
+    assert {"Returns", "Examples"} <= said.keys()
+    assert re.search(r"\[.*\]|of any shape", said["Args"])
+
+
+def test_the_class_of_ops_keeps_its_own_docstring():
+    assert ops.Op.__doc__.startswith("An op of the library")
