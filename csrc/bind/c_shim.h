@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -18,56 +19,51 @@ struct Ints {
   int64_t size;
 };
 
-// The tensor that is an argument, or null: in C a `Tensor` is a handle, and a `Tensor?` a pointer to one, null for
-// none.
-template <class T>
-AtenTensorHandle tensor_of(const void* argument) {
-  if constexpr (std::is_base_of_v<In, T>) {
-    return *static_cast<const AtenTensorHandle*>(argument);
-  } else if constexpr (std::is_same_v<T, std::optional<In>>) {
-    const AtenTensorHandle* tensor = *static_cast<const AtenTensorHandle* const*>(argument);
-    return tensor == nullptr ? nullptr : *tensor;
-  } else {
-    return nullptr;
-  }
-}
+// The argument that a pointer leads to: a `Tensor` is a handle, a `Tensor?` a pointer to one, null for none, `str` a
+// const char*, `bool` an int32_t. See core/op.h.
+class CArgument {
+ public:
+  CArgument(const void* argument, CommonDevice& device) : argument_(argument), device_(device) {}
 
-// The argument that a pointer leads to, as the kernel sees it. In C `str` is a const char*, `bool` an int32_t.
-template <class T>
-T passed(const void* argument) {
-  if constexpr (std::is_base_of_v<In, T>) {
-    return view(tensor_of<T>(argument));
-  } else if constexpr (std::is_same_v<T, std::optional<In>>) {
-    const AtenTensorHandle tensor = tensor_of<T>(argument);
-    return tensor == nullptr ? std::nullopt : T(view(tensor));
-  } else if constexpr (std::is_same_v<T, std::string_view>) {
-    return *static_cast<const char* const*>(argument);
-  } else if constexpr (std::is_same_v<T, std::span<const int64_t>>) {
-    const Ints& ints = *static_cast<const Ints*>(argument);
-    return {ints.data, static_cast<size_t>(ints.size)};
-  } else if constexpr (std::is_same_v<T, bool>) {
-    return *static_cast<const int32_t*>(argument) != 0;
-  } else {
-    return *static_cast<const T*>(argument);
+  operator In() { return of(as<AtenTensorHandle>()); }
+  operator InI64() { return of(as<AtenTensorHandle>()); }
+  operator std::optional<In>() {
+    const AtenTensorHandle* tensor = as<const AtenTensorHandle*>();
+    return tensor == nullptr ? std::nullopt : std::optional<In>(of(*tensor));
   }
-}
+  operator int64_t() { return as<int64_t>(); }
+  operator double() { return as<double>(); }
+  operator bool() { return as<int32_t>() != 0; }
+  operator std::string_view() { return as<const char*>(); }
+  operator std::span<const int64_t>() {
+    const Ints& ints = as<Ints>();
+    return {ints.data, static_cast<size_t>(ints.size)};
+  }
+
+ private:
+  template <class T>
+  const T& as() const {
+    return *static_cast<const T*>(argument_);
+  }
+  In of(AtenTensorHandle tensor) {
+    device_.add(tensor);
+    return view(tensor);
+  }
+
+  const void* argument_;
+  CommonDevice& device_;
+};
 
 // Runs an op as CShim says. A shim tells its caller no more than that it failed; torch's own print why, and so does
 // this.
-template <class Op, class Kernel, class Invoke, size_t N, class... Args>
-AOTITorchError call_from_c(const void* const* arguments, AtenTensorHandle* const* results, Kernel kernel, Invoke invoke,
-                           std::array<Spec, N> (*outputs)(Args...)) {
+template <class Op, class Kernel, class Invoke>
+AOTITorchError call_from_c(const void* const* arguments, AtenTensorHandle* const* results, Kernel kernel,
+                           Invoke invoke) {
   try {
-    const std::array<Tensor, N> made = [&]<size_t... I>(std::index_sequence<I...>) {
-      CommonDevice device(Op::name);
-      for (const AtenTensorHandle tensor : {tensor_of<Args>(arguments[I])...}) {
-        if (tensor != nullptr) {
-          device.add(tensor);
-        }
-      }
-      return run(kernel, invoke, device.get(), outputs, passed<Args>(arguments[I])...);
-    }(std::index_sequence_for<Args...>());
-    for (size_t i = 0; i < N; ++i) {
+    CommonDevice device(Op::name);
+    const auto args = make_args<Op>([&](size_t i) { return CArgument(arguments[i], device); });
+    const auto made = run<Op>(kernel, invoke, device.get(), args);
+    for (size_t i = 0; i < made.size(); ++i) {
       TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(made[i].get(), results[i]));
     }
     return AOTI_TORCH_SUCCESS;

@@ -193,7 +193,7 @@ std::vector<int64_t> ints_attribute(const OrtKernelInfo* info, const std::string
   return value;
 }
 
-CustomOp::CustomOp(const char* op, const char* provider, Dtype dtype, std::vector<Input> inputs, size_t outputs,
+CustomOp::CustomOp(const char* op, const char* provider, Dtype dtype, std::vector<CustomOpInput> inputs, size_t outputs,
                    std::unique_ptr<Kernel> (*make)(const OrtKernelInfo*))
     : OrtCustomOp(callbacks()),
       name(onnx_name(op)),

@@ -13,9 +13,11 @@
 #include <string_view>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/layout.h"
+#include "core/op.h"
 #include "core/tensor_view.h"
 
 namespace fuseconv::ort_binding {
@@ -75,75 +77,76 @@ int64_t int_attribute(const OrtKernelInfo* info, const std::string& name);
 std::string string_attribute(const OrtKernelInfo* info, const std::string& name);
 std::vector<int64_t> ints_attribute(const OrtKernelInfo* info, const std::string& name);
 
-// An argument of an op, by the type that the kernel sees: made with the kernel, and got anew in each call. A tensor is
-// an input of the node, `kDtype` says of which dtype where that is not the op's own; all else is an attribute.
-template <class T>
-struct Argument;
-
-struct TensorArgument {
-  static constexpr bool kTensor = true, kOptional = false;
-  static constexpr std::optional<Dtype> kDtype = std::nullopt;
-  size_t place;
-  TensorArgument(const OrtKernelInfo*, const std::string&, size_t& inputs) : place(inputs++) {}
-};
-template <>
-struct Argument<In> : TensorArgument {
-  using TensorArgument::TensorArgument;
-  Tensor get(OrtKernelContext* context) const { return required_input(context, place); }
-};
-template <>
-struct Argument<InI64> : Argument<In> {
-  using Argument<In>::Argument;
-  static constexpr std::optional<Dtype> kDtype = Dtype::i64;
-};
-template <>
-struct Argument<std::optional<In>> : TensorArgument {
-  using TensorArgument::TensorArgument;
-  static constexpr bool kOptional = true;
-  std::optional<Tensor> get(OrtKernelContext* context) const { return input(context, place); }
+struct CustomOpInput {
+  Dtype dtype;
+  bool optional;
 };
 
-template <class Value>
-struct AttributeArgument {
-  static constexpr bool kTensor = false;
-  Value value;
-  const Value& get(OrtKernelContext*) const { return value; }
-};
-template <>
-struct Argument<double> : AttributeArgument<double> {
-  Argument(const OrtKernelInfo* info, const std::string& name, size_t&)
-      : AttributeArgument{float_attribute(info, name)} {}
-};
-template <>
-struct Argument<int64_t> : AttributeArgument<int64_t> {
-  Argument(const OrtKernelInfo* info, const std::string& name, size_t&)
-      : AttributeArgument{int_attribute(info, name)} {}
-};
-template <>
-struct Argument<bool> : AttributeArgument<bool> {
-  Argument(const OrtKernelInfo* info, const std::string& name, size_t&)
-      : AttributeArgument{int_attribute(info, name) != 0} {}
-};
-template <>
-struct Argument<std::string_view> : AttributeArgument<std::string> {
-  Argument(const OrtKernelInfo* info, const std::string& name, size_t&)
-      : AttributeArgument{string_attribute(info, name)} {}
-};
-template <>
-struct Argument<std::span<const int64_t>> : AttributeArgument<std::vector<int64_t>> {
-  Argument(const OrtKernelInfo* info, const std::string& name, size_t&)
-      : AttributeArgument{ints_attribute(info, name)} {}
+// An argument of an op that is an attribute of the node: read when the kernel is made.
+using AttributeValue = std::variant<std::monostate, double, int64_t, bool, std::string, std::vector<int64_t>>;
+
+// An argument as the op's declaration in ONNX Runtime has it: adds the inputs to a list. See core/op.h.
+struct DeclaredArgument {
+  std::vector<CustomOpInput>& inputs;
+  Dtype dtype;
+
+  operator In() { return add({dtype, false}); }
+  operator InI64() { return add({Dtype::i64, false}); }
+  operator std::optional<In>() { return add({dtype, true}); }
+  operator int64_t() { return {}; }
+  operator double() { return {}; }
+  operator bool() { return {}; }
+  operator std::string_view() { return {}; }
+  operator std::span<const int64_t>() { return {}; }
+
+ private:
+  In add(CustomOpInput input) {
+    inputs.push_back(input);
+    return {};
+  }
 };
 
-inline In view(const Tensor& tensor) { return tensor.read(); }
-inline std::optional<In> view(const std::optional<Tensor>& tensor) {
-  return tensor ? std::optional<In>(tensor->read()) : std::nullopt;
-}
-inline std::string_view view(const std::string& text) { return text; }
-inline std::span<const int64_t> view(const std::vector<int64_t>& numbers) { return numbers; }
-inline double view(double value) { return value; }
-inline int64_t view(int64_t value) { return value; }
-inline bool view(bool value) { return value; }
+// An argument as a node has it: reads it if it is an attribute.
+struct NodeArgument {
+  const OrtKernelInfo* info;
+  const std::string& name;
+  AttributeValue& attribute;
+
+  operator In() { return {}; }
+  operator InI64() { return In{}; }
+  operator std::optional<In>() { return std::nullopt; }
+  operator int64_t() { return keep(int_attribute(info, name)); }
+  operator double() { return keep(float_attribute(info, name)); }
+  operator bool() { return keep(int_attribute(info, name) != 0); }
+  operator std::string_view() { return keep(string_attribute(info, name)); }
+  operator std::span<const int64_t>() { return keep(ints_attribute(info, name)); }
+
+ private:
+  template <class T>
+  const T& keep(T value) {
+    return attribute.emplace<T>(std::move(value));
+  }
+};
+
+// An argument of a call: an input of the node, the next that no other argument has taken, or what NodeArgument read.
+struct CallArgument {
+  OrtKernelContext* context;
+  const AttributeValue& attribute;
+  std::optional<Tensor>& tensor;
+  size_t& inputs;
+
+  operator In() { return tensor.emplace(required_input(context, inputs++)).read(); }
+  operator InI64() { return In(*this); }
+  operator std::optional<In>() {
+    tensor = input(context, inputs++);
+    return tensor ? std::optional<In>(tensor->read()) : std::nullopt;
+  }
+  operator int64_t() { return std::get<int64_t>(attribute); }
+  operator double() { return std::get<double>(attribute); }
+  operator bool() { return std::get<bool>(attribute); }
+  operator std::string_view() { return std::get<std::string>(attribute); }
+  operator std::span<const int64_t>() { return std::get<std::vector<int64_t>>(attribute); }
+};
 
 // What ONNX Runtime makes of a node.
 class Kernel {
@@ -154,62 +157,54 @@ class Kernel {
 
 // One op in one dtype, as ONNX Runtime asks about it.
 struct CustomOp : OrtCustomOp {
-  struct Input {
-    Dtype dtype;
-    bool optional;
-  };
   std::string name;
   const char* provider;  // null: the CPU's
   Dtype dtype;
-  std::vector<Input> inputs;
+  std::vector<CustomOpInput> inputs;
   size_t outputs;
   std::unique_ptr<Kernel> (*make)(const OrtKernelInfo* info);
 
-  CustomOp(const char* op, const char* provider, Dtype dtype, std::vector<Input> inputs, size_t outputs,
+  CustomOp(const char* op, const char* provider, Dtype dtype, std::vector<CustomOpInput> inputs, size_t outputs,
            std::unique_ptr<Kernel> (*make)(const OrtKernelInfo*));
 };
 
 // A kernel of Op on a provider, which has
 //   Provider(const OrtKernelInfo*)                                  one for each node
 //   run<Op>(context, first input, call)                             calls call(kernel, host)
-template <class Op, class Provider, class Indices, class Results, class... Args>
-class OpKernel;
-
-template <class Op, class Provider, size_t... I, size_t... O, class... Args>
-class OpKernel<Op, Provider, std::index_sequence<I...>, std::index_sequence<O...>, Args...> final : public Kernel {
+template <class Op, class Provider>
+class NodeKernel final : public Kernel {
  public:
-  OpKernel(const OrtKernelInfo* info, const std::vector<std::string>& names, size_t inputs = 0)
-      : provider_(info), arguments_{Argument<Args>(info, names[I], inputs)...} {}
+  NodeKernel(const OrtKernelInfo* info, const std::vector<std::string>& names) : provider_(info) {
+    make_args<Op>([&](size_t i) { return NodeArgument{info, names[i], attributes_[i]}; });
+  }
 
   void compute(OrtKernelContext* context) override {
-    const auto owners = std::make_tuple(std::get<I>(arguments_).get(context)...);
-    const std::array<Spec, sizeof...(O)> specs = Op::outputs(view(std::get<I>(owners))...);
-    const std::array<Tensor, sizeof...(O)> results{output(context, O, specs[O])...};
-    provider_.template run<Op>(context, std::get<0>(owners), [&](auto kernel, auto& host) {
-      kernel(host, view(std::get<I>(owners))..., results[O].write()...);
-    });
+    size_t inputs = 0;
+    std::array<std::optional<Tensor>, kArguments<Op>> tensors;
+    const auto args =
+        make_args<Op>([&](size_t i) { return CallArgument{context, attributes_[i], tensors[i], inputs}; });
+    const std::array<Spec, kResults<Op>> specs = Op::outputs(args);
+    [&]<size_t... O>(std::index_sequence<O...>) {
+      const std::array<Tensor, kResults<Op>> results{output(context, O, specs[O])...};
+      provider_.template run<Op>(context, *tensors[0],
+                                 [&](auto kernel, auto& host) { kernel(host, args, {results[O].write()...}); });
+    }(std::make_index_sequence<kResults<Op>>());
   }
 
  private:
   Provider provider_;
-  std::tuple<Argument<Args>...> arguments_;
+  std::array<AttributeValue, kArguments<Op>> attributes_;
 };
 
-template <class Op, class Provider, size_t N, class... Args>
-void add_custom_ops(std::vector<std::unique_ptr<CustomOp>>& ops, std::array<Spec, N> (*)(Args...)) {
-  using Made = OpKernel<Op, Provider, std::index_sequence_for<Args...>, std::make_index_sequence<N>, Args...>;
+template <class Op, class Provider>
+void add_custom_ops(std::vector<std::unique_ptr<CustomOp>>& ops) {
   for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16}) {
-    std::vector<CustomOp::Input> inputs;
-    const auto add = [&]<class A>(A*) {
-      if constexpr (A::kTensor) {
-        inputs.push_back({A::kDtype.value_or(dtype), A::kOptional});
-      }
-    };
-    (add(static_cast<Argument<Args>*>(nullptr)), ...);
-    ops.push_back(std::make_unique<CustomOp>(Op::name, Provider::kName, dtype, std::move(inputs), N,
+    std::vector<CustomOpInput> inputs;
+    make_args<Op>([&](size_t) { return DeclaredArgument{inputs, dtype}; });
+    ops.push_back(std::make_unique<CustomOp>(Op::name, Provider::kName, dtype, std::move(inputs), kResults<Op>,
                                              [](const OrtKernelInfo* info) -> std::unique_ptr<Kernel> {
                                                static const auto names = argument_names(Op::schema);
-                                               return std::make_unique<Made>(info, names);
+                                               return std::make_unique<NodeKernel<Op, Provider>>(info, names);
                                              }));
   }
 }
@@ -218,7 +213,7 @@ void add_custom_ops(std::vector<std::unique_ptr<CustomOp>>& ops, std::array<Spec
 template <class Provider, class... Ops>
 std::vector<std::unique_ptr<CustomOp>> custom_ops(std::tuple<Ops...>*) {
   std::vector<std::unique_ptr<CustomOp>> ops;
-  (add_custom_ops<Ops, Provider>(ops, &Ops::outputs), ...);
+  (add_custom_ops<Ops, Provider>(ops), ...);
   return ops;
 }
 

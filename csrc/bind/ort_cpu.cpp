@@ -163,7 +163,7 @@ class Cpu {
 
   template <class Op, class Call>
   void run(OrtKernelContext* context, const Tensor&, Call call) {
-    static const auto kernel = isa::select([](auto set) { return &Op::template cpu<decltype(set)>; });
+    static const auto kernel = isa::select([](auto set) { return &OpKernel<Op, CpuTarget<decltype(set)>>::run; });
     OrtCpuHost host(context, gemm_);
     call(kernel, host);
   }

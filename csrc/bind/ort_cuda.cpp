@@ -192,7 +192,7 @@ class Cuda {
     void* stream;
     check(api().KernelContext_GetGPUComputeStream(context, &stream));
     OrtCudaHost host(first.device(), stream);
-    call(&Op::cuda, host);
+    call(&OpKernel<Op, CudaTarget>::run, host);
   }
 };
 

@@ -45,18 +45,18 @@ constexpr auto kOnHost = [](Device device, auto run) {
 
 template <class Op>
 auto kernel() {
-  static const auto selected = isa::select([](auto set) { return &Op::template cpu<decltype(set)>; });
+  static const auto selected = isa::select([](auto set) { return &OpKernel<Op, CpuTarget<decltype(set)>>::run; });
   return selected;
 }
 
 template <class Op>
 void boxed(StableIValue* stack, uint64_t, uint64_t) {
-  call_boxed<Op>(stack, kernel<Op>(), kOnHost, &Op::outputs);
+  call_boxed<Op>(stack, kernel<Op>(), kOnHost);
 }
 
 template <class Op>
 AOTITorchError c_shim(const void* const* arguments, AtenTensorHandle* const* results) {
-  return call_from_c<Op>(arguments, results, kernel<Op>(), kOnHost, &Op::outputs);
+  return call_from_c<Op>(arguments, results, kernel<Op>(), kOnHost);
 }
 
 template <class Op>

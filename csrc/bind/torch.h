@@ -9,13 +9,13 @@
 
 #include <array>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "core/check.h"
 #include "core/host.h"
 #include "core/layout.h"
+#include "core/op.h"
 #include "core/tensor_view.h"
 
 namespace fuseconv::torch_binding {
@@ -70,17 +70,16 @@ void linear(const GemmShims& shims, Device device, In x, In weight, std::optiona
 // Host::batched_product by these shims.
 void batched_product(const GemmShims& shims, Device device, In a, In b, double scale, Out y);
 
-// Runs an op on its arguments and returns its results. `invoke(device, run)` makes the host and returns run(host).
-template <class Kernel, class Invoke, size_t N, class... Args>
-std::array<Tensor, N> run(Kernel kernel, Invoke invoke, Device device, std::array<Spec, N> (*outputs)(Args...),
-                          std::type_identity_t<Args>... args) {
-  const std::array<Spec, N> specs = outputs(args...);
+// Runs an op and returns its results. `invoke(device, run)` makes the host and returns run(host).
+template <class Op, class Kernel, class Invoke>
+std::array<Tensor, kResults<Op>> run(Kernel kernel, Invoke invoke, Device device, const typename Op::Args& args) {
+  const std::array<Spec, kResults<Op>> specs = Op::outputs(args);
   return invoke(device, [&](auto& host) {
     return [&]<size_t... O>(std::index_sequence<O...>) {
-      const std::array<Tensor, N> results{allocate(specs[O], device)...};
-      kernel(host, args..., writable(results[O])...);
+      const std::array<Tensor, kResults<Op>> results{allocate(specs[O], device)...};
+      kernel(host, args, {writable(results[O])...});
       return results;
-    }(std::make_index_sequence<N>());
+    }(std::make_index_sequence<kResults<Op>>());
   });
 }
 

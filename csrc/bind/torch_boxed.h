@@ -1,77 +1,69 @@
 // An op as the dispatcher calls it: its arguments on a stack, its results onto it.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "bind/torch.h"
 
 namespace fuseconv::torch_binding {
 
-// What keeps an argument alive during the call, by the type that the kernel sees.
-template <class T>
-struct Owner {
-  using type = T;
-};
-template <>
-struct Owner<In> {
-  using type = Tensor;
-};
-template <>
-struct Owner<InI64> {
-  using type = Tensor;
-};
-template <>
-struct Owner<std::optional<In>> {
-  using type = std::optional<Tensor>;
-};
-template <>
-struct Owner<std::string_view> {
-  using type = std::string;
-};
-template <>
-struct Owner<std::span<const int64_t>> {
-  using type = std::vector<int64_t>;
-};
-
-inline In view(const Tensor& tensor) { return view(tensor.get()); }
-inline std::optional<In> view(const std::optional<Tensor>& tensor) {
-  return tensor ? std::optional<In>(view(*tensor)) : std::nullopt;
-}
-inline std::string_view view(const std::string& text) { return text; }
-inline std::span<const int64_t> view(const std::vector<int64_t>& numbers) { return numbers; }
-template <class T>
-  requires std::is_arithmetic_v<T>
-T view(T value) {
-  return value;
-}
-
-inline void add(CommonDevice& device, const Tensor& tensor) { device.add(tensor.get()); }
-inline void add(CommonDevice& device, const std::optional<Tensor>& tensor) {
-  if (tensor) {
-    add(device, *tensor);
+// An argument on the stack, owned by the call. See core/op.h.
+class BoxedArgument {
+ public:
+  void take(StableIValue value, CommonDevice& device) {
+    value_ = value;
+    device_ = &device;
   }
-}
-template <class T>
-void add(CommonDevice&, const T&) {}
+
+  operator In() { return of(owned<Tensor>(tensor_)); }
+  operator InI64() { return of(owned<Tensor>(tensor_)); }
+  operator std::optional<In>() {
+    auto given = torch::stable::detail::to<std::optional<Tensor>>(value_);
+    if (!given) {
+      return std::nullopt;
+    }
+    return of(tensor_.emplace(*std::move(given)));
+  }
+  operator int64_t() { return torch::stable::detail::to<int64_t>(value_); }
+  operator double() { return torch::stable::detail::to<double>(value_); }
+  operator bool() { return torch::stable::detail::to<bool>(value_); }
+  operator std::string_view() { return owned<std::string>(text_); }
+  operator std::span<const int64_t>() { return owned<std::vector<int64_t>>(numbers_); }
+
+ private:
+  template <class T>
+  const T& owned(std::optional<T>& place) {
+    return place.emplace(torch::stable::detail::to<T>(value_));
+  }
+  In of(const Tensor& tensor) {
+    device_->add(tensor.get());
+    return view(tensor.get());
+  }
+
+  StableIValue value_;
+  CommonDevice* device_;
+  std::optional<Tensor> tensor_;
+  std::optional<std::string> text_;
+  std::optional<std::vector<int64_t>> numbers_;
+};
 
 // Runs an op: stack of arguments in, stack of results out.
-template <class Op, class Kernel, class Invoke, size_t N, class... Args>
-void call_boxed(StableIValue* stack, Kernel kernel, Invoke invoke, std::array<Spec, N> (*outputs)(Args...)) {
-  using torch::stable::detail::from;
-  using torch::stable::detail::to;
-  [&]<size_t... I>(std::index_sequence<I...>) {
-    const std::tuple<typename Owner<Args>::type...> owners{to<typename Owner<Args>::type>(stack[I])...};
-    CommonDevice device(Op::name);
-    (add(device, std::get<I>(owners)), ...);
-    const std::array<Tensor, N> results = run(kernel, invoke, device.get(), outputs, view(std::get<I>(owners))...);
-    for (size_t i = 0; i < N; ++i) {
-      stack[i] = from(results[i]);
-    }
-  }(std::index_sequence_for<Args...>());
+template <class Op, class Kernel, class Invoke>
+void call_boxed(StableIValue* stack, Kernel kernel, Invoke invoke) {
+  CommonDevice device(Op::name);
+  std::array<BoxedArgument, kArguments<Op>> owners;
+  const auto args = make_args<Op>([&](size_t i) -> BoxedArgument& {
+    owners[i].take(stack[i], device);
+    return owners[i];
+  });
+  const auto results = run<Op>(kernel, invoke, device.get(), args);
+  for (size_t i = 0; i < results.size(); ++i) {
+    stack[i] = torch::stable::detail::from(results[i]);
+  }
 }
 
 }  // namespace fuseconv::torch_binding

@@ -56,12 +56,12 @@ constexpr auto kOnHost = [](Device device, auto run) {
 
 template <class Op>
 void boxed(StableIValue* stack, uint64_t, uint64_t) {
-  call_boxed<Op>(stack, &Op::cuda, kOnHost, &Op::outputs);
+  call_boxed<Op>(stack, &OpKernel<Op, CudaTarget>::run, kOnHost);
 }
 
 template <class Op>
 AOTITorchError c_shim(const void* const* arguments, AtenTensorHandle* const* results) {
-  return call_from_c<Op>(arguments, results, &Op::cuda, kOnHost, &Op::outputs);
+  return call_from_c<Op>(arguments, results, &OpKernel<Op, CudaTarget>::run, kOnHost);
 }
 
 template <class Op>

@@ -12,10 +12,24 @@
 
 namespace fuseconv {
 
-// gelu is the erf form, gelu_tanh the tanh form.
-enum class Activation : int32_t { none, relu, gelu, gelu_tanh, silu, sigmoid, tanh };
-inline constexpr std::array<std::string_view, 7> kActivationNames = {"none", "relu",    "gelu", "gelu_tanh",
-                                                                     "silu", "sigmoid", "tanh"};
+// Every activation: its name, and its functor below. gelu is the erf form, gelu_tanh the tanh form. A new one is a line
+// here, a functor and a gradient below, and its lines in fuseconv/ops/activation.py.
+#define FUSECONV_ACTIVATIONS(DO) \
+  DO(none, Identity)             \
+  DO(relu, Relu)                 \
+  DO(gelu, Gelu)                 \
+  DO(gelu_tanh, GeluTanh)        \
+  DO(silu, Silu)                 \
+  DO(sigmoid, Sigmoid)           \
+  DO(tanh, Tanh)
+
+#define FUSECONV_ENUMERATOR(name, Functor) name,
+enum class Activation : int32_t { FUSECONV_ACTIVATIONS(FUSECONV_ENUMERATOR) };
+#undef FUSECONV_ENUMERATOR
+
+#define FUSECONV_NAME(name, Functor) std::string_view(#name),
+inline constexpr std::array kActivationNames = {FUSECONV_ACTIVATIONS(FUSECONV_NAME)};
+#undef FUSECONV_NAME
 
 // Reads an activation's name in a schema. Throws, listing the names, when there is none such.
 Activation parse_activation(const char* op, std::string_view name);
@@ -71,29 +85,48 @@ struct Tanh {
   }
 };
 
-// Calls `function` with the functor of an activation, on the host or on a device. For loops that are compiled for each.
+// Calls `function` with an activation as a constant, Constant<name>, on the host or on a device. For loops that are
+// compiled for each. `functor` is its functor.
+template <Activation kActivation>
+struct Constant;
+#define FUSECONV_CONSTANT(name, Functor)                  \
+  template <>                                             \
+  struct Constant<Activation::name> {                     \
+    static constexpr Activation value = Activation::name; \
+    using functor = Functor;                              \
+  };
+FUSECONV_ACTIVATIONS(FUSECONV_CONSTANT)
+#undef FUSECONV_CONSTANT
+
 #if defined(__CUDACC__)
 #pragma nv_exec_check_disable  // the function may be of one side only
 #endif
 template <class Function>
+FUSECONV_INLINE auto with_constant(Activation activation, Function function) {
+  switch (activation) {
+#define FUSECONV_CASE(name, Functor) \
+  case Activation::name:             \
+    return function(Constant<Activation::name>());
+    FUSECONV_ACTIVATIONS(FUSECONV_CASE)
+#undef FUSECONV_CASE
+  }
+  return function(Constant<Activation::none>());  // no other value is made
+}
+
+// Calls `function` with the functor of an activation.
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable
+#endif
+template <class Function>
 FUSECONV_INLINE auto dispatch(Activation activation, Function function) {
   switch (activation) {
-    case Activation::relu:
-      return function(Relu{});
-    case Activation::gelu:
-      return function(Gelu{});
-    case Activation::gelu_tanh:
-      return function(GeluTanh{});
-    case Activation::silu:
-      return function(Silu{});
-    case Activation::sigmoid:
-      return function(Sigmoid{});
-    case Activation::tanh:
-      return function(Tanh{});
-    case Activation::none:
-      break;
+#define FUSECONV_CASE(name, Functor) \
+  case Activation::name:             \
+    return function(Functor());
+    FUSECONV_ACTIVATIONS(FUSECONV_CASE)
+#undef FUSECONV_CASE
   }
-  return function(Identity{});
+  return function(Identity());  // no other value is made
 }
 
 // The one that is known at run time only.

@@ -33,7 +33,11 @@ class CpuHost : public Host {
   virtual void parallel_for(int64_t count, int64_t grain, Body body, void* context) = 0;
 };
 
-class CudaHost : public Host {
+// In this namespace, so that argument-dependent lookup of `pointwise(host, ...)` and its like finds the kernels of
+// CUDA.
+namespace cuda {
+
+class Host : public fuseconv::Host {
  public:
   // The stream that the call must use, a cudaStream_t of the current device.
   virtual void* stream() = 0;
@@ -41,5 +45,8 @@ class CudaHost : public Host {
   // Host::linear on another stream.
   virtual void linear_on(void* stream, In x, In weight, std::optional<In> bias, Out y) = 0;
 };
+
+}  // namespace cuda
+using CudaHost = cuda::Host;
 
 }  // namespace fuseconv

@@ -21,33 +21,50 @@ __device__ __forceinline__ float tanh_gelu_argument(float h) {
   return h * (1.5957691216057308f + 0.2854192652f * (h * h));
 }
 
+// x sigmoid(2u)
+__device__ __forceinline__ float gate(float h, float u) { return h + h * arch::tanh_approx(u); }
+
+// An activation that has no fast form below is computed as elsewhere, in f32.
 template <Activation kActivation>
 struct Epilogue {
-  static constexpr bool kHalves =
-      kActivation != Activation::none && kActivation != Activation::relu && kActivation != Activation::tanh;
-  static constexpr float kScale = kHalves ? 0.5f : 1.0f;
+  static constexpr float kScale = 1.0f;
+  static __device__ __forceinline__ float apply(float x) { return typename Constant<kActivation>::functor()(x); }
+};
 
-  static __device__ __forceinline__ float apply(float h) {
-    if constexpr (kActivation == Activation::none) {
-      return h;
-    } else if constexpr (kActivation == Activation::relu) {
-      return arch::relu(h);
-    } else if constexpr (kActivation == Activation::gelu) {
-      return gate(h, erf_argument(h));
-    } else if constexpr (kActivation == Activation::gelu_tanh) {
-      return gate(h, tanh_gelu_argument(h));
-    } else if constexpr (kActivation == Activation::silu) {
-      return gate(h, h);
-    } else if constexpr (kActivation == Activation::sigmoid) {
-      return 0.5f + 0.5f * arch::tanh_approx(h);
-    } else {
-      return arch::tanh_approx(h);
-    }
-  }
+template <>
+struct Epilogue<Activation::relu> {
+  static constexpr float kScale = 1.0f;
+  static __device__ __forceinline__ float apply(float x) { return arch::relu(x); }
+};
 
- private:
-  // x sigmoid(2u)
-  static __device__ __forceinline__ float gate(float h, float u) { return h + h * arch::tanh_approx(u); }
+template <>
+struct Epilogue<Activation::tanh> {
+  static constexpr float kScale = 1.0f;
+  static __device__ __forceinline__ float apply(float x) { return arch::tanh_approx(x); }
+};
+
+template <>
+struct Epilogue<Activation::sigmoid> {
+  static constexpr float kScale = 0.5f;
+  static __device__ __forceinline__ float apply(float h) { return 0.5f + 0.5f * arch::tanh_approx(h); }
+};
+
+template <>
+struct Epilogue<Activation::gelu> {
+  static constexpr float kScale = 0.5f;
+  static __device__ __forceinline__ float apply(float h) { return gate(h, erf_argument(h)); }
+};
+
+template <>
+struct Epilogue<Activation::gelu_tanh> {
+  static constexpr float kScale = 0.5f;
+  static __device__ __forceinline__ float apply(float h) { return gate(h, tanh_gelu_argument(h)); }
+};
+
+template <>
+struct Epilogue<Activation::silu> {
+  static constexpr float kScale = 0.5f;
+  static __device__ __forceinline__ float apply(float h) { return gate(h, h); }
 };
 
 }  // namespace fuseconv::linear

@@ -10,7 +10,10 @@
 # which bench/linear_library.py and tests/gpu/test_linear_backends.py drive.
 
 set(FUSECONV_GEMM ${CMAKE_CURRENT_LIST_DIR})
-set(FUSECONV_LINEAR_ACTIVATIONS none relu gelu gelu_tanh silu sigmoid tanh)
+# The names of the activations, from their list in core/activation.h.
+file(STRINGS ${FUSECONV_GEMM}/../core/activation.h FUSECONV_LINEAR_ACTIVATIONS REGEX "^  DO\\(")
+list(TRANSFORM FUSECONV_LINEAR_ACTIVATIONS REPLACE "^  DO\\(([a-z_0-9]+),.*" "\\1")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${FUSECONV_GEMM}/../core/activation.h)
 
 function(fuseconv_gemm_backends target)
   find_package(CUDAToolkit 12.3 REQUIRED)

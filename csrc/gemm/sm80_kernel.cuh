@@ -206,22 +206,7 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* staging,
 
 template <class Tile>
 __device__ __forceinline__ void finish(const Arguments& a, const float* staging, int row, int column) {
-  switch (a.activation) {
-    case Activation::relu:
-      return finish<Tile, Activation::relu>(a, staging, row, column);
-    case Activation::gelu:
-      return finish<Tile, Activation::gelu>(a, staging, row, column);
-    case Activation::gelu_tanh:
-      return finish<Tile, Activation::gelu_tanh>(a, staging, row, column);
-    case Activation::silu:
-      return finish<Tile, Activation::silu>(a, staging, row, column);
-    case Activation::sigmoid:
-      return finish<Tile, Activation::sigmoid>(a, staging, row, column);
-    case Activation::tanh:
-      return finish<Tile, Activation::tanh>(a, staging, row, column);
-    default:
-      return finish<Tile, Activation::none>(a, staging, row, column);
-  }
+  with_constant(a.activation, [&]<class C>(C) { finish<Tile, C::value>(a, staging, row, column); });
 }
 
 // Tiles are walked down 8 rows of them, column after column, so that w stays in L2.

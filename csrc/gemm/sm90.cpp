@@ -18,22 +18,7 @@ constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of siz
 
 Kernel find(const Problem& p, int shape) {
   const Form form = p.gated != 0 ? Form::gated : p.residual != nullptr ? Form::residual : Form::plain;
-  switch (p.activation) {
-    case Activation::none:
-      return kernel<Activation::none>(p.element, form, shape);
-    case Activation::relu:
-      return kernel<Activation::relu>(p.element, form, shape);
-    case Activation::gelu:
-      return kernel<Activation::gelu>(p.element, form, shape);
-    case Activation::gelu_tanh:
-      return kernel<Activation::gelu_tanh>(p.element, form, shape);
-    case Activation::silu:
-      return kernel<Activation::silu>(p.element, form, shape);
-    case Activation::sigmoid:
-      return kernel<Activation::sigmoid>(p.element, form, shape);
-    default:
-      return kernel<Activation::tanh>(p.element, form, shape);
-  }
+  return with_constant(p.activation, [&]<class C>(C) { return kernel<C::value>(p.element, form, shape); });
 }
 
 // The rows of x in a box. Where y has fewer than a tile, what is not copied is time won.

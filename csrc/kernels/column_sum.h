@@ -2,6 +2,9 @@
 // Compiled once per instruction set.
 #pragma once
 
+#if defined(__CUDACC__)
+#include "kernels/column_sum.cuh"
+#elif defined(FUSECONV_KERNELS)
 #include <algorithm>
 
 #include "kernels/block.h"
@@ -86,3 +89,4 @@ void pointwise_and_column_sum(CpuHost& host, const Formula& formula, Out d, Out 
 
 }  // namespace FUSECONV_ISA
 }  // namespace fuseconv
+#endif

@@ -8,7 +8,7 @@
 #include "arch/sm80.cuh"
 #include "core/cuda.cuh"
 #include "gemm/activation.cuh"
-#include "kernels/mlp.h"
+#include "kernels/mlp_problem.h"
 
 namespace fuseconv::cuda {
 namespace {
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint32_t pack(Element low, Element high) {
 // Columns [64 step, 64 step + 64) of a weight to shared memory, zeros beyond it.
 template <class Element, int kWidth>
 __device__ __forceinline__ void copy_step(const MmaArguments& a, int index, int step, Element* to) {
-  const MlpLayer& layer = a.problem.layer[index];
+  const MlpOperands& layer = a.problem.layer[index];
   const Element* weight = static_cast<const Element*>(layer.weight);
   if (a.by_vector[index]) {
     for (int i = threadIdx.x; i < kWidth * kDepth / 8; i += kThreads) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void load_x(const MlpProblem& p, int64_t first, uint3
 // h = act(d + bias); columns that the layer does not have are 0, as their weights in the next layer are: 0 * NaN would
 // be seen.
 template <class Element, class Epilogue, int kWidth>
-__device__ __forceinline__ void activate(const MlpLayer& layer, const float (&d)[kWidth / 8][4],
+__device__ __forceinline__ void activate(const MlpOperands& layer, const float (&d)[kWidth / 8][4],
                                          uint32_t (&h)[kWidth / 16][4]) {
   const Element* bias = static_cast<const Element*>(layer.bias);
 #pragma unroll
@@ -109,24 +109,10 @@ __device__ __forceinline__ void activate(const MlpLayer& layer, const float (&d)
 }
 
 template <class Element, int kWidth>
-__device__ __forceinline__ void activate(const MlpLayer& layer, const float (&d)[kWidth / 8][4],
+__device__ __forceinline__ void activate(const MlpOperands& layer, const float (&d)[kWidth / 8][4],
                                          uint32_t (&h)[kWidth / 16][4]) {
-  switch (layer.activation) {
-    case Activation::none:
-      return activate<Element, linear::Epilogue<Activation::none>, kWidth>(layer, d, h);
-    case Activation::relu:
-      return activate<Element, linear::Epilogue<Activation::relu>, kWidth>(layer, d, h);
-    case Activation::gelu:
-      return activate<Element, linear::Epilogue<Activation::gelu>, kWidth>(layer, d, h);
-    case Activation::gelu_tanh:
-      return activate<Element, linear::Epilogue<Activation::gelu_tanh>, kWidth>(layer, d, h);
-    case Activation::silu:
-      return activate<Element, linear::Epilogue<Activation::silu>, kWidth>(layer, d, h);
-    case Activation::sigmoid:
-      return activate<Element, linear::Epilogue<Activation::sigmoid>, kWidth>(layer, d, h);
-    case Activation::tanh:
-      return activate<Element, linear::Epilogue<Activation::tanh>, kWidth>(layer, d, h);
-  }
+  with_constant(layer.activation,
+                [&]<class C>(C) { activate<Element, linear::Epilogue<C::value>, kWidth>(layer, d, h); });
 }
 
 template <class Element, int kWidth>
@@ -206,7 +192,7 @@ template <class Element, int kWidth>
 void launch(const MlpProblem& p) {
   MmaArguments a{p, {}};
   for (int i = 0; i < p.layers; ++i) {
-    const MlpLayer& layer = p.layer[i];
+    const MlpOperands& layer = p.layer[i];
     a.by_vector[i] = is_aligned(layer.weight) && layer.weight_strides[1] == 1 && layer.inputs % 8 == 0 &&
                      (layer.weight_strides[0] % 8 == 0 || layer.outputs == 1);
   }

@@ -22,7 +22,7 @@ int64_t stride_of(int64_t rows, int64_t stride) { return rows == 1 ? 256 : strid
 // `weight_rows` are those of a box of a weight.
 mlp::Arguments arguments(const MlpProblem& p, int weight_rows) {
   mlp::Arguments a{};
-  const MlpLayer& last = p.layer[p.layers - 1];
+  const MlpOperands& last = p.layer[p.layers - 1];
   a.x = linear::tensor_map(p.dtype, p.x, p.rows, p.layer[0].inputs, stride_of(p.rows, p.x_rows.strides[0][0]), 64, 64);
   if (addressable(p.y, p.rows, last.outputs, 1, last.outputs)) {
     a.y = linear::tensor_map(p.dtype, p.y, p.rows, last.outputs, stride_of(p.rows, last.outputs), 16, 64);
@@ -30,7 +30,7 @@ mlp::Arguments arguments(const MlpProblem& p, int weight_rows) {
     a.y_by_element = p.y;
   }
   for (int i = 0; i < p.layers; ++i) {
-    const MlpLayer& layer = p.layer[i];
+    const MlpOperands& layer = p.layer[i];
     a.weight[i] = linear::tensor_map(p.dtype, layer.weight, layer.outputs, layer.inputs,
                                      stride_of(layer.outputs, layer.weight_strides[0]), weight_rows, 64);
     a.layer[i] = {layer.bias, layer.bias_stride, layer.outputs, (layer.inputs + 63) / 64, layer.activation};
@@ -85,7 +85,7 @@ bool mlp_sm90_takes(const MlpProblem& p) {
                p.rows < std::numeric_limits<int32_t>::max() - 64 * 1024 &&
                addressable(p.x, p.rows, p.x_rows.strides[0][0], p.x_column_stride, p.layer[0].inputs);
   for (int i = 0; i < p.layers; ++i) {
-    const MlpLayer& layer = p.layer[i];
+    const MlpOperands& layer = p.layer[i];
     takes &= addressable(layer.weight, layer.outputs, layer.weight_strides[0], layer.weight_strides[1], layer.inputs) &&
              layer.outputs > 0;
   }

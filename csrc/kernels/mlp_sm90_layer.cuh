@@ -10,7 +10,7 @@
 #include "core/cuda.cuh"
 #include "gemm/activation.cuh"
 #include "gemm/ring.cuh"
-#include "kernels/mlp.h"
+#include "kernels/mlp_problem.h"
 
 namespace fuseconv::cuda::mlp {
 
@@ -70,22 +70,7 @@ __device__ __forceinline__ void activate(uint32_t (&h)[kWidth / 16][4], const fl
 template <class Element, int kWidth>
 __device__ __forceinline__ void activate(Activation activation, uint32_t (&h)[kWidth / 16][4],
                                          const float (&d)[kWidth / 2], const Element* bias) {
-  switch (activation) {
-    case Activation::none:
-      return activate<Element, linear::Epilogue<Activation::none>, kWidth>(h, d, bias);
-    case Activation::relu:
-      return activate<Element, linear::Epilogue<Activation::relu>, kWidth>(h, d, bias);
-    case Activation::gelu:
-      return activate<Element, linear::Epilogue<Activation::gelu>, kWidth>(h, d, bias);
-    case Activation::gelu_tanh:
-      return activate<Element, linear::Epilogue<Activation::gelu_tanh>, kWidth>(h, d, bias);
-    case Activation::silu:
-      return activate<Element, linear::Epilogue<Activation::silu>, kWidth>(h, d, bias);
-    case Activation::sigmoid:
-      return activate<Element, linear::Epilogue<Activation::sigmoid>, kWidth>(h, d, bias);
-    case Activation::tanh:
-      return activate<Element, linear::Epilogue<Activation::tanh>, kWidth>(h, d, bias);
-  }
+  with_constant(activation, [&]<class C>(C) { activate<Element, linear::Epilogue<C::value>, kWidth>(h, d, bias); });
 }
 
 // Columns that a layer does not have are 0, as their weights in the next layer are: 0 * NaN would be seen.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/coarse.cuh"
+#include "core/host.h"
 #include "kernels/philox.h"
 
 namespace fuseconv::cuda {
@@ -46,5 +47,7 @@ struct KeepFactorOperand {
     return result;
   }
 };
+
+inline KeepFactorOperand keep_factors(CudaHost&, const KeepFactors& factors) { return {factors}; }
 
 }  // namespace fuseconv::cuda

@@ -8,9 +8,13 @@
 // `source.fill<kBlock>(index, stride, values, n)`, where index is the row-major index of the first of n.
 #pragma once
 
+#if defined(__CUDACC__)
+#include "kernels/pointwise.cuh"
+#elif defined(FUSECONV_KERNELS)
 #include <type_traits>
 #include <utility>
 
+#include "core/activation.h"
 #include "core/dtype.h"
 #include "core/host.h"
 #include "core/layout.h"
@@ -68,8 +72,8 @@ Operand<A> operand(const Input& input) {
 
 // The walk over the index space; defined in pointwise.cpp for the four element types.
 template <class T>
-void run_pointwise(CpuHost& host, const Loop& loop, void* y, const Operand<Compute<T>>* x, int inputs,
-                   BlockFunction<Compute<T>> function, const void* formula);
+void run_pointwise(CpuHost& host, const Loop& loop, void* y, const Operand<Compute<T> >* x, int inputs,
+                   BlockFunction<Compute<T> > function, const void* formula);
 
 template <class Formula, class... Inputs>
 void pointwise(CpuHost& host, const Formula& formula, Out y, const Inputs&... inputs) {
@@ -83,5 +87,12 @@ void pointwise(CpuHost& host, const Formula& formula, Out y, const Inputs&... in
   });
 }
 
+// A formula of an activation: `Formula<Act>` holds one as `act`.
+template <template <class> class Formula, class... Inputs>
+void activated_pointwise(CpuHost& host, Activation activation, Out y, const Inputs&... inputs) {
+  dispatch(activation, [&]<class Act>(Act act) { pointwise(host, Formula<Act>{act}, y, inputs...); });
+}
+
 }  // namespace FUSECONV_ISA
 }  // namespace fuseconv
+#endif

@@ -7,6 +7,9 @@
 // only, not on the number of threads.
 #pragma once
 
+#if defined(__CUDACC__)
+#include "kernels/reduce.cuh"
+#elif defined(FUSECONV_KERNELS)
 #include <span>
 
 #include "core/dtype.h"
@@ -46,14 +49,15 @@ inline constexpr ReductionFormula<A> reduction_formula{
 // The walk over both loops; defined in reduce.cpp for the four element types.
 template <class T>
 void run_reduction(CpuHost& host, const ReductionLoops& loops, void* y, const void* x,
-                   const ReductionFormula<Compute<T>>& formula);
+                   const ReductionFormula<Compute<T> >& formula);
 
 template <class Formula>
 void reduce(CpuHost& host, const Formula&, Out y, In x, std::span<const int64_t> dims) {
   const ReductionLoops loops = reduction_loops(x, dims);
   dispatch(x.dtype,
-           [&]<class T>(T) { run_reduction<T>(host, loops, y.data, x.data, reduction_formula<Formula, Compute<T>>); });
+           [&]<class T>(T) { run_reduction<T>(host, loops, y.data, x.data, reduction_formula<Formula, Compute<T> >); });
 }
 
 }  // namespace FUSECONV_ISA
 }  // namespace fuseconv
+#endif

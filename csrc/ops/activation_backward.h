@@ -10,6 +10,8 @@
 #include "core/activation.h"
 #include "core/host.h"
 #include "core/layout.h"
+#include "kernels/column_sum.h"
+#include "kernels/pointwise.h"
 
 namespace fuseconv {
 
@@ -18,20 +20,34 @@ struct ActivationBackward {
   static constexpr const char* schema =
       "activation_backward(Tensor grad, Tensor y, str act, bool sum_rows) -> (Tensor, Tensor)";
 
-  static std::array<Spec, 2> outputs(In grad, In y, std::string_view act, bool sum_rows) {
-    common_dtype(name, {{"grad", grad}, {"y", y}});
-    check_has_dims(name, {"grad", grad});
-    check_same_sizes(name, {"grad", grad}, {"y", y});
-    const Activation activation = parse_activation(name, act);
+  struct Args {
+    In grad, y;
+    std::string_view act;
+    bool sum_rows;
+  };
+
+  static std::array<Spec, 2> outputs(const Args& args) {
+    common_dtype(name, {{"grad", args.grad}, {"y", args.y}});
+    check_has_dims(name, {"grad", args.grad});
+    check_same_sizes(name, {"grad", args.grad}, {"y", args.y});
+    const Activation activation = parse_activation(name, args.act);
     check(activation == Activation::relu || activation == Activation::sigmoid || activation == Activation::tanh,
-          "fuseconv::", name, ": the derivative of '", act, "' does not follow from y; use one of relu, sigmoid, tanh");
-    const int64_t columns = sum_rows ? grad.sizes[grad.rank - 1] : 0;
-    return {contiguous_like(grad), contiguous(grad.dtype, 1, &columns)};
+          "fuseconv::", name, ": the derivative of '", args.act,
+          "' does not follow from y; use one of relu, sigmoid, tanh");
+    const int64_t columns = args.sum_rows ? args.grad.sizes[args.grad.rank - 1] : 0;
+    return {contiguous_like(args.grad), contiguous(args.grad.dtype, 1, &columns)};
   }
 
-  template <class Isa>
-  static void cpu(CpuHost& host, In grad, In y, std::string_view act, bool sum_rows, Out d, Out sum);
-  static void cuda(CudaHost& host, In grad, In y, std::string_view act, bool sum_rows, Out d, Out sum);
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out d, Out sum) {
+    dispatch(args.act, [&]<class Formula>(Formula formula) {
+      if (args.sum_rows) {
+        pointwise_and_column_sum(host, formula, d, sum, args.grad, args.y);
+      } else {
+        pointwise(host, formula, d, args.grad, args.y);
+      }
+    });
+  }
 
   // Functors of (grad, y). A NaN in y keeps the gradient, as PyTorch does.
   struct ReluBackward {

@@ -14,22 +14,23 @@ struct AddLayerNorm {
       "add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps, bool keep_sum=True)"
       " -> (Tensor, Tensor)";
 
-  static std::array<Spec, 2> outputs(In x, In residual, std::optional<In> weight, std::optional<In> bias, double,
-                                     bool keep_sum) {
-    check_norm(name, x, weight, bias);
-    return norm_and_sum(name, x, residual, keep_sum);
+  struct Args {
+    In x, residual;
+    std::optional<In> weight, bias;
+    double eps;
+    bool keep_sum;
+  };
+
+  static std::array<Spec, 2> outputs(const Args& args) {
+    check_norm(name, args.x, args.weight, args.bias);
+    return norm_and_sum(name, args.x, args.residual, args.keep_sum);
   }
 
-  static Norm arguments(In x, In residual, std::optional<In> weight, std::optional<In> bias, double eps, bool keep_sum,
-                        Out y, Out sum) {
-    return {x, residual, weight, bias, eps, true, Activation::none, y, keep_sum ? std::optional(sum) : std::nullopt};
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y, Out sum) {
+    norm(host, Norm{args.x, args.residual, args.weight, args.bias, args.eps, true, Activation::none, y,
+                    args.keep_sum ? std::optional(sum) : std::nullopt});
   }
-
-  template <class Isa>
-  static void cpu(CpuHost& host, In x, In residual, std::optional<In> weight, std::optional<In> bias, double eps,
-                  bool keep_sum, Out y, Out sum);
-  static void cuda(CudaHost& host, In x, In residual, std::optional<In> weight, std::optional<In> bias, double eps,
-                   bool keep_sum, Out y, Out sum);
 };
 
 }  // namespace fuseconv

@@ -6,6 +6,7 @@
 #include "core/activation.h"
 #include "core/host.h"
 #include "core/layout.h"
+#include "kernels/pointwise.h"
 
 namespace fuseconv {
 
@@ -13,14 +14,19 @@ struct AddRelu {
   static constexpr const char* name = "add_relu";
   static constexpr const char* schema = "add_relu(Tensor a, Tensor b) -> Tensor";
 
-  static std::array<Spec, 1> outputs(In a, In b) {
-    common_dtype(name, {{"a", a}, {"b", b}});
-    return {broadcast(name, {"a", a}, {"b", b})};
+  struct Args {
+    In a, b;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    common_dtype(name, {{"a", args.a}, {"b", args.b}});
+    return {broadcast(name, {"a", args.a}, {"b", args.b})};
   }
 
-  template <class Isa>
-  static void cpu(CpuHost& host, In a, In b, Out y);
-  static void cuda(CudaHost& host, In a, In b, Out y);
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
+    pointwise(host, Formula{}, y, args.a, args.b);
+  }
 
   struct Formula {
     template <class A>

@@ -14,28 +14,23 @@ struct AddRmsNorm {
   static constexpr const char* schema =
       "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps, bool keep_sum=True) -> (Tensor, Tensor)";
 
-  static std::array<Spec, 2> outputs(In x, In residual, std::optional<In> weight, double, bool keep_sum) {
-    check_norm(name, x, weight, std::nullopt);
-    return norm_and_sum(name, x, residual, keep_sum);
+  struct Args {
+    In x, residual;
+    std::optional<In> weight;
+    double eps;
+    bool keep_sum;
+  };
+
+  static std::array<Spec, 2> outputs(const Args& args) {
+    check_norm(name, args.x, args.weight, std::nullopt);
+    return norm_and_sum(name, args.x, args.residual, args.keep_sum);
   }
 
-  static Norm arguments(In x, In residual, std::optional<In> weight, double eps, bool keep_sum, Out y, Out sum) {
-    return {x,
-            residual,
-            weight,
-            std::nullopt,
-            eps,
-            false,
-            Activation::none,
-            y,
-            keep_sum ? std::optional(sum) : std::nullopt};
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y, Out sum) {
+    norm(host, Norm{args.x, args.residual, args.weight, std::nullopt, args.eps, false, Activation::none, y,
+                    args.keep_sum ? std::optional(sum) : std::nullopt});
   }
-
-  template <class Isa>
-  static void cpu(CpuHost& host, In x, In residual, std::optional<In> weight, double eps, bool keep_sum, Out y,
-                  Out sum);
-  static void cuda(CudaHost& host, In x, In residual, std::optional<In> weight, double eps, bool keep_sum, Out y,
-                   Out sum);
 };
 
 }  // namespace fuseconv

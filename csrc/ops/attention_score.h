@@ -19,48 +19,52 @@ struct AttentionScore {
   static constexpr const char* schema =
       "attention_score(Tensor q, Tensor k, Tensor? mask=None, float scale=1.0) -> Tensor";
 
-  static std::array<Spec, 1> outputs(In q, In k, std::optional<In> mask, double) {
-    common_dtype(name, {{"q", q}, {"k", k}});
-    check(q.rank >= 2, "fuseconv::", name, ": q must have the shape [..., S, D], but has ", to_string(q));
-    check(k.rank >= 2 && k.sizes[k.rank - 1] == q.sizes[q.rank - 1], "fuseconv::", name,
-          ": k must have the shape [..., T, ", q.sizes[q.rank - 1], "], the last dim of q, but has ", to_string(k));
-    Spec y = broadcast(name, {"q without its last two dims", leading(q)}, {"k without its last two dims", leading(k)});
+  struct Args {
+    In q, k;
+    std::optional<In> mask;
+    double scale;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    common_dtype(name, {{"q", args.q}, {"k", args.k}});
+    check(args.q.rank >= 2, "fuseconv::", name, ": q must have the shape [..., S, D], but has ", to_string(args.q));
+    check(args.k.rank >= 2 && args.k.sizes[args.k.rank - 1] == args.q.sizes[args.q.rank - 1], "fuseconv::", name,
+          ": k must have the shape [..., T, ", args.q.sizes[args.q.rank - 1], "], the last dim of q, but has ",
+          to_string(args.k));
+    Spec y = broadcast(name, {"q without its last two dims", leading(args.q)},
+                       {"k without its last two dims", leading(args.k)});
     y.rank += 2;
     check(y.rank <= kMaxRank, "fuseconv::", name, ": q and k may have at most ", kMaxRank, " dims");
-    y.sizes[y.rank - 2] = q.sizes[q.rank - 2];
-    y.sizes[y.rank - 1] = k.sizes[k.rank - 2];
+    y.sizes[y.rank - 2] = args.q.sizes[args.q.rank - 2];
+    y.sizes[y.rank - 1] = args.k.sizes[args.k.rank - 2];
     y = contiguous_like(y);
-    if (mask) {
+    if (args.mask) {
       check(
-          mask->dtype == q.dtype, "fuseconv::", name,
+          args.mask->dtype == args.q.dtype, "fuseconv::", name,
           ": mask is added to the scores and must have the dtype of q; in place of a bool mask, True where a position "
           "takes part, give torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float('-inf'))");
-      expand(name, {"mask", *mask}, y.rank, y.sizes);
+      expand(name, {"mask", *args.mask}, y.rank, y.sizes);
     }
     return {y};
   }
 
-  template <class Isa>
-  static void cpu(CpuHost& host, In q, In k, std::optional<In> mask, double scale, Out y);
-  static void cuda(CudaHost& host, In q, In k, std::optional<In> mask, double scale, Out y);
-
-  // The product, then rows(y, mask in the shape of y).
-  template <class Host, class Rows>
-  static void run(Host& host, In q, In k, const std::optional<In>& mask, double scale, Out y, Rows rows) {
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
     int64_t sizes[kMaxRank];
     const auto expanded = [&](In x) {
       std::copy_n(y.sizes, y.rank, sizes);
       std::copy_n(x.sizes + x.rank - 2, 2, sizes + y.rank - 2);
       return expand(name, {"", x}, y.rank, sizes);
     };
+    const auto [q, k, mask, scale] = args;
     const Spec all_q = expanded(q), all_k = expanded(k);
     host.batched_product(In{q.data, q.dtype, all_q.rank, all_q.sizes, all_q.strides},
                          In{k.data, k.dtype, all_k.rank, all_k.sizes, all_k.strides}, scale, y);
     if (mask) {
       const Spec all = expand(name, {"mask", *mask}, y.rank, y.sizes);
-      rows(Softmax{y, In{mask->data, mask->dtype, all.rank, all.sizes, all.strides}});
+      softmax(host, Softmax{y, In{mask->data, mask->dtype, all.rank, all.sizes, all.strides}});
     } else {
-      rows(Softmax{y, std::nullopt});
+      softmax(host, Softmax{y, std::nullopt});
     }
   }
 

@@ -7,6 +7,7 @@
 #include "core/activation.h"
 #include "core/host.h"
 #include "core/layout.h"
+#include "kernels/pointwise.h"
 
 namespace fuseconv {
 
@@ -14,16 +15,22 @@ struct BiasAct {
   static constexpr const char* name = "bias_act";
   static constexpr const char* schema = "bias_act(Tensor x, Tensor bias, str act) -> Tensor";
 
-  static std::array<Spec, 1> outputs(In x, In bias, std::string_view act) {
-    common_dtype(name, {{"x", x}, {"bias", bias}});
-    check_vector(name, {"bias", bias}, {"x", x});
-    parse_activation(name, act);
-    return {broadcast(name, {"x", x}, {"bias", bias})};
+  struct Args {
+    In x, bias;
+    std::string_view act;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    common_dtype(name, {{"x", args.x}, {"bias", args.bias}});
+    check_vector(name, {"bias", args.bias}, {"x", args.x});
+    parse_activation(name, args.act);
+    return {broadcast(name, {"x", args.x}, {"bias", args.bias})};
   }
 
-  template <class Isa>
-  static void cpu(CpuHost& host, In x, In bias, std::string_view act, Out y);
-  static void cuda(CudaHost& host, In x, In bias, std::string_view act, Out y);
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
+    activated_pointwise<Formula>(host, parse_activation(name, args.act), y, args.x, args.bias);
+  }
 
   template <class Act>
   struct Formula {

@@ -3,6 +3,7 @@
 // The gradient of gated_act, both halves in the memory that the two products of a gated layer's backward read.
 #pragma once
 
+#include "kernels/pointwise.h"
 #include "ops/gated_act.h"
 
 namespace fuseconv {
@@ -11,17 +12,27 @@ struct GatedActBackward {
   static constexpr const char* name = "gated_act_backward";
   static constexpr const char* schema = "gated_act_backward(Tensor grad, Tensor z, str act) -> Tensor";
 
-  static std::array<Spec, 1> outputs(In grad, In z, std::string_view act) {
-    common_dtype(name, {{"grad", grad}, {"z", z}});
-    GatedAct::check_halves(name, z);
-    check_same_sizes(name, {"half of z", Halves(z).gate}, {"grad", grad});
-    parse_activation(name, act);
-    return {contiguous_like(z)};
+  struct Args {
+    In grad, z;
+    std::string_view act;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    common_dtype(name, {{"grad", args.grad}, {"z", args.z}});
+    GatedAct::check_halves(name, args.z);
+    check_same_sizes(name, {"half of z", Halves(args.z).gate}, {"grad", args.grad});
+    parse_activation(name, args.act);
+    return {contiguous_like(args.z)};
   }
 
-  template <class Isa>
-  static void cpu(CpuHost& host, In grad, In z, std::string_view act, Out d);
-  static void cuda(CudaHost& host, In grad, In z, std::string_view act, Out d);
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out d) {
+    const Halves from(args.z);
+    const Halves to(d);
+    const Activation activation = parse_activation(name, args.act);
+    activated_pointwise<Gate>(host, activation, to.gate, args.grad, from.gate, from.up);
+    activated_pointwise<Up>(host, activation, to.up, args.grad, from.gate);
+  }
 
   template <class Act>
   struct Gate {

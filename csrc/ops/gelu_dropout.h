@@ -8,6 +8,8 @@
 #include "core/activation.h"
 #include "core/host.h"
 #include "core/layout.h"
+#include "kernels/keep_factors.h"
+#include "kernels/pointwise.h"
 
 namespace fuseconv {
 
@@ -15,18 +17,25 @@ struct GeluDropout {
   static constexpr const char* name = "gelu_dropout";
   static constexpr const char* schema = "gelu_dropout(Tensor x, Tensor seed, float p) -> Tensor";
 
-  static std::array<Spec, 1> outputs(In x, InI64 seed, double p) {
-    common_dtype(name, {{"x", x}});
-    check(seed.dtype == Dtype::i64 && element_count(seed) == 1, "fuseconv::", name,
-          ": seed must be an int64 tensor of one element, but has the shape ", to_string(seed),
-          seed.dtype == Dtype::i64 ? "" : " and another dtype");
-    check(0 <= p && p <= 1, "fuseconv::", name, ": p must be from 0 to 1, but is ", p);
-    return {broadcast(name, {"x", x}, {"x", x})};
+  struct Args {
+    In x;
+    InI64 seed;
+    double p;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    common_dtype(name, {{"x", args.x}});
+    check(args.seed.dtype == Dtype::i64 && element_count(args.seed) == 1, "fuseconv::", name,
+          ": seed must be an int64 tensor of one element, but has the shape ", to_string(args.seed),
+          args.seed.dtype == Dtype::i64 ? "" : " and another dtype");
+    check(0 <= args.p && args.p <= 1, "fuseconv::", name, ": p must be from 0 to 1, but is ", args.p);
+    return {broadcast(name, {"x", args.x}, {"x", args.x})};
   }
 
-  template <class Isa>
-  static void cpu(CpuHost& host, In x, InI64 seed, double p, Out y);
-  static void cuda(CudaHost& host, In x, InI64 seed, double p, Out y);
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
+    pointwise(host, Formula{}, y, args.x, keep_factors(host, KeepFactors(args.seed.data, args.p)));
+  }
 
   struct Formula {
     static constexpr bool kCostly = true;  // an element takes longer to compute than to move

@@ -15,23 +15,25 @@ struct GroupNormAct {
       "group_norm_act(Tensor x, int groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-5, str act=\"none\")"
       " -> Tensor";
 
-  static std::array<Spec, 1> outputs(In x, int64_t groups, std::optional<In> weight, std::optional<In> bias, double,
-                                     std::string_view act) {
-    check_group_norm(name, x, groups, weight, bias);
-    parse_activation(name, act);
-    return {contiguous_like(x)};
+  struct Args {
+    In x;
+    int64_t groups;
+    std::optional<In> weight, bias;
+    double eps;
+    std::string_view act;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    check_group_norm(name, args.x, args.groups, args.weight, args.bias);
+    parse_activation(name, args.act);
+    return {contiguous_like(args.x)};
   }
 
-  static GroupNorm arguments(In x, int64_t groups, std::optional<In> weight, std::optional<In> bias, double eps,
-                             std::string_view act, Out y) {
-    return {x, groups, weight, bias, eps, parse_activation(name, act), y};
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
+    group_norm(host,
+               GroupNorm{args.x, args.groups, args.weight, args.bias, args.eps, parse_activation(name, args.act), y});
   }
-
-  template <class Isa>
-  static void cpu(CpuHost& host, In x, int64_t groups, std::optional<In> weight, std::optional<In> bias, double eps,
-                  std::string_view act, Out y);
-  static void cuda(CudaHost& host, In x, int64_t groups, std::optional<In> weight, std::optional<In> bias, double eps,
-                   std::string_view act, Out y);
 };
 
 }  // namespace fuseconv

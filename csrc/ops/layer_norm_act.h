@@ -14,23 +14,24 @@ struct LayerNormAct {
   static constexpr const char* schema =
       "layer_norm_act(Tensor x, Tensor? weight, Tensor? bias, float eps, str act) -> Tensor";
 
-  static std::array<Spec, 1> outputs(In x, std::optional<In> weight, std::optional<In> bias, double,
-                                     std::string_view act) {
-    check_norm(name, x, weight, bias);
-    parse_activation(name, act);
-    return {contiguous_like(x)};
+  struct Args {
+    In x;
+    std::optional<In> weight, bias;
+    double eps;
+    std::string_view act;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    check_norm(name, args.x, args.weight, args.bias);
+    parse_activation(name, args.act);
+    return {contiguous_like(args.x)};
   }
 
-  static Norm arguments(In x, std::optional<In> weight, std::optional<In> bias, double eps, std::string_view act,
-                        Out y) {
-    return {x, std::nullopt, weight, bias, eps, true, parse_activation(name, act), y, std::nullopt};
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
+    norm(host, Norm{args.x, std::nullopt, args.weight, args.bias, args.eps, true, parse_activation(name, args.act), y,
+                    std::nullopt});
   }
-
-  template <class Isa>
-  static void cpu(CpuHost& host, In x, std::optional<In> weight, std::optional<In> bias, double eps,
-                  std::string_view act, Out y);
-  static void cuda(CudaHost& host, In x, std::optional<In> weight, std::optional<In> bias, double eps,
-                   std::string_view act, Out y);
 };
 
 }  // namespace fuseconv

@@ -15,6 +15,7 @@
 #include "core/host.h"
 #include "core/layout.h"
 #include "core/linear_backend.h"
+#include "kernels/linear.h"
 
 namespace fuseconv {
 
@@ -24,46 +25,40 @@ struct LinearAct {
       "linear_act(Tensor x, Tensor weight, Tensor? bias=None, Tensor? residual=None, str act=\"none\", "
       "str backend=\"auto\", bool tf32=False) -> Tensor";
 
-  static std::array<Spec, 1> outputs(In x, In weight, std::optional<In> bias, std::optional<In> residual,
-                                     std::string_view act, std::string_view backend, bool) {
-    common_dtype(name, {{"x", x}, {"weight", weight}});
-    check_has_dims(name, {"x", x});
-    const int64_t columns = x.sizes[x.rank - 1];
-    check(weight.rank == 2 && weight.sizes[1] == columns, "fuseconv::", name, ": weight must have the shape [N, ",
-          columns, "], the last dim of x, but has ", to_string(weight));
-    Spec y = contiguous_like(x);
-    y.sizes[y.rank - 1] = weight.sizes[0];
+  struct Args {
+    In x, weight;
+    std::optional<In> bias, residual;
+    std::string_view act, backend;
+    bool tf32;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    common_dtype(name, {{"x", args.x}, {"weight", args.weight}});
+    check_has_dims(name, {"x", args.x});
+    const int64_t columns = args.x.sizes[args.x.rank - 1];
+    check(args.weight.rank == 2 && args.weight.sizes[1] == columns, "fuseconv::", name,
+          ": weight must have the shape [N, ", columns, "], the last dim of x, but has ", to_string(args.weight));
+    Spec y = contiguous_like(args.x);
+    y.sizes[y.rank - 1] = args.weight.sizes[0];
     y = contiguous_like(y);
-    if (bias) {
-      common_dtype(name, {{"x", x}, {"bias", *bias}});
-      check_vector(name, {"bias", *bias}, {"x weight^T", y});
+    if (args.bias) {
+      common_dtype(name, {{"x", args.x}, {"bias", *args.bias}});
+      check_vector(name, {"bias", *args.bias}, {"x weight^T", y});
     }
-    if (residual) {
-      common_dtype(name, {{"x", x}, {"residual", *residual}});
-      check_same_sizes(name, {"x weight^T", y}, {"residual", *residual});
+    if (args.residual) {
+      common_dtype(name, {{"x", args.x}, {"residual", *args.residual}});
+      check_same_sizes(name, {"x weight^T", y}, {"residual", *args.residual});
     }
-    parse_activation(name, act);
-    linear::parse_backend(name, backend);
+    parse_activation(name, args.act);
+    linear::parse_backend(name, args.backend);
     return {y};
   }
 
-  template <class Isa>
-  static void cpu(CpuHost& host, In x, In weight, std::optional<In> bias, std::optional<In> residual,
-                  std::string_view act, std::string_view backend, bool tf32, Out y);
-  static void cuda(CudaHost& host, In x, In weight, std::optional<In> bias, std::optional<In> residual,
-                   std::string_view act, std::string_view backend, bool tf32, Out y);
-
-  template <class Act>
-  struct Epilogue {
-    template <class A>
-    FUSECONV_INLINE A operator()(A product) const {
-      return Act{}(product);
-    }
-    template <class A>
-    FUSECONV_INLINE A operator()(A product, A residual) const {
-      return Act{}(product) + residual;
-    }
-  };
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
+    linear_layer(host, LinearLayer{args.x, args.weight, args.bias, args.residual, parse_activation(name, args.act),
+                                   false, args.tf32, linear::parse_backend(name, args.backend), y});
+  }
 };
 
 }  // namespace fuseconv

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "kernels/linear.h"
 #include "ops/gated_act.h"
 
 namespace fuseconv {
@@ -18,24 +19,32 @@ struct LinearGated {
   static constexpr const char* schema =
       "linear_gated(Tensor x, Tensor weight, Tensor? bias=None, str act=\"silu\") -> Tensor";
 
-  static std::array<Spec, 1> outputs(In x, In weight, std::optional<In> bias, std::string_view act) {
-    common_dtype(name, {{"x", x}, {"weight", weight}});
-    check_has_dims(name, {"x", x});
-    const int64_t columns = x.sizes[x.rank - 1];
-    check(weight.rank == 2 && weight.sizes[1] == columns && weight.sizes[0] % 2 == 0, "fuseconv::", name,
+  struct Args {
+    In x, weight;
+    std::optional<In> bias;
+    std::string_view act;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    common_dtype(name, {{"x", args.x}, {"weight", args.weight}});
+    check_has_dims(name, {"x", args.x});
+    const int64_t columns = args.x.sizes[args.x.rank - 1];
+    check(args.weight.rank == 2 && args.weight.sizes[1] == columns && args.weight.sizes[0] % 2 == 0, "fuseconv::", name,
           ": weight must have the shape [2H, ", columns, "], gates before ups, ", columns,
-          " the last dim of x, but has ", to_string(weight));
-    if (bias) {
-      common_dtype(name, {{"x", x}, {"bias", *bias}});
-      check_vector(name, {"bias", *bias}, {"x weight^T", product_of(x, weight)});
+          " the last dim of x, but has ", to_string(args.weight));
+    if (args.bias) {
+      common_dtype(name, {{"x", args.x}, {"bias", *args.bias}});
+      check_vector(name, {"bias", *args.bias}, {"x weight^T", product_of(args.x, args.weight)});
     }
-    parse_activation(name, act);
-    return {with_last_dim(x, weight.sizes[0] / 2)};
+    parse_activation(name, args.act);
+    return {with_last_dim(args.x, args.weight.sizes[0] / 2)};
   }
 
-  template <class Isa>
-  static void cpu(CpuHost& host, In x, In weight, std::optional<In> bias, std::string_view act, Out y);
-  static void cuda(CudaHost& host, In x, In weight, std::optional<In> bias, std::string_view act, Out y);
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
+    linear_layer(host, LinearLayer{args.x, args.weight, args.bias, std::nullopt, parse_activation(name, args.act), true,
+                                   false, std::nullopt, y});
+  }
 
   // x weight^T: gates, then ups.
   static Spec product_of(In x, In weight) { return with_last_dim(x, weight.sizes[0]); }

@@ -7,6 +7,7 @@
 #include "core/host.h"
 #include "core/isa.h"
 #include "core/layout.h"
+#include "kernels/reduce.h"
 
 namespace fuseconv {
 
@@ -14,14 +15,21 @@ struct MeanAbs {
   static constexpr const char* name = "mean_abs";
   static constexpr const char* schema = "mean_abs(Tensor x, int[] dim, bool keepdim=False) -> Tensor";
 
-  static std::array<Spec, 1> outputs(In x, std::span<const int64_t> dim, bool keepdim) {
-    common_dtype(name, {{"x", x}});
-    return {reduced(name, {"x", x}, dim, keepdim)};
+  struct Args {
+    In x;
+    std::span<const int64_t> dim;
+    bool keepdim;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    common_dtype(name, {{"x", args.x}});
+    return {reduced(name, {"x", args.x}, args.dim, args.keepdim)};
   }
 
-  template <class Isa>
-  static void cpu(CpuHost& host, In x, std::span<const int64_t> dim, bool keepdim, Out y);
-  static void cuda(CudaHost& host, In x, std::span<const int64_t> dim, bool keepdim, Out y);
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
+    reduce(host, Formula{}, y, args.x, args.dim);
+  }
 
   struct Formula {
     // Sums begin at +0, so a negative zero leaves no trace.

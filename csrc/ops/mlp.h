@@ -17,6 +17,7 @@
 #include "core/activation.h"
 #include "core/host.h"
 #include "core/layout.h"
+#include "kernels/mlp.h"
 
 namespace fuseconv {
 
@@ -25,49 +26,42 @@ struct Mlp {
   static constexpr const char* schema =
       "mlp(Tensor x, Tensor weight1, Tensor? bias1, Tensor weight2, Tensor? bias2, Tensor? weight3=None, "
       "Tensor? bias3=None, str act=\"relu\", str last_act=\"none\") -> Tensor";
-  static constexpr int64_t kMaxWidth = 256;
+  struct Args {
+    In x, weight1;
+    std::optional<In> bias1;
+    In weight2;
+    std::optional<In> bias2, weight3, bias3;
+    std::string_view act, last_act;
+  };
 
-  struct Layer {
-    In weight;
-    std::optional<In> bias;
-    Activation activation;
-  };
-  // Two or three layers.
-  struct Layers {
-    int count;
-    Layer at[3];
-  };
-  static Layers layers(In weight1, std::optional<In> bias1, In weight2, std::optional<In> bias2,
-                       std::optional<In> weight3, std::optional<In> bias3, std::string_view act,
-                       std::string_view last_act) {
-    const Activation hidden = parse_activation(name, act), last = parse_activation(name, last_act);
-    if (!weight3) {
-      return {2, {{weight1, bias1, hidden}, {weight2, bias2, last}, {}}};
+  static MlpLayers layers(const Args& args) {
+    const Activation hidden = parse_activation(name, args.act), last = parse_activation(name, args.last_act);
+    if (!args.weight3) {
+      return {2, {{args.weight1, args.bias1, hidden}, {args.weight2, args.bias2, last}, {}}};
     }
-    return {3, {{weight1, bias1, hidden}, {weight2, bias2, hidden}, {*weight3, bias3, last}}};
+    return {
+        3, {{args.weight1, args.bias1, hidden}, {args.weight2, args.bias2, hidden}, {*args.weight3, args.bias3, last}}};
   }
 
-  static std::array<Spec, 1> outputs(In x, In weight1, std::optional<In> bias1, In weight2, std::optional<In> bias2,
-                                     std::optional<In> weight3, std::optional<In> bias3, std::string_view act,
-                                     std::string_view last_act) {
+  static std::array<Spec, 1> outputs(const Args& args) {
     static constexpr const char* weight_names[] = {"weight1", "weight2", "weight3"};
     static constexpr const char* bias_names[] = {"bias1", "bias2", "bias3"};
-    check(weight3 || !bias3, "fuseconv::", name, ": bias3 is given without weight3");
-    check_has_dims(name, {"x", x});
-    const Layers all = layers(weight1, bias1, weight2, bias2, weight3, bias3, act, last_act);
-    Spec y = contiguous_like(x);
+    check(args.weight3 || !args.bias3, "fuseconv::", name, ": bias3 is given without weight3");
+    check_has_dims(name, {"x", args.x});
+    const MlpLayers all = layers(args);
+    Spec y = contiguous_like(args.x);
     int64_t& width = y.sizes[y.rank - 1];
     check_width("the last dim of x", width);
     for (int i = 0; i < all.count; ++i) {
       const In& weight = all.at[i].weight;
-      common_dtype(name, {{"x", x}, {weight_names[i], weight}});
+      common_dtype(name, {{"x", args.x}, {weight_names[i], weight}});
       check(weight.rank == 2 && weight.sizes[1] == width, "fuseconv::", name, ": ", weight_names[i],
             " must have the shape [N, ", width, "], ",
             i == 0 ? "the last dim of x" : "the rows of the weight before it", ", but has ", to_string(weight));
       width = weight.sizes[0];
       check_width(weight_names[i], width);
       if (const auto& bias = all.at[i].bias) {
-        common_dtype(name, {{"x", x}, {bias_names[i], *bias}});
+        common_dtype(name, {{"x", args.x}, {bias_names[i], *bias}});
         check(bias->rank == 1 && bias->sizes[0] == width, "fuseconv::", name, ": ", bias_names[i],
               " must have the shape [", width, "], the rows of ", weight_names[i], ", but has ", to_string(*bias));
       }
@@ -75,18 +69,15 @@ struct Mlp {
     return {contiguous_like(y)};
   }
 
-  template <class Isa>
-  static void cpu(CpuHost& host, In x, In weight1, std::optional<In> bias1, In weight2, std::optional<In> bias2,
-                  std::optional<In> weight3, std::optional<In> bias3, std::string_view act, std::string_view last_act,
-                  Out y);
-  static void cuda(CudaHost& host, In x, In weight1, std::optional<In> bias1, In weight2, std::optional<In> bias2,
-                   std::optional<In> weight3, std::optional<In> bias3, std::string_view act, std::string_view last_act,
-                   Out y);
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
+    mlp(host, layers(args), args.x, y);
+  }
 
  private:
   static void check_width(const char* what, int64_t width) {
-    check(width <= kMaxWidth, "fuseconv::", name, ": ", what, " makes a layer ", width, " wide; at most ", kMaxWidth,
-          " fit in one kernel: use linear_act for each layer");
+    check(width <= kMaxMlpWidth, "fuseconv::", name, ": ", what, " makes a layer ", width, " wide; at most ",
+          kMaxMlpWidth, " fit in one kernel: use linear_act for each layer");
   }
 };
 

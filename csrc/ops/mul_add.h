@@ -6,6 +6,7 @@
 #include "core/host.h"
 #include "core/isa.h"
 #include "core/layout.h"
+#include "kernels/pointwise.h"
 
 namespace fuseconv {
 
@@ -13,15 +14,20 @@ struct MulAdd {
   static constexpr const char* name = "mul_add";
   static constexpr const char* schema = "mul_add(Tensor a, Tensor b, Tensor c) -> Tensor";
 
-  static std::array<Spec, 1> outputs(In a, In b, In c) {
-    common_dtype(name, {{"a", a}, {"b", b}, {"c", c}});
-    const Spec product = broadcast(name, {"a", a}, {"b", b});
-    return {broadcast(name, {"a * b", product}, {"c", c})};
+  struct Args {
+    In a, b, c;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    common_dtype(name, {{"a", args.a}, {"b", args.b}, {"c", args.c}});
+    const Spec product = broadcast(name, {"a", args.a}, {"b", args.b});
+    return {broadcast(name, {"a * b", product}, {"c", args.c})};
   }
 
-  template <class Isa>
-  static void cpu(CpuHost& host, In a, In b, In c, Out y);
-  static void cuda(CudaHost& host, In a, In b, In c, Out y);
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
+    pointwise(host, Formula{}, y, args.a, args.b, args.c);
+  }
 
   struct Formula {
     template <class A>

@@ -15,38 +15,32 @@ struct NormBackward {
       "norm_backward(Tensor grad, Tensor x, Tensor? weight, Tensor? grad_sum, float eps, bool centred, bool affine)"
       " -> (Tensor, Tensor, Tensor)";
 
-  static std::array<Spec, 3> outputs(In grad, In x, std::optional<In> weight, std::optional<In> grad_sum, double,
-                                     bool centred, bool affine) {
-    check_norm(name, x, weight, std::nullopt);
-    common_dtype(name, {{"x", x}, {"grad", grad}});
-    check_same_sizes(name, {"x", x}, {"grad", grad});
-    if (grad_sum) {
-      common_dtype(name, {{"x", x}, {"grad_sum", *grad_sum}});
-      check_same_sizes(name, {"x", x}, {"grad_sum", *grad_sum});
+  struct Args {
+    In grad, x;
+    std::optional<In> weight, grad_sum;
+    double eps;
+    bool centred, affine;
+  };
+
+  static std::array<Spec, 3> outputs(const Args& args) {
+    check_norm(name, args.x, args.weight, std::nullopt);
+    common_dtype(name, {{"x", args.x}, {"grad", args.grad}});
+    check_same_sizes(name, {"x", args.x}, {"grad", args.grad});
+    if (args.grad_sum) {
+      common_dtype(name, {{"x", args.x}, {"grad_sum", *args.grad_sum}});
+      check_same_sizes(name, {"x", args.x}, {"grad_sum", *args.grad_sum});
     }
-    const int64_t none = 0, columns = x.sizes[x.rank - 1];
-    return {contiguous_like(x), contiguous(x.dtype, 1, affine ? &columns : &none),
-            contiguous(x.dtype, 1, affine && centred ? &columns : &none)};
+    const int64_t none = 0, columns = args.x.sizes[args.x.rank - 1];
+    return {contiguous_like(args.x), contiguous(args.x.dtype, 1, args.affine ? &columns : &none),
+            contiguous(args.x.dtype, 1, args.affine && args.centred ? &columns : &none)};
   }
 
-  static NormGradients arguments(In grad, In x, std::optional<In> weight, std::optional<In> grad_sum, double eps,
-                                 bool centred, bool affine, Out grad_x, Out grad_weight, Out grad_bias) {
-    return {grad,
-            x,
-            weight,
-            grad_sum,
-            eps,
-            centred,
-            grad_x,
-            affine ? std::optional(grad_weight) : std::nullopt,
-            affine && centred ? std::optional(grad_bias) : std::nullopt};
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out grad_x, Out grad_weight, Out grad_bias) {
+    norm_backward(host, NormGradients{args.grad, args.x, args.weight, args.grad_sum, args.eps, args.centred, grad_x,
+                                      args.affine ? std::optional(grad_weight) : std::nullopt,
+                                      args.affine && args.centred ? std::optional(grad_bias) : std::nullopt});
   }
-
-  template <class Isa>
-  static void cpu(CpuHost& host, In grad, In x, std::optional<In> weight, std::optional<In> grad_sum, double eps,
-                  bool centred, bool affine, Out grad_x, Out grad_weight, Out grad_bias);
-  static void cuda(CudaHost& host, In grad, In x, std::optional<In> weight, std::optional<In> grad_sum, double eps,
-                   bool centred, bool affine, Out grad_x, Out grad_weight, Out grad_bias);
 };
 
 }  // namespace fuseconv

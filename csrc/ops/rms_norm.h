@@ -13,19 +13,24 @@ struct RmsNorm {
   static constexpr const char* name = "rms_norm";
   static constexpr const char* schema = "rms_norm(Tensor x, Tensor? weight, float eps, str act=\"none\") -> Tensor";
 
-  static std::array<Spec, 1> outputs(In x, std::optional<In> weight, double, std::string_view act) {
-    check_norm(name, x, weight, std::nullopt);
-    parse_activation(name, act);
-    return {contiguous_like(x)};
+  struct Args {
+    In x;
+    std::optional<In> weight;
+    double eps;
+    std::string_view act;
+  };
+
+  static std::array<Spec, 1> outputs(const Args& args) {
+    check_norm(name, args.x, args.weight, std::nullopt);
+    parse_activation(name, args.act);
+    return {contiguous_like(args.x)};
   }
 
-  static Norm arguments(In x, std::optional<In> weight, double eps, std::string_view act, Out y) {
-    return {x, std::nullopt, weight, std::nullopt, eps, false, parse_activation(name, act), y, std::nullopt};
+  template <class Target>
+  static void run(typename Target::Host& host, const Args& args, Out y) {
+    norm(host, Norm{args.x, std::nullopt, args.weight, std::nullopt, args.eps, false, parse_activation(name, args.act),
+                    y, std::nullopt});
   }
-
-  template <class Isa>
-  static void cpu(CpuHost& host, In x, std::optional<In> weight, double eps, std::string_view act, Out y);
-  static void cuda(CudaHost& host, In x, std::optional<In> weight, double eps, std::string_view act, Out y);
 };
 
 }  // namespace fuseconv

@@ -18,28 +18,7 @@ from fuseconv.ops.description import DTYPES
 from fuseconv.sources import Options
 
 FUNCTIONS = [fuseconv.convert, fuseconv.verify, fuseconv.load, fuseconv.fuse]
-OPS = [
-    "activation_backward",
-    "add_layer_norm",
-    "add_relu",
-    "add_rms_norm",
-    "attention_score",
-    "bias_act",
-    "gated_act",
-    "gated_act_backward",
-    "gelu_dropout",
-    "group_norm_act",
-    "layer_norm_act",
-    "linear_act",
-    "linear_gated",
-    "mean_abs",
-    "mlp",
-    "mul_add",
-    "mul_tanh",
-    "norm_backward",
-    "rms_norm",
-    "sum_squared",
-]
+OPS = sorted(path.stem for path in (ROOT / "csrc" / "ops").glob("*.h"))
 NAMES = {
     fuseconv: ["__version__", "convert", "errors", "fuse", "load", "nn", "ops", "verify"],
     errors: [

@@ -1,4 +1,4 @@
-#include "ops/mlp.h"
+#include "kernels/mlp.h"
 
 #include <algorithm>
 #include <memory>
@@ -13,7 +13,7 @@ namespace {
 // intermediates of the largest width stay in a second-level cache.
 constexpr int64_t kBlockRows = 1024;
 
-void layer(CpuHost& host, const Mlp::Layer& layer, In x, Out y) {
+void layer(CpuHost& host, const MlpLayer& layer, In x, Out y) {
   host.linear(x, layer.weight, layer.bias, y);
   if (layer.activation != Activation::none) {
     dispatch(layer.activation, [&]<class Act>(Act) { pointwise(host, Act{}, y, In(y)); });
@@ -21,13 +21,8 @@ void layer(CpuHost& host, const Mlp::Layer& layer, In x, Out y) {
 }
 
 }  // namespace
-}  // namespace FUSECONV_ISA
 
-template <class Isa>
-void Mlp::cpu(CpuHost& host, In x, In weight1, std::optional<In> bias1, In weight2, std::optional<In> bias2,
-              std::optional<In> weight3, std::optional<In> bias3, std::string_view act, std::string_view last_act,
-              Out y) {
-  const Layers all = layers(weight1, bias1, weight2, bias2, weight3, bias3, act, last_act);
+void mlp(CpuHost& host, const MlpLayers& all, In x, Out y) {
   const int64_t width = y.sizes[y.rank - 1], inputs = x.sizes[x.rank - 1];
   const int64_t rows = width == 0 ? 0 : element_count(y) / width;
   if (rows == 0) {
@@ -38,7 +33,7 @@ void Mlp::cpu(CpuHost& host, In x, In weight1, std::optional<In> bias1, In weigh
   const int64_t block = loop.rank == 1 ? std::min(kBlockRows, rows) : rows;
   const int64_t element = y.dtype == Dtype::f64 ? 8 : y.dtype == Dtype::f32 ? 4 : 2;
   const auto at = [&](const void* data, int64_t offset) { return static_cast<const char*>(data) + offset * element; };
-  const size_t bytes = static_cast<size_t>(block * kMaxWidth * element);
+  const size_t bytes = static_cast<size_t>(block * kMaxMlpWidth * element);
   const std::unique_ptr<char[]> memory(new char[2 * bytes]);
   for (int64_t row = 0; row < rows; row += block) {
     const int64_t count = std::min(block, rows - row);
@@ -61,7 +56,5 @@ void Mlp::cpu(CpuHost& host, In x, In weight1, std::optional<In> bias1, In weigh
   }
 }
 
-template void Mlp::cpu<isa::FUSECONV_ISA>(CpuHost&, In, In, std::optional<In>, In, std::optional<In>, std::optional<In>,
-                                          std::optional<In>, std::string_view, std::string_view, Out);
-
+}  // namespace FUSECONV_ISA
 }  // namespace fuseconv

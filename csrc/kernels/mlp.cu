@@ -1,34 +1,31 @@
-#include "kernels/linear.cuh"
+#include "kernels/linear.h"
 #include "kernels/mlp.h"
+#include "kernels/mlp_problem.h"
 
-namespace fuseconv {
+namespace fuseconv::cuda {
 namespace {
 
 // One layer after the other, each by its fastest backend.
-void by_layers(CudaHost& host, In x, const Mlp::Layers& layers, Out y) {
+void by_layers(CudaHost& host, In x, const MlpLayers& layers, Out y) {
   const int64_t rows = element_count(y) / y.sizes[y.rank - 1];
   Spec results[3];
   In input = x;
   for (int i = 0; i < layers.count; ++i) {
-    const Mlp::Layer& layer = layers.at[i];
+    const MlpLayer& layer = layers.at[i];
     const int64_t sizes[] = {rows, layer.weight.sizes[0]};
     results[i] = contiguous(y.dtype, 2, sizes);
     void* data = i + 1 == layers.count ? y.data : host.scratch(rows * sizes[1] * size_of(y.dtype));
     const Out output{data, y.dtype, 2, results[i].sizes, results[i].strides};
-    linear::Problem problem{};
-    problem.activation = layer.activation;
-    cuda::run_linear(host, problem, input, layer.weight, layer.bias, std::nullopt, std::nullopt, output);
+    linear_layer(host, LinearLayer{input, layer.weight, layer.bias, std::nullopt, layer.activation, false, false,
+                                   std::nullopt, output});
     input = output;
   }
 }
 
 }  // namespace
 
-void Mlp::cuda(CudaHost& host, In x, In weight1, std::optional<In> bias1, In weight2, std::optional<In> bias2,
-               std::optional<In> weight3, std::optional<In> bias3, std::string_view act, std::string_view last_act,
-               Out y) {
-  const Layers all = layers(weight1, bias1, weight2, bias2, weight3, bias3, act, last_act);
-  cuda::MlpProblem p{};
+void mlp(CudaHost& host, const MlpLayers& all, In x, Out y) {
+  MlpProblem p{};
   const int64_t width = y.sizes[y.rank - 1];
   p.rows = width == 0 ? 0 : element_count(y) / width;
   if (p.rows == 0) {
@@ -54,11 +51,11 @@ void Mlp::cuda(CudaHost& host, In x, In weight1, std::optional<In> bias1, In wei
   }
   p.y = y.data;
   p.stream = host.stream();
-  if (cuda::mlp_sm90_takes(p)) {
+  if (mlp_sm90_takes(p)) {
     mlp_sm90(p);
   } else {
     mlp_mma(p);
   }
 }
 
-}  // namespace fuseconv
+}  // namespace fuseconv::cuda

@@ -1,14 +1,14 @@
 // A linear layer of tensors of any strides, by the backend of gemm that is the fastest for it.
-#pragma once
-
 #include <cstdlib>
 #include <optional>
 #include <string_view>
 
 #include "gemm/choices.h"
 #include "kernels/dense_rows.h"
+#include "kernels/linear.h"
 
 namespace fuseconv::cuda {
+namespace {
 
 // The host's own product, as a backend to choose.
 struct HostProduct {
@@ -26,7 +26,7 @@ struct HostProduct {
 };
 
 // The environment variable FUSECONV_TIMING=off forbids it.
-inline bool may_time() {
+bool may_time() {
   static const bool may = [] {
     const char* timing = std::getenv("FUSECONV_TIMING");
     return timing == nullptr || std::string_view(timing) != "off";
@@ -35,7 +35,7 @@ inline bool may_time() {
 }
 
 // [n, k] with dense rows, or dense columns: then as the matrix [k, n] that it is in memory.
-inline DenseRows weight_rows(CudaHost& host, In weight, bool* transposed) {
+DenseRows weight_rows(CudaHost& host, In weight, bool* transposed) {
   const int64_t sizes[] = {weight.sizes[1], weight.sizes[0]}, strides[] = {weight.strides[1], weight.strides[0]};
   const In other{weight.data, weight.dtype, 2, sizes, strides};
   DenseRows rows{weight.data, 0};
@@ -43,9 +43,14 @@ inline DenseRows weight_rows(CudaHost& host, In weight, bool* transposed) {
   return *transposed ? rows : dense_rows(host, weight);
 }
 
-// y = the layer that `p` says: its activation, gated, tf32; the rest of it is filled in here. `only` forces a backend.
-inline void run_linear(CudaHost& host, linear::Problem p, In x, In weight, std::optional<In> bias,
-                       std::optional<In> residual, std::optional<linear::Backend> only, Out y) {
+}  // namespace
+
+void linear_layer(CudaHost& host, const LinearLayer& layer) {
+  const auto& [x, weight, bias, residual, activation, gated, tf32, backend, y] = layer;
+  linear::Problem p{};
+  p.activation = activation;
+  p.gated = gated ? 1 : 0;
+  p.tf32 = tf32;
   p.n = y.sizes[y.rank - 1];
   p.k = weight.sizes[1];
   p.m = p.n == 0 ? 0 : element_count(y) / p.n;
@@ -77,7 +82,7 @@ inline void run_linear(CudaHost& host, linear::Problem p, In x, In weight, std::
   HostProduct product{host, x, weight, bias};
   p.product = &HostProduct::run;
   p.context = &product;
-  const linear::Choice choice = linear::Choices::of_process().choose(p, may_time(), only);
+  const linear::Choice choice = linear::Choices::of_process().choose(p, may_time(), backend);
   if (const size_t bytes = linear::scratch_bytes(p, choice); bytes > 0) {
     p.scratch = host.scratch(bytes);
   }

@@ -1,15 +1,17 @@
-#include "ops/gelu_dropout.h"
-
-#include <algorithm>
+// The dropout factors of kernels/philox.h as an input of pointwise.
+#pragma once
 
 #include "kernels/philox.h"
-#include "kernels/pointwise.h"
+
+#if defined(__CUDACC__)
+#include "kernels/philox.cuh"
+#elif defined(FUSECONV_KERNELS)
+#include "core/host.h"
 
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
-namespace {
 
-// The dropout factors as a source of kernels/pointwise.h.
+// A source of kernels/pointwise.h.
 struct KeepFactorSource {
   KeepFactors factors;
 
@@ -47,14 +49,8 @@ struct KeepFactorSource {
   }
 };
 
-}  // namespace
+inline KeepFactorSource keep_factors(CpuHost&, const KeepFactors& factors) { return {factors}; }
+
 }  // namespace FUSECONV_ISA
-
-template <class Isa>
-void GeluDropout::cpu(CpuHost& host, In x, InI64 seed, double p, Out y) {
-  pointwise(host, Formula{}, y, x, KeepFactorSource{KeepFactors(seed.data, p)});
-}
-
-template void GeluDropout::cpu<isa::FUSECONV_ISA>(CpuHost&, In, InI64, double, Out);
-
 }  // namespace fuseconv
+#endif

@@ -1,0 +1,61 @@
+// An op is a struct:
+//
+//   name, schema                                the latter as torch reads it
+//   Args                                        a field per argument of the schema, in order
+//   outputs(args)                               checks them; a Spec per result
+//   run<Target>(host, args, results...)         computes the results on the CPU or on CUDA
+//
+// A binding makes the Args of a call out of objects that convert to whatever type a field has: In, InI64,
+// std::optional<In>, int64_t, double, bool, std::string_view, std::span<const int64_t>.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include "core/host.h"
+#include "core/isa.h"
+#include "core/tensor_view.h"
+
+namespace fuseconv {
+
+// Targets: an instruction set of the CPU, or CUDA.
+template <class Isa>
+struct CpuTarget {
+  using Host = CpuHost;
+};
+struct CudaTarget {
+  using Host = CudaHost;
+};
+
+// The number of arguments in a schema.
+constexpr size_t argument_count(std::string_view schema) {
+  size_t commas = 0;
+  for (const char c : schema.substr(0, schema.find(") ->"))) {
+    commas += c == ',';
+  }
+  return commas + 1;
+}
+template <class Op>
+inline constexpr size_t kArguments = argument_count(Op::schema);
+
+template <class Op>
+inline constexpr size_t kResults = std::tuple_size_v<decltype(Op::outputs(std::declval<const typename Op::Args&>()))>;
+
+// The Args of a call. `make(i)` is an object for argument i, as above; they are made in order.
+template <class Op, class Make>
+typename Op::Args make_args(Make make) {
+  return [&]<size_t... I>(std::index_sequence<I...>) {
+    return typename Op::Args{make(I)...};
+  }(std::make_index_sequence<kArguments<Op>>());
+}
+
+// Op::run, compiled once per target: in the file that CMake makes of ops/instantiation.in for it.
+template <class Op, class Target>
+struct OpKernel {
+  static void run(typename Target::Host& host, const typename Op::Args& args,
+                  const std::array<Out, kResults<Op>>& results);
+};
+
+}  // namespace fuseconv

@@ -1,0 +1,16 @@
+// What compiles an op's kernels: OpKernel::run. Bindings only declare it.
+#pragma once
+
+#include "core/op.h"
+
+namespace fuseconv {
+
+template <class Op, class Target>
+void OpKernel<Op, Target>::run(typename Target::Host& host, const typename Op::Args& args,
+                               const std::array<Out, kResults<Op>>& results) {
+  [&]<size_t... O>(std::index_sequence<O...>) {
+    Op::template run<Target>(host, args, results[O]...);
+  }(std::make_index_sequence<kResults<Op>>());
+}
+
+}  // namespace fuseconv

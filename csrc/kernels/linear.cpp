@@ -1,0 +1,53 @@
+#include "kernels/linear.h"
+
+#include "kernels/gated.h"
+#include "kernels/pointwise.h"
+
+namespace fuseconv {
+inline namespace FUSECONV_ISA {
+namespace {
+
+template <class Act>
+struct Epilogue {
+  template <class A>
+  FUSECONV_INLINE A operator()(A product) const {
+    return Act{}(product);
+  }
+  template <class A>
+  FUSECONV_INLINE A operator()(A product, A residual) const {
+    return Act{}(product) + residual;
+  }
+};
+
+void gated_layer(CpuHost& host, const LinearLayer& layer) {
+  Spec spec = contiguous_like(layer.x);
+  spec.sizes[spec.rank - 1] = layer.weight.sizes[0];
+  spec = contiguous_like(spec);
+  const Out z{host.scratch(static_cast<size_t>(element_count(spec) * size_of(spec.dtype))), spec.dtype, spec.rank,
+              spec.sizes, spec.strides};
+  host.linear(layer.x, layer.weight, layer.bias, z);
+  const Halves<In> halves(z);
+  activated_pointwise<Gated>(host, layer.activation, layer.y, halves.gate, halves.up);
+}
+
+}  // namespace
+
+void linear_layer(CpuHost& host, const LinearLayer& layer) {
+  if (layer.gated) {
+    return gated_layer(host, layer);
+  }
+  host.linear(layer.x, layer.weight, layer.bias, layer.y);
+  if (layer.activation == Activation::none && !layer.residual) {
+    return;
+  }
+  dispatch(layer.activation, [&]<class Act>(Act) {
+    if (layer.residual) {
+      pointwise(host, Epilogue<Act>{}, layer.y, In(layer.y), *layer.residual);
+    } else {
+      pointwise(host, Epilogue<Act>{}, layer.y, In(layer.y));
+    }
+  });
+}
+
+}  // namespace FUSECONV_ISA
+}  // namespace fuseconv

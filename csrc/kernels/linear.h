@@ -1,0 +1,35 @@
+// y = act(x weight^T + bias) + residual, or of a gated layer act(x gates^T + bias) (x ups^T + bias): one product and
+// what follows it.
+#pragma once
+
+#include <optional>
+
+#include "core/activation.h"
+#include "core/host.h"
+#include "core/linear_backend.h"
+
+namespace fuseconv {
+
+// x [..., K]; weight [N, K] of any strides, or [2H, K], gates before ups, if gated; y is contiguous.
+struct LinearLayer {
+  In x, weight;
+  std::optional<In> bias, residual;
+  Activation activation;
+  bool gated;
+  bool tf32;                               // whether f32 may be multiplied in TF32 (CUDA)
+  std::optional<linear::Backend> backend;  // none: the fastest (CUDA)
+  Out y;
+};
+
+inline namespace FUSECONV_ISA {
+
+void linear_layer(CpuHost& host, const LinearLayer& layer);
+
+}  // namespace FUSECONV_ISA
+
+namespace cuda {
+
+void linear_layer(CudaHost& host, const LinearLayer& layer);
+
+}  // namespace cuda
+}  // namespace fuseconv
