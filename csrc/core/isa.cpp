@@ -8,7 +8,7 @@ namespace fuseconv::isa {
 namespace {
 
 bool supported(std::string_view name) {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(FUSECONV_BASELINE_ONLY)
   __builtin_cpu_init();
   // The features of the psABI levels that these kernels can be compiled to use.
   const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&

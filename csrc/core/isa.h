@@ -37,7 +37,7 @@ std::string_view selected();
 // The member of a family of kernels, one per set, to run here. `family` maps a set to a function pointer.
 template <class Family>
 auto select(Family family) {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(FUSECONV_BASELINE_ONLY)
   if (selected() == x86_64_v4::name) {
     return family(x86_64_v4{});
   }
