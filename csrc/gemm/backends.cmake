@@ -11,8 +11,12 @@
 
 set(FUSECONV_GEMM ${CMAKE_CURRENT_LIST_DIR})
 # The names of the activations, from their list in core/activation.h.
-file(STRINGS ${FUSECONV_GEMM}/../core/activation.h FUSECONV_LINEAR_ACTIVATIONS REGEX "^  DO\\(")
-list(TRANSFORM FUSECONV_LINEAR_ACTIVATIONS REPLACE "^  DO\\(([a-z_0-9]+),.*" "\\1")
+file(READ ${FUSECONV_GEMM}/../core/activation.h activations)
+string(REGEX MATCHALL "\n  DO\\([a-z_0-9]+" FUSECONV_LINEAR_ACTIVATIONS "${activations}")
+list(TRANSFORM FUSECONV_LINEAR_ACTIVATIONS REPLACE "\n  DO\\(" "")
+if(NOT "gelu_tanh" IN_LIST FUSECONV_LINEAR_ACTIVATIONS)
+  message(FATAL_ERROR "core/activation.h has no list of activations that this file can read: ${FUSECONV_LINEAR_ACTIVATIONS}")
+endif()
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${FUSECONV_GEMM}/../core/activation.h)
 
 function(fuseconv_gemm_backends target)
