@@ -25,7 +25,7 @@ from fuseconv.runtime import cpp
 from fuseconv.targets import TARGETS
 from fuseconv.untrusted import permitted
 
-pytest_plugins = ["support.gpu_marker"]
+pytest_plugins = ["support.gpu_marker", "support.graphs"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

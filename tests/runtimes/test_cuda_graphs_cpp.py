@@ -14,14 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import ROOT
 from support.cpp_calls import INPUTS, assert_same_refusal
-from support.graphs import BUCKETS, draw, graphs_bundle, padded_bundle
+from support.graphs import BUCKETS, draw
 
 from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.errors import UsageError
 from fuseconv.runtime import cpp
 from fuseconv.runtime.model import load
 
-__all__ = ["graphs_bundle", "padded_bundle"]  # fixtures
 
 pytestmark = pytest.mark.timeout(1200)
 TARGETS = ["aoti", "torchscript"]
