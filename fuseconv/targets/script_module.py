@@ -77,5 +77,5 @@ def _taken_for_others(module: torch.jit.ScriptModule, script: Script) -> dict[st
 def quiet() -> Iterator[None]:
     """Suppresses torch's deprecation warnings for TorchScript."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"`torch\.jit\.", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.")  # a FutureWarning from torch 2.15 on
         yield

@@ -21,7 +21,6 @@ from fuseconv.errors import UsageError
 from fuseconv.runtime import cpp
 from fuseconv.runtime.model import load
 
-
 pytestmark = pytest.mark.timeout(1200)
 TARGETS = ["aoti", "torchscript"]
 NAMES = ("x", "skip", "keep")

@@ -21,7 +21,6 @@ from fuseconv.sources import Options, read
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning"),  # torch warns of its own use
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),  # torch 2.13 still reads and writes TorchScript
 ]
 
 

@@ -32,7 +32,6 @@ from fuseconv.sources import read
 from fuseconv.sources.archive import load_exported
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),  # torch 2.13 still reads and writes TorchScript
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning"),  # torch warns of its own use
 ]
 

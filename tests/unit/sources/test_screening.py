@@ -33,7 +33,6 @@ def test_reads_members(tmp_path, method, size):
     assert member_root(members, path) == "m/"
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch 2.13 still writes and reads TorchScript
 def test_reads_what_torch_writes(tmp_path):
     model = torch.nn.Linear(3, 2)
     torch.save(model.state_dict(), tmp_path / "a")

@@ -31,7 +31,6 @@ from fuseconv.errors import (
 from fuseconv.sources import Options, read, sniff
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),  # torch 2.13 still reads and writes TorchScript
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.:FutureWarning"),  # torch warns of its own use
 ]
 
