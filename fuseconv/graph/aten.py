@@ -109,7 +109,7 @@ _STATISTICS = {
 
 @cache
 def facts(op: OpOverload) -> Facts:
-    """Returns the facts about an op."""
+    """Returns the known properties of an op."""
     schema = op._schema
     name = schema.name.removeprefix("aten::")
     viewed = name.removesuffix("_copy") if torch.Tag.view_copy in op.tags else name

@@ -95,7 +95,7 @@ def nodes_in(value: Any) -> Iterator[Node]:
 
 
 def facts_of(node: Node) -> Facts:
-    """Returns the facts about the op that a node calls."""
+    """Returns the known properties of the op that a node calls."""
     assert isinstance(node.target, torch._ops.OpOverload)
     return facts(node.target)
 

@@ -287,7 +287,7 @@ class Workspace:
         return node
 
     def current(self, node: Node) -> Node:
-        """Returns the node that replaces a node now: the node itself if it was not replaced."""
+        """Returns the current replacement of a node, or the node itself if it has not been replaced."""
         while node in self._replaced:
             node = self._replaced[node]
         return node

@@ -305,7 +305,7 @@ class Search:
             self.nearest = self.near(len(state.nodes), differs, words)
 
     def refusal(self, problem: Refused) -> NearMiss:
-        """Returns the miss of a fit that may not be replaced."""
+        """Returns why a matched subgraph must not be replaced."""
         return self.near(len(self.pattern.lines), problem.at or self.anchor, problem.words, refused=True)
 
     def near(self, found: int, differs: Node, words: Words, *, refused: bool = False) -> NearMiss:
