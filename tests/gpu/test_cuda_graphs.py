@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -269,29 +268,3 @@ def test_buckets_round_up_and_padding_shows_nowhere(padded_bundle: Path) -> None
         spoilt = tuple(torch.full_like(x, torch.nan) if x.is_floating_point() else x for x in draw(size, 6))
         model(*spoilt)  # its rows are the padding of the calls after
     assert sorted(shapes[0][0] for shapes in model.cuda_graphs.shapes) == [4, 8, 12]
-
-
-def test_the_host_is_busy_for_less_than_the_artifact_takes(
-    model: Model, graphs_bundle: Path, target: str, record_property: Callable[[str, object], None]
-) -> None:
-    inputs = draw(2, 3)
-    plain = load(graphs_bundle, target, cuda_graphs=False)
-
-    def microseconds(call: Callable[..., object], count: int = 300) -> float:
-        times = []
-        for _ in range(7):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(count):
-                call(*inputs)
-            times.append((time.perf_counter() - start) / count * 1e6)
-        return min(times)
-
-    for call in (model, plain):
-        microseconds(call, 10)
-    graphed, ungraphed = microseconds(model), microseconds(plain)
-    check = microseconds(lambda *args: model.contract.bind(args, {}))
-    print(f"{target}: host {graphed:.1f} us a call, {ungraphed:.1f} us without graphs, the check {check:.2f} us")
-    record_property("host_us", round(graphed, 1))
-    assert check < 5
-    assert graphed < ungraphed

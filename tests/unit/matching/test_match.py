@@ -1,7 +1,6 @@
 """Matching: what is a site, what is not and why, and that asking changes nothing."""
 
 import itertools
-import time
 from typing import Any
 
 import pytest
@@ -297,10 +296,8 @@ def test_a_pattern_that_takes_too_long_is_refused():
     slow = rule([*lines, f"y = aten.relu.default({names[-1]})"], ["y = aten.relu.default(v0)"], ["dtype(v0) == f16"])
     text = ["v0: f64[n]", *(line.replace("_)", f"{line.split('(')[1].split(',')[0]})") for line in lines)]
     program = example_program([*text, f"y = aten.relu.default({names[-1]})", "return y"])
-    start = time.perf_counter()
     with pytest.raises(RuleError, match=r"more than \d+ comparisons at relu"):
         find(slow, program)
-    assert time.perf_counter() - start < 20
 
 
 def write_to_a_view(self, x):

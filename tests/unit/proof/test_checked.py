@@ -1,20 +1,14 @@
 """Every match is tried before it stays: wrong rules are rejected at their sites, with numbers; right ones are kept."""
 
-import time
-from dataclasses import replace
-
 import pytest
 import torch
 from support import programs
 from torch import nn
 from torch.nn import functional
 
-from fuseconv.contract.spec import Contract, Dim, TensorSpec
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
-from fuseconv.parity.cases import cases
-from fuseconv.parity.reference import refer
 from fuseconv.proof import adversarial
 from fuseconv.proof.checked import checked_plan
 from fuseconv.proof.difference import judge
@@ -247,24 +241,6 @@ def test_sites_alike_are_tried_once_on_drawn_values(monkeypatch, default_rules):
         counts.append(len(drawn))
     # What follows the embeddings differs from what follows a layer; from the second layer on all are alike.
     assert counts[1] <= counts[0] + 3 * len(adversarial.HARD)
-
-
-def test_the_trial_costs_less_than_the_rest_of_a_conversion(default_rules):
-    """Even without what takes longest, to write the targets and to run them."""
-    program = programs.bert(12)
-    inputs = tuple(
-        TensorSpec(name, "i64", (Dim("batch", 1, 64), Dim("length", 2, 512)), 0, 1)
-        for name in ("tensors_0", "tensors_1")
-    )
-    program = replace(program, contract=Contract(inputs, ("last_hidden_state", "pooler_output")))
-    start = time.process_time()
-    found = plan(program, default_rules, **EVERYWHERE)
-    rewrite(program, found)
-    refer(program, cases(program))
-    rest = time.process_time() - start
-    start = time.process_time()
-    checked_plan(program, default_rules, **EVERYWHERE)
-    assert time.process_time() - start < 2 * rest
 
 
 def test_operands_that_nothing_runs_on_show_nothing(default_rules):

@@ -214,26 +214,24 @@ def crowd(path):
 
 
 @pytest.mark.parametrize("make", [bomb, crowd])
-def test_refuses_bombs_at_once(tmp_path, make):
+def test_refuses_bombs_without_opening_them(tmp_path, make):
     """In a process of its own, so that its memory is its own."""
     path = tmp_path / "model.pt"
     make(path)
     assert zipfile.is_zipfile(path)
     program = (
-        "import resource, sys, time\n"
+        "import resource, sys\n"
         "from pathlib import Path\n"
         "from fuseconv.errors import RefusedError\n"
         "from fuseconv.sources.screening import screen_zip\n"
-        "start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try: screen_zip(Path(sys.argv[1]))\n"
         "except RefusedError as error:\n"
         "    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before\n"
-        "    print(time.perf_counter() - start, grown / 1024)\n"
+        "    print(grown / 1024)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
-    seconds, mebibytes = map(float, done.stdout.split())
-    assert seconds < 1
-    assert mebibytes < 256
+    assert float(done.stdout) < 256
 
 
 def test_missing_file_is_a_file_error(tmp_path):

@@ -2,7 +2,6 @@
 
 import io
 import json
-import time
 import zipfile
 
 import pytest
@@ -131,10 +130,8 @@ def test_attacks_on_the_graph_are_refused(program, attack):
     changed = json.loads(json.dumps(program))
     ATTACKS[attack](changed)
     assert changed != program
-    start = time.perf_counter()
     with pytest.raises(RefusedError, match="would run code") as caught:
         screen_program(json.dumps(changed).encode(), "a.pt2")
-    assert time.perf_counter() - start < 1
     assert caught.value.where == "a.pt2"
 
 
