@@ -196,8 +196,15 @@ class NodeKernel final : public Kernel {
   std::array<AttributeValue, kArguments<Op>> attributes_;
 };
 
+// An op that is not for ONNX Runtime says so by `static constexpr bool in_onnx_runtime = false`.
+template <class Op>
+concept AbsentFromOnnxRuntime = !Op::in_onnx_runtime;
+
 template <class Op, class Provider>
 void add_custom_ops(std::vector<std::unique_ptr<CustomOp>>& ops) {
+  if constexpr (AbsentFromOnnxRuntime<Op>) {
+    return;
+  }
   for (const Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::f16, Dtype::bf16}) {
     std::vector<CustomOpInput> inputs;
     make_args<Op>([&](size_t) { return DeclaredArgument{inputs, dtype}; });

@@ -90,6 +90,10 @@ class OrtCpuHost final : public CpuHost {
     }
   }
 
+  In convolution(In, In, std::optional<In>, const ConvolutionParameters&) override {
+    throw std::logic_error("fuseconv: ONNX Runtime has Conv itself");  // no op that calls this is registered
+  }
+
   void* scratch(size_t bytes) override {
     if (!scratch_) {
       scratch_.emplace(context_);

@@ -66,6 +66,10 @@ class OrtCudaHost final : public CudaHost {
 
   void* stream() override { return stream_; }
 
+  In convolution(In, In, std::optional<In>, const ConvolutionParameters&) override {
+    throw std::logic_error("fuseconv: ONNX Runtime has Conv itself");  // no op that calls this is registered
+  }
+
   void* scratch(size_t bytes) override {
     kept_.reserve(kept_.size() + 1);
     void* data;

@@ -31,6 +31,9 @@ class TorchCpuHost final : public CpuHost {
   void batched_product(In a, In b, double scale, Out y) override {
     torch_binding::batched_product(kGemm, device_, a, b, scale, y);
   }
+  In convolution(In x, In weight, std::optional<In> bias, const ConvolutionParameters& parameters) override {
+    return torch_binding::convolution(&aoti_torch_cpu_convolution, device_, scratch_, x, weight, bias, parameters);
+  }
   void* scratch(size_t bytes) override { return scratch_.get(bytes); }
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -51,6 +52,7 @@ class Scratch {
  public:
   explicit Scratch(Device device) : device_(device) {}
   void* get(size_t bytes);
+  In keep(Tensor tensor);
 
  private:
   Device device_;
@@ -69,6 +71,13 @@ void linear(const GemmShims& shims, Device device, In x, In weight, std::optiona
 
 // Host::batched_product by these shims.
 void batched_product(const GemmShims& shims, Device device, In a, In b, double scale, Out y);
+
+// aten::convolution of one device, below autograd and autocast.
+using ConvolutionShim = decltype(&aoti_torch_cpu_convolution);
+
+// Host::convolution by this shim. The tensors stay strided as they are.
+In convolution(ConvolutionShim shim, Device device, Scratch& scratch, In x, In weight, std::optional<In> bias,
+               const ConvolutionParameters& parameters);
 
 // Runs an op and returns its results. `invoke(device, run)` makes the host and returns run(host).
 template <class Op, class Kernel, class Invoke>

@@ -15,6 +15,13 @@ Tensor borrow(const void* data, Dtype dtype, Device device, std::initializer_lis
   return Tensor(handle);
 }
 
+Tensor borrow(In x, Device device) {
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_create_tensor_from_blob(const_cast<void*>(x.data), x.rank, x.sizes, x.strides, 0,
+                                                            shim_dtype(x.dtype), device.type, device.index, &handle));
+  return Tensor(handle);
+}
+
 // [..., K] as [rows, K]: a view where the leading dims have one stride, else a copy.
 Tensor flatten_rows(In x, Device device, int64_t rows, int64_t columns) {
   const Loop loop = row_loop(&x, 1);
@@ -26,10 +33,7 @@ Tensor flatten_rows(In x, Device device, int64_t rows, int64_t columns) {
   if (loop.rank == 1) {
     return borrow(x.data, x.dtype, device, {rows, columns}, {loop.strides[0][0], column_stride});
   }
-  AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_create_tensor_from_blob(const_cast<void*>(x.data), x.rank, x.sizes, x.strides, 0,
-                                                            shim_dtype(x.dtype), device.type, device.index, &handle));
-  return torch::stable::reshape(torch::stable::contiguous(Tensor(handle)), {rows, columns});
+  return torch::stable::reshape(torch::stable::contiguous(borrow(x, device)), {rows, columns});
 }
 
 // [..., M, N] as [batch, M, N]: a view where the leading dims have one stride, else a copy. Or its matrices transposed.
@@ -43,10 +47,7 @@ Tensor flatten_batch(In x, Device device, int64_t batch, bool transposed) {
     return transposed ? borrow(x.data, x.dtype, device, {batch, columns, rows}, {stride, column_stride, row_stride})
                       : borrow(x.data, x.dtype, device, {batch, rows, columns}, {stride, row_stride, column_stride});
   }
-  AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_create_tensor_from_blob(const_cast<void*>(x.data), x.rank, x.sizes, x.strides, 0,
-                                                            shim_dtype(x.dtype), device.type, device.index, &handle));
-  const Tensor copy = torch::stable::reshape(torch::stable::contiguous(Tensor(handle)), {batch, rows, columns});
+  const Tensor copy = torch::stable::reshape(torch::stable::contiguous(borrow(x, device)), {batch, rows, columns});
   return transposed ? torch::stable::transpose(copy, 1, 2) : copy;
 }
 
@@ -120,6 +121,25 @@ void* Scratch::get(size_t bytes) {
   const int64_t count = static_cast<int64_t>((bytes + sizeof(float) - 1) / sizeof(float));
   kept_.push_back(allocate(contiguous(Dtype::f32, 1, &count), device_));
   return kept_.back().mutable_data_ptr();
+}
+
+In Scratch::keep(Tensor tensor) {
+  kept_.push_back(std::move(tensor));
+  return view(kept_.back().get());
+}
+
+In convolution(ConvolutionShim shim, Device device, Scratch& scratch, In x, In weight, std::optional<In> bias,
+               const ConvolutionParameters& p) {
+  const Tensor input = borrow(x, device), filter = borrow(weight, device);
+  const Tensor addend = borrow(bias.value_or(weight), device);
+  AtenTensorHandle addend_handle = addend.get();
+  const auto length = [](std::span<const int64_t> numbers) { return static_cast<int64_t>(numbers.size()); };
+  AtenTensorHandle result;
+  TORCH_ERROR_CODE_CHECK(shim(input.get(), filter.get(), bias ? &addend_handle : nullptr, p.stride.data(),
+                              length(p.stride), p.padding.data(), length(p.padding), p.dilation.data(),
+                              length(p.dilation), p.transposed, p.output_padding.data(), length(p.output_padding),
+                              p.groups, &result));
+  return scratch.keep(Tensor(result));
 }
 
 void linear(const GemmShims& shims, Device device, In x, In weight, std::optional<In> bias, Out y) {

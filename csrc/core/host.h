@@ -4,10 +4,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "core/tensor_view.h"
 
 namespace fuseconv {
+
+// A convolution but for its tensors. Each span has a number per spatial dim.
+struct ConvolutionParameters {
+  std::span<const int64_t> stride, padding, dilation;
+  bool transposed;
+  std::span<const int64_t> output_padding;  // read only if transposed
+  int64_t groups;
+};
 
 class Host {
  public:
@@ -17,6 +26,10 @@ class Host {
   // y = scale * (a b^T) for each matrix of the leading dims, by the host's own GEMM; a [..., S, D] and b [..., T, D] of
   // any strides, their leading dims those of y, y [..., S, T] contiguous. The scale is applied before the rounding.
   virtual void batched_product(In a, In b, double scale, Out y) = 0;
+
+  // The host's own convolution, a tensor [N, O, ...] of whatever strides that lives until the call's work is done. ONNX
+  // Runtime's hosts have none: its graphs have Conv.
+  virtual In convolution(In x, In weight, std::optional<In> bias, const ConvolutionParameters& parameters) = 0;
 
   // Memory that lives until the call's work is done, aligned to 64 bytes on the CPU and to 256 on CUDA.
   virtual void* scratch(size_t bytes) = 0;

@@ -134,6 +134,35 @@ Spec contiguous(Dtype dtype, int32_t rank, const int64_t* sizes) {
   return spec;
 }
 
+bool fits_channels_last(In tensor) {
+  if (tensor.rank != 4 && tensor.rank != 5) {
+    return false;
+  }
+  const Spec expected = channels_last(tensor.dtype, tensor.rank, tensor.sizes);
+  for (int axis = 0; axis < tensor.rank; ++axis) {
+    if (tensor.sizes[axis] != 1 && tensor.strides[axis] != expected.strides[axis]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Spec channels_last(Dtype dtype, int32_t rank, const int64_t* sizes) {
+  Spec spec{dtype, rank, {}, {}};
+  std::copy_n(sizes, rank, spec.sizes);
+  int64_t stride = 1;
+  const auto next = [&](int axis) {
+    spec.strides[axis] = stride;
+    stride *= std::max<int64_t>(sizes[axis], 1);
+  };
+  next(1);
+  for (int axis = rank - 1; axis >= 2; --axis) {
+    next(axis);
+  }
+  next(0);
+  return spec;
+}
+
 bool is_contiguous(In tensor) {
   int64_t expected = 1;
   for (int axis = tensor.rank - 1; axis >= 0; --axis) {

@@ -28,6 +28,16 @@ Spec reduced(const char* op, Argument x, std::span<const int64_t> dims, bool kee
 
 bool is_contiguous(In tensor);
 
+// Whether the tensor is dense with the channels, dim 1 of 4 or 5, innermost. It may be contiguous besides, where it has
+// one channel or one position.
+bool fits_channels_last(In tensor);
+
+// The same, and not contiguous.
+inline bool is_channels_last(In tensor) { return !is_contiguous(tensor) && fits_channels_last(tensor); }
+
+// A result of these sizes with the channels, dim 1 of 4 or 5, innermost.
+Spec channels_last(Dtype dtype, int32_t rank, const int64_t* sizes);
+
 int64_t element_count(In tensor);
 
 // Where the elements of a pointwise input are: a tensor's where they lie, those of an object that makes values from

@@ -4,6 +4,7 @@
 //   Args                                        a field per argument of the schema, in order
 //   outputs(args)                               checks them; a Spec per result
 //   run<Target>(host, args, results...)         computes the results on the CPU or on CUDA
+//   in_onnx_runtime                             optional: false for an op that ONNX Runtime's libraries leave out
 //
 // A binding makes the Args of a call out of objects that convert to whatever type a field has: In, InI64,
 // std::optional<In>, int64_t, double, bool, std::string_view, std::span<const int64_t>.

@@ -13,6 +13,7 @@
 
 #include "gemm/cublaslt.h"
 #include "gemm/cuda_check.h"
+#include "gemm/stopwatch.h"
 
 namespace fuseconv::linear {
 namespace {
@@ -88,66 +89,6 @@ class Scratch {
   void* data = nullptr;
 };
 
-// Owns a stream, two events and the graphs of the candidates.
-class Stopwatch {
- public:
-  Stopwatch() {
-    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    cuda_check(cudaEventCreate(&begin_), "cudaEventCreate");
-    cuda_check(cudaEventCreate(&end_), "cudaEventCreate");
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  ~Stopwatch() {
-    for (cudaGraphExec_t graph : graphs_) {
-      cudaGraphExecDestroy(graph);
-    }
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-    cudaStreamDestroy(stream);
-  }
-
-  cudaGraphExec_t record(const Problem& p, Choice choice, int repeats) {
-    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    try {
-      for (int i = 0; i < repeats; ++i) {
-        run(p, choice);
-      }
-    } catch (...) {
-      cudaGraph_t broken = nullptr;
-      cudaStreamEndCapture(stream, &broken);
-      cudaGraphDestroy(broken);
-      throw;
-    }
-    cudaGraph_t graph;
-    cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-    cudaGraphExec_t executable;
-    const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
-    cudaGraphDestroy(graph);
-    cuda_check(status, "cudaGraphInstantiate");
-    graphs_.push_back(executable);
-    return executable;
-  }
-
-  // Microseconds of the second of two replays: the first hides the launch of the second.
-  float replay(cudaGraphExec_t graph) {
-    cuda_check(cudaGraphLaunch(graph, stream), "cudaGraphLaunch");
-    cuda_check(cudaEventRecord(begin_, stream), "cudaEventRecord");
-    cuda_check(cudaGraphLaunch(graph, stream), "cudaGraphLaunch");
-    cuda_check(cudaEventRecord(end_, stream), "cudaEventRecord");
-    cuda_check(cudaEventSynchronize(end_), "cudaEventSynchronize");
-    float milliseconds;
-    cuda_check(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
-    return milliseconds * 1e3f;
-  }
-
-  cudaStream_t stream;
-
- private:
-  cudaEvent_t begin_, end_;
-  std::vector<cudaGraphExec_t> graphs_;
-};
-
 }  // namespace
 
 std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backend> only) {
@@ -181,9 +122,9 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
       }
       run(p, choice);
       cuda_check(cudaStreamSynchronize(watch.stream), "a candidate");
-      const float once = watch.replay(watch.record(p, choice, 4)) / 4;
+      const float once = watch.replay(watch.record([&] { run(p, choice); }, 4)) / 4;
       const int repeats = std::clamp(static_cast<int>(kMicrosecondsOfGraph / once), 4, 64);
-      entries.push_back({choice, watch.record(p, choice, repeats), repeats, {}});
+      entries.push_back({choice, watch.record([&] { run(p, choice); }, repeats), repeats, {}});
     } catch (const std::runtime_error&) {
       // cuBLAS proposes algorithms that it then refuses to run; a fault of the device itself stays, and is thrown here.
       cuda_check(cudaStreamSynchronize(watch.stream), "a candidate");
@@ -203,6 +144,14 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
   std::stable_sort(timings.begin(), timings.end(),
                    [](const Timing& a, const Timing& b) { return a.microseconds < b.microseconds; });
   return timings;
+}
+
+bool may_time() {
+  static const bool may = [] {
+    const char* timing = std::getenv("FUSECONV_TIMING");
+    return timing == nullptr || std::string_view(timing) != "off";
+  }();
+  return may;
 }
 
 Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend> only) {

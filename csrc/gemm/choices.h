@@ -21,6 +21,9 @@ struct Timing {
 // when the stream is being captured, or when y is also the residual: both would spoil what the caller has.
 std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backend> only);
 
+// Whether calls may time: the environment variable FUSECONV_TIMING=off forbids it.
+bool may_time();
+
 // The timing cache: one line of text a problem, "key <tab> backend <tab> variant <tab> microseconds". A key names the
 // GPU, the cuBLAS version, element type, activation, sizes, strides, which addends there are and, if one is forced, the
 // backend. Safe to share by threads.

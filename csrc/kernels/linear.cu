@@ -1,7 +1,5 @@
 // A linear layer of tensors of any strides, by the backend of gemm that is the fastest for it.
-#include <cstdlib>
 #include <optional>
-#include <string_view>
 
 #include "gemm/choices.h"
 #include "kernels/dense_rows.h"
@@ -24,15 +22,6 @@ struct HostProduct {
     self.host.linear_on(stream, self.x, self.weight, self.bias, {z, spec.dtype, spec.rank, spec.sizes, spec.strides});
   }
 };
-
-// The environment variable FUSECONV_TIMING=off forbids it.
-bool may_time() {
-  static const bool may = [] {
-    const char* timing = std::getenv("FUSECONV_TIMING");
-    return timing == nullptr || std::string_view(timing) != "off";
-  }();
-  return may;
-}
 
 // [n, k] with dense rows, or dense columns: then as the matrix [k, n] that it is in memory.
 DenseRows weight_rows(CudaHost& host, In weight, bool* transposed) {
@@ -82,7 +71,7 @@ void linear_layer(CudaHost& host, const LinearLayer& layer) {
   HostProduct product{host, x, weight, bias};
   p.product = &HostProduct::run;
   p.context = &product;
-  const linear::Choice choice = linear::Choices::of_process().choose(p, may_time(), backend);
+  const linear::Choice choice = linear::Choices::of_process().choose(p, linear::may_time(), backend);
   if (const size_t bytes = linear::scratch_bytes(p, choice); bytes > 0) {
     p.scratch = host.scratch(bytes);
   }

@@ -1,8 +1,8 @@
 """Propagates changed strides: the users of a value with new strides are run again on fake tensors.
 
 A rule may replace dense tensors with views, such as the slices of a merged product. The users of those views see
-different strides and may propagate them. The match is rejected if a user does not accept the strides or the program
-returns them.
+different strides and may propagate them. The match is rejected if a user does not accept the strides, or if the program
+returns them and the rule does not restore the strides of outputs.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fuseconv.graph.proved_sizes import same_sizes
+from fuseconv.graph.proved_sizes import row_major, same_sizes
 from fuseconv.matching.graph import Workspace, is_call, is_getitem, map_nodes, op_name
 from fuseconv.rulebook.refused import Refused
 
 
-def relaid(changed: Mapping[Node, Any], workspace: Workspace) -> dict[Node, Any]:
+def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool = False) -> dict[Node, Any]:
     """Returns the new fake values of all nodes whose strides change.
 
     Args:
         changed: node to its new fake value.
         workspace: the graph.
+        restores: whether `restore_outputs` will be called, so that the new strides may reach a contiguous output.
 
     Raises:
         Refused: an op does not accept the new strides, or they reach an output of the program.
@@ -40,13 +41,39 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace) -> dict[Node, Any]
             continue
         done.add(node)
         if node.op == "output":
-            raise Refused("the strides that the program returns", "different strides at its output")
+            if not (restores and all(_is_contiguous(operand) for operand in node.all_input_nodes if operand in fakes)):
+                raise Refused("the strides that the program returns", "different strides at its output")
+            continue
         new = _value(node, fakes, workspace)
         if not _same_layout(new, node.meta.get("val")):
             fakes[node] = new
             for user in node.users:
                 heappush(queue, user)
     return {node: fake for node, fake in fakes.items() if node not in changed}
+
+
+def restore_outputs(workspace: Workspace, before: Mapping[Node, Any]) -> None:
+    """Copies the outputs of the program whose strides have changed to contiguous memory.
+
+    Args:
+        workspace: the graph.
+        before: the output nodes and their fake values before the change. Those that changed were contiguous.
+    """
+    output = workspace.graph.output_node()
+    for node, old in before.items():
+        now = workspace.current(node)
+        if _same_layout(now.meta["val"], old):
+            continue
+        kwargs = {"memory_format": torch.contiguous_format}
+        clone = torch.ops.aten.clone.default
+        with workspace.graph.inserting_before(output):
+            copy = workspace.create(clone, (now,), kwargs, f"contiguous_{now.name}", {})
+        copy.meta = {**now.meta, "val": workspace.run(clone, (now.meta["val"],), kwargs)}
+        output.replace_input_with(now, copy)
+
+
+def _is_contiguous(node: Node) -> bool:
+    return row_major(node.meta.get("val"))
 
 
 def _value(node: Node, fakes: Mapping[Node, Any], workspace: Workspace) -> Any:

@@ -254,7 +254,7 @@ def check_replaced(changed: Mapping[Node, Any], workspace: Workspace, strides: s
     """
     for node, new in changed.items():
         check_same(new, node, strides)
-    return relaid(changed, workspace) if strides == "any" else {}
+    return {} if strides == "same" else relaid(changed, workspace, restores=strides == "restored")
 
 
 def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results: frozenset[Node]) -> Node:

@@ -18,6 +18,7 @@ from torch.fx import Node
 from fuseconv.errors import RuleError
 from fuseconv.matching.bindings import from_binding
 from fuseconv.matching.graph import Workspace, nodes_in, op_name
+from fuseconv.matching.layout import restore_outputs
 from fuseconv.matching.match import check_replaced, check_users, insertion_point
 from fuseconv.matching.replacement import Instruction, Made, instantiate
 from fuseconv.matching.steps import Plan, Step
@@ -109,6 +110,7 @@ def apply(workspace: Workspace, step: Step, *, clean: bool = True) -> None:
             raise Refused(f"a line of `replace` that binds {name}", "none")
     changed = {node: replacement.fakes[name] for name, node in results.items()}
     downstream = check_replaced(changed, workspace, step.strides)
+    returned = {node: node.meta.get("val") for node in workspace.graph.output_node().all_input_nodes}
     made: dict[str, Node] = {name: value for name, value in replacement.same.items() if isinstance(value, Node)}
     origin = max(results.values(), default=point)
     for instruction in replacement.instructions:
@@ -128,6 +130,8 @@ def apply(workspace: Workspace, step: Step, *, clean: bool = True) -> None:
         workspace.erase(node)
     for node, fake in downstream.items():
         workspace.relay(node, fake)
+    if step.strides == "restored":
+        restore_outputs(workspace, returned)
     if clean:
         workspace.clean()
 

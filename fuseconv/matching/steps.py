@@ -38,7 +38,8 @@ class Step:
         bindings: the value of each pattern variable.
         results: pattern name to the name of the node it replaces.
         replace: the rule's SSA lines.
-        strides: `any` if the replaced values may have other strides afterwards.
+        strides: `any` if the replaced values may have other strides afterwards; `restored` if outputs of the program
+            are then copied to contiguous memory.
         draws: `any` if the replaced values depend on random numbers that may differ afterwards.
         literals: floats of the program that count as the rule's, each with the rule's, if they differ by more than the
             rounding error of the dtype. Omitted from plan.json if empty.
@@ -54,7 +55,7 @@ class Step:
     bindings: Mapping[str, Binding]
     results: Mapping[str, str]
     replace: tuple[str, ...]
-    strides: Literal["same", "any"] = "same"
+    strides: Literal["same", "any", "restored"] = "same"
     draws: Literal["same", "any"] = "same"
     apply: bool = True
     literals: tuple[tuple[float, float], ...] = ()

@@ -160,7 +160,7 @@ def _sites(kept: _Kept) -> Iterator[Site]:
 
 def _looks_far(rule: Rule) -> bool:
     tests = (condition.left.function for condition in rule.conditions if isinstance(condition.left, Apply))
-    return bool(rule.finds or rule.merge) or rule.strides == "any" or any(FUNCTIONS[name].follows for name in tests)
+    return bool(rule.finds or rule.merge) or rule.strides != "same" or any(FUNCTIONS[name].follows for name in tests)
 
 
 def _may_be_there(index: Index, pattern: Pattern) -> bool:

@@ -15,6 +15,7 @@ from fuseconv.ops.add_relu import add_relu as add_relu
 from fuseconv.ops.add_rms_norm import add_rms_norm as add_rms_norm
 from fuseconv.ops.attention_score import attention_score as attention_score
 from fuseconv.ops.bias_act import bias_act as bias_act
+from fuseconv.ops.conv_act import conv_act as conv_act
 from fuseconv.ops.gated_act import gated_act as gated_act
 from fuseconv.ops.gated_act_backward import gated_act_backward as gated_act_backward
 from fuseconv.ops.gelu_dropout import gelu_dropout as gelu_dropout

@@ -52,6 +52,8 @@ class Op(Generic[P, R]):
             an op with a long reference. None uses the reference.
         decomposes: whether AOTInductor compiles the reference instead of calling the op. This is faster for ops without
             a matrix product, which the compiler fuses with their neighbours.
+        onnx_node: whether ONNX models call the op as a node of com.fuseconv. False for an op that consists of standard
+            ONNX ops which ONNX Runtime fuses itself: the reference is exported in its place.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Op(Generic[P, R]):
     autocast: Policy = widest
     like: Callable[..., Any] | None = None
     decomposes: bool = False
+    onnx_node: bool = True
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the op with the arguments of its schema: `fuseconv.ops.<name>(...)`."""

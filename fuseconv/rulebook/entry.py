@@ -23,6 +23,9 @@ from fuseconv.rulebook.rule_text import Call, parse_line
 _Lines = Annotated[list[str], Field(min_length=1, max_length=64)]
 _PLACE = re.compile(r"\{(\w+)\}")
 
+Table = Annotated[list[dict[str, str]], Field(min_length=1, max_length=256)] | None
+"""The rows of a table: placeholder to text."""
+
 
 class RuleExamples(Examples):
     """Examples in their written form.
@@ -46,7 +49,7 @@ class RuleEntry(RuleFields):
 
     name: str = Field(pattern=r"^[a-z0-9{}-]+$", max_length=60)
     stage: Stage | None = None  # type: ignore[assignment]  # absent where the file has one for all its rules
-    for_: Annotated[list[dict[str, str]], Field(min_length=1, max_length=256)] | None = Field(default=None, alias="for")
+    for_: Table = Field(default=None, alias="for")
     examples: RuleExamples = RuleExamples()
 
 
@@ -57,6 +60,7 @@ class RuleFile(BaseModel):
         include: files or folders. Their fragments can be used in this file.
         ops: Python files, relative to this one, that register the ops of the rules. They run only if trusted.
         stage: the stage of the rules that do not name one.
+        for_: the table of the rules whose names have a placeholder and that have no table of their own.
         let: fragments: named lines or conditions.
         rules: the rules.
     """
@@ -67,6 +71,7 @@ class RuleFile(BaseModel):
     include: list[str] = []
     ops: list[str] = []
     stage: Stage | None = None
+    for_: Table = Field(default=None, alias="for")
     let: dict[str, list[str] | list[_Lines]] = {}
     rules: list[RuleEntry] = []
 
@@ -112,21 +117,26 @@ def fragments_of(file: RuleFile) -> dict[str, Fragment]:
     return found
 
 
-def expand(entry: RuleEntry, fragments: Fragments, stage: Stage | None = None) -> Iterator[Expanded]:
+def expand(
+    entry: RuleEntry, fragments: Fragments, stage: Stage | None = None, table: Table = None
+) -> Iterator[Expanded]:
     """Yields the plain rules to which an entry expands.
 
     Args:
         entry: the rule in its written form.
         fragments: the fragments of its file and of the included files.
         stage: the stage of the file.
+        table: the table of the file.
 
     Raises:
         NamesError: a text is not in the grammar. The error has its pointer inside the entry.
     """
     values = entry.model_dump(by_alias=True, exclude_unset=True)
     values = ({"stage": stage} if stage else {}) | values
-    for at, row in enumerate(values.pop("for", None) or [{}]):
-        yield _expanded(_filled(values, row, f"/for/{at}") if row else values, fragments)
+    own = values.pop("for", None)
+    rows = own or (table if _PLACE.search(entry.name) else None) or [{}]
+    for at, row in enumerate(rows):
+        yield _expanded(_filled(values, row, f"/for/{at}" if own else "/name") if row else values, fragments)
 
 
 def _filled(value: Any, row: Mapping[str, str], pointer: str) -> Any:
@@ -161,7 +171,7 @@ def _expanded(values: dict[str, Any], fragments: Fragments) -> Expanded:
         "replace": [text for lines in replaced for text, _ in lines],
     }
     if examples := values.get("examples"):
-        derived = _derived(texts, fields["replace"], examples.get("context", []))
+        derived = _derived(texts, fields["replace"], [line for line in examples.get("context", []) if line])
         hits, misses = examples.get("hit", []), examples.get("miss", [])
         base = [*derived, *hits, []][0]
         fields["examples"] = {

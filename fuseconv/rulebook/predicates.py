@@ -291,6 +291,19 @@ def is_contiguous(_: Constants, *operands: Any) -> None:
             raise Refused("a contiguous tensor", text_of(operand))
 
 
+@rule_function()
+def is_channels_first(_: Constants, *operands: Any) -> None:
+    """Each tensor is contiguous and not channels last besides, as a tensor with one channel or one position is."""
+    import torch
+
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    for operand in operands:
+        fake = _fake(operand)
+        last = formats.get(fake.dim())
+        if not row_major(fake) or last is None or fake.is_contiguous(memory_format=last):
+            raise Refused("a tensor whose channels come before its spatial dims in memory", text_of(operand))
+
+
 @rule_function(shapes=True)
 def same_value(constants: Constants, x: Any, y: Any) -> None:
     """The two tensors agree in dtype, device and shape, so that a conversion changed nothing."""

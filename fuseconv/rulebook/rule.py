@@ -78,7 +78,8 @@ class RuleFields(BaseModel):
         where: conditions that use the functions in predicates.py.
         replace: SSA lines. Each name of `match` that they bind is a replaced value. No lines: the match is deleted.
         examples: programs that the rule changes and programs that it must not change.
-        strides: whether the replaced values may have `any` strides afterwards, if all users accept them.
+        strides: whether the replaced values may have `any` strides afterwards, if all users accept them. `restored`:
+            where they reach an output of the program, the output is copied to contiguous memory.
         draws: whether a dropout in the match may use `any` other random numbers of the same distribution afterwards, or
             must use the `same`.
         targets: the targets that the rule is limited to. If other targets are written too, its matches are not
@@ -100,7 +101,7 @@ class RuleFields(BaseModel):
     merge: list[str] = []
     where: list[str] = []
     replace: list[str] = []
-    strides: Literal["same", "any"] = "same"
+    strides: Literal["same", "any", "restored"] = "same"
     draws: Literal["same", "any"] = "same"
     examples: Examples = Examples()
     targets: (

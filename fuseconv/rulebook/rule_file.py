@@ -133,7 +133,7 @@ class _Reader:
         for at, entry in enumerate(file.rules):
             base = f"/rules/{at}"
             with _placed(document, base):
-                expanded = list(expand(entry, self.fragments[real], file.stage))
+                expanded = list(expand(entry, self.fragments[real], file.stage, file.for_))
             for one in expanded:
                 rule = _validated(Rule, one.fields, document, base, one)
                 yield rule.placed(partial(_where_in, document, base, one), family, ops, one.written)

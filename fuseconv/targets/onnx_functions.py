@@ -114,8 +114,8 @@ def op_type(op: Op[..., Any]) -> str:
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """Returns the translations for torch.onnx.export: each op of fuseconv becomes one node."""
-    return {op.overload: _translation(op) for op in OPS}
+    """Returns the translations for torch.onnx.export: each op of fuseconv that has an ONNX node becomes one."""
+    return {op.overload: _translation(op) for op in OPS if op.onnx_node}
 
 
 def _translation(op: Op[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 
 from fuseconv.graph.all_sizes import all_sizes
 from fuseconv.graph.nodes import arguments, facts_of
+from fuseconv.ops import OPS
 from fuseconv.targets import onnx_arithmetic, onnx_layout, onnx_reductions
 from fuseconv.targets.graph_copy import copied, with_graph
 
@@ -23,6 +24,7 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
     **onnx_arithmetic.SPELLINGS,
     **onnx_layout.SPELLINGS,
     **onnx_reductions.SPELLINGS,
+    **{op.overload: op.reference for op in OPS if not op.onnx_node},
 }
 
 

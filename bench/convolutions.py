@@ -1,0 +1,170 @@
+"""Times conv_act against cuDNN's bare convolution, eager PyTorch and torch.compile, channels last, in f16.
+
+    python bench/convolutions.py bench/results/h200_conv_act.json
+
+`bare` is torch's convolution without a bias, with `torch.backends.cudnn.benchmark`: what no fusion can be faster than
+unless it has a better kernel. `gb_per_s` counts x, weight, residual and result once each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from clock import AGAIN, COLD_BYTES, COLD_SETS, microseconds, noise, ratio
+from record import Row, machine, write
+from torch import Tensor
+
+from fuseconv import ops
+
+ROUNDS = 9
+KEY = ("model", "x", "weight", "stride", "groups", "act", "residual", "dtype")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution of a model with a square kernel and a padding that keeps the size at stride 1."""
+
+    model: str
+    batch: int
+    channels: int
+    size: int
+    out: int
+    kernel: int
+    stride: int = 1
+    groups: int = 1
+    act: str = "relu"
+    residual: bool = False
+
+
+RESNET = [
+    Case("resnet-50", 64, 3, 224, 64, 7, 2),
+    Case("resnet-50", 64, 64, 56, 64, 1),
+    Case("resnet-50", 64, 64, 56, 64, 3),
+    Case("resnet-50", 64, 64, 56, 256, 1, residual=True),
+    Case("resnet-50", 64, 256, 56, 64, 1),
+    Case("resnet-50", 64, 128, 56, 128, 3, 2),
+    Case("resnet-50", 64, 128, 28, 128, 3),
+    Case("resnet-50", 64, 128, 28, 512, 1, residual=True),
+    Case("resnet-50", 64, 512, 28, 128, 1),
+    Case("resnet-50", 64, 256, 14, 256, 3),
+    Case("resnet-50", 64, 256, 14, 1024, 1, residual=True),
+    Case("resnet-50", 64, 1024, 14, 256, 1),
+    Case("resnet-50", 64, 512, 7, 512, 3),
+    Case("resnet-50", 64, 512, 7, 2048, 1, residual=True),
+]
+EFFICIENTNET = [
+    Case("efficientnet-b0", 32, 3, 224, 32, 3, 2, act="silu"),
+    Case("efficientnet-b0", 32, 32, 112, 32, 3, groups=32, act="silu"),
+    Case("efficientnet-b0", 32, 16, 112, 96, 1, act="silu"),
+    Case("efficientnet-b0", 32, 96, 112, 96, 3, 2, groups=96, act="silu"),
+    Case("efficientnet-b0", 32, 144, 56, 24, 1, act="none", residual=True),
+    Case("efficientnet-b0", 32, 144, 56, 144, 5, 2, groups=144, act="silu"),
+    Case("efficientnet-b0", 32, 240, 28, 240, 3, groups=240, act="silu"),
+    Case("efficientnet-b0", 32, 672, 14, 672, 5, groups=672, act="silu"),
+    Case("efficientnet-b0", 32, 112, 14, 672, 1, act="silu"),
+    Case("efficientnet-b0", 32, 1152, 7, 1152, 3, groups=1152, act="silu"),
+]
+OTHER = [
+    Case("convnext-t", 64, 96, 56, 96, 7, groups=96, act="none"),
+    Case("regnet-y", 64, 232, 28, 232, 3, groups=1, act="relu"),
+    Case("resnext", 64, 256, 28, 256, 3, groups=32, act="relu"),
+    Case("unet", 4, 320, 64, 320, 3, act="silu"),
+]
+
+
+def calls(
+    case: Case, dtype: torch.dtype
+) -> tuple[dict[str, Callable[..., Any]], Callable[[], list[Tensor | None]], int]:
+    """Returns the peers, a function that draws operands, and the bytes that a call reads and writes."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    size = (case.size + 2 * (case.kernel // 2) - case.kernel) // case.stride + 1
+    shapes = {
+        "x": (case.batch, case.channels, case.size, case.size),
+        "weight": (case.out, case.channels // case.groups, case.kernel, case.kernel),
+        "residual": (case.batch, case.out, size, size),
+    }
+    scale = 1 / math.sqrt(case.channels // case.groups * case.kernel**2)
+
+    def drawn(name: str, factor: float = 1.0) -> Tensor:
+        values = torch.randn(shapes[name], device="cuda", generator=generator) * factor
+        return values.to(dtype).contiguous(memory_format=torch.channels_last)
+
+    def draw() -> list[Tensor | None]:
+        bias = torch.randn(case.out, device="cuda", generator=generator).to(dtype)
+        return [drawn("x"), drawn("weight", scale), bias, drawn("residual") if case.residual else None]
+
+    numbers = ([case.stride] * 2, [case.kernel // 2] * 2, [1, 1], False, [0, 0], case.groups)
+
+    def bare(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
+        return torch.convolution(x, weight, None, *numbers)
+
+    def eager(*operands: Any) -> Tensor:
+        return ops.conv_act.reference(*operands, *numbers, case.act)
+
+    def ours(*operands: Any) -> Tensor:
+        return ops.conv_act(*operands, *numbers, case.act)
+
+    compiled = torch.compile(eager, dynamic=False)
+    moved = sum(math.prod(shape) for name, shape in shapes.items()) + case.residual * math.prod(shapes["residual"])
+    return {"ours": ours, AGAIN: ours, "bare": bare, "eager": eager, "compile": compiled}, draw, 2 * moved
+
+
+def measure(case: Case, dtype: torch.dtype) -> Row:
+    """Returns the row of a case."""
+    peers, draw, moved = calls(case, dtype)
+    sets = [draw() for _ in range(max(COLD_SETS, -(-COLD_BYTES // moved)))]
+    expected = peers["eager"](*(None if t is None else t.double() for t in sets[0])).float()
+    error = float((peers["ours"](*sets[0]).float() - expected).pow(2).mean().sqrt())
+    eager_error = float((peers["eager"](*sets[0]).float() - expected).pow(2).mean().sqrt())
+    bound = {name: [lambda call=call, s=s: call(*s) for s in sets] for name, call in peers.items()}
+    times = microseconds(bound, "cuda", ROUNDS)
+    us = {name: round(statistics.median(values), 2) for name, values in times.items() if name != AGAIN}
+    return {
+        "model": case.model,
+        "x": [case.batch, case.channels, case.size, case.size],
+        "weight": [case.out, case.channels // case.groups, case.kernel, case.kernel],
+        "stride": case.stride,
+        "groups": case.groups,
+        "act": case.act,
+        "residual": case.residual,
+        "dtype": str(dtype).removeprefix("torch."),
+        "us": us,
+        "of_bare": round(ratio(times, "ours", "bare"), 4),
+        "ratios": {peer: round(ratio(times, peer, "ours"), 3) for peer in ("eager", "compile")},
+        "gb_per_s": round(moved / us["ours"] / 1e3),
+        "rmse": error,
+        "eager_rmse": eager_error,
+        "noise": round(noise(times, "ours"), 4),
+    }
+
+
+def report(rows: Sequence[Row], model: str) -> str:
+    """Returns the geometric mean of ours over the bare convolution."""
+    of_bare = [row["of_bare"] for row in rows if row["model"] == model]
+    return f"{model}: {math.exp(statistics.fmean(map(math.log, of_bare))):.3f} of bare over {len(of_bare)} convolutions"
+
+
+def main() -> None:
+    """Measures, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    arguments = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    rows = []
+    for case in [*RESNET, *EFFICIENTNET, *OTHER]:
+        rows.append(measure(case, torch.float16))
+        print(rows[-1], flush=True)
+        write(arguments.out, rows, machine("cuda"), KEY)
+    for model in dict.fromkeys(row["model"] for row in rows):
+        print(report(rows, model))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,307 @@
+#include "cudnn/convolution.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/layout.h"
+#include "cudnn/api.h"
+#include "gemm/stopwatch.h"
+
+namespace fuseconv::cudnn {
+namespace {
+
+// Engines that are timed: cuDNN's heuristic has the fastest among its first on every convolution that was tried.
+constexpr size_t kTimed = 8;
+constexpr size_t kProposals = 64;
+constexpr int64_t kLargestWorkspace = int64_t{256} << 20;
+constexpr int kRounds = 5;
+
+enum Id : int64_t { kX = 1, kWeight, kY, kBias, kResidual, kFirstVirtual };
+
+using Key = std::vector<int64_t>;
+
+Key key_of(const Problem& p) {
+  int device;
+  linear::cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  Key key{
+      device, static_cast<int64_t>(p.x.dtype), p.relu, p.bias.has_value(), p.residual.has_value(), p.parameters.groups};
+  for (const In& tensor : {p.x, p.weight}) {
+    key.insert(key.end(), tensor.sizes, tensor.sizes + tensor.rank);
+  }
+  for (const auto& numbers : {p.parameters.stride, p.parameters.padding, p.parameters.dilation}) {
+    key.insert(key.end(), numbers.begin(), numbers.end());
+  }
+  return key;
+}
+
+// The operations of a problem, and the configurations of engines that cuDNN proposes for them.
+class Graph {
+ public:
+  Graph(Handle handle, const Problem& p) {
+    const int type = p.x.dtype == Dtype::f16 ? kHalf : kBfloat16;
+    const Descriptor& x = tensor(kX, type, p.x);
+    const Descriptor& weight = tensor(kWeight, type, p.weight);
+    const int64_t spatial = p.x.rank - 2;
+    Descriptor& convolution = made(kConvolution);
+    convolution.set(kConvolutionType, kTypeDataType, int{kFloat})
+        .set(kConvolutionMode, kTypeConvolutionMode, int{kCrossCorrelation})
+        .set(kConvolutionSpatialDims, kTypeInt64, spatial)
+        .set(kConvolutionStrides, copy(p.parameters.stride))
+        .set(kConvolutionPrePaddings, copy(p.parameters.padding))
+        .set(kConvolutionPostPaddings, copy(p.parameters.padding))
+        .set(kConvolutionDilations, copy(p.parameters.dilation))
+        .finalize();
+    // cuDNN's engines take the residual before the bias.
+    int steps = (p.residual ? 1 : 0) + (p.bias ? 1 : 0) + (p.relu ? 1 : 0);
+    const auto result = [&]() -> const Descriptor& {
+      return steps-- == 0 ? tensor(kY, type, p.y) : tensor(next_++, kFloat, p.y, true);
+    };
+    const Descriptor* value = &result();
+    Descriptor& forward = made(kConvolutionForward);
+    forward.set(kForwardConvolution, convolution)
+        .set(kForwardX, x)
+        .set(kForwardWeight, weight)
+        .set(kForwardY, *value)
+        .set(kForwardAlpha, kTypeFloat, 1.0f)
+        .set(kForwardBeta, kTypeFloat, 0.0f)
+        .finalize();
+    operations_.push_back(forward.get());
+    const auto pointwise = [&](Number mode, const Descriptor* operand) {
+      Descriptor& function = made(kPointwise);
+      function.set(kPointwiseMode, kTypePointwiseMode, int{mode})
+          .set(kPointwisePrecision, kTypeDataType, int{kFloat})
+          .finalize();
+      const Descriptor& y = result();
+      Descriptor& operation = made(kOperationPointwise);
+      operation.set(kOperationPointwiseDescriptor, function).set(kOperationPointwiseX, *value);
+      if (operand != nullptr) {
+        operation.set(kOperationPointwiseB, *operand);
+      }
+      operation.set(kOperationPointwiseY, y).finalize();
+      operations_.push_back(operation.get());
+      value = &y;
+    };
+    if (p.residual) {
+      pointwise(kAdd, &tensor(kResidual, type, p.y));
+    }
+    if (p.bias) {
+      Spec bias = contiguous_bias(p);
+      pointwise(kAdd, &tensor(kBias, type, bias));
+    }
+    if (p.relu) {
+      pointwise(kRelu, nullptr);
+    }
+    Descriptor& graph = made(kOperationGraph);
+    graph.set(kGraphOperations, kTypeDescriptor, operations_.data(), operations_.size())
+        .set(kGraphHandle, kTypeHandle, handle)
+        .finalize();
+    propose(graph);
+  }
+
+  const std::vector<Descriptor>& configurations() const { return configurations_; }
+
+ private:
+  static std::vector<int64_t> copy(std::span<const int64_t> numbers) { return {numbers.begin(), numbers.end()}; }
+
+  // [1, O, 1, 1], channels last.
+  static Spec contiguous_bias(const Problem& p) {
+    int64_t sizes[kMaxRank];
+    std::fill_n(sizes, p.y.rank, 1);
+    sizes[1] = p.y.sizes[1];
+    return channels_last(p.y.dtype, p.y.rank, sizes);
+  }
+
+  Descriptor& made(Kind kind) { return *kept_.emplace_back(std::make_unique<Descriptor>(kind)); }
+
+  // A tensor of these sizes, channels last.
+  const Descriptor& tensor(int64_t id, int type, In shape, bool is_virtual = false) {
+    const Spec spec = channels_last(shape.dtype, shape.rank, shape.sizes);
+    Descriptor& tensor = made(kTensor);
+    tensor.set(kTensorId, kTypeInt64, id)
+        .set(kTensorDataType, kTypeDataType, type)
+        .set(kTensorAlignment, kTypeInt64, int64_t{16})
+        .set(kTensorIsVirtual, kTypeBoolean, is_virtual)
+        .set(kTensorDimensions, kTypeInt64, spec.sizes, static_cast<size_t>(spec.rank))
+        .set(kTensorStrides, kTypeInt64, spec.strides, static_cast<size_t>(spec.rank))
+        .finalize();
+    return tensor;
+  }
+
+  void propose(const Descriptor& graph) {
+    Descriptor& heuristics = made(kEngineHeuristics);
+    heuristics.set(kHeuristicsGraph, graph).set(kHeuristicsMode, kTypeHeuristicMode, int{kHeuristicA}).finalize();
+    std::vector<Descriptor> proposed;
+    std::vector<BackendDescriptor> raw;
+    for (size_t i = 0; i < kProposals; ++i) {
+      raw.push_back(proposed.emplace_back(kEngineConfig).get());
+    }
+    const int64_t count =
+        heuristics.get(kHeuristicsResults, kTypeDescriptor, raw.data(), static_cast<int64_t>(kProposals));
+    for (size_t i = 0; i < std::min(static_cast<size_t>(count), kProposals); ++i) {
+      if (!compiles_when_called(proposed[i])) {
+        configurations_.push_back(std::move(proposed[i]));
+      }
+    }
+  }
+
+  static bool compiles_when_called(const Descriptor& configuration) {
+    const Descriptor engine(kEngine);
+    BackendDescriptor raw = engine.get();
+    configuration.get(kConfigEngine, kTypeDescriptor, &raw, 1);
+    int notes[16];
+    const int64_t count = engine.get(kEngineBehaviorNotes, kTypeBehaviorNote, notes, 16);
+    return std::find(notes, notes + count, int{kRuntimeCompilation}) != notes + count;
+  }
+
+  std::vector<std::unique_ptr<Descriptor>> kept_;
+  std::vector<BackendDescriptor> operations_;
+  std::vector<Descriptor> configurations_;
+  int64_t next_ = kFirstVirtual;
+};
+
+struct Plan {
+  Descriptor descriptor;
+  int64_t workspace;
+
+  Plan(Handle handle, const Descriptor& configuration) : descriptor(kExecutionPlan) {
+    descriptor.set(kPlanHandle, kTypeHandle, handle).set(kPlanConfig, configuration).finalize();
+    descriptor.get(kPlanWorkspace, kTypeInt64, &workspace, 1);
+  }
+
+  void run(Handle handle, void* stream, const Problem& p, void* workspace_data) const {
+    std::vector<int64_t> ids{kX, kWeight, kY};
+    std::vector<const void*> pointers{p.x.data, p.weight.data, p.y.data};
+    if (p.bias) {
+      ids.push_back(kBias);
+      pointers.push_back(p.bias->data);
+    }
+    if (p.residual) {
+      ids.push_back(kResidual);
+      pointers.push_back(p.residual->data);
+    }
+    Descriptor pack(kVariantPack);
+    pack.set(kPackPointers, kTypePointer, pointers.data(), pointers.size())
+        .set(kPackIds, ids)
+        .set(kPackWorkspace, kTypePointer, workspace_data)
+        .finalize();
+    check(functions()->set_stream(handle, stream), "cudnnSetStream");
+    check(functions()->execute(handle, descriptor.get(), pack.get()), "execute");
+  }
+};
+
+// What is known of a problem: the graph, and the plan that is used. No plan: cuDNN does not take it.
+struct Known {
+  std::unique_ptr<Graph> graph;
+  std::shared_ptr<const Plan> plan;
+  bool timed = false;
+};
+
+std::vector<std::shared_ptr<const Plan>> plans_of(Handle handle, const Graph& graph, size_t most) {
+  std::vector<std::shared_ptr<const Plan>> plans;
+  for (const Descriptor& configuration : graph.configurations()) {
+    if (plans.size() == most) {
+      break;
+    }
+    try {
+      auto plan = std::make_shared<const Plan>(handle, configuration);
+      if (plan->workspace <= kLargestWorkspace) {
+        plans.push_back(std::move(plan));
+      }
+    } catch (const Refused&) {
+      // Proposed for the operations, but not for these sizes.
+    }
+  }
+  return plans;
+}
+
+std::shared_ptr<const Plan> fastest(CudaHost& host, Handle handle, const Problem& p,
+                                    const std::vector<std::shared_ptr<const Plan>>& plans) {
+  if (plans.size() == 1) {
+    return plans.front();
+  }
+  int64_t bytes = 0;
+  for (const auto& plan : plans) {
+    bytes = std::max(bytes, plan->workspace);
+  }
+  void* const workspace = bytes > 0 ? host.scratch(static_cast<size_t>(bytes)) : nullptr;
+  linear::cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(host.stream())), "cudaStreamSynchronize");
+  linear::Stopwatch watch;
+  std::vector<std::pair<float, std::shared_ptr<const Plan>>> times;
+  for (const auto& plan : plans) {
+    try {
+      const auto run = [&] { plan->run(handle, watch.stream, p, workspace); };
+      run();
+      linear::cuda_check(cudaStreamSynchronize(watch.stream), "an engine");
+      const cudaGraphExec_t graph = watch.record(run, 8);
+      float least = watch.replay(graph);
+      for (int round = 1; round < kRounds; ++round) {
+        least = std::min(least, watch.replay(graph));
+      }
+      times.emplace_back(least, plan);
+    } catch (const Refused&) {
+      linear::cuda_check(cudaStreamSynchronize(watch.stream), "an engine");
+    }
+  }
+  const auto best =
+      std::min_element(times.begin(), times.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return best == times.end() ? nullptr : best->second;
+}
+
+bool is_capturing(void* stream) {
+  cudaStreamCaptureStatus status;
+  linear::cuda_check(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+std::shared_ptr<const Plan> plan_for(CudaHost& host, Handle handle, const Problem& p, bool may_time) {
+  // Not destroyed: CUDA may be gone before a static destructor runs.
+  static std::mutex& mutex = *new std::mutex;
+  static auto& known = *new std::map<Key, Known>;
+  const Key key = key_of(p);
+  const std::lock_guard lock(mutex);
+  Known& found = known[key];
+  if (found.timed || (found.plan != nullptr && !may_time)) {
+    return found.plan;
+  }
+  const bool times = may_time && !is_capturing(host.stream());
+  if (found.plan != nullptr && !times) {
+    return found.plan;
+  }
+  try {
+    if (found.graph == nullptr) {
+      found.graph = std::make_unique<Graph>(handle, p);
+    }
+    const auto plans = plans_of(handle, *found.graph, times ? kTimed : 1);
+    found.plan = plans.empty() ? nullptr : times ? fastest(host, handle, p, plans) : plans.front();
+  } catch (const Refused&) {
+    found.plan = nullptr;  // operations that it does not take together
+  }
+  found.timed = times || found.plan == nullptr;
+  if (found.timed) {
+    found.graph = nullptr;
+  }
+  return found.plan;
+}
+
+}  // namespace
+
+bool run(CudaHost& host, const Problem& problem, bool may_time) {
+  const Handle handle = handle_of_thread();
+  if (handle == nullptr) {
+    return false;
+  }
+  const std::shared_ptr<const Plan> plan = plan_for(host, handle, problem, may_time);
+  if (plan == nullptr) {
+    return false;
+  }
+  void* const workspace = plan->workspace > 0 ? host.scratch(static_cast<size_t>(plan->workspace)) : nullptr;
+  plan->run(handle, host.stream(), problem, workspace);
+  return true;
+}
+
+}  // namespace fuseconv::cudnn

@@ -1,0 +1,74 @@
+// Times work on a stream of its own by replaying it from CUDA graphs, which leaves out what the host spends on
+// launches.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <vector>
+
+#include "gemm/cuda_check.h"
+
+namespace fuseconv::linear {
+
+// Owns a stream, two events and the graphs of the candidates.
+class Stopwatch {
+ public:
+  Stopwatch() {
+    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    cuda_check(cudaEventCreate(&begin_), "cudaEventCreate");
+    cuda_check(cudaEventCreate(&end_), "cudaEventCreate");
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() {
+    for (cudaGraphExec_t graph : graphs_) {
+      cudaGraphExecDestroy(graph);
+    }
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+    cudaStreamDestroy(stream);
+  }
+
+  template <class Body>
+  cudaGraphExec_t record(Body body, int repeats) {
+    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    try {
+      for (int i = 0; i < repeats; ++i) {
+        body();
+      }
+    } catch (...) {
+      cudaGraph_t broken = nullptr;
+      cudaStreamEndCapture(stream, &broken);
+      cudaGraphDestroy(broken);
+      throw;
+    }
+    cudaGraph_t graph;
+    cuda_check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    cudaGraphExec_t executable;
+    const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    cuda_check(status, "cudaGraphInstantiate");
+    graphs_.push_back(executable);
+    return executable;
+  }
+
+  // Microseconds of the second of two replays: the first hides the launch of the second.
+  float replay(cudaGraphExec_t graph) {
+    cuda_check(cudaGraphLaunch(graph, stream), "cudaGraphLaunch");
+    cuda_check(cudaEventRecord(begin_, stream), "cudaEventRecord");
+    cuda_check(cudaGraphLaunch(graph, stream), "cudaGraphLaunch");
+    cuda_check(cudaEventRecord(end_, stream), "cudaEventRecord");
+    cuda_check(cudaEventSynchronize(end_), "cudaEventSynchronize");
+    float milliseconds;
+    cuda_check(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
+    return milliseconds * 1e3f;
+  }
+
+  cudaStream_t stream;
+
+ private:
+  cudaEvent_t begin_, end_;
+  std::vector<cudaGraphExec_t> graphs_;
+};
+
+}  // namespace fuseconv::linear

@@ -1,0 +1,69 @@
+// A convolution on CUDA: by cuDNN with what follows it in one kernel, or by the host and one more pass.
+#include "kernels/convolution.h"
+
+#include "core/layout.h"
+#include "cudnn/convolution.h"
+#include "gemm/choices.h"
+#include "kernels/convolution_pass.h"
+
+namespace fuseconv::cuda {
+namespace {
+
+bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+bool is_depthwise(const Convolution& c) { return c.parameters.groups > 1 && c.weight.sizes[1] == 1; }
+
+// Whether cuDNN's fused engines are for it: without the fusion they are faster on other layouts, and depthwise ones ten
+// times as fast.
+bool is_for_cudnn(const Convolution& c) {
+  return (c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16) && fits_channels_last(c.y) && !c.parameters.transposed &&
+         !is_depthwise(c) && (!c.bias || is_aligned(c.bias->data));
+}
+
+// The tensor, or a copy of it, channels last and aligned.
+In laid_out(CudaHost& host, In tensor, Spec& spec) {
+  if (fits_channels_last(tensor) && is_aligned(tensor.data)) {
+    return tensor;
+  }
+  spec = channels_last(tensor.dtype, tensor.rank, tensor.sizes);
+  void* const data = host.scratch(static_cast<size_t>(element_count(spec) * size_of(spec.dtype)));
+  pointwise(host, ActivatedSum<Identity>{}, Out{data, spec.dtype, spec.rank, spec.sizes, spec.strides}, tensor);
+  return {data, spec.dtype, spec.rank, spec.sizes, spec.strides};
+}
+
+bool by_cudnn(CudaHost& host, const Convolution& c) {
+  if (!is_for_cudnn(c)) {
+    return false;
+  }
+  Spec x, weight;
+  const bool adds = c.residual && fits_channels_last(*c.residual) && is_aligned(c.residual->data) &&
+                    (c.residual_first || c.activation == Activation::none);
+  const bool activates = c.activation == Activation::relu && (!c.residual || adds);
+  const cudnn::Problem problem{laid_out(host, c.x, x),
+                               laid_out(host, c.weight, weight),
+                               c.bias,
+                               adds ? c.residual : std::nullopt,
+                               c.parameters,
+                               activates,
+                               c.y};
+  if (!cudnn::run(host, problem, linear::may_time())) {
+    return false;
+  }
+  const ConvolutionPass rest{c.y, std::nullopt, adds ? std::nullopt : c.residual,
+                             activates ? Activation::none : c.activation, c.residual_first};
+  convolution_pass(host, rest, c.y);
+  return true;
+}
+
+}  // namespace
+
+void convolution(CudaHost& host, const Convolution& c) {
+  if (element_count(c.y) == 0 || by_cudnn(host, c)) {
+    return;
+  }
+  // torch adds a bias in a pass of its own.
+  const In z = host.convolution(c.x, c.weight, std::nullopt, c.parameters);
+  convolution_pass(host, {z, c.bias, c.residual, c.activation, c.residual_first}, c.y);
+}
+
+}  // namespace fuseconv::cuda

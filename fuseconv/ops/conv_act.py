@@ -1,0 +1,200 @@
+"""conv_act: a convolution, its bias, a residual and an activation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward
+from fuseconv.ops.autocast import lower
+from fuseconv.ops.gradient import Gradient
+from fuseconv.ops.op import Op, Sample
+from fuseconv.ops.sampling import Draw
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def reference(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    act: str = "none",
+    residual_first: bool = True,
+) -> Tensor:
+    """act(convolution(x, weight) + bias + residual), or with the residual added after the activation.
+
+    Args:
+        x: [N, C, ...], with one to three spatial dims.
+        weight: [O, C / groups, ...], or [C, O / groups, ...] if transposed, with the dtype of x.
+        bias: [O], or None for 0.
+        residual: a tensor with the shape of the result, or None for 0.
+        stride: a number per spatial dim, as are the next two.
+        padding: the number of zeros on either side.
+        dilation: the distance between two elements of the kernel.
+        transposed: whether the convolution is transposed.
+        output_padding: the size added to one side of the result of a transposed convolution, per spatial dim.
+        groups: the number of groups of channels.
+        act: the name of the activation.
+        residual_first: whether the residual is added before the activation.
+
+    Returns:
+        A tensor [N, O, ...], in the channels-last format if x or weight has it, and otherwise contiguous.
+
+    Examples:
+        >>> x, weight = torch.tensor([[[1.0, -2.0, 3.0]]]), torch.tensor([[[1.0, 1.0]]])
+        >>> fuseconv.ops.conv_act(x, weight, None, None, [1], [0], [1], False, [0], 1, "relu")
+        tensor([[[0., 1.]]])
+    """
+    if 0 in weight.shape:  # for which torch gives a result of another shape
+        raise RuntimeError(f"weight must not be empty, but has {list(weight.shape)}")
+    y = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    if residual is not None and residual_first:
+        y = y + residual
+    y = activate(y, act)
+    if residual is not None and not residual_first:
+        y = y + residual
+    return y.contiguous(memory_format=memory_format(x, weight))
+
+
+def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
+    """Returns the memory format of the result of a convolution: channels last if an operand can only be that."""
+    last = _CHANNELS_LAST.get(x.dim())
+    if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
+        return last
+    return torch.contiguous_format
+
+
+def _unfused(a: SimpleNamespace) -> Tensor | None:
+    """Computes the result unfused if its gradient needs the value before the activation or the residual."""
+    last = a.residual is not None and not a.residual_first
+    if a.act == "none" or (a.act in FROM_RESULT and not last):
+        return None
+    rest = (a.stride, a.padding, a.dilation, a.transposed, a.output_padding, a.groups)
+    y = activate(conv_act(a.x, a.weight, a.bias, None if last else a.residual, *rest), a.act)
+    return y + a.residual if last else y
+
+
+def _keep(a: SimpleNamespace, results: tuple[Tensor, ...]) -> dict[str, Any]:
+    kept = {name: value for name, value in vars(a).items() if name not in ("bias", "residual", "residual_first")}
+    return kept | {"y": None if a.act == "none" else results[0]}
+
+
+def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> dict[str, Tensor]:
+    grad = activate_backward(grad, kept.y, kept.act)
+    channels = kept.weight.shape[1] * kept.groups if kept.transposed else kept.weight.shape[0]
+    names = ("x", "weight", "bias")
+    gradients = torch.ops.aten.convolution_backward(
+        grad,
+        kept.x,
+        kept.weight,
+        [channels],
+        kept.stride,
+        kept.padding,
+        kept.dilation,
+        kept.transposed,
+        kept.output_padding,
+        kept.groups,
+        [name in needed for name in names],
+    )
+    return {**dict(zip(names, gradients, strict=True)), "residual": grad}
+
+
+def samples(device: str, dtype: torch.dtype) -> list[Sample]:
+    """Returns calls that the op must support."""
+    draw = Draw(device, dtype)
+
+    def sample(
+        name: str,
+        sizes: Sequence[int],
+        kernel: Sequence[int],
+        act: str = "relu",
+        *,
+        channels: int = 6,
+        stride: int = 1,
+        padding: int = 0,
+        dilation: int = 1,
+        output_padding: int | None = None,
+        groups: int = 1,
+        bias: bool = True,
+        residual: bool | None = None,
+        last: str = "",
+    ) -> Sample:
+        rank, transposed = len(kernel), output_padding is not None
+        outer = (sizes[1], channels // groups) if transposed else (channels, sizes[1] // groups)
+        x, weight = draw(*sizes), draw(*outer, *kernel, scale=0.3)
+        x = x.contiguous(memory_format=_CHANNELS_LAST[x.dim()]) if "x" in last else x
+        weight = weight.contiguous(memory_format=_CHANNELS_LAST[x.dim()]) if "w" in last else weight
+        numbers = ([stride] * rank, [padding] * rank, [dilation] * rank, transposed, [output_padding or 0] * rank)
+        shape = torch.convolution(x.float().cpu(), weight.float().cpu(), None, *numbers, groups).shape
+        addend = None if residual is None else draw(*shape)
+        return Sample(
+            name,
+            (x, weight, draw(channels) if bias else None, addend, *numbers, groups, act),
+            {"residual_first": False} if residual is False else {},
+        )
+
+    image, square = (2, 4, 7, 9), (3, 3)
+    return [
+        *(sample(act, image, square, act, padding=1) for act in ACTIVATIONS),
+        *(sample(f"{act}_of_sum", image, square, act, residual=True) for act in ACTIVATIONS),
+        *(sample(f"{act}_and_sum", image, square, act, residual=False) for act in ACTIVATIONS),
+        sample("without_bias", image, square, bias=False),
+        sample("one_dim", (2, 4, 11), (3,), "gelu", stride=2),
+        sample("three_dims", (2, 4, 5, 6, 7), (3, 1, 2), "silu", padding=1),
+        sample("strided", image, (3, 2), stride=2, padding=1),
+        sample("dilated", image, square, dilation=2, padding=2),
+        sample("groups", image, square, "silu", groups=2),
+        sample("depthwise", image, square, "relu", channels=4, groups=4, padding=1),
+        sample("multiplier", image, square, "relu", channels=8, groups=4, padding=1),
+        sample("pointwise", image, (1, 1), "relu", residual=True),
+        sample("transposed", image, square, "relu", stride=2, padding=1, output_padding=1),
+        sample("transposed_groups", image, square, "gelu", groups=2, output_padding=0, residual=True),
+        sample("transposed_one_dim", (2, 4, 5), (4,), "tanh", stride=2, output_padding=0),
+        sample("channels_last", image, square, "relu", last="xw", residual=True),
+        sample("channels_last_x", image, square, "relu", last="x", padding=1),
+        sample("channels_last_weight", image, square, "gelu", last="w"),
+        sample("channels_last_pointwise", image, (1, 1), "silu", last="x"),
+        sample("channels_last_volume", (2, 4, 5, 6, 7), (3, 3, 3), "relu", last="xw"),
+        sample("one_channel", (2, 1, 7, 9), square, "relu", padding=1),
+        sample("one_element", (1, 1, 1, 1), (1, 1), "sigmoid", channels=1),
+        sample("no_batch", (0, 4, 7, 9), square, "relu"),
+        sample("threads", (3, 16, 33, 35), square, "gelu", channels=32, padding=1, residual=True),
+    ]
+
+
+def errors(device: str) -> list[Sample]:
+    """Returns calls that the op must reject."""
+    draw = Draw(device, torch.float32)
+    x, weight = draw(2, 4, 7, 9), draw(6, 4, 3, 3)
+    ones, zeros = [1, 1], [0, 0]
+    rest = (ones, zeros, ones, False, zeros, 1)
+    return [
+        Sample("scalar", (draw(), weight, None, None, *rest), matches=r"x must have the shape \[N, C, ...\]"),
+        Sample("weight_rank", (x, draw(6, 4), None, None, *rest), matches="weight must have as many dims as x, 4"),
+        Sample("empty", (draw(2, 0, 7, 9), draw(6, 0, 3, 3), None, None, *rest), matches="weight must not be empty"),
+        Sample("channels", (x, draw(6, 5, 3, 3), None, None, *rest), matches="x must have 5 channels"),
+        Sample("groups", (x, weight, None, None, *rest[:-1], 4), matches="groups must divide the first dim of weight"),
+        Sample("stride", (x, weight, None, None, zeros, *rest[1:]), matches="stride must be at least 1, but is 0"),
+        Sample("numbers", (x, weight, None, None, [1], *rest[1:]), matches="stride must have 2 numbers, but has 1"),
+        Sample("bias", (x, weight, draw(4), None, *rest), matches=r"bias must have the shape \[6\], but has \[4\]"),
+        Sample("residual", (x, weight, None, x, *rest), matches=r"residual must have .*\[2, 6, 5, 7\].*\[2, 4, 7, 9\]"),
+        Sample("small", (draw(2, 4, 2, 9), weight, None, None, *rest), matches="spatial dim 0 of x is too small"),
+        Sample("act", (x, weight, None, None, *rest, "ReLU"), matches="unknown activation 'ReLU'"),
+        Sample("dtypes", (x, weight.half(), None, None, *rest), matches="weight and x must have the same dtype"),
+    ]
+
+
+conv_act = Op(
+    "conv_act", reference, samples, errors, Gradient(_keep, _backward, _unfused), autocast=lower, onnx_node=False
+)
