@@ -16,7 +16,6 @@ from filelock import FileLock
 from safetensors.torch import save_file
 from support import ROOT, saved_models, small_bundle
 from support.small_bundle import Block
-from torch import nn
 
 from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.program.captured import Program
@@ -64,7 +63,7 @@ def canonical_rules(default_rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[type[nn.Module], str], Path]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> saved_models.Saved:
     """Saves each model of saved_models in each form once, all under the name model.pt; tests only read them."""
     paths = {}
     with warnings.catch_warnings():

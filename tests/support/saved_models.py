@@ -5,7 +5,7 @@ import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -63,8 +63,13 @@ INPUTS: dict[type[nn.Module], tuple[TensorSpec, ...]] = {
     Tied: parse_inputs(["ids=i64[batch:1..8,seq:1..9]"]),
 }
 
+Saved = dict[tuple[type[nn.Module], str], Path]
+"""The file of each model in each form of SAVERS."""
 
-def made(model_class: Callable[[], nn.Module]) -> nn.Module:
+Made = TypeVar("Made", bound=nn.Module)
+
+
+def made(model_class: Callable[[], Made]) -> Made:
     torch.manual_seed(0)
     model = model_class()
     for buffer in model.buffers():
