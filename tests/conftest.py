@@ -63,7 +63,7 @@ def canonical_rules(default_rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[type, str], Path]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> saved_models.Saved:
     """Saves each model of saved_models in each form once, all under the name model.pt; tests only read them."""
     paths = {}
     with warnings.catch_warnings():
@@ -111,7 +111,7 @@ def loaded(bundle_copy: Path, tmp_path: Path) -> Callable[[], bool]:
     code = f'#include <stdio.h>\n__attribute__((constructor)) static void f(void) {{ fclose(fopen("{mark}", "w")); }}\n'
     manifest = open_bundle(bundle_copy)
     for library in (bundle_copy / "lib").iterdir():
-        command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", library]
+        command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
         subprocess.run(command, input=code, text=True, check=True)
     seal(bundle_copy, manifest)
     return mark.exists
@@ -134,13 +134,13 @@ def programs() -> Path:
         "fuseconv_DIR": ROOT / "csrc" / "runtime",
         "FUSECONV_JSON": cpp.json_headers() or "/usr/include",
         "FUSECONV_ONNXRUNTIME": os.environ.get("FUSECONV_ONNXRUNTIME_INCLUDE")
-        or (unpacked or ["/usr/include/onnxruntime"])[0],
+        or next(iter(unpacked), "/usr/include/onnxruntime"),
     }
     defined = [f"-D{name}={value}" for name, value in settings.items()]
     with FileLock(f"{build}.lock"):
         for command in (
-            ["cmake", "-S", ROOT / "samples" / "04_cpp", "-B", build, "-G", "Ninja", *defined],
-            ["cmake", "--build", build, "--target", "embed", "fuseconv-run"],
+            ["cmake", "-S", f"{ROOT}/samples/04_cpp", "-B", f"{build}", "-G", "Ninja", *defined],
+            ["cmake", "--build", f"{build}", "--target", "embed", "fuseconv-run"],
         ):
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,7 +72,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return status, captured.out, captured.err
 
 
-def as_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict]:
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:
     status, out, _ = run(capsys, *arguments, "--json")
     record = json.loads(out)
     assert set(record) == {"schema", "ok", "command", "result", "error"}

@@ -8,70 +8,78 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 from support import ROOT, programs
+from torch import Tensor
 from torch.nn import functional as F
 
 from fuseconv.commands.report import print_explanation
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import RuleError
 from fuseconv.matching.explanation import Explanation, explain, schema
 from fuseconv.matching.plan import plan
+from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule import Rule
 
 sys.path.insert(0, str(ROOT / "bench"))
 matching = importlib.import_module("matching")
 
 
-def vectors():
+def vectors() -> tuple[Tensor, ...]:
     return (torch.randn(3, 8, generator=torch.Generator().manual_seed(0)),)
 
 
-def heads():
+def heads() -> tuple[Tensor, ...]:
     return tuple(torch.randn(3, 2, 5, 8, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2, 3))
 
 
-def gelu_of_another_number(m, x):
+def gelu_of_another_number(m: Any, x: Tensor) -> Tensor:
     return x * 0.5 * (1 + torch.erf(x / 1.5))
 
 
-def gelu_of_tanh(m, x):
+def gelu_of_tanh(m: Any, x: Tensor) -> Tensor:
     return x * 0.5 * (1 + torch.tanh(x / math.sqrt(2)))
 
 
-def gelu_of_another_value(m, x):
+def gelu_of_another_value(m: Any, x: Tensor) -> Tensor:
     return x * 0.5 * (1 + torch.erf(x.abs() / math.sqrt(2)))
 
 
-def layer_norm_over_rows(m, x):
+def layer_norm_over_rows(m: Any, x: Tensor) -> Tensor:
     centred = x - x.mean(-1, keepdim=True)
     return centred / torch.sqrt(centred.pow(2).mean(0, keepdim=True) + 1e-5)
 
 
-def rms_norm_of_cubes(m, x):
+def rms_norm_of_cubes(m: Any, x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.pow(3).mean(-1, keepdim=True) + 1e-6) * m.g
 
 
-def attention_along_queries(m, q, k, v):
+def attention_along_queries(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(8), 1) @ v
 
 
-def linear_seen_twice(m, x):
+def linear_seen_twice(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     h = F.linear(x, m.w)
     return F.relu(h), h
 
 
-def gated_by_another_input(m, x):
+def gated_by_another_input(m: Any, x: Tensor) -> Tensor:
     return F.silu(F.linear(x, m.w)) * F.linear(x + 1, m.v)
 
 
-def residual_of_other_shape(m, x):
+def residual_of_other_shape(m: Any, x: Tensor) -> Tensor:
     return F.layer_norm(F.linear(x, m.w)[:, None] + x[None], (8,))
 
 
-ALMOST = [
+Row = tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]], str, bool, str, str, str]
+
+ALMOST: list[Row] = [
     # model, inputs, rule, whether all of it is there, the first node that differs, expected, found
     (gelu_of_another_number, vectors, "gelu-erf", False, "div", "0.70710678", "0.6666666666666666"),
     (gelu_of_tanh, vectors, "gelu-erf", False, "tanh", "aten.erf.default", "aten.tanh.default"),
@@ -87,29 +95,30 @@ ALMOST = [
 
 
 class Model(torch.nn.Module):
-    def __init__(self, function):
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
         for name, shape in (("w", (8, 8)), ("v", (8, 8)), ("g", (8,))):
             values = torch.randn(shape, generator=torch.Generator().manual_seed(1))
             self.register_parameter(name, torch.nn.Parameter(values, requires_grad=False))
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Tensor) -> Any:
         return self.function(self, *inputs)
 
 
-def told(function, inputs, rules) -> Explanation:
+def told(function: Callable[..., Any], inputs: tuple[Tensor, ...], rules: Sequence[Rule]) -> Explanation:
     exported = torch.export.export(Model(function).eval(), inputs)
-    program = programs.Program(exported, programs.Contract((), ()), inputs)
+    program = Program(exported, Contract((), ()), inputs)
     return explain(plan(program, rules, device="cpu", targets=()), rules)
 
 
 @pytest.mark.parametrize("row", ALMOST, ids=lambda row: f"{row[0].__name__}-{row[2]}")
-def test_a_model_spelled_almost_right(row, default_rules):
+def test_a_model_spelled_almost_right(row: Row, default_rules: tuple[Rule, ...]) -> None:
     function, inputs, rule, fits, differs, expected, found = row
     (one,) = (one for one in told(function, inputs(), default_rules).rules if one.rule == rule)
     assert not one.applied
     miss = one.near_miss
+    assert miss is not None
     assert bool(one.rejected) == miss.refused == fits
     assert (miss.differs, miss.matched <= miss.ops) == (differs, True)
     assert expected in miss.expected
@@ -118,13 +127,13 @@ def test_a_model_spelled_almost_right(row, default_rules):
     assert "in forward" in miss.where
 
 
-def text(explanation, *, everything=False):
+def text(explanation: Explanation, *, everything: bool = False) -> str:
     console = Console(width=120, record=True, file=io.StringIO())
     print_explanation(console, explanation, everything=everything)
     return console.export_text()
 
 
-def test_sites_that_differ_in_their_layer_are_one_line(default_rules):
+def test_sites_that_differ_in_their_layer_are_one_line(default_rules: tuple[Rule, ...]) -> None:
     program = programs.bert(layers=12)
     explanation = explain(plan(program, default_rules, device="cpu", targets=()), default_rules)
     (residual,) = (rule for rule in explanation.rules if rule.rule == "linear-residual")
@@ -135,9 +144,9 @@ def test_sites_that_differ_in_their_layer_are_one_line(default_rules):
     assert text(explanation, everything=True).count("rejected at") > 24
 
 
-def test_the_page_shows_what_is_printed(tmp_path):
+def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "explain.md").read_text()
-    model, expected = (re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "text"))
+    model, expected = (re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)[0] for language in ("python", "text"))
     (tmp_path / "model.py").write_text(model)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "NO_COLOR": "1"}
     for command in (["model.py"], ["-m", "fuseconv.cli", "explain", "model.pt2"]):
@@ -147,7 +156,7 @@ def test_the_page_shows_what_is_printed(tmp_path):
     assert done.stdout.replace(f"{tmp_path}/", "") == expected
 
 
-def test_the_schema_is_the_one_that_is_documented(default_rules):
+def test_the_schema_is_the_one_that_is_documented(default_rules: tuple[Rule, ...]) -> None:
     assert (ROOT / "docs" / "explain.schema.json").read_text() == schema()
     value = told(linear_seen_twice, vectors(), default_rules).to_json()
     documented = json.loads(schema())
@@ -156,7 +165,7 @@ def test_the_schema_is_the_one_that_is_documented(default_rules):
     assert set(value["near_misses"][0]) == set(documented["$defs"]["Miss"]["properties"])
 
 
-def test_a_graph_seven_times_as_large_takes_seven_times_as_long():
+def test_a_graph_seven_times_as_large_takes_seven_times_as_long() -> None:
     """Seconds of the processor a node, the best of some: what grows with the square would take seven times as many."""
     one = matching.block()
     matching.measure(one, 0)
@@ -168,8 +177,8 @@ def test_a_graph_seven_times_as_large_takes_seven_times_as_long():
 CHAIN = 200
 
 
-def chain(function):
-    def forward(m, x):
+def chain(function: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    def forward(m: Any, x: Tensor) -> Tensor:
         for _ in range(CHAIN):
             x = function(x)
         return x
@@ -182,11 +191,11 @@ def chain(function):
     [lambda x: x * 0.999, lambda x: x + 0, lambda x: x.to(torch.float64).to(torch.float32), lambda x: (x * 2).relu_()],
     ids=["products", "nothing", "casts", "in place"],
 )
-def test_a_long_chain_is_planned(function, default_rules):
+def test_a_long_chain_is_planned(function: Callable[[Tensor], Tensor], default_rules: tuple[Rule, ...]) -> None:
     told(chain(function), vectors(), default_rules)
 
 
-def hostile(factors):
+def hostile(factors: int) -> Rule:
     names = [f"v{number}" for number in range(factors)]
     return Rule.model_validate(
         {
@@ -200,14 +209,14 @@ def hostile(factors):
     )
 
 
-def product(m, x):
+def product(m: Any, x: Tensor) -> Tensor:
     values = [x + number for number in range(16)]
     while len(values) > 1:
         values = [a * b for a, b in zip(values[::2], values[1::2], strict=True)]
     return values[0]
 
 
-def test_a_hostile_pattern_hits_the_budget():
+def test_a_hostile_pattern_hits_the_budget() -> None:
     """Twelve factors may come in 479,001,600 orders, and a tree of sixteen may be cut in as many ways."""
     with pytest.raises(RuleError, match=r"rule hostile: .* more than \d+ comparisons at mul_\d+"):
         told(product, vectors(), [hostile(12)])

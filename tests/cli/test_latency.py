@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict]:
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any]]:
     capsys.readouterr()
     status = cli.main(["bench", *(str(argument) for argument in arguments), "--json"])
     return status, json.loads(capsys.readouterr().out)

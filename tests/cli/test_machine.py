@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnxruntime
 import pytest
@@ -15,15 +16,15 @@ from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.doctor import abilities
 from fuseconv.errors import UnsupportedError
 from fuseconv.runtime import cpp
-from fuseconv.runtime.model import PREFERENCE, load
-from fuseconv.targets import TARGETS
+from fuseconv.runtime.model import load
+from fuseconv.targets import PREFERENCE, TARGETS
 
-Doctor = Callable[..., tuple[int, dict]]
+Doctor = Callable[..., tuple[int, dict[str, Any]]]
 
 
 @pytest.fixture
 def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
-    def run(*arguments: object) -> tuple[int, dict]:
+    def run(*arguments: object) -> tuple[int, dict[str, Any]]:
         capsys.readouterr()
         status = cli.main(["doctor", *map(str, arguments), "--json"])
         record = json.loads(capsys.readouterr().out)
@@ -33,7 +34,7 @@ def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
     return run
 
 
-def by_name(record: dict) -> dict[str, dict]:
+def by_name(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {finding["name"]: finding for finding in record["result"]["findings"]}
 
 
@@ -140,7 +141,7 @@ def test_an_old_onnx_runtime_is_said_by_doctor_and_by_load(
 # ---- the machine ----
 
 
-def able(record: dict) -> dict[tuple[str, str], dict]:
+def able(record: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     return {(one["target"], one["action"]): one for one in record["result"]["targets"] if one["device"] == "cpu"}
 
 

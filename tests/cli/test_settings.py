@@ -2,6 +2,9 @@
 
 import json
 import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +29,7 @@ RULE = {
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Returns a function that writes the table; the working directory is a folder inside the project."""
     (tmp_path / "own.json").write_text(json.dumps(RULE))
     inner = tmp_path / "src" / "deep"
@@ -35,20 +38,22 @@ def project(tmp_path, monkeypatch):
     torch.export.save(torch.export.export(nn.ReLU(), (torch.randn(3, 8),)), tmp_path / "m.pt2")
     monkeypatch.chdir(inner)
 
-    def write(text):
+    def write(text: str) -> Path:
         (tmp_path / "pyproject.toml").write_text(f"[project]\nname = 'x'\n[tool.fuseconv]\n{text}\n")
         return tmp_path
 
     return write
 
 
-def run(capsys, *arguments):
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
     capsys.readouterr()
     status = cli.main([*arguments, "--json"])
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_every_command_with_the_option_takes_it(project, capsys):
+def test_every_command_with_the_option_takes_it(
+    project: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     root = project('rules = "own.json"\ntarget = ["export"]')
     model = str(root / "m.pt2")
     for command in (["convert", model], ["explain", model], ["match", model], ["convert", model, "--dry-run"]):
@@ -65,7 +70,7 @@ def test_every_command_with_the_option_takes_it(project, capsys):
     assert [one["name"] for one in run(capsys, "rules", "list")[1]["result"]["rules"]] == ["own-relu"]
 
 
-def test_the_command_line_wins(project, capsys):
+def test_the_command_line_wins(project: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     root = project('rules = "own.json"\nno-rule = ["own-relu"]')
     status, found = run(
         capsys, "explain", str(root / "m.pt2"), "--rules", "rules/default.json", "--no-rule", "in-place"
@@ -77,12 +82,14 @@ def test_the_command_line_wins(project, capsys):
     assert settings["device"] == {"value": "cpu", "from": "default"}
 
 
-def test_rules_of_our_own_are_found_from_a_project(project, capsys):
+def test_rules_of_our_own_are_found_from_a_project(
+    project: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     root = project('rules = "rules/default.json"')
     assert run(capsys, "explain", str(root / "m.pt2"))[0] == 0
 
 
-def test_the_report_says_it_in_words(project, capsys):
+def test_the_report_says_it_in_words(project: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     root = project('rules = "own.json"')
     capsys.readouterr()
     assert cli.main(["explain", str(root / "m.pt2")]) == 0
@@ -90,7 +97,7 @@ def test_the_report_says_it_in_words(project, capsys):
     assert capsys.readouterr().out.splitlines()[-2:] == ["settings", line]
 
 
-def test_the_lock_lies_beside_the_file(project, capsys):
+def test_the_lock_lies_beside_the_file(project: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     root = project('target = ["export"]')
     assert run(capsys, "convert", str(root / "m.pt2"), "--lock")[0] == 0
     assert (root / "fuseconv.lock").exists()
@@ -113,7 +120,9 @@ def test_the_lock_lies_beside_the_file(project, capsys):
         ('device = "tpu"', "tpu", "cpu"),
     ],
 )
-def test_a_wrong_setting(text, what, fix, project, capsys):
+def test_a_wrong_setting(
+    text: str, what: str, fix: str, project: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     root = project(text)
     status, found = run(capsys, "explain", str(root / "m.pt2"))
     assert status == 2
@@ -121,17 +130,19 @@ def test_a_wrong_setting(text, what, fix, project, capsys):
     assert fix in found["error"]["hint"]
 
 
-def test_the_page_shows_settings_that_are_right(project, capsys):
+def test_the_page_shows_settings_that_are_right(
+    project: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     page = (ROOT / "docs" / "project.md").read_text()
-    root = project(re.search(r"```toml\n\[tool.fuseconv\]\n(.*?)```", page, re.DOTALL)[1])
+    root = project(re.findall(r"```toml\n\[tool.fuseconv\]\n(.*?)```", page, re.DOTALL)[0])
     (root / "fusion").mkdir()
     (root / "own.json").rename(root / "fusion" / "mine.json")
-    (root / "fuseconv.lock").write_text(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
+    (root / "fuseconv.lock").write_text(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
     assert run(capsys, "rules", "check")[0] == 0
     assert sum(read_lock(root / "fuseconv.lock").bundles["encoder.fuseconv"]["add-layer-norm"].values()) == 4
 
 
-def test_a_table_that_is_none(project, capsys):
+def test_a_table_that_is_none(project: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     root = project("")
     (root / "pyproject.toml").write_text("[tool]\nfuseconv = 3\n")
     assert run(capsys, "rules", "list")[1]["error"]["message"] == "tool.fuseconv must be a table"

@@ -139,7 +139,12 @@ FAILING = {"full": (OSError(28, "No space left on device"), 6), "unread": (Broke
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.parametrize("command", DONE)
 def test_every_command_says_the_same_of_its_output(
-    command: str, as_json: bool, fault: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+    command: str,
+    as_json: bool,
+    fault: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     error, expected = FAILING[fault]
     monkeypatch.setattr(sys, "stdout", Failing(error))
@@ -148,13 +153,17 @@ def test_every_command_says_the_same_of_its_output(
     assert ("cannot be written" in capsys.readouterr().err) == (fault == "full")
 
 
-def test_progress_that_cannot_be_shown_stops_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_progress_that_cannot_be_shown_stops_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "stderr", Failing(OSError(28, "No space left on device")))
     assert cli.main(["explain", str(folder / "scale.pt2")]) == 0
 
 
 @pytest.mark.parametrize("model", ["/dev/stdin", "/proc/self/fd/0"])
-def test_a_model_from_a_stream_has_no_place_beside_it(model: str, folder: Path, capsys, monkeypatch) -> None:
+def test_a_model_from_a_stream_has_no_place_beside_it(
+    model: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (folder / "scale.pt2").open("rb") as file:
         kept = os.dup(0)
         os.dup2(file.fileno(), 0)
@@ -167,7 +176,7 @@ def test_a_model_from_a_stream_has_no_place_beside_it(model: str, folder: Path, 
             os.close(kept)
 
 
-def test_a_model_from_a_pipe_is_refused(capsys) -> None:
+def test_a_model_from_a_pipe_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     kept = os.dup(0)
     os.dup2(reader, 0)
@@ -190,7 +199,7 @@ CODE = {
 
 
 @pytest.mark.parametrize("code", CODE)
-def test_what_a_models_code_does(code: str, folder: Path, tmp_path: Path, capsys) -> None:
+def test_what_a_models_code_does(code: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.py").write_text(f"import torch\ndef make():\n    {code.replace(chr(10), chr(10) + '    ')}\n")
     torch.save({"w": torch.ones(1)}, tmp_path / "state.pt")
     words = ["inspect", str(tmp_path / "state.pt"), "--trust", "code", "--model", f"{tmp_path / 'model.py'}:make"]
@@ -213,7 +222,9 @@ RAISED: dict[str, tuple[Callable[[], Exception], int]] = {
 
 
 @pytest.mark.parametrize("name", RAISED)
-def test_what_nobody_foresaw_has_a_status_of_its_kind(name: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_what_nobody_foresaw_has_a_status_of_its_kind(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from fuseconv.rulebook import own_rules
 
     make, status = RAISED[name]
@@ -252,7 +263,9 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("command", SHOWN)
-def test_a_rules_words_do_not_reach_the_terminal_as_orders(command: str, tmp_path: Path, capsys) -> None:
+def test_a_rules_words_do_not_reach_the_terminal_as_orders(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "rules.json"
     path.write_text(json.dumps(hostile(f"A rule. {ESCAPE} [link=http://evil]here[/link]")))
     assert cli.main([*SHOWN[command], str(path)]) == 0
@@ -263,7 +276,9 @@ def test_a_rules_words_do_not_reach_the_terminal_as_orders(command: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", [f"evil{ESCAPE}.json", os.fsdecode(b"evil\xff.json"), "two\n  fix: lines.json"])
-def test_a_name_does_not_reach_the_terminal_as_an_order(name: str, tmp_path: Path, capsys) -> None:
+def test_a_name_does_not_reach_the_terminal_as_an_order(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / name
     path.write_text("{")
     assert cli.main(["rules", "list", "--rules", str(path)]) == 2
@@ -272,7 +287,7 @@ def test_a_name_does_not_reach_the_terminal_as_an_order(name: str, tmp_path: Pat
     assert not set(err) & set("\x1b\x07\x9b\u202e\x7f\r")
 
 
-def test_what_is_logged_is_printable(capsys) -> None:
+def test_what_is_logged_is_printable(capsys: pytest.CaptureFixture[str]) -> None:
     import logging
 
     streams.prepare()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support import ROOT
+from torch import Tensor
 
 from fuseconv import ops, sources
 
@@ -31,13 +35,13 @@ HELPERS = {"activation_backward", "gated_act_backward", "norm_backward"}
 """Ops that are the gradients of others: a model that learns calls them."""
 
 
-def test_every_op_has_a_case_on_each_device():
+def test_every_op_has_a_case_on_each_device() -> None:
     for device in ("cpu", "cuda"):
         named = {case.op for case in cases.cases(device)}
         assert {op.name for op in ops.OPS} - named - HELPERS == set()
 
 
-def test_runs_of_one_machine_are_one_file(tmp_path):
+def test_runs_of_one_machine_are_one_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     run = {"device": "a GPU", "versions": {"torch": "2"}}
     more = {"device": "a GPU", "versions": {"torch": "2", "onnxruntime": "1"}}
@@ -51,13 +55,15 @@ def test_runs_of_one_machine_are_one_file(tmp_path):
             record.write(path, [], other, ["op"])
 
 
-def test_no_row_is_measured_twice():
+def test_no_row_is_measured_twice() -> None:
     for device in ("cpu", "cuda"):
         keys = [(case.op, case.act, case.dtype, case.shape) for case in cases.cases(device)]
         assert len(keys) == len(set(keys))
 
 
-def test_a_run_prints_and_merges_its_rows(tmp_path, monkeypatch, capsys):
+def test_a_run_prints_and_merges_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "cpu.json"
 
     def run(*arguments: str) -> str:
@@ -83,7 +89,7 @@ def test_a_run_prints_and_merges_its_rows(tmp_path, monkeypatch, capsys):
     assert both["rows"][0] == row
 
 
-def test_a_case_that_is_wrong_stops_the_run():
+def test_a_case_that_is_wrong_stops_the_run() -> None:
     case = next(case for case in cases.cases("cpu") if case.op == "add_relu")
     operands = cases.draw("cpu", "f32", ((4, 8), (4, 8)))
     assert bench.check(case, operands) < 3
@@ -91,13 +97,13 @@ def test_a_case_that_is_wrong_stops_the_run():
         bench.check(replace(case, ours=lambda a, b: torch.relu(a - b)), operands)
 
 
-def test_ratios_are_of_the_same_round():
+def test_ratios_are_of_the_same_round() -> None:
     times = {"us": [1.0, 2.0, 4.0], "again": [1.0, 2.2, 4.0], "eager_us": [2.0, 4.0, 7.0]}
     assert clock.ratio(times, "eager_us", "us") == 2
     assert clock.noise(times, "us") == 0
 
 
-def test_counts_of_a_kernel_are_a_row_of_the_page():
+def test_counts_of_a_kernel_are_a_row_of_the_page() -> None:
     case = next(case for case in cases.cases("cuda") if case.op == "rms_norm")
     kernel = {metric: "1,000" if metric.startswith("smsp__inst") else "2" for metric in counters.METRICS}
     kernel["Kernel Name"] = "void ours::(anonymous namespace)::norm_rows<float, (int)4>(Arguments<float>)"
@@ -111,13 +117,13 @@ def test_counts_of_a_kernel_are_a_row_of_the_page():
     )
 
 
-def test_the_page_is_what_the_files_hold():
+def test_the_page_is_what_the_files_hold() -> None:
     page = render.PAGE.read_text()
     assert render.MARKED.search(page)
     assert render.rendered(page) == page
 
 
-def test_a_marker_without_a_row_is_an_error():
+def test_a_marker_without_a_row_is_an_error() -> None:
     with pytest.raises(ValueError, match="no row of"):
         render.rendered("<!-- table: h200_gemm_linear_act.json op=other -->\n<!-- end -->")
 
@@ -125,27 +131,31 @@ def test_a_marker_without_a_row_is_an_error():
 class Kept(torch.nn.Module):
     """Keeps what it computed, as the bias of x-transformers does: torch.export puts tensors of its trace there."""
 
-    def __init__(self):
+    kept: Tensor | None
+
+    def __init__(self) -> None:
         super().__init__()
         self.register_buffer("kept", None, persistent=False)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         if self.kept is None:
             self.kept = torch.arange(4.0).cos()
         return x * self.kept
 
 
-def parametrized():
+def parametrized() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 8)), torch.nn.GELU())
 
 
 @pytest.mark.parametrize("build", [lambda: torch.nn.Sequential(Kept(), torch.nn.ReLU()), parametrized])
-def test_a_public_model_is_saved_so_that_it_is_read_again(build, monkeypatch):
+def test_a_public_model_is_saved_so_that_it_is_read_again(
+    build: Callable[[], torch.nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry = public_zoo.Entry("package", "model", build, ("input=f32[b:1..4,4]",))
     monkeypatch.setattr(public_zoo_hub, "ENTRIES", (entry,))
     read = []
 
-    def convert(model, options, targets, output):
+    def convert(model: Path, options: sources.Options, targets: Sequence[str], output: Path) -> dict[str, Any]:
         read.append(sources.read(model, options=options))
         return {"converted": dict.fromkeys(targets, True), "skipped": {}, "error": "", "output": output.name}
 

@@ -6,10 +6,14 @@ import importlib
 import io
 import json
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from matplotlib.image import imread
 from rich.console import Console
 from support import ROOT
 
@@ -26,7 +30,7 @@ models = importlib.import_module("models")
 
 
 @pytest.mark.parametrize("entry", zoo.ENTRIES, ids=lambda entry: entry.at)
-def test_a_model_takes_the_inputs_drawn_for_it(entry):
+def test_a_model_takes_the_inputs_drawn_for_it(entry: zoo.Entry) -> None:
     inputs = entry.draw(entry.shape, torch.Generator().manual_seed(0))
     with torch.device("meta"), torch.no_grad():
         module = entry.build(1).eval()
@@ -35,14 +39,16 @@ def test_a_model_takes_the_inputs_drawn_for_it(entry):
     assert {result.meta["val"].shape[0] for result in results} == {entry.shape[0]}
 
 
-def test_no_model_is_measured_twice():
+def test_no_model_is_measured_twice() -> None:
     assert len({entry.at for entry in zoo.ENTRIES}) == len(zoo.ENTRIES)
 
 
-def test_a_run_prints_and_joins_its_rows(tmp_path, monkeypatch, capsys):
+def test_a_run_prints_and_joins_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "cpu.json"
 
-    def run(*arguments):
+    def run(*arguments: str) -> tuple[str, Any]:
         given = ["--device", "cpu", "--rounds", "1", "--only", "mlp-3x128-relu", "--dtype", "f32", "--layers", "1"]
         monkeypatch.setattr(sys, "argv", ["models.py", str(out), *given, "--targets", "export", *arguments])
         assert models.main() == 0
@@ -68,7 +74,9 @@ def test_a_run_prints_and_joins_its_rows(tmp_path, monkeypatch, capsys):
     assert again[0]["ratio"] == row["ratio"]
 
 
-def row(artifact, *, peers=(), absent=(), off=()):
+def row(
+    artifact: str, *, peers: Mapping[str, float] = {}, absent: Mapping[str, str] = {}, off: Mapping[str, str] = {}
+) -> dict[str, Any]:
     ratios = dict(peers)
     return models.judged(
         {
@@ -83,13 +91,13 @@ def row(artifact, *, peers=(), absent=(), off=()):
     )
 
 
-def test_the_figures_of_a_row_follow_from_its_times():
+def test_the_figures_of_a_row_follow_from_its_times() -> None:
     judged = row("a", peers={"eager": 3.0, "aoti+graph": 1.5, "compile": 2.0})
     assert (judged["ours_ms"], judged["ours_graph_ms"]) == (2, 1)
     assert (judged["best_peer"], judged["ratio"]) == ("aoti+graph", 1.5)
 
 
-def test_rows_of_one_artifact_are_joined_and_of_another_replaced():
+def test_rows_of_one_artifact_are_joined_and_of_another_replaced() -> None:
     old = row("a", peers={"eager": 3.0, "aoti": 2.0}, absent={"compile": "out of time"}, off={"aoti": "rmse"})
     asked = {"eager": models.NOT_ASKED, "compile": models.NOT_ASKED}
     new = row("a", peers={"aoti": 2.5}, absent=asked)
@@ -101,12 +109,12 @@ def test_rows_of_one_artifact_are_joined_and_of_another_replaced():
     assert models.joined(old, row("b")) == row("b")
 
 
-def test_a_peer_that_fails_or_computes_something_else_is_named():
+def test_a_peer_that_fails_or_computes_something_else_is_named() -> None:
     truth = torch.linspace(-1, 1, 100, dtype=torch.float64)
     problem = SimpleNamespace(device="cpu")
     contestants = models.Contestants(problem, SimpleNamespace(original=(truth.float(),), truth=(truth,)))
 
-    def broken(problem, graph):
+    def broken(problem: object, graph: object) -> None:
         raise RuntimeError("\n no such kernel\nand more")
 
     contestants.add("right", lambda problem, graph: lambda: (truth.float(),))
@@ -118,7 +126,7 @@ def test_a_peer_that_fails_or_computes_something_else_is_named():
     assert contestants.absent == {"broken": "RuntimeError: no such kernel"}
 
 
-def test_rows_are_drawn(tmp_path):
+def test_rows_are_drawn(tmp_path: Path) -> None:
     drawn = row("a", peers={"eager": 3.0, "aoti+graph": 1.5}) | {
         "model": "mlp",
         "dtype": "f16",
@@ -128,7 +136,7 @@ def test_rows_are_drawn(tmp_path):
     contents = {"device": "a machine", "versions": {"torch": "2"}, "rows": [drawn]}
     plot.draw(contents, tmp_path / "one.png")
     plot.draw({**contents, "rows": [drawn] * 4}, tmp_path / "four.png")
-    one, four = (plot.plt.imread(tmp_path / name) for name in ("one.png", "four.png"))
+    one, four = (imread(tmp_path / name) for name in ("one.png", "four.png"))
     assert one.shape[1] == four.shape[1]
     assert four.shape[0] > one.shape[0]
     assert one.std() > 0.01
@@ -136,7 +144,7 @@ def test_rows_are_drawn(tmp_path):
         plot.draw({**contents, "rows": [drawn | {"ratios": {}}]}, tmp_path / "none.png")
 
 
-def printed_tables():
+def printed_tables() -> list[str]:
     """What `fuseconv bench` and bench/models.py print of the files in bench/results."""
     results = ROOT / "bench" / "results"
     told = json.loads((results / "cpu_bench.json").read_text())
@@ -145,13 +153,14 @@ def printed_tables():
     table = models.table(json.loads((results / "cpu_models.json").read_text())["rows"])
     tables = []
     for show in (lambda console: report.print_latencies(console, found), lambda console: console.print(table)):
-        console = Console(width=200, file=io.StringIO(), soft_wrap=True)
+        printed = io.StringIO()
+        console = Console(width=200, file=printed, soft_wrap=True)
         show(console)
-        tables.append("\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines()))
+        tables.append("\n".join(line.rstrip() for line in printed.getvalue().rstrip().splitlines()))
     return tables
 
 
-def test_the_page_is_what_the_files_hold():
+def test_the_page_is_what_the_files_hold() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     for table in printed_tables():
         assert f"```\n{table}\n```" in page

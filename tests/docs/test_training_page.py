@@ -8,12 +8,12 @@ from pathlib import Path
 PAGE = Path("docs/training.md").read_text()
 
 
-def block(language):
+def block(language: str) -> str:
     (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     return found
 
 
-def test_the_example_prints_what_the_page_says():
+def test_the_example_prints_what_the_page_says() -> None:
     result = subprocess.run(
         [sys.executable, "-c", block("python")],
         env={"PYTHONPATH": str(Path.cwd()), "PATH": "", "OMP_NUM_THREADS": "1"},

@@ -10,12 +10,12 @@ from fuseconv.rulebook.predicates import FUNCTIONS
 PAGE = Path("docs/writing-rules.md").read_text()
 
 
-def block(language):
+def block(language: str) -> str:
     (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     return found
 
 
-def test_the_example_prints_what_the_page_says(tmp_path):
+def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "hardswish.json").write_text(block("json"))
     result = subprocess.run(
         [sys.executable, "-c", block("python")],
@@ -28,6 +28,6 @@ def test_the_example_prints_what_the_page_says(tmp_path):
     assert result.stdout == block("text")
 
 
-def test_every_function_is_in_the_table():
+def test_every_function_is_in_the_table() -> None:
     rows = [f"| `{function.usage}` | {function.doc} |" for _, function in sorted(FUNCTIONS.items())]
     assert "\n".join(rows) in PAGE

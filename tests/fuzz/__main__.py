@@ -11,8 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from support import ROOT
+
 from .findings import Findings
-from .watch import ROOT, Part, rows, watch
+from .watch import Part, rows, watch
 
 SHARES = {"models": 0.6, "rules": 0.25, "files": 0.15}
 """Of the time, by part."""

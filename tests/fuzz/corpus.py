@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import read_plan
 from fuseconv.rulebook.rule_file import load_rules, own_folder
 from fuseconv.runtime.model import load
-from fuseconv.sources import read
+from fuseconv.sources import Options, read
 
 Reader = Callable[[Path], object]
 
@@ -66,13 +65,17 @@ def _models(folder: Path) -> list[Seed]:
                     Seed(
                         f"{form}, {how}",
                         {"model": path.read_bytes()},
-                        lambda place, options=options: read(place / "model", options=options),
+                        _reader(options),
                     )
                 )
     return seeds
 
 
-def _without_trust(options: Any) -> Any:
+def _reader(options: Options) -> Reader:
+    return lambda place: read(place / "model", options=options)
+
+
+def _without_trust(options: Options) -> Options:
     from dataclasses import replace
 
     keep = frozenset({"code"}) if options.model else frozenset()
@@ -82,7 +85,7 @@ def _without_trust(options: Any) -> Any:
 def _inputs(_: Path) -> list[Seed]:
     tensors = {"x": torch.arange(12.0).reshape(3, 4), "ids": torch.tensor([[1, 2]])}
     npz, saved = io.BytesIO(), io.BytesIO()
-    np.savez(npz, **{name: tensor.numpy() for name, tensor in tensors.items()})
+    np.savez(npz, x=tensors["x"].numpy(), ids=tensors["ids"].numpy())
     torch.save(tensors, saved)
     made = {"inputs npz": npz.getvalue(), "inputs pt": saved.getvalue(), "inputs safetensors": save(tensors)}
     return [

@@ -164,8 +164,8 @@ _SPELLINGS: tuple[Callable[[bytes], bytes], ...] = (
 
 def hostile_pickle(data: bytes, draw: random.Random) -> bytes:
     """Returns a pickle that calls what it should not, is nested, or is damaged."""
-    calls = (b"cos\nmkdir\n", b"cposix\nsystem\n", b"cbuiltins\neval\n", b"cbuiltins\nopen\n", b"ctorch\nload\n")
-    calls += (b"ctorch.hub\nload\n", b"cnumpy\nmemmap\n", b"ctorch\nfrom_file\n", b"cshutil\nrmtree\n")
+    calls = [b"cos\nmkdir\n", b"cposix\nsystem\n", b"cbuiltins\neval\n", b"cbuiltins\nopen\n", b"ctorch\nload\n"]
+    calls += [b"ctorch.hub\nload\n", b"cnumpy\nmemmap\n", b"ctorch\nfrom_file\n", b"cshutil\nrmtree\n"]
     path = f"{CANARY}/ran".encode()
     payload = draw.choice(calls) + b"X" + struct.pack("<I", len(path)) + path + b"\x85R"
     match draw.randrange(7):

@@ -104,10 +104,10 @@ def splice(grower: Grower, text: Text) -> bool:
         names[spec.name] = _operand(grower, replace(spec, shape=shape)).name
     for spec in text.parameters.values():
         # A parameter has no symbolic size: it is the size of the first.
-        shape = tuple(
-            grower.sizes[0][symbols[size.name].name] if isinstance(size, Dim) else size for size in spec.shape
+        names[spec.name] = grower.add_parameter(
+            spec.dtype,
+            [grower.sizes[0][symbols[size.name].name] if isinstance(size, Dim) else size for size in spec.shape],
         )
-        names[spec.name] = grower.add_parameter(spec.dtype, shape)
     for targets, unpacks, call in text.lines:
         op = find_op(call.op)
         if op is None:

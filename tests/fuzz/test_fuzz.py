@@ -6,11 +6,14 @@ import secrets
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from support import ROOT
 
 from fuseconv.contract.spec import parse_inputs
+from fuseconv.matching.steps import Plan
+from fuseconv.program.captured import Program
 from fuzz import judge
 from fuzz.mutate import CHANGES, mutated
 from fuzz.program import Model, make
@@ -25,10 +28,10 @@ BUDGETS = {
 
 
 @pytest.mark.parametrize("part", BUDGETS)
-def test_a_short_run_finds_nothing(part, tmp_path):
+def test_a_short_run_finds_nothing(part: str, tmp_path: Path) -> None:
     """With a seed that no run before had: a failure says which, so that it can be seen again."""
     seed = secrets.token_hex(4)
-    command = [sys.executable, "-m", "fuzz", "--only", part, "--seed", seed, "--seconds", "40", "--out", tmp_path]
+    command = [sys.executable, "-m", "fuzz", "--only", part, "--seed", seed, "--seconds", "40", "--out", str(tmp_path)]
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
     done = subprocess.run([*command, *BUDGETS[part]], cwd=ROOT, env=environment, capture_output=True, text=True)
     said = "\n".join(path.read_text() for path in tmp_path.glob("*/README"))
@@ -37,15 +40,15 @@ def test_a_short_run_finds_nothing(part, tmp_path):
     assert 0 < found["parts"][part]["cases"] <= int(BUDGETS[part][1])
 
 
-def model(*lines, returned=("v1",), targets=("export",)):
+def model(*lines: str, returned: tuple[str, ...] = ("v1",), targets: tuple[str, ...] = ("export",)) -> Model:
     return Model(INPUTS, {}, lines, returned, targets)
 
 
-def test_the_judge_sees_a_wrong_target(monkeypatch):
+def test_the_judge_sees_a_wrong_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rewrite that takes another op, planted: it is found, and minimised to the one line that matters."""
     import torch
 
-    def wrong(program, plan):
+    def wrong(program: Program, plan: Plan) -> Program:
         for node in program.exported.graph.nodes:
             if node.target is torch.ops.aten.tanh.default:
                 node.target = torch.ops.aten.sigmoid.default
@@ -67,21 +70,21 @@ def test_the_judge_sees_a_wrong_target(monkeypatch):
     assert small.lines == ("v1 = torch.tanh(x0)",)
 
 
-def test_a_sound_model_is_sound():
+def test_a_sound_model_is_sound() -> None:
     outcome = judge.convert(model("v1 = F.gelu(x0) * x0.shape[0]", targets=("export", "torchscript")).text(), ())
     assert (outcome.kind, outcome.counts["converted export"], outcome.counts["converted torchscript"]) == ("", 1, 1)
 
 
-def test_a_file_builds_the_same_model_each_time():
+def test_a_file_builds_the_same_model_each_time() -> None:
     import torch
 
     text = Model(INPUTS, {"p0": parse_inputs(["p0=f32[4]"])[0]}, ("v1 = x0 * self.p0",), ("v1",)).text()
     one, other = make(text), make(text)
-    assert torch.equal(one.module.p0, other.module.p0)
+    assert torch.equal(one.module.get_parameter("p0"), other.module.get_parameter("p0"))
     assert one.inputs == tuple(INPUTS.values())
 
 
-def test_minimised_keeps_what_fails_alone():
+def test_minimised_keeps_what_fails_alone() -> None:
     fails = {3, 17}
     kept = minimised(list(range(40)), lambda some: fails <= set(some), time.process_time() + 10)
     assert set(kept) == fails
@@ -97,7 +100,7 @@ RULE = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_change_changes_a_rule_or_nothing(name):
+def test_every_change_changes_a_rule_or_nothing(name: str) -> None:
     changed = 0
     for seed in range(20):
         rule = json.loads(json.dumps(RULE))
@@ -107,5 +110,5 @@ def test_every_change_changes_a_rule_or_nothing(name):
     assert changed or name in ("word of the replacement", "comparison of a condition", "operands matched swapped")
 
 
-def test_mutations_are_those_of_their_seed():
+def test_mutations_are_those_of_their_seed() -> None:
     assert mutated(RULE, random.Random(5)) == mutated(RULE, random.Random(5))

@@ -6,7 +6,9 @@ import gc
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +41,7 @@ def plain(graphs_bundle: Path, target: str) -> Callable[..., tuple[Tensor, ...]]
     model = load(graphs_bundle, target, cuda_graphs=False)
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
-        return [model(*inputs) for _ in range(3)][-1]  # type: ignore[no-any-return]
+        return [model(*inputs) for _ in range(3)][-1]
 
     return call
 
@@ -99,7 +101,12 @@ def test_outputs_are_not_overwritten(model: Model) -> None:
 
 
 def test_modes_of_the_first_call_are_not_captured(model: Model, plain: Callable[..., tuple[Tensor, ...]]) -> None:
-    for seed, mode in enumerate([torch.inference_mode(), torch.autocast("cuda", torch.bfloat16), torch.enable_grad()]):
+    modes: list[AbstractContextManager[Any]] = [
+        torch.inference_mode(),
+        torch.autocast("cuda", torch.bfloat16),
+        torch.enable_grad(),
+    ]
+    for seed, mode in enumerate(modes):
         inputs = draw(4, 3 + seed)
         expected = plain(*inputs)
         with mode:

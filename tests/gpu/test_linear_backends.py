@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import torch
 from support import ROOT
+from torch import Tensor
 from torch.nn import functional as F
 
 sys.path.insert(0, str(ROOT / "bench"))
@@ -44,13 +46,18 @@ PROBLEMS = [  # m, n, k, activation, bias, form
 ABSOLUTE = {torch.bfloat16: 2e-3, torch.float16: 5e-4}
 RELATIVE = {torch.bfloat16: 2**-8, torch.float16: 2**-10}
 
+Operands = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+"""x, weight, bias and residual."""
+
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return Library(Path(LIBRARY))
+    return Library(Path(os.environ["FUSECONV_LINEAR_LIBRARY"]))
 
 
-def meaning(x, weight, bias, act, residual=None, *, gated=False):
+def meaning(
+    x: Tensor, weight: Tensor, bias: Tensor | None, act: str, residual: Tensor | None = None, *, gated: bool = False
+) -> Tensor:
     z = F.linear(x, weight, bias)
     if gated:
         gate, up = z.chunk(2, -1)
@@ -58,17 +65,24 @@ def meaning(x, weight, bias, act, residual=None, *, gated=False):
     return ACTIVATIONS[act](z) if residual is None else ACTIVATIONS[act](z) + residual
 
 
-def wide(*tensors):
-    return (t if t is None else t.double() for t in tensors)
+def wide(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Operands:
+    return (
+        x.double(),
+        weight.double(),
+        bias if bias is None else bias.double(),
+        residual if residual is None else residual.double(),
+    )
 
 
-def operands(m, n, k, dtype, *, bias=True, form="plain"):
+def operands(m: int, n: int, k: int, dtype: torch.dtype, *, bias: bool = True, form: str = "plain") -> Operands:
     x, weight, b = draw(m, 2 * n if form == "gated" else n, k, dtype)
     r = torch.randn(m, n, device="cuda").to(dtype) if form == "residual" else None
     return x, weight, b if bias else None, r
 
 
-def assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype):
+def assert_as_right_as_separate_kernels_and_writes_only_y(
+    library: Library, choices: Iterable[Choice], dtype: torch.dtype
+) -> None:
     """Every problem by every choice, in turn, into the same framed y."""
     for m, n, k, act, bias, form in PROBLEMS:
         x, weight, b, r = operands(m, n, k, dtype, bias=bias, form=form)
@@ -90,7 +104,7 @@ def assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtyp
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("shape", range(SHAPES))
-def test_sm90(library, shape, place, dtype):
+def test_sm90(library: Library, shape: int, place: tuple[int, ...], dtype: torch.dtype) -> None:
     variants = [library.library.fuseconv_linear_sm90_variant(shape, *place, early) for early in (0, 1)]
     choices = [Choice(BACKENDS.index("sm90"), variant) for variant in variants]
     assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype)
@@ -98,12 +112,12 @@ def test_sm90(library, shape, place, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", range(3))
-def test_sm80(library, shape, dtype):
+def test_sm80(library: Library, shape: int, dtype: torch.dtype) -> None:
     choices = [Choice(BACKENDS.index("sm80"), shape)]
     assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype)
 
 
-def f32_operands(m, n, k, *, positive=False, gated=False):
+def f32_operands(m: int, n: int, k: int, *, positive: bool = False, gated: bool = False) -> tuple[Tensor, Tensor]:
     x, weight, _ = draw(m, n * 2 if gated else n, k, torch.float32)
     return (x.abs(), weight.abs()) if positive else (x, weight)
 
@@ -115,13 +129,13 @@ F32_PROBLEMS = [
 ]
 
 
-def f32_bound(eager):
+def f32_bound(eager: float) -> float:
     """docs/numerics.md: the factor of float32, and its floor."""
     return 2 * eager + torch.finfo(torch.float32).eps
 
 
 @pytest.mark.parametrize("shape", range(3))
-def test_tf32x3_is_as_exact_as_f32(library, shape):
+def test_tf32x3_is_as_exact_as_f32(library: Library, shape: int) -> None:
     """The error of each problem, of ours and of torch's, and nothing outside y."""
     choice = Choice(BACKENDS.index("tf32x3"), shape)
     for m, n, k, act, bias, form in F32_PROBLEMS:
@@ -140,7 +154,7 @@ def test_tf32x3_is_as_exact_as_f32(library, shape):
 
 @pytest.mark.parametrize("positive", [False, True], ids=["signs", "positive"])
 @pytest.mark.parametrize("k", [64, 200, 1096, 4096])
-def test_tf32x3_does_not_lean_to_a_side(library, k, positive):
+def test_tf32x3_does_not_lean_to_a_side(library: Library, k: int, positive: bool) -> None:
     """The tensor cores truncate, and the errors of sums of one sign would add up."""
     x, weight = f32_operands(300, 200, k, positive=positive)
     reference = x.double() @ weight.double().T
@@ -153,7 +167,7 @@ def test_tf32x3_does_not_lean_to_a_side(library, k, positive):
 
 
 @pytest.mark.parametrize(("scale", "bound"), [(1e30, None), (1e-30, None), (1e-36, 2e-5)])
-def test_tf32x3_of_very_small_and_very_large_factors(library, scale, bound):
+def test_tf32x3_of_very_small_and_very_large_factors(library: Library, scale: float, bound: float | None) -> None:
     """What a factor has below 2^-136, the least number of TF32, is lost."""
     x, weight = f32_operands(130, 70, 128)
     x *= scale
@@ -166,7 +180,7 @@ def test_tf32x3_of_very_small_and_very_large_factors(library, scale, bound):
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
-def test_tf32x3_gives_infinity_and_nan_where_f32_does(library, gated):
+def test_tf32x3_gives_infinity_and_nan_where_f32_does(library: Library, gated: bool) -> None:
     """An infinity has no second part: inf - inf, and 0 times inf, must not make NaN of it."""
     x, weight = f32_operands(140, 70, 128, gated=gated)
     weight[:, 3], weight[:, 0] = 1.0, 1.5  # of one part
@@ -182,13 +196,13 @@ def test_tf32x3_gives_infinity_and_nan_where_f32_does(library, gated):
         torch.testing.assert_close(y, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
 
 
-def test_tf32x3_one_after_another_in_a_graph(library):
+def test_tf32x3_one_after_another_in_a_graph(library: Library) -> None:
     """Each may start before the one before it has ended, and reads its result."""
     x, weight = f32_operands(500, 256, 256)
     y, z = torch.empty_like(x), torch.empty_like(x)
     choice = Choice(BACKENDS.index("tf32x3"), 1)
 
-    def chain():
+    def chain() -> Tensor:
         for source, target in ((x, y), (y, z), (z, y), (y, z)):
             library.run(library.problem(source, weight, None, "gelu", y=target)[0], choice)
         return z
@@ -203,7 +217,7 @@ def test_tf32x3_one_after_another_in_a_graph(library):
         assert torch.equal(z, expected)
 
 
-def test_tf32x3_leaves_short_sums_and_tf32_to_others(library):
+def test_tf32x3_leaves_short_sums_and_tf32_to_others(library: Library) -> None:
     for k, tf32, reason in ((60, 0, "fewer than 64 products"), (64, 1, "where TF32 is not allowed")):
         x, weight = f32_operands(16, 16, k)
         problem, _ = library.problem(x, weight, None, "none")
@@ -215,8 +229,12 @@ def test_tf32x3_leaves_short_sums_and_tf32_to_others(library):
 @pytest.mark.parametrize("act", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("view", ["contiguous", "strided", "unaligned"])
-def test_the_chosen_backend_and_two_kernels_are_right(library, act, dtype, view):
+def test_the_chosen_backend_and_two_kernels_are_right(
+    library: Library, act: str, dtype: torch.dtype, view: str
+) -> None:
     x, weight, b, r = operands(96, 128, 64, dtype, form="residual")
+    assert b is not None
+    assert r is not None
     if view == "strided":
         x, weight, r = (torch.nn.functional.pad(t, (0, 8))[:, : t.shape[1]] for t in (x, weight, r))
     if view == "unaligned":
@@ -240,7 +258,7 @@ def test_the_chosen_backend_and_two_kernels_are_right(library, act, dtype, view)
             assert error(y, reference) <= bound, (form, library.describe(choice))
 
 
-def test_a_gated_layer_in_two_kernels_says_that_it_needs_scratch(library):
+def test_a_gated_layer_in_two_kernels_says_that_it_needs_scratch(library: Library) -> None:
     problem, _ = library.problem(*draw(16, 64, 32, torch.float32), "silu", gated=True)
     with pytest.raises(RuntimeError, match="a gated layer in two kernels needs scratch memory"):
         library.run(problem, Choice(BACKENDS.index("cublas"), 0))
@@ -248,7 +266,7 @@ def test_a_gated_layer_in_two_kernels_says_that_it_needs_scratch(library):
 
 @pytest.mark.parametrize("act", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_infinity_and_nan_come_out_as_torch_gives_them(library, act, dtype):
+def test_infinity_and_nan_come_out_as_torch_gives_them(library: Library, act: str, dtype: torch.dtype) -> None:
     special = torch.tensor([0, 1, -1, 30, -30, 6e4, -6e4, float("inf"), -float("inf"), float("nan")] * 8)
     bias = special.to("cuda", dtype)
     x, weight = torch.zeros(64, 64, device="cuda", dtype=dtype), torch.zeros(80, 64, device="cuda", dtype=dtype)
@@ -258,7 +276,7 @@ def test_infinity_and_nan_come_out_as_torch_gives_them(library, act, dtype):
     torch.testing.assert_close(y, expected, equal_nan=True, atol=1e-3, rtol=RELATIVE.get(dtype, 1e-5))
 
 
-def test_a_capture_is_never_timed_and_replays(library):
+def test_a_capture_is_never_timed_and_replays(library: Library) -> None:
     x, weight, b = draw(40, 64, 72, torch.bfloat16)  # a size no other test has timed
     problem, y = library.problem(x, weight, b, "gelu")
     graph = torch.cuda.CUDAGraph()
@@ -269,7 +287,7 @@ def test_a_capture_is_never_timed_and_replays(library):
     torch.testing.assert_close(y, meaning(x, weight, b, "gelu"), atol=1e-2, rtol=1e-2)
 
 
-def test_choices_are_kept_in_a_file(library, tmp_path):
+def test_choices_are_kept_in_a_file(library: Library, tmp_path: Path) -> None:
     problem, _ = library.problem(*draw(48, 64, 72, torch.bfloat16), "silu")
     choice = library.choose(problem)
     path = tmp_path / "choices.txt"
@@ -285,7 +303,7 @@ def test_choices_are_kept_in_a_file(library, tmp_path):
     assert b"not a choice: key\tabacus" in message.value
 
 
-def test_what_no_backend_takes_says_why(library):
+def test_what_no_backend_takes_says_why(library: Library) -> None:
     x, weight, b = draw(8, 8, 8, torch.float32)
     problem, _ = library.problem(x, weight, b, "none")
     problem.m = 0

@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import onnxruntime
 import pytest
@@ -12,21 +13,22 @@ from support.onnx_calls import HAS_CUDA, save_model
 from fuseconv import ops
 from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.ops.library import FOLDER, PLUGINS, plugin_path
+from fuseconv.ops.op import Op
 from fuseconv.targets.onnx_session import element_types, open_session
 
 
-def cublas():
+def cublas() -> Path | None:
     """The library that the plugin needs, of the Python package, or None."""
     package = importlib.util.find_spec("nvidia")
-    folders = package.submodule_search_locations if package else []
-    return next((path for folder in folders for path in Path(folder).glob("cu*/lib/libcublasLt.so.*")), None)
+    folders = package and package.submodule_search_locations
+    return next((path for folder in folders or () for path in Path(folder).glob("cu*/lib/libcublasLt.so.*")), None)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not HAS_CUDA, reason="ONNX Runtime has no CUDA here: install onnxruntime-gpu")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_cuda_graphs_replay_on_new_values(dtype, tmp_path):
-    op = ops.linear_act
+def test_cuda_graphs_replay_on_new_values(dtype: torch.dtype, tmp_path: Path) -> None:
+    op: Op[..., Any] = ops.linear_act
     sample = next(sample for sample in op.samples("cuda", dtype) if sample.name == "rows_of_16_bytes_gelu")
     given = save_model(tmp_path / "model.onnx", op, [sample])
     options = onnxruntime.SessionOptions()
@@ -49,9 +51,9 @@ def test_cuda_graphs_replay_on_new_values(dtype, tmp_path):
 @pytest.mark.skipif(
     not (FOLDER / PLUGINS["cuda"]).is_file() or not (HAS_CUDA or cublas()), reason="needs the CUDA library, and cuBLAS"
 )
-def test_a_library_of_another_provider_fails_the_session(tmp_path):
+def test_a_library_of_another_provider_fails_the_session(tmp_path: Path) -> None:
     if not HAS_CUDA:
-        ctypes.CDLL(cublas(), ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(cublas()), ctypes.RTLD_GLOBAL)
     save_model(tmp_path / "model.onnx", ops.add_relu, ops.add_relu.samples("cpu", torch.float32)[:1])
     with pytest.raises((UnsupportedError, UpstreamError), match="AddRelu"):
         open_session(tmp_path / "model.onnx", "cpu", plugin_path("cuda"))

@@ -1,32 +1,35 @@
 """Every op where CUDA is: in graphs, on streams, on each device, with more than 2^31 elements."""
 
+from typing import Any
+
 import pytest
 import torch
 from support.truth import assert_close_to_truth
 from torch import Tensor
 
 from fuseconv import ops
+from fuseconv.ops.op import Op, Sample
 
 pytestmark = pytest.mark.gpu
 
 HUGE = 2**31 + 2**12
 
 
-def tensors(results):
+def tensors(results: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (results,) if isinstance(results, Tensor) else results
 
 
-def first_sample(op, dtype=torch.float32, device="cuda"):
+def first_sample(op: Op[..., Any], dtype: torch.dtype = torch.float32, device: str = "cuda") -> Sample:
     return op.samples(device, dtype)[0]
 
 
-def cloned(sample):
+def cloned(sample: Sample) -> list[Any]:
     return [value.clone() if isinstance(value, Tensor) else value for value in sample.args]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
-def test_replays_from_a_graph(op, dtype):
+def test_replays_from_a_graph(op: Op[..., Any], dtype: torch.dtype) -> None:
     """The graph is captured before the op ran on these sizes, and reads what its inputs hold at the replay."""
     sample = first_sample(op, dtype)
     args = cloned(sample)
@@ -45,7 +48,7 @@ def test_replays_from_a_graph(op, dtype):
 
 
 @pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
-def test_runs_on_the_current_stream(op):
+def test_runs_on_the_current_stream(op: Op[..., Any]) -> None:
     """What the stream did before is seen, and what it does after sees the result."""
     sample = first_sample(op)
     expected = tensors(op(*sample.args, **sample.kwargs))
@@ -64,7 +67,7 @@ def test_runs_on_the_current_stream(op):
 
 @pytest.mark.parametrize("index", range(torch.cuda.device_count()))
 @pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
-def test_runs_on_the_device_of_its_tensors(op, index):
+def test_runs_on_the_device_of_its_tensors(op: Op[..., Any], index: int) -> None:
     """Also when another device is the current one."""
     sample = first_sample(op)
     expected = tensors(op(*sample.args, **sample.kwargs))
@@ -75,7 +78,7 @@ def test_runs_on_the_device_of_its_tensors(op, index):
 
 
 @pytest.mark.parametrize("act", ["none", "relu", "gelu"])
-def test_gradients_of_large_f32_layers(act):
+def test_gradients_of_large_f32_layers(act: str) -> None:
     """These go by another way than those of small ones."""
     x, weight, bias = (torch.randn(size, device="cuda") for size in ((700, 520), (640, 520), (640,)))
     grad = torch.randn(700, 640, device="cuda")
@@ -86,13 +89,13 @@ def test_gradients_of_large_f32_layers(act):
         (ops.linear_act.reference, "double"),
     ):
         leaves = [(value if dtype is None else value.double()).clone().requires_grad_() for value in (x, weight, bias)]
-        layer(*leaves, act=act).backward(grad if dtype is None else grad.double())
+        layer(leaves[0], leaves[1], leaves[2], act=act).backward(grad if dtype is None else grad.double())
         gradients.append([leaf.grad for leaf in leaves])
     for ours, eager, truth in zip(*gradients, strict=True):
         assert_close_to_truth(ours, eager, truth)
 
 
-def huge(columns):
+def huge(columns: int) -> Tensor:
     """A tensor of more than 2^31 elements, of which only some are not 0: cheap to make and to compare."""
     x = torch.zeros(HUGE // columns + 1, columns, dtype=torch.bfloat16, device="cuda")
     x[::100_003] = torch.randn(columns, dtype=torch.bfloat16, device="cuda")
@@ -115,7 +118,7 @@ HUGE_CALLS = {
 
 
 @pytest.mark.parametrize("name", HUGE_CALLS)
-def test_more_elements_than_32_bits_count(name):
+def test_more_elements_than_32_bits_count(name: str) -> None:
     x = huge(1024)
     result = HUGE_CALLS[name](x)
     for rows in (slice(0, 3), slice(100_003, 100_004), slice(-2, None)):

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from support import ROOT
 
@@ -34,12 +35,12 @@ print(fuseconv.__file__)
 """
 
 
-def test_the_page_adds_two_files_and_a_line():
+def test_the_page_adds_two_files_and_a_line() -> None:
     assert list(BLOCKS) == ["csrc/ops/sub_relu.h", "fuseconv/ops/sub_relu.py", "fuseconv/ops/__init__.py"]
     assert BLOCKS["fuseconv/ops/__init__.py"].count("\n") == 1
 
 
-def test_they_make_an_op(tmp_path):
+def test_they_make_an_op(tmp_path: Path) -> None:
     for name in ("csrc", "fuseconv", "rules"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "lib"))
     shutil.copy(ROOT / "CMakeLists.txt", tmp_path)
@@ -56,8 +57,8 @@ def test_they_make_an_op(tmp_path):
     fast = ["-DCMAKE_CXX_FLAGS_RELEASE=", "-DCMAKE_UNITY_BUILD=ON"]
     options = ["-DFUSECONV_CUDA=OFF", "-DFUSECONV_ALL_ISAS=OFF", *fast, f"-DPython_EXECUTABLE={sys.executable}"]
     for command in (
-        ["cmake", "-S", tmp_path, "-B", tmp_path / "build", "-G", "Ninja", *options],
-        ["cmake", "--build", tmp_path / "build", "--target", "fuseconv_cpu"],
+        ["cmake", "-S", f"{tmp_path}", "-B", f"{tmp_path}/build", "-G", "Ninja", *options],
+        ["cmake", "--build", f"{tmp_path}/build", "--target", "fuseconv_cpu"],
     ):
         built = subprocess.run(command, capture_output=True, text=True)
         assert built.returncode == 0, built.stdout[-4000:] + built.stderr[-2000:]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from fuseconv import ops
 from fuseconv.ops.gelu_dropout import _philox
@@ -9,21 +10,23 @@ from fuseconv.ops.gelu_dropout import _philox
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
-def seed_of(number, device="cpu"):
+def seed_of(number: int, device: str = "cpu") -> Tensor:
     return torch.tensor([number], device=device)
 
 
-def keeps(shape, seed, p, device="cpu", dtype=torch.float32):
+def keeps(
+    shape: tuple[int, ...], seed: int, p: float, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> Tensor:
     return ops.gelu_dropout(torch.full(shape, 8.0, device=device, dtype=dtype), seed_of(seed, device), p) != 0
 
 
-def test_philox_gives_the_published_words():
+def test_philox_gives_the_published_words() -> None:
     """The first of the known answers of philox4x32 with seven rounds in the Random123 distribution."""
     words = _philox(torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64))
     assert [int(word) for word in words] == [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]
 
 
-def drawn(indices, seed):
+def drawn(indices: Tensor, seed: int) -> Tensor:
     """The 16 bits of elements: eight a counter, the lower half of a word before the upper one."""
     words = torch.stack(_philox(indices // 8, seed_of(seed).reshape(())))
     chosen = words.gather(0, (indices % 8 // 2)[None])[0]
@@ -32,7 +35,7 @@ def drawn(indices, seed):
 
 @pytest.mark.parametrize("seed", [0, 7, -1, 2**63 - 1, -(2**63), 3 << 40])
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_element_is_dropped_where_its_bits_are_below_p(device, seed):
+def test_an_element_is_dropped_where_its_bits_are_below_p(device: str, seed: int) -> None:
     for element, bits in enumerate(drawn(torch.arange(23), seed).tolist()):
         assert keeps((23,), seed, bits / 2**16, device)[element]
         assert not keeps((23,), seed, (bits + 1) / 2**16, device)[element]
@@ -40,7 +43,7 @@ def test_an_element_is_dropped_where_its_bits_are_below_p(device, seed):
 
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("device", DEVICES)
-def test_keep_rate_and_independence(device, p):
+def test_keep_rate_and_independence(device: str, p: float) -> None:
     n = 2**20
     centered = [keeps((n,), seed, p, device).double() - (1 - p) for seed in (1, 2)]
     bound = 5 / n**0.5  # five standard deviations
@@ -54,7 +57,7 @@ def test_keep_rate_and_independence(device, p):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_mask_does_not_depend_on_dtype_layout_or_device(device, dtype):
+def test_the_mask_does_not_depend_on_dtype_layout_or_device(device: str, dtype: torch.dtype) -> None:
     expected = keeps((6, 10, 64), 5, 0.3)
     x = torch.full((64, 10, 6), 8.0, device=device, dtype=dtype)
     wide = torch.full((6, 10, 128), 8.0, device=device, dtype=dtype)
@@ -66,7 +69,7 @@ def test_the_mask_does_not_depend_on_dtype_layout_or_device(device, dtype):
 
 
 @pytest.mark.gpu
-def test_indices_beyond_32_bits():
+def test_indices_beyond_32_bits() -> None:
     """On a GPU, for the memory: 8 GB of results."""
     n = 2**32 + 8
     x = torch.full((), 8.0, device="cuda", dtype=torch.float16).expand(n)
@@ -75,7 +78,7 @@ def test_indices_beyond_32_bits():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_for_models_the_seed_follows_the_default_generator(device):
+def test_for_models_the_seed_follows_the_default_generator(device: str) -> None:
     x = torch.randn(64, 100, device=device, requires_grad=True)
     torch.manual_seed(3)
     first = ops.gelu_with_dropout(x, 0.4)
@@ -90,7 +93,7 @@ def test_for_models_the_seed_follows_the_default_generator(device):
 
 
 @pytest.mark.gpu
-def test_a_cuda_graph_draws_a_new_mask_at_every_replay():
+def test_a_cuda_graph_draws_a_new_mask_at_every_replay() -> None:
     x = torch.randn(4096, device="cuda")
     ops.gelu_with_dropout(x)
     graph = torch.cuda.CUDAGraph()
@@ -104,9 +107,9 @@ def test_a_cuda_graph_draws_a_new_mask_at_every_replay():
     assert not torch.equal(masks[1], masks[2])
 
 
-def test_the_reference_exports_for_all_sizes():
+def test_the_reference_exports_for_all_sizes() -> None:
     class Model(torch.nn.Module):
-        def forward(self, x, seed):
+        def forward(self, x: Tensor, seed: Tensor) -> Tensor:
             return ops.gelu_dropout.reference(x, seed, 0.3)
 
     rows = torch.export.Dim("rows")

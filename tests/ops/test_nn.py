@@ -7,6 +7,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -26,8 +27,8 @@ DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 class Activated(nn.Linear):
     """What LinearAct stands for."""
 
-    def __init__(self, *sizes: int, bias: bool = True, act: str = "none") -> None:
-        super().__init__(*sizes, bias)
+    def __init__(self, features: int, out: int, bias: bool = True, act: str = "none") -> None:
+        super().__init__(features, out, bias)
         self.act = act
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -50,7 +51,7 @@ class Gated(nn.Module):
 class Added(nn.LayerNorm):
     """What AddLayerNorm stands for."""
 
-    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         s = x + residual
         return super().forward(s), s
 
@@ -72,8 +73,8 @@ LINEAR = [
     *(
         Pair(
             f"linear_{act}",
-            lambda act=act: fused.LinearAct(24, 17, act=act),
-            lambda act=act: Activated(24, 17, act=act),
+            partial(fused.LinearAct, 24, 17, act=act),
+            partial(Activated, 24, 17, act=act),
             ((5, 24),),
         )
         for act in ACTIVATIONS
@@ -105,8 +106,8 @@ GATED = [
     *(
         Pair(
             f"gated_{act}",
-            lambda act=act: fused.LinearGated(24, 17, act=act),
-            lambda act=act: Gated(24, 17, act=act),
+            partial(fused.LinearGated, 24, 17, act=act),
+            partial(Gated, 24, 17, act=act),
             ((5, 24),),
         )
         for act in ("silu", "gelu", "sigmoid")
@@ -164,7 +165,7 @@ def outcome(module: nn.Module, inputs: list[Tensor], names: list[str]) -> dict[s
 @each_pair
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_computes_and_differentiates_as_what_it_stands_for(pair, device, dtype):
+def test_computes_and_differentiates_as_what_it_stands_for(pair: Pair, device: str, dtype: torch.dtype) -> None:
     ours, theirs = made(pair, device, dtype)
     wide, inputs = copy.deepcopy(theirs).double(), drawn(pair, device, dtype)
     names = [name for name, _ in ours.named_parameters()]
@@ -176,7 +177,7 @@ def test_computes_and_differentiates_as_what_it_stands_for(pair, device, dtype):
 
 
 @each_pair
-def test_autocast_gives_the_dtypes_of_what_it_stands_for(pair):
+def test_autocast_gives_the_dtypes_of_what_it_stands_for(pair: Pair) -> None:
     ours, theirs = made(pair)
     names = [name for name, _ in ours.named_parameters()]
     with torch.autocast("cpu", torch.bfloat16):
@@ -189,7 +190,7 @@ def test_autocast_gives_the_dtypes_of_what_it_stands_for(pair):
 
 
 @each_pair
-def test_exports_as_one_op(pair):
+def test_exports_as_one_op(pair: Pair) -> None:
     ours, _ = made(pair)
     graph = torch.export.export(ours, tuple(x.detach() for x in drawn(pair)), strict=False).graph
     called = [str(node.target) for node in graph.nodes if node.op == "call_function"]
@@ -202,7 +203,7 @@ def test_exports_as_one_op(pair):
     [pair for pair in PAIRS if pair.name in ("linear_residual", "norm_dims", "mlp_two", "gated_silu")],
     ids=lambda pair: pair.name,
 )
-def test_compiles_without_a_break(pair):
+def test_compiles_without_a_break(pair: Pair) -> None:
     ours, _ = made(pair)
     inputs = drawn(pair)
     with torch._dynamo.config.patch(suppress_errors=False):
@@ -211,7 +212,7 @@ def test_compiles_without_a_break(pair):
 
 
 @each_pair
-def test_copies_and_its_state_dict_are_its_own(pair):
+def test_copies_and_its_state_dict_are_its_own(pair: Pair) -> None:
     ours, _ = made(pair)
     inputs, names = drawn(pair), [name for name, _ in ours.named_parameters()]
     before = outcome(ours, inputs, names)
@@ -226,7 +227,7 @@ def test_copies_and_its_state_dict_are_its_own(pair):
 
 
 @pytest.mark.parametrize("pair", LINEAR + NORM, ids=lambda pair: pair.name)
-def test_is_initialised_as_what_it_stands_for(pair):
+def test_is_initialised_as_what_it_stands_for(pair: Pair) -> None:
     torch.manual_seed(3)
     ours = pair.ours().state_dict()
     torch.manual_seed(3)
@@ -235,16 +236,17 @@ def test_is_initialised_as_what_it_stands_for(pair):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_gated_is_initialised_as_two_layers():
+def test_gated_is_initialised_as_two_layers() -> None:
     torch.manual_seed(3)
     ours = fused.LinearGated(24, 170, bias=True)
     bound = 24**-0.5
     for parameter in (ours.weight, ours.bias):
+        assert parameter is not None
         assert 0.9 * bound < parameter.abs().max() <= bound
     assert fused.LinearGated(0, 4).weight.shape == (8, 0)
 
 
-def test_from_linear_shares_the_parameters():
+def test_from_linear_shares_the_parameters() -> None:
     linear = nn.Linear(24, 17).eval()
     ours = fused.LinearAct.from_linear(linear, "gelu")
     assert ours.weight is linear.weight
@@ -255,7 +257,7 @@ def test_from_linear_shares_the_parameters():
     assert fused.LinearAct.from_linear(nn.Linear(3, 2, bias=False)).bias is None
 
 
-def test_from_layer_norm_shares_the_parameters():
+def test_from_layer_norm_shares_the_parameters() -> None:
     norm = nn.LayerNorm(48, eps=1e-3)
     ours = fused.AddLayerNorm.from_layer_norm(norm)
     assert ours.weight is norm.weight
@@ -265,10 +267,11 @@ def test_from_layer_norm_shares_the_parameters():
     assert plain.weight is None
 
 
-def test_gated_from_linear_and_from_llamas_names():
+def test_gated_from_linear_and_from_llamas_names() -> None:
     theirs = Gated(24, 17, bias=True)
     ours = fused.LinearGated.from_linear(theirs.gate_proj, theirs.up_proj)
     assert torch.equal(ours.weight, torch.cat([theirs.gate_proj.weight, theirs.up_proj.weight]))
+    assert ours.bias is not None
     assert torch.equal(ours.bias, torch.cat([theirs.gate_proj.bias, theirs.up_proj.bias]))
     holder = nn.Module()
     holder.mlp = fused.LinearGated(24, 17, bias=True)
@@ -280,7 +283,7 @@ def test_gated_from_linear_and_from_llamas_names():
         fused.LinearGated.from_linear(nn.Linear(24, 17), nn.Linear(24, 17, bias=False))
 
 
-def test_mlp_from_sequential_shares_the_layers_under_their_names():
+def test_mlp_from_sequential_shares_the_layers_under_their_names() -> None:
     layers = OrderedDict(zip(("up", "act", "down"), perceptron(24, 40, 10), strict=True))
     theirs = nn.Sequential(layers).eval()
     ours = fused.MLP.from_sequential(theirs)
@@ -303,17 +306,17 @@ def test_mlp_from_sequential_shares_the_layers_under_their_names():
         ([], "2 or 3 linear layers, but 0 are given"),
     ],
 )
-def test_mlp_refuses_other_layers(layers, message):
+def test_mlp_refuses_other_layers(layers: list[nn.Module], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         fused.MLP(*layers)
 
 
 @pytest.mark.parametrize("make", [fused.LinearAct, fused.LinearGated])
-def test_an_unknown_activation_is_refused(make):
+def test_an_unknown_activation_is_refused(make: Callable[..., nn.Module]) -> None:
     with pytest.raises(UsageError, match="unknown activation 'elu'"):
         make(3, 4, act="elu")
 
 
-def test_prints_what_it_is():
+def test_prints_what_it_is() -> None:
     assert repr(fused.LinearAct(3, 4, act="silu")) == "LinearAct(in_features=3, out_features=4, bias=True, act=silu)"
     assert "hidden_features=4, bias=False, act=silu" in repr(fused.LinearGated(3, 4))

@@ -2,7 +2,9 @@
 
 import ctypes
 import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeGuard
 
 import pytest
 import torch
@@ -11,26 +13,27 @@ from support.truth import assert_close_to_truth
 from torch import Tensor
 
 from fuseconv import ops
-from fuseconv.ops.autocast import lower, single, widest
+from fuseconv.ops.autocast import Policy, lower, single, widest
 from fuseconv.ops.description import DTYPES
+from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
 
-def layout(tensor):
+def layout(tensor: Tensor) -> list[int]:
     """The strides that matter to a view: those of dims with more than one element."""
     return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
 
 
-def differentiable(value):
+def differentiable(value: object) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def as_f64(args):
+def as_f64(args: Iterable[Any]) -> list[Any]:
     return [value.double() if differentiable(value) else value for value in args]
 
 
 @contextmanager
-def perturbed(byte):
+def perturbed(byte: int) -> Iterator[None]:
     """Makes malloc fill what it hands out, and what it takes back, with patterns of this byte (glibc's M_PERTURB)."""
     mallopt = ctypes.CDLL(None).mallopt
     assert mallopt(-6, byte) == 1
@@ -38,7 +41,7 @@ def perturbed(byte):
     mallopt(-6, 0)
 
 
-def run_on_dirty_memory(op, sample):
+def run_on_dirty_memory(op: Op[..., Any], sample: Sample) -> list[Tensor]:
     """Calls the op on memory of two contents: an element that the kernel leaves out differs between the two."""
     runs = []
     for byte in (0x80, 0x55):
@@ -53,7 +56,7 @@ def run_on_dirty_memory(op, sample):
     return runs[0]
 
 
-def test_memory_is_dirty():
+def test_memory_is_dirty() -> None:
     contents = []
     for byte in (0x80, 0x55):
         with perturbed(byte):
@@ -62,7 +65,7 @@ def test_memory_is_dirty():
 
 
 @pytest.mark.parametrize(("op", "sample"), rows(dtypes=DTYPES))
-def test_values(op, sample):
+def test_values(op: Op[..., Any], sample: Sample) -> None:
     before = [value.clone() if isinstance(value, Tensor) else value for value in sample.args]
     results = run_on_dirty_memory(op, sample)
     eager = tensors(op.reference(*sample.args, **sample.kwargs))
@@ -83,24 +86,24 @@ TRACED = "test_aot_dispatch_dynamic"
 UNTRACED = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
-def opchecked(op, sample, checks):
+def opchecked(op: Op[..., Any], sample: Sample, checks: Sequence[str]) -> None:
     args = tuple(value.detach().requires_grad_() if differentiable(value) else value for value in sample.args)
     outcome = torch.library.opcheck(op.overload, args, dict(sample.kwargs), test_utils=checks)
     assert outcome == dict.fromkeys(checks, "SUCCESS")
 
 
 @pytest.mark.parametrize(("op", "sample"), rows(dtypes=DTYPES, most=1) + rows()[1::4])
-def test_opcheck(op, sample):
+def test_opcheck(op: Op[..., Any], sample: Sample) -> None:
     opchecked(op, sample, (*UNTRACED, TRACED))
 
 
 @pytest.mark.parametrize(("op", "sample"), rows() + rows(dtypes=[torch.float64, torch.float16, torch.bfloat16], most=3))
-def test_opcheck_untraced(op, sample):
+def test_opcheck_untraced(op: Op[..., Any], sample: Sample) -> None:
     opchecked(op, sample, UNTRACED)
 
 
 @pytest.mark.parametrize(("op", "sample"), rows(dtypes=[torch.float64]))
-def test_gradient(op, sample):
+def test_gradient(op: Op[..., Any], sample: Sample) -> None:
     args = [value.clone().requires_grad_() if differentiable(value) else value for value in sample.args]
     tensors_in = [value for value in args if differentiable(value)]
     if sum(value.numel() for value in tensors_in) > 4000:
@@ -109,7 +112,7 @@ def test_gradient(op, sample):
 
 
 @pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
-def test_second_derivative(op):
+def test_second_derivative(op: Op[..., Any]) -> None:
     sample = op.samples("cpu", torch.float64)[0]
     args = [value.clone().requires_grad_() if differentiable(value) else value for value in sample.args]
     tensors_in = [value for value in args if differentiable(value)]
@@ -117,24 +120,24 @@ def test_second_derivative(op):
 
 
 @pytest.mark.parametrize(("op", "sample"), rows("errors"))
-def test_refusals(op, sample):
+def test_refusals(op: Op[..., Any], sample: Sample) -> None:
     with pytest.raises(RuntimeError, match=sample.matches):
         op(*sample.args, **sample.kwargs)
 
 
-def test_refuses_more_dims_than_views_hold():
+def test_refuses_more_dims_than_views_hold() -> None:
     x = torch.ones((1,) * 17)
     with pytest.raises(RuntimeError, match="a tensor has 17 dims; at most 16"):
         ops.add_relu(x, x)
 
 
 @pytest.mark.gpu
-def test_refuses_two_devices():
+def test_refuses_two_devices() -> None:
     with pytest.raises(RuntimeError, match="all tensors must be on one device"):
         ops.add_relu(torch.ones(2, device="cuda"), torch.ones(2))
 
 
-def specials(dtype, device):
+def specials(dtype: torch.dtype, device: str) -> Tensor:
     """Values at the edges of formulas and of the dtype, 1.5 vectors of the widest instruction set and more."""
     info = torch.finfo(dtype)
     values = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, info.max, -info.max, info.tiny, -info.tiny]
@@ -146,7 +149,7 @@ def specials(dtype, device):
 @pytest.mark.parametrize("act", ops.ACTIVATIONS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_special_values_through_activations(act, dtype, device):
+def test_special_values_through_activations(act: str, dtype: torch.dtype, device: str) -> None:
     # Against f64: the f32 gelu of torch 2.13 on CPU gives NaN at +inf and inf at the largest number.
     x = specials(dtype, device)
     zero = torch.zeros_like(x)
@@ -164,7 +167,7 @@ def test_special_values_through_activations(act, dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_special_values_through_sums_and_norms(dtype, device):
+def test_special_values_through_sums_and_norms(dtype: torch.dtype, device: str) -> None:
     x = specials(dtype, device)
     grid, other = torch.meshgrid(x, x, indexing="ij")
     torch.testing.assert_close(ops.add_relu(grid, other), torch.relu(grid + other), equal_nan=True)
@@ -172,13 +175,14 @@ def test_special_values_through_sums_and_norms(dtype, device):
         rows_in = Draw(device, dtype)(3, 50)
         rows_in[1, 7] = bad
         rest = torch.zeros_like(rows_in)
-        for op, args in (
+        calls: list[tuple[Op[..., Any], tuple[Any, ...]]] = [
             (ops.add_layer_norm, (rest, None, None, 1e-5)),
             (ops.group_norm_act, (5, None, None, 1e-5, "relu")),
             (ops.layer_norm_act, (None, None, 1e-5, "relu")),
             (ops.add_rms_norm, (rest, None, 1e-5)),
             (ops.rms_norm, (None, 1e-5)),
-        ):
+        ]
+        for op, args in calls:
             # Truth on the CPU: the RMS norm of torch 2.11 on CUDA makes a whole row NaN of one infinity, if its length
             # is odd enough.
             truth = op.reference(*(v.cpu().double() if isinstance(v, Tensor) else v for v in (rows_in, *args)))
@@ -188,7 +192,7 @@ def test_special_values_through_sums_and_norms(dtype, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_f16_overflows_as_eager_does(device):
+def test_f16_overflows_as_eager_does(device: str) -> None:
     x = torch.tensor([65504.0, 60000.0, 6e4, -6e4, 65504.0, 32768.0, 65504.0], device=device).half()
     y = torch.tensor([0.0, 6e4, -6e4, -6e4, 15.0, 32768.0, 16.0], device=device).half()
     for result, original in (
@@ -206,7 +210,7 @@ def test_f16_overflows_as_eager_does(device):
 @pytest.mark.parametrize("mean", [0.0, 1.0, 100.0, 1e4])
 @pytest.mark.parametrize("columns", [48, 768, 5000, 100_003])
 @pytest.mark.parametrize("device", DEVICES)
-def test_norms_are_at_least_as_exact_as_eager(op, mean, columns, device):
+def test_norms_are_at_least_as_exact_as_eager(op: Op[..., Any], mean: float, columns: int, device: str) -> None:
     draw = Draw(device, torch.float32)
     x, weight, bias = draw(max(8, 10_000 // columns), columns) + mean, draw(columns), draw(columns)
     args = {
@@ -222,21 +226,21 @@ def test_norms_are_at_least_as_exact_as_eager(op, mean, columns, device):
 @pytest.mark.parametrize("scale", [1.0, 0.125])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_scores_are_at_least_as_exact_as_eager(dtype, device, scale):
+def test_scores_are_at_least_as_exact_as_eager(dtype: torch.dtype, device: str, scale: float) -> None:
     ratios = []
     for seed in range(9):  # of one draw, a few large scores say most
         draw = Draw(device, dtype, seed)
         args = (draw(4, 33, 64, scale=0.5), draw(4, 264, 64, scale=0.5), draw(33, 264), scale)
         truth = ops.attention_score.reference(*as_f64(args))
         result, eager = ops.attention_score(*args), ops.attention_score.reference(*args)
-        ratios.append((result - truth).square().mean() / (eager - truth).square().mean())
+        ratios.append(((result - truth).square().mean() / (eager - truth).square().mean()).item())
     assert statistics.median(ratios) <= 1.1
 
 
 @pytest.mark.parametrize("columns", [24, 27, 20_000], ids=["dense", "odd", "long"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_scores_of_special_values(dtype, device, columns):
+def test_scores_of_special_values(dtype: torch.dtype, device: str, columns: int) -> None:
     draw = Draw(device, dtype)
     q, k = draw(6, 16), draw(columns, 16)
     mask = torch.zeros(6, columns, dtype=dtype, device=device)
@@ -256,7 +260,7 @@ def test_scores_of_special_values(dtype, device, columns):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_large_scores_do_not_overflow(dtype, device):
+def test_large_scores_do_not_overflow(dtype: torch.dtype, device: str) -> None:
     # The products are beyond f16; scaled they are not.
     q = torch.full((3, 64), 60.0, dtype=dtype, device=device)
     k = torch.full((40, 64), 40.0, dtype=dtype, device=device)
@@ -266,7 +270,7 @@ def test_large_scores_do_not_overflow(dtype, device):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_conversions_are_exact(dtype, device):
+def test_conversions_are_exact(dtype: torch.dtype, device: str) -> None:
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype).to(device)
     one, zero = torch.ones((), dtype=dtype, device=device), torch.zeros((), dtype=dtype, device=device)
     torch.testing.assert_close(ops.mul_add(every, one, zero), every, rtol=0, atol=0, equal_nan=True)
@@ -277,7 +281,7 @@ def test_conversions_are_exact(dtype, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_offsets_beyond_32_bits(device):
+def test_offsets_beyond_32_bits(device: str) -> None:
     memory = torch.empty(2**31 + 2**12, dtype=torch.bfloat16, device=device)  # touched in three places only
     x = memory.as_strided((3, 64), (2**30, 1))
     x.copy_(Draw(device, torch.bfloat16)(3, 64))
@@ -289,11 +293,11 @@ def test_offsets_beyond_32_bits(device):
     assert torch.equal(ops.group_norm_act(x, 4, act="gelu"), ops.group_norm_act(dense, 4, act="gelu"))
 
 
-def test_results_have_eagers_layout():
+def test_results_have_eagers_layout() -> None:
     """Random layouts: the strides of a sum are those that PyTorch gives it."""
     draw = torch.Generator().manual_seed(0)
 
-    def randint(high):
+    def randint(high: int) -> int:
         return int(torch.randint(high, (), generator=draw))
 
     for _ in range(500):
@@ -313,10 +317,11 @@ def test_results_have_eagers_layout():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
-def test_autocast(op, device, dtype):
+def test_autocast(op: Op[..., Any], device: str, dtype: torch.dtype) -> None:
     """An op under autocast is the op on tensors cast by its policy."""
     sample = op.samples(device, torch.float32)[0]
-    expected_dtype = {lower: dtype, single: torch.float32, widest: torch.float32}[op.autocast]
+    dtypes: dict[Policy, torch.dtype] = {lower: dtype, single: torch.float32, widest: torch.float32}
+    expected_dtype = dtypes[op.autocast]
     cast = [
         value.to(expected_dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
         for value in sample.args
@@ -329,7 +334,7 @@ def test_autocast(op, device, dtype):
         assert result.dtype == expected_dtype
 
 
-def test_autocast_policies():
+def test_autocast_policies() -> None:
     single_x, half_x, double_x = (torch.ones(2, 3, dtype=dtype) for dtype in (torch.float32, torch.half, torch.double))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert ops.add_relu(single_x, half_x).dtype == torch.float32  # widest
@@ -338,7 +343,7 @@ def test_autocast_policies():
         assert ops.linear_act(double_x, double_x).dtype == torch.float64
 
 
-def test_autocast_keeps_the_gradient():
+def test_autocast_keeps_the_gradient() -> None:
     x = torch.randn(3, 4, requires_grad=True)
     weight = torch.randn(5, 4, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -352,7 +357,7 @@ def test_autocast_keeps_the_gradient():
         assert torch.equal(result, right)
 
 
-def test_autocast_of_norms_and_scores():
+def test_autocast_of_norms_and_scores() -> None:
     draw = Draw("cpu", torch.bfloat16)
     x, weight = draw(3, 16), draw(16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -360,7 +365,7 @@ def test_autocast_of_norms_and_scores():
         assert ops.attention_score(x.float(), x.float()).dtype == torch.bfloat16
 
 
-def test_export_calls_the_op():
+def test_export_calls_the_op() -> None:
     class Model(torch.nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             return torch.ops.fuseconv.add_relu(x, y)

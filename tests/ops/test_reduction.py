@@ -1,10 +1,15 @@
 """sum_squared and mean_abs beyond the table of test_ops.py: exactness, order, layouts, sizes."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from support import small_bundle
+from torch import Tensor
 
 from fuseconv import ops
+from fuseconv.ops.op import Op
 from fuseconv.ops.sampling import Draw
 from fuseconv.targets import Context, onnx
 
@@ -14,13 +19,13 @@ REDUCTIONS = [ops.sum_squared, ops.mean_abs]
 
 
 @pytest.fixture(params=REDUCTIONS, ids=lambda op: op.name)
-def op(request):
+def op(request: pytest.FixtureRequest) -> Op[..., Any]:
     return request.param
 
 
 @pytest.mark.parametrize("shape", [(1000, 1003), (64, 16384), (16384, 64), (8, 100_003), (100_003, 8), (40, 41, 640)])
 @pytest.mark.parametrize("device", DEVICES)
-def test_errors_are_no_larger_than_eagers(op, device, shape):
+def test_errors_are_no_larger_than_eagers(op: Op[..., Any], device: str, shape: tuple[int, ...]) -> None:
     x = Draw(device, torch.float32)(*shape) + 0.5
     for dim in ([0], [1], [-1], [0, 1], []):
         truth = op.reference(x.double(), dim)
@@ -32,7 +37,7 @@ def test_errors_are_no_larger_than_eagers(op, device, shape):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_of_no_elements(device, dtype):
+def test_of_no_elements(device: str, dtype: torch.dtype) -> None:
     x = torch.ones(3, 0, 2, dtype=dtype, device=device)
     assert ops.sum_squared(x, [1]).eq(0).all()
     assert ops.mean_abs(x, [1]).isnan().all()
@@ -43,7 +48,7 @@ def test_of_no_elements(device, dtype):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-def test_special_values_stay_in_their_own_sum(op, device, dtype, bad):
+def test_special_values_stay_in_their_own_sum(op: Op[..., Any], device: str, dtype: torch.dtype, bad: float) -> None:
     x = Draw(device, dtype)(67, 129)
     x[13, 77] = bad
     x[14] = -0.0
@@ -55,7 +60,7 @@ def test_special_values_stay_in_their_own_sum(op, device, dtype, bad):
     assert not op(x, [1])[14].signbit()
 
 
-def test_the_order_of_additions_does_not_depend_on_threads(op):
+def test_the_order_of_additions_does_not_depend_on_threads(op: Op[..., Any]) -> None:
     x = Draw("cpu", torch.float32)(3, 300_007)
     threads = torch.get_num_threads()
     results = []
@@ -70,10 +75,10 @@ def test_the_order_of_additions_does_not_depend_on_threads(op):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_random_layouts(op, device):
+def test_random_layouts(op: Op[..., Any], device: str) -> None:
     draw = torch.Generator().manual_seed(0)
 
-    def randint(high):
+    def randint(high: int) -> int:
         return int(torch.randint(high, (), generator=draw))
 
     for _ in range(300):
@@ -90,7 +95,7 @@ def test_random_layouts(op, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_more_elements_than_32_bits_count(device):
+def test_more_elements_than_32_bits_count(device: str) -> None:
     n = 2**31 + 8
     assert ops.sum_squared(torch.full((1,), 2.0, dtype=torch.float64, device=device).expand(n), []).item() == 4 * n
     memory = torch.empty(2**31 + 2**12, dtype=torch.bfloat16, device=device)  # touched in three places only
@@ -100,9 +105,9 @@ def test_more_elements_than_32_bits_count(device):
         assert torch.equal(ops.mean_abs(x, dim), ops.mean_abs(x.contiguous(), dim))
 
 
-def test_onnx_runs_the_body_with_its_dims(tmp_path):
+def test_onnx_runs_the_body_with_its_dims(tmp_path: Path) -> None:
     class Model(torch.nn.Module):
-        def forward(self, x):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             return ops.sum_squared(x, [1]), ops.mean_abs(x, [-1, 0], True), ops.mean_abs(x, [])
 
     program = small_bundle.program(Model(), ["x=f32[n:1..64,5,7]"])

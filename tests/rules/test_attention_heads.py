@@ -1,15 +1,19 @@
 """Attention of heads folded into the batch, as batched products of matrices take it, and unfolded for a mask."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
-from support.attention import DIM, HEADS, WIDTH, attention, fused, merged
+from support.attention import DIM, HEADS, WIDTH, Layer, attention, fused, merged
+from torch import Tensor
+
+from fuseconv.rulebook.rule import Rule
 
 FAR = -1e9
 
 
-def folded(m, x, order="contiguous"):
+def folded(m: Layer, x: Tensor, order: str = "contiguous") -> list[Tensor]:
     """Queries, keys and values of [batch * heads, length, WIDTH]."""
     if order == "by time":  # [length, batch * heads, WIDTH], turned
         flat = (
@@ -19,14 +23,19 @@ def folded(m, x, order="contiguous"):
     return [part.contiguous().view(x.shape[0] * HEADS, -1, WIDTH) for part in m.heads(x)]
 
 
-def unfolded(s, x):
+def unfolded(s: Tensor, x: Tensor) -> Tensor:
     return s.view(x.shape[0], HEADS, s.shape[-2], s.shape[-1])
 
 
-def batched(change, softmax=lambda s: s.softmax(-1), order="contiguous", scale="query"):
+def batched(
+    change: Callable[..., Tensor],
+    softmax: Callable[[Tensor], Tensor] = lambda s: s.softmax(-1),
+    order: str = "contiguous",
+    scale: str = "query",
+) -> Callable[..., Tensor]:
     """A layer in products of [batch * heads, ...]; `change` is made where the heads are unfolded."""
 
-    def function(m, x, *rest):
+    def function(m: Layer, x: Tensor, *rest: Tensor) -> Tensor:
         q, k, v = folded(m, x, order)
         s = torch.bmm(q / math.sqrt(WIDTH) if scale == "query" else q, k.transpose(1, 2))
         s = s if scale == "query" else s / math.sqrt(WIDTH)
@@ -39,14 +48,14 @@ def batched(change, softmax=lambda s: s.softmax(-1), order="contiguous", scale="
     return function
 
 
-def alibi(m, n):
+def alibi(m: Layer, n: int) -> Tensor:
     return m.slopes * (torch.arange(n) - n + 1)
 
 
-def baddbmm(beta, change):
+def baddbmm(beta: float, change: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Scores in one call: on the positions' bias, which repeats for every batch, or on nothing."""
 
-    def function(m, x):
+    def function(m: Layer, x: Tensor) -> Tensor:
         q, k, v = folded(m, x)
         n = x.shape[1]
         bias = alibi(m, n).to(x.dtype).repeat(x.shape[0], 1, 1)
@@ -57,22 +66,22 @@ def baddbmm(beta, change):
     return function
 
 
-def by_time(m, x):
+def by_time(m: Layer, x: Tensor) -> Tensor:
     """[length, batch, heads, WIDTH], by einsum."""
     q, k, v = (part.transpose(0, 1).reshape(x.shape[1], x.shape[0], HEADS, WIDTH) for part in m.project(x).chunk(3, -1))
     s = torch.einsum("ibnd,jbnd->bnij", q, k) / math.sqrt(WIDTH)
     return torch.einsum("bnij,jbnd->ibnd", s.softmax(-1), v).transpose(0, 1).reshape(x.shape[0], -1, DIM)
 
 
-def causal(m, s, n):
+def causal(m: Layer, s: Tensor, n: int) -> Tensor:
     return s.masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf)
 
 
-def biased(m, s, n):
+def biased(m: Layer, s: Tensor, n: int) -> Tensor:
     return s + alibi(m, n).to(s.dtype)
 
 
-def upcast(s):
+def upcast(s: Tensor) -> Tensor:
     return torch.softmax(s, -1, dtype=torch.float32).type_as(s)
 
 
@@ -105,25 +114,25 @@ KEPT = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FREE)
-def test_without_a_mask_it_is_one_op(name, dtype, canonical_rules):
+def test_without_a_mask_it_is_one_op(name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]) -> None:
     assert attention(fused(FREE[name], canonical_rules, dtype)[1]) == (None, 0.0, False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CAUSAL)
-def test_a_causal_mask_becomes_a_flag(name, dtype, canonical_rules):
+def test_a_causal_mask_becomes_a_flag(name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]) -> None:
     assert attention(fused(CAUSAL[name], canonical_rules, dtype)[1]) == (None, 0.0, True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", KEPT)
-def test_what_says_more_stays_a_mask(name, dtype, canonical_rules):
+def test_what_says_more_stays_a_mask(name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]) -> None:
     mask, _, is_causal = attention(fused(KEPT[name], canonical_rules, dtype)[1])
     assert mask is not None
     assert not is_causal
 
 
-def test_padding_is_seen_by_every_head(canonical_rules):
+def test_padding_is_seen_by_every_head(canonical_rules: tuple[Rule, ...]) -> None:
     keep = torch.ones(2, 7, dtype=torch.int64)
     keep[1, 4:] = 0
     padded = batched(lambda m, s, n, keep: s.masked_fill(~keep.bool()[:, None, None, :], -math.inf))

@@ -5,47 +5,52 @@ where all keys are hidden from a query and where the mask was written in place.
 """
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from support import programs
-from support.attention import DIM, HEADS, SDPA, WIDTH, attention, fused, merged
+from support.attention import DIM, HEADS, SDPA, WIDTH, Layer, attention, fused, merged
+from torch import Tensor
 from torch.nn import functional as F
 
 from fuseconv.matching.graph import op_name
 from fuseconv.numerics.tolerance import compare
 from fuseconv.numerics.truth import run_in_float64
+from fuseconv.rulebook.rule import Rule
 
 
-def scored(change, softmax=lambda s: s.softmax(-1)):
-    def function(m, x, *rest):
+def scored(
+    change: Callable[..., Tensor], softmax: Callable[[Tensor], Tensor] = lambda s: s.softmax(-1)
+) -> Callable[..., Tensor]:
+    def function(m: Layer, x: Tensor, *rest: Tensor) -> Tensor:
         q, k, v = m.heads(x)
         return merged(softmax(change(m, q @ k.transpose(-2, -1) / math.sqrt(WIDTH), x.shape[1], *rest)) @ v)
 
     return function
 
 
-def places(n):
+def places(n: int) -> tuple[Tensor, Tensor]:
     return torch.arange(n)[:, None], torch.arange(n)[None, :]
 
 
-def written(m, s, n):
+def written(m: Layer, s: Tensor, n: int) -> Tensor:
     mask = torch.full((n, n), torch.finfo(s.dtype).min)
     at = torch.arange(n)
     mask.masked_fill_(at < (at + 1).view(n, 1), 0)
     return s + mask.to(s.dtype)
 
 
-def alibi(m, s, n):
+def alibi(m: Layer, s: Tensor, n: int) -> Tensor:
     query, key = places(n)
     return (s - m.slopes * (query - key).abs().to(s.dtype)).masked_fill(torch.ones(n, n).tril() == 0, -math.inf)
 
 
-def in_half(s):
+def in_half(s: Tensor) -> Tensor:
     return s.softmax(-1, dtype=torch.float32).to(s.dtype)
 
 
-def upcast(s):
+def upcast(s: Tensor) -> Tensor:
     return s.float().softmax(-1).type_as(s)
 
 
@@ -101,7 +106,7 @@ KEPT = {
 }
 
 
-def keyed(change):
+def keyed(change: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
     return scored(lambda m, s, n, keep: change(s, keep.bool()[:, None, None, :]))
 
 
@@ -120,18 +125,20 @@ PADDED = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FREE)
-def test_a_layer_without_a_mask_is_one_op(name, dtype, canonical_rules):
+def test_a_layer_without_a_mask_is_one_op(name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]) -> None:
     assert attention(fused(FREE[name], canonical_rules, dtype)[1]) == (None, 0.0, False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CAUSAL)
-def test_a_causal_layer_has_a_flag_and_no_mask(name, dtype, canonical_rules):
+def test_a_causal_layer_has_a_flag_and_no_mask(
+    name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]
+) -> None:
     assert attention(fused(CAUSAL[name], canonical_rules, dtype)[1]) == (None, 0.0, True)
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_a_mask_that_says_more_stays(name, canonical_rules):
+def test_a_mask_that_says_more_stays(name: str, canonical_rules: tuple[Rule, ...]) -> None:
     mask, _, causal = attention(fused(KEPT[name], canonical_rules, torch.float32)[1])
     assert mask is not None
     assert not causal
@@ -139,7 +146,9 @@ def test_a_mask_that_says_more_stays(name, canonical_rules):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", PADDED)
-def test_padding_stays_a_mask_also_where_all_is_hidden(name, dtype, canonical_rules):
+def test_padding_stays_a_mask_also_where_all_is_hidden(
+    name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]
+) -> None:
     keep = torch.ones(2, 7, dtype=torch.int64)
     keep[1, 4:] = 0
     program, result = fused(PADDED[name], canonical_rules, dtype, keep)
@@ -151,13 +160,13 @@ def test_padding_stays_a_mask_also_where_all_is_hidden(name, dtype, canonical_ru
         assert compare(actual, expected, run_in_float64(program, inputs)[0]).ok
 
 
-def one_key_and_value(m, x):
+def one_key_and_value(m: Layer, x: Tensor) -> Tensor:
     q, _, _ = m.heads(x)
     k, v = m.few(x).unsqueeze(1).chunk(2, -1)
     return merged((q @ k.mT / math.sqrt(WIDTH)).softmax(-1) @ v)
 
 
-def repeated_by_position(m, x):
+def repeated_by_position(m: Layer, x: Tensor) -> Tensor:
     q, k, v = (part.transpose(1, 2) for part in m.heads(x))
     k, v = (part[:, :, :2, None].expand(-1, -1, -1, 2, -1).reshape(*x.shape[:2], HEADS, WIDTH) for part in (k, v))
     q, k, v = (part.transpose(1, 2) for part in (q, k, v))
@@ -165,30 +174,32 @@ def repeated_by_position(m, x):
 
 
 @pytest.mark.parametrize("function", [one_key_and_value, repeated_by_position], ids=lambda one: one.__name__)
-def test_shared_keys_are_read_in_place(function, canonical_rules):
+def test_shared_keys_are_read_in_place(function: Callable[..., Tensor], canonical_rules: tuple[Rule, ...]) -> None:
     _, result = fused(function, canonical_rules, torch.float32)
     (node,) = (node for node in result.exported.graph.nodes if op_name(node.target) == SDPA)
     assert node.kwargs["enable_gqa"] is True
 
 
-def set_item(m, s, n):
+def set_item(m: Layer, s: Tensor, n: int) -> Tensor:
     mask = torch.ones(n, n, dtype=torch.bool)
     mask[:, 0] = False
     return s.masked_fill(~mask, -math.inf)
 
 
-def through_a_view(m, s, n):
+def through_a_view(m: Layer, s: Tensor, n: int) -> Tensor:
     mask = torch.ones(n, n, dtype=torch.bool)
     mask.view(-1)[1:3] = False
     return s.masked_fill(~mask, -1e9)
 
 
 @pytest.mark.parametrize("change", [set_item, through_a_view], ids=lambda one: one.__name__)
-def test_a_mask_written_through_a_view_is_not_what_it_was_made_as(change, canonical_rules):
+def test_a_mask_written_through_a_view_is_not_what_it_was_made_as(
+    change: Callable[..., Tensor], canonical_rules: tuple[Rule, ...]
+) -> None:
     assert attention(fused(scored(change), canonical_rules, torch.float32)[1])[0] is not None
 
 
-def test_an_attention_layout_is_not_relied_upon(canonical_rules):
+def test_an_attention_layout_is_not_relied_upon(canonical_rules: tuple[Rule, ...]) -> None:
     """Which kernel runs, and so what strides come out, depends on whether gradients are needed."""
     _, result = fused(scored(lambda m, s, n: s + F.relu(m.slopes)), canonical_rules, torch.float32)
     assert "aten.contiguous.default" in [op_name(node.target) for node in result.exported.graph.nodes]

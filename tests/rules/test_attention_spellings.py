@@ -4,17 +4,23 @@ Each row is a spelling, captured at one size. Its numbers are compared at others
 """
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 from support import programs
+from torch import Tensor
 from torch.nn import functional as F
 
 from fuseconv.matching.graph import op_name
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Plan
 from fuseconv.numerics.tolerance import compare
 from fuseconv.numerics.truth import run_in_float64
+from fuseconv.program.captured import Program
+from fuseconv.rulebook.rule import Rule
 
 HEADS, WIDTH = 4, 8
 SCALE = 1 / math.sqrt(WIDTH)
@@ -23,7 +29,7 @@ BATCH, LENGTH = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("leng
 LEFT = ("softmax", "matmul", "bmm", "mm", "einsum")
 
 
-def drawn(*shape, seed=0, dtype=torch.float32):
+def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
@@ -37,25 +43,27 @@ MIX = drawn(HEADS, HEADS, seed=8)
 class Model(torch.nn.Module):
     """softmax(scores) v, as `function` says."""
 
-    def __init__(self, function, dtype=torch.float32):
+    def __init__(self, function: Callable[..., Any], dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.function = function
         for name, tensor in {"slopes": SLOPES, "windows": WINDOWS, "table": TABLE, "mix": MIX}.items():
             self.register_buffer(name, tensor.to(dtype))
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Tensor) -> tuple[Any]:
         return (self.function(self, *inputs),)
 
 
-def heads(batch=2, length=7, seed=0, dtype=torch.float32):
+def heads(batch: int = 2, length: int = 7, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
     return tuple(drawn(batch, HEADS, length, WIDTH, seed=seed + at, dtype=dtype) for at in range(3))
 
 
-def captured(function, inputs, dims, dtype=torch.float32):
+def captured(
+    function: Callable[..., Any], inputs: tuple[Tensor, ...], dims: Any, dtype: torch.dtype = torch.float32
+) -> Program:
     return programs.program(Model(function, dtype), inputs, (dims,))
 
 
-def fused(program, rules, *others):
+def fused(program: Program, rules: Sequence[Rule], *others: tuple[Tensor, ...]) -> tuple[Program, Plan]:
     """Rewrites a program, and compares it on its own inputs and on others; returns it with its plan."""
     found = plan(program, rules, device="cpu", targets=())
     result = rewrite(program, found)
@@ -68,31 +76,34 @@ def fused(program, rules, *others):
     return result, found
 
 
-def called(program):
+def called(program: Program) -> list[str]:
     nodes = (node for node in program.exported.graph.nodes if node.op == "call_function")
     return [op_name(node.target).removeprefix("aten.").partition(".")[0] for node in nodes]
 
 
-def is_one_op(program):
+def is_one_op(program: Program) -> bool:
     ops = called(program)
     return ops.count(SDPA) == 1 and not set(LEFT) & set(ops)
 
 
-def future(x):
+def future(x: Tensor) -> Tensor:
     return torch.ones(x.shape[-2], x.shape[-2]).triu(1).bool()
 
 
-def distance(x):
+def distance(x: Tensor) -> Tensor:
     at = torch.arange(x.shape[-2])
     return (at[:, None] - at[None]).abs().to(x.dtype)
 
 
-def by(change, product=lambda q, k: q @ k.mT * SCALE):
+def by(
+    change: Callable[[Any, Tensor, Tensor], Tensor],
+    product: Callable[[Tensor, Tensor], Tensor] = lambda q, k: q @ k.mT * SCALE,
+) -> Callable[..., Tensor]:
     return lambda m, q, k, v: change(m, product(q, k), q).softmax(-1) @ v
 
 
-def by_hand(greatest):
-    def function(m, q, k, v):
+def by_hand(greatest: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def function(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         s = q @ k.mT * SCALE + m.slopes
         e = (s - greatest(s)).exp()
         return e / e.sum(-1, keepdim=True) @ v
@@ -100,7 +111,7 @@ def by_hand(greatest):
     return function
 
 
-def normed(q, k):
+def normed(q: Tensor, k: Tensor) -> Tensor:
     return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
 
 
@@ -148,17 +159,17 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_a_spelling_ends_as_one_op(name, canonical_rules):
+def test_a_spelling_ends_as_one_op(name: str, canonical_rules: tuple[Rule, ...]) -> None:
     program = captured(SPELLINGS[name], heads(), tuple({0: BATCH, 2: LENGTH} for _ in range(3)))
     result, _ = fused(program, canonical_rules, heads(batch=3, length=5, seed=5))
     assert is_one_op(result), called(result)
 
 
-def added(low):
+def added(low: Callable[[Tensor], float]) -> Callable[..., Tensor]:
     return lambda m, s, keep: s + (1 - keep.to(s.dtype)) * low(s)
 
 
-def least(s):
+def least(s: Tensor) -> float:
     return torch.finfo(s.dtype).min
 
 
@@ -181,8 +192,10 @@ PADDED = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", PADDED)
-def test_rows_that_are_all_hidden_stay_as_they_are(name, dtype, canonical_rules):
-    def function(m, q, k, v, keep):
+def test_rows_that_are_all_hidden_stay_as_they_are(
+    name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]
+) -> None:
+    def function(m: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
         return PADDED[name](m, q @ k.mT * SCALE, keep[:, None, None]).softmax(-1) @ v
 
     keep = torch.ones(2, 7, dtype=torch.bool)
@@ -195,29 +208,29 @@ def test_rows_that_are_all_hidden_stay_as_they_are(name, dtype, canonical_rules)
     assert is_one_op(result), called(result)
 
 
-def swin(m, q, k, v):
+def swin(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     s = q @ k.mT * SCALE + m.table
     return (s.view(-1, 3, HEADS, 7, 7) + m.windows[:, None]).view(-1, HEADS, 7, 7).softmax(-1) @ v
 
 
-def one_key(m, q, k, v):
+def one_key(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     s = torch.einsum("bhid,bjd->bhij", q, k) - m.slopes * distance(q)
     return torch.einsum("bhij,bjd->bhid", s.softmax(-1), v)
 
 
-def repeated(m, q, k, v):
+def repeated(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.repeat_interleave(2, 1).mT + m.slopes).softmax(-1) @ v.repeat_interleave(2, 1)
 
 
-def biased(m, q, k, v):
+def biased(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT * SCALE - distance(q)).softmax(-1) @ v
 
 
-def of_channels(m, q, k, v):
+def of_channels(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.bmm(v, torch.bmm(q.permute(0, 2, 1), k).mul(SCALE).softmax(2).permute(0, 2, 1)).sum(1)
 
 
-RANKS = {
+RANKS: dict[str, tuple[Callable[..., Tensor], list[tuple[int, ...]], int]] = {
     "2": (lambda m, q, k, v: ((q @ k.T) * SCALE + torch.arange(5) * 0.1).softmax(-1) @ v, [(7, 8), (5, 8), (5, 8)], 1),
     "2, mm": (lambda m, q, k, v: torch.mm(torch.mm(q, k.t()).softmax(1), v), [(7, 8), (5, 8), (5, 8)], 1),
     "2, einsum": (
@@ -235,7 +248,7 @@ RANKS = {
 
 
 @pytest.mark.parametrize("name", RANKS)
-def test_queries_of_any_rank(name, canonical_rules):
+def test_queries_of_any_rank(name: str, canonical_rules: tuple[Rule, ...]) -> None:
     function, shapes, dynamic = RANKS[name]
     inputs = tuple(drawn(*shape, seed=at) for at, shape in enumerate(shapes))
     dims = tuple({0: BATCH} if at < dynamic else {} for at in range(3))
@@ -244,11 +257,11 @@ def test_queries_of_any_rank(name, canonical_rules):
     assert is_one_op(result), called(result)
 
 
-def _more(inputs, dynamic):
+def _more(inputs: tuple[Tensor, ...], dynamic: int) -> tuple[Tensor, ...]:
     return tuple(torch.cat([tensor, -tensor]) if at < dynamic else tensor for at, tensor in enumerate(inputs))
 
 
-def returned(m, q, k, v):
+def returned(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     p = (q @ k.mT).softmax(-1)
     return p @ v + p.sum()
 
@@ -277,7 +290,7 @@ LEFT_ALONE = {
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)
-def test_what_attention_cannot_say_is_left_with_the_reason(name, canonical_rules):
+def test_what_attention_cannot_say_is_left_with_the_reason(name: str, canonical_rules: tuple[Rule, ...]) -> None:
     function, reason = LEFT_ALONE[name]
     program = captured(function, heads(), tuple({0: BATCH, 2: LENGTH} for _ in range(3)))
     result, found = fused(program, canonical_rules)

@@ -1,20 +1,23 @@
 """Layers that vanish into their neighbours: batch norm, padding, group norm, last activations."""
 
+from typing import Any
+
 import pytest
 import torch
 from support import programs
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fuseconv.matching.graph import op_name
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
+from fuseconv.rulebook.rule import Rule
 
 
 class GroupNorm(nn.Module):
     """Group norm as papers write it; `axes` keeps the channels of a group in axes of their own."""
 
-    def __init__(self, groups, channels, axes):
+    def __init__(self, groups: int, channels: int, axes: bool) -> None:
         super().__init__()
         self.groups, self.axes = groups, axes
         self.weight, self.bias = (
@@ -22,7 +25,7 @@ class GroupNorm(nn.Module):
             nn.Parameter(torch.randn(1, channels, 1, 1)),
         )
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         n, c, h, w = x.shape
         dims = (2, 3, 4) if self.axes else (-1,)
         sizes = (c // self.groups, h, w) if self.axes else (-1,)
@@ -32,22 +35,22 @@ class GroupNorm(nn.Module):
 
 
 class Padded(nn.Module):
-    def __init__(self, pads, **conv):
+    def __init__(self, pads: tuple[int, ...], **conv: Any) -> None:
         super().__init__()
         self.pads, self.conv = pads, nn.Conv2d(3, 4, 3, **conv)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.conv(F.pad(x, self.pads))
 
 
-def norm(module):
+def norm(module: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
     """Gives a batch norm statistics and factors that are not those it starts with."""
-    for tensor in (*module.parameters(), module.running_mean, module.running_var):
+    for tensor in (*module.parameters(), module.get_buffer("running_mean"), module.get_buffer("running_var")):
         tensor.data.uniform_(0.5, 2)
     return module
 
 
-def image(channels=6):
+def image(channels: int = 6) -> Tensor:
     return torch.randn(2, channels, 7, 7)
 
 
@@ -108,7 +111,7 @@ TABLE = {
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("name", TABLE)
-def test_what_is_left(name, dtype, default_rules):
+def test_what_is_left(name: str, dtype: torch.dtype, default_rules: tuple[Rule, ...]) -> None:
     build, x, ops = TABLE[name]
     torch.manual_seed(0)
     program = programs.capture(build().to(dtype), x.to(dtype), dims=({0: torch.export.Dim("n", min=1, max=64)},))

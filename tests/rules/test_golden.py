@@ -1,27 +1,36 @@
 """Whole models: the fused graph as text, kept in tests/golden; `--update-goldens` writes it anew."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from support import ROOT, hub_models, programs
+from torch.fx import Node
 
 from fuseconv.matching.graph import Workspace, op_name
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Plan
 from fuseconv.numerics.tolerance import compare
 from fuseconv.numerics.truth import run_in_float64
+from fuseconv.program.captured import Program
 from fuseconv.rulebook.refused import Refused
+from fuseconv.rulebook.rule import Rule
 
 GOLDEN = ROOT / "tests" / "golden"
 
+Fused = tuple[str, Program, Plan, Program]
+"""A model's name, its program, the plan, and the program that the plan makes of it."""
+
 
 @pytest.fixture(scope="module", params=["bert", "vit", "resnet"])
-def fused(request, default_rules):
+def fused(request: pytest.FixtureRequest, default_rules: tuple[Rule, ...]) -> Fused:
     program = getattr(programs, request.param)()
     found = plan(program, default_rules, device="cpu", targets=())
     return request.param, program, found, rewrite(program, found)
 
 
-def printed(found, program):
+def printed(found: Plan, program: Program) -> str:
     """Returns the counts by rule, then every op as an SSA line; sizes of no importance are left out."""
     lines = [f"# {rule}: {count}" for rule, count in found.counts().items()]
     for node in program.exported.graph.nodes:
@@ -33,7 +42,7 @@ def printed(found, program):
     return "\n".join(lines) + "\n"
 
 
-def test_the_fused_graph_is_the_golden_one(fused, request):
+def test_the_fused_graph_is_the_golden_one(fused: Fused, request: pytest.FixtureRequest) -> None:
     name, _, found, program = fused
     path = GOLDEN / f"{name}.txt"
     text = printed(found, program)
@@ -42,18 +51,18 @@ def test_the_fused_graph_is_the_golden_one(fused, request):
     assert text == path.read_text()
 
 
-def test_the_fused_model_computes_the_same(fused):
+def test_the_fused_model_computes_the_same(fused: Fused) -> None:
     _, program, _, fused_program = fused
     torch.testing.assert_close(programs.run(fused_program), programs.run(program))
 
 
-def test_other_sizes_compute_the_same(fused):
+def test_other_sizes_compute_the_same(fused: Fused) -> None:
     _, program, _, fused_program = fused
     inputs = tuple(torch.cat([tensor, tensor])[:1] for tensor in program.examples)
     torch.testing.assert_close(programs.run(fused_program, inputs), programs.run(program, inputs))
 
 
-def test_the_fused_program_is_saved_and_loaded(fused, tmp_path):
+def test_the_fused_program_is_saved_and_loaded(fused: Fused, tmp_path: Path) -> None:
     _, _, _, program = fused
     program.exported.validate()
     torch.export.save(program.exported, tmp_path / "model.pt2")
@@ -71,13 +80,13 @@ def test_the_fused_program_is_saved_and_loaded(fused, tmp_path):
 
 
 @pytest.fixture(scope="module", params=hub_models.MODELS)
-def hub(request, default_rules):
+def hub(request: pytest.FixtureRequest, default_rules: tuple[Rule, ...]) -> Fused:
     program = hub_models.MODELS[request.param](torch.float32)
     found = plan(program, default_rules, device="cpu", targets=())
     return request.param, program, found, rewrite(program, found)
 
 
-def test_a_hub_model_is_fused_as_its_golden_graph(hub, request):
+def test_a_hub_model_is_fused_as_its_golden_graph(hub: Fused, request: pytest.FixtureRequest) -> None:
     name, _, found, program = hub
     path = GOLDEN / f"{name}.txt"
     text = printed(found, program)
@@ -86,12 +95,12 @@ def test_a_hub_model_is_fused_as_its_golden_graph(hub, request):
     assert text == path.read_text()
 
 
-def calls(program, *names):
+def calls(program: Program, *names: str) -> list[Node]:
     nodes = (node for node in program.exported.graph.nodes if node.op == "call_function")
     return [node for node in nodes if any(word in op_name(node.target) for word in names)]
 
 
-def test_nothing_is_left_that_need_not_be(hub):
+def test_nothing_is_left_that_need_not_be(hub: Fused) -> None:
     """No dropout, no batch norm, one product for one input, no mask that could be proved constant."""
     _, _, _, program = hub
     assert calls(program, "dropout", "batch_norm") == []
@@ -104,18 +113,18 @@ def test_nothing_is_left_that_need_not_be(hub):
                 workspace.formula(node.args[3])
 
 
-def check_parity(program, fused_program):
+def check_parity(program: Program, fused_program: Program) -> None:
     truth = run_in_float64(program, program.examples)
     for row in map(compare, programs.run(fused_program), programs.run(program), truth):
         assert row.ok, row.reason
 
 
-def test_a_fused_hub_model_computes_the_same(hub):
+def test_a_fused_hub_model_computes_the_same(hub: Fused) -> None:
     _, program, _, fused_program = hub
     check_parity(program, fused_program)
 
 
-def test_a_fused_hub_model_computes_the_same_in_bfloat16(hub, default_rules):
+def test_a_fused_hub_model_computes_the_same_in_bfloat16(hub: Fused, default_rules: tuple[Rule, ...]) -> None:
     name, *_ = hub
     program = hub_models.MODELS[name](torch.bfloat16)
     check_parity(program, rewrite(program, plan(program, default_rules, device="cpu", targets=())))

@@ -12,13 +12,13 @@ import pytest
 from support.respelled import respelled
 
 from fuseconv.matching.graph import Workspace, op_name
-from fuseconv.matching.pattern import compile_rule
+from fuseconv.matching.pattern import Pattern, compile_rule
 from fuseconv.matching.plan import run_stage
-from fuseconv.proof.example import parse_example
+from fuseconv.proof.example import Text, parse_example
 from fuseconv.proof.operands import draw_operands
 from fuseconv.proof.soundness import NO_PROGRAM
-from fuseconv.proof.traced import trace
-from fuseconv.rulebook.rule import STAGES
+from fuseconv.proof.traced import Traced, trace
+from fuseconv.rulebook.rule import STAGES, Rule
 from fuseconv.rulebook.rule_file import load_rules
 
 RULES = load_rules("rules/default.json")
@@ -29,18 +29,20 @@ EXCEPTIONS = {name: reason for reason, names in _REASONS.items() for name in nam
 FREE = {"alias", "expand", "getitem", "permute", "reshape", "squeeze", "t", "transpose", "unsqueeze", "view"}
 """Views, which are left where they are: they compute nothing."""
 
+Stages = list[tuple[str, list[tuple[Rule, tuple[Pattern, ...]]]]]
+
 
 @pytest.fixture(scope="session")
-def stages():
+def stages() -> Stages:
     return [(stage, [(rule, compile_rule(rule)) for rule in RULES if rule.stage == stage]) for stage in STAGES]
 
 
-def traced_of(text):
+def traced_of(text: Text) -> Traced:
     drawn = draw_operands(tuple(text.parameters.values()), 3, "random", 0).tensors
     return trace(text, dict(zip(text.parameters, drawn, strict=True)))
 
 
-def ends_as(traced, stages):
+def ends_as(traced: Traced, stages: Stages) -> Counter[str]:
     """How often each op is called after all rules; views left out."""
     workspace = Workspace(traced)
     for stage, rules in stages:
@@ -51,12 +53,12 @@ def ends_as(traced, stages):
     return Counter(name for name in calls if name.split(".")[-2 if "." in name else 0] not in FREE)
 
 
-def variants_of(rule, number):
+def variants_of(rule: Rule, number: int) -> dict[str, Text]:
     text = parse_example(rule.examples.hit[number])
     return {f"{rule.name}/{number}/{changed}": variant for changed, variant in respelled(text, traced_of(text))}
 
 
-def is_found(variant, expected, stages):
+def is_found(variant: Text, expected: Counter[str], stages: Stages) -> bool:
     """Whether a variant ends as its example does; one that is no program shows nothing."""
     try:
         traced = traced_of(variant)
@@ -66,7 +68,9 @@ def is_found(variant, expected, stages):
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule.examples.hit], ids=lambda rule: rule.name)
-def test_a_variant_of_an_example_ends_as_the_example_does(rule, stages, request):
+def test_a_variant_of_an_example_ends_as_the_example_does(
+    rule: Rule, stages: Stages, request: pytest.FixtureRequest
+) -> None:
     missed, listed = set(), set()
     for number, lines in enumerate(rule.examples.hit):
         expected = ends_as(traced_of(parse_example(lines)), stages)
@@ -81,18 +85,18 @@ def test_a_variant_of_an_example_ends_as_the_example_does(rule, stages, request)
     assert listed - missed == set(), "it is found: no exception any more"
 
 
-def test_every_exception_is_of_a_variant_there_is():
+def test_every_exception_is_of_a_variant_there_is() -> None:
     rules = {rule.name: rule for rule in RULES}
     for name in EXCEPTIONS:
         rule, number, _ = name.split("/", 2)
         assert name in variants_of(rules[rule], int(number))
 
 
-def test_the_fuzzer_makes_every_kind_of_variant():
+def test_the_fuzzer_makes_every_kind_of_variant() -> None:
     kinds = Counter(name.split("/", 2)[2].split(":")[0] for rule in RULES for name in _names(rule))
     assert min(kinds.values()) > 5, kinds
     assert len(kinds) == 14
 
 
-def _names(rule):
+def _names(rule: Rule) -> list[str]:
     return [name for number in range(min(2, len(rule.examples.hit))) for name in variants_of(rule, number)]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -27,7 +28,7 @@ RULE = {
 }
 
 
-def file_with(**changes):
+def file_with(**changes: Any) -> str:
     return json.dumps({"rules": [{**RULE, **changes}]}, indent=1)
 
 
@@ -92,7 +93,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_file_is_refused_with_its_place(tmp_path, name):
+def test_a_bad_file_is_refused_with_its_place(tmp_path: Path, name: str) -> None:
     text, what, pointer = BAD_FILES[name]
     path = tmp_path / "rules.json"
     path.write_text(text, encoding="utf-8")
@@ -105,7 +106,7 @@ def test_a_bad_file_is_refused_with_its_place(tmp_path, name):
     assert caught.value.exit_status == 2
 
 
-def test_a_line_in_an_error_counts_characters_into_the_string(tmp_path):
+def test_a_line_in_an_error_counts_characters_into_the_string(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     path.write_text(file_with(match=[MATCH, ["y = aten.gelu.default(x"]]))
     with pytest.raises(RuleError) as caught:
@@ -114,7 +115,7 @@ def test_a_line_in_an_error_counts_characters_into_the_string(tmp_path):
     assert path.read_text().splitlines()[line - 1][column - 1] == "("
 
 
-def test_a_huge_file_is_refused_unread(tmp_path):
+def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     with path.open("wb") as file:
         file.truncate(100 << 20)
@@ -126,7 +127,7 @@ def test_a_huge_file_is_refused_unread(tmp_path):
     assert peak < 8 << 20
 
 
-def test_bytes_that_are_no_text(tmp_path):
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     path.write_bytes(b'{"rules":\n "\xff"}')
     with pytest.raises(RuleError, match="not UTF-8") as caught:
@@ -134,7 +135,7 @@ def test_bytes_that_are_no_text(tmp_path):
     assert ":2:" in caught.value.where
 
 
-def test_include_order_folders_and_diamonds(tmp_path):
+def test_include_order_folders_and_diamonds(tmp_path: Path) -> None:
     (tmp_path / "part").mkdir()
     for name in ("b", "a"):
         (tmp_path / "part" / f"{name}.json").write_text(file_with(name=name))
@@ -146,7 +147,7 @@ def test_include_order_folders_and_diamonds(tmp_path):
     assert [rule.name for rule in load_rules(tmp_path / "part")] == ["a", "b"]
 
 
-def test_two_rules_of_one_name(tmp_path):
+def test_two_rules_of_one_name(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(file_with())
     with pytest.raises(RuleError, match="two rules are named linear-gelu") as caught:
@@ -155,7 +156,7 @@ def test_two_rules_of_one_name(tmp_path):
     assert "a.json" in caught.value.fix
 
 
-NO_RULES = {
+NO_RULES: dict[str, tuple[str | bytes, str, str]] = {
     "text": ("SECRET x", "not JSON: a value is missing", ":1:1"),
     "text in JSON": ('{"rules":\n  SECRET}', "not JSON: a value is missing", ":2:3"),
     "a key": ('{"SECRET": x}', "not JSON: a value is missing", ":1:12"),
@@ -170,7 +171,7 @@ NO_RULES = {
 
 
 @pytest.mark.parametrize("name", NO_RULES)
-def test_of_an_included_file_that_is_none_nothing_is_shown(tmp_path, name):
+def test_of_an_included_file_that_is_none_nothing_is_shown(tmp_path: Path, name: str) -> None:
     text, what, place = NO_RULES[name]
     (tmp_path / "private").write_bytes(text if isinstance(text, bytes) else text.encode())
     (tmp_path / "rules.json").write_text('{"include": ["private"]}')
@@ -182,7 +183,7 @@ def test_of_an_included_file_that_is_none_nothing_is_shown(tmp_path, name):
 
 
 @pytest.mark.parametrize("text", ["SECRET", '{"rules": SECRET}', "5373e999", '{"a": "\\SECRET"}'])
-def test_of_a_file_that_is_no_json_no_text_is_shown(tmp_path, text):
+def test_of_a_file_that_is_no_json_no_text_is_shown(tmp_path: Path, text: str) -> None:
     (tmp_path / "rules.json").write_text(text)
     for read in (load_rules, read_lock, read_plan):
         with pytest.raises(RuleError) as caught:
@@ -190,41 +191,41 @@ def test_of_a_file_that_is_no_json_no_text_is_shown(tmp_path, text):
         assert not any(part in str(caught.value).lower() for part in ("secret", "5373"))
 
 
-def test_a_chain_of_includes_is_bounded(tmp_path):
+def test_a_chain_of_includes_is_bounded(tmp_path: Path) -> None:
     for number in range(40):
         (tmp_path / f"{number}.json").write_text(json.dumps({"include": [f"{number + 1}.json"]}))
     with pytest.raises(RuleError, match="nested deeper"):
         load_rules(tmp_path / "0.json")
 
 
-def test_an_empty_folder(tmp_path):
+def test_an_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(RuleError, match="no rule file"):
         load_rules(tmp_path)
 
 
-def test_the_hash_is_of_what_a_rule_does():
+def test_the_hash_is_of_what_a_rule_does() -> None:
     rule = Rule.model_validate(RULE)
     assert rule.sha256 == Rule.model_validate({**RULE, "doc": "Other words."}).sha256
     assert rule.sha256 != Rule.model_validate({**RULE, "where": []}).sha256
     assert rule.results == ("y",)
 
 
-def test_a_rule_made_in_memory_is_checked():
+def test_a_rule_made_in_memory_is_checked() -> None:
     with pytest.raises(ValidationError, match="q is not bound"):
         Rule.model_validate({**RULE, "replace": ["y = aten.gelu.default(q)"]})
 
 
-def test_the_schema_is_current():
+def test_the_schema_is_current() -> None:
     assert Path("rules/schema.json").read_text() == schema(), "write rules/schema.json anew from fuseconv.rule.schema()"
 
 
-def test_our_rules_are_included_from_anywhere(tmp_path):
+def test_our_rules_are_included_from_anywhere(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text('{"include": ["rules/default.json"], "rules": []}')
     found = [rule.sha256 for rule in load_rules(tmp_path / "mine.json")]
     assert found == [rule.sha256 for rule in load_rules("rules/default.json")]
 
 
-def test_reading_rules_imports_no_torch():
+def test_reading_rules_imports_no_torch() -> None:
     read = "from fuseconv.rulebook.rule_file import load_rules; load_rules('rules/default.json')"
     code = f"import sys; {read}; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -264,7 +265,7 @@ def test_reading_rules_imports_no_torch():
         "y := 1",
     ],
 )
-def test_what_is_no_line(text):
+def test_what_is_no_line(text: str) -> None:
     with pytest.raises(RuleTextError):
         parse_line(text)
 
@@ -272,6 +273,6 @@ def test_what_is_no_line(text):
 @pytest.mark.parametrize(
     "text", ["x", "x.y", "rank(x) == 2 == 2", "rank(x) in 2 + 1", "rank(x) in y", "1 < rank(x)", "not rank(x)", ""]
 )
-def test_what_is_no_condition(text):
+def test_what_is_no_condition(text: str) -> None:
     with pytest.raises(RuleTextError):
         parse_condition(text)

@@ -1,5 +1,8 @@
 """The shipped rules: each does what its examples say, each alternative is shown, and wrong twins are found out."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from fuseconv.errors import RuleError
@@ -11,7 +14,7 @@ from fuseconv.matching.search import Index
 from fuseconv.proof.example import parse_example
 from fuseconv.proof.operands import draw_operands
 from fuseconv.proof.rule_check import check_examples, check_rules
-from fuseconv.proof.traced import trace
+from fuseconv.proof.traced import Traced, trace
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_file import load_rules
 
@@ -23,14 +26,14 @@ NEVER_MISSES |= {"add-scalar", "sub-scalar", "mul-scalar", "div-scalar"}
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_does_what_its_examples_say(name):
+def test_a_rule_does_what_its_examples_say(name: str) -> None:
     rows = check_examples(RULES[name])
     assert [row for row in rows if not row.ok] == []
     assert any(row.check.startswith("hit") for row in rows)
     assert any(row.check.startswith("miss") for row in rows) or name in NEVER_MISSES
 
 
-def traced_example(lines):
+def traced_example(lines: Sequence[str]) -> Traced:
     text = parse_example(lines)
     drawn = draw_operands(tuple(text.parameters.values()), 3, "random", 0).tensors
     return trace(text, dict(zip(text.parameters, drawn, strict=True)))
@@ -44,7 +47,7 @@ def traced_example(lines):
         ("2, 5, 8", "0, 7, 8", "0, 7, 8", "attention without heads"),
     ],
 )
-def test_attention_that_would_end_the_process_is_not_called(query, key, value, what):
+def test_attention_that_would_end_the_process_is_not_called(query: str, key: str, value: str, what: str) -> None:
     operands = {"q": query, "k": key, "v": value}
     inputs = [f"{name}: f64[3, {shape}]" for name, shape in operands.items()]
     with pytest.raises(ValueError, match=what):
@@ -52,7 +55,7 @@ def test_attention_that_would_end_the_process_is_not_called(query, key, value, w
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_every_alternative_is_shown(name):
+def test_every_alternative_is_shown(name: str) -> None:
     rule = RULES[name]
     if rule.merge:
         return  # a member alone is no site
@@ -61,13 +64,13 @@ def test_every_alternative_is_shown(name):
     assert shown == [True] * len(shown)
 
 
-def test_the_families_together_are_sound():
+def test_the_families_together_are_sound() -> None:
     rules = list(RULES.values())
     check_rule_ops(rules)
     check_loops([compile_rule(rule) for rule in rules])
 
 
-def rule(**changes):
+def rule(**changes: Any) -> Rule:
     base = {
         "name": "relu",
         "stage": "fuse",
@@ -92,13 +95,13 @@ HIT = ["a: f64[n, 4]", "b: f64[n, 4]", "s = aten.add.Tensor(a, b)", "y = aten.re
         ("y = aten.mm.default(a, b)", "mm"),
     ],
 )
-def test_a_wrong_rule_fails_its_own_example(replace, detail):
+def test_a_wrong_rule_fails_its_own_example(replace: str, detail: str) -> None:
     row, *_ = check_rules([rule(replace=[replace], examples={"hit": [HIT]})])
     assert not row.ok
     assert detail in row.detail
 
 
-def test_a_miss_for_another_reason_fails():
+def test_a_miss_for_another_reason_fails() -> None:
     miss = {"reason": "same_kind(a, b)", "program": [*HIT[:-1], "z = aten.neg.default(s)", "return y, z"]}
     (row,) = check_rules([rule(examples={"miss": [miss]})])
     assert not row.ok
@@ -123,7 +126,7 @@ def test_a_miss_for_another_reason_fails():
     ],
 )
 @pytest.mark.parametrize("side", ["match", "replace"])
-def test_an_op_that_does_not_fit_its_schema(line, what, side):
+def test_an_op_that_does_not_fit_its_schema(line: str, what: str, side: str) -> None:
     replace = "y, z = aten.max.dim(x, 0)" if "y, z" in line else "y = aten.relu.default(x)"
     lines = {"match": [replace], "replace": [replace], side: [line]}
     with pytest.raises(RuleError, match=what) as caught:
@@ -131,7 +134,7 @@ def test_an_op_that_does_not_fit_its_schema(line, what, side):
     assert f"(/{side}/0)" in caught.value.where
 
 
-def test_an_unknown_op_is_answered_with_the_nearest():
+def test_an_unknown_op_is_answered_with_the_nearest() -> None:
     with pytest.raises(RuleError) as caught:
         check_rule_ops([rule(match=["y = aten.gelv.default(a)"], replace=["y = aten.relu.default(a)"])])
     assert "aten.gelu.default" in caught.value.fix
@@ -152,7 +155,7 @@ RINGS = {
 
 
 @pytest.mark.parametrize("ring", RINGS)
-def test_rules_that_go_round_are_refused(ring):
+def test_rules_that_go_round_are_refused(ring: str) -> None:
     rules = [
         rule(name=f"r{number}", stage="canonical", match=[f"y = {match}"], replace=[f"y = {replace}"])
         for number, (match, replace) in enumerate(RINGS[ring])
@@ -173,7 +176,7 @@ def test_rules_that_go_round_are_refused(ring):
         ["x: f64[n, 3]", "w: f64[4, 5]", "y = aten.mm.default(x, w)", "return y"],
     ],
 )
-def test_an_example_that_is_no_program(lines):
+def test_an_example_that_is_no_program(lines: list[str]) -> None:
     with pytest.raises(RuleError) as caught:
         check_rules([rule(examples={"hit": [lines]})])
     assert "/examples/hit/0" in caught.value.where

@@ -8,6 +8,9 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +26,7 @@ from fuseconv.numerics.tolerance import compare
 from fuseconv.numerics.truth import run_in_float64
 from fuseconv.ops import library
 from fuseconv.ops.description import DTYPES
+from fuseconv.ops.op import Op, Sample
 from fuseconv.program.captured import Program
 from fuseconv.targets import Context, aoti, c_shims
 
@@ -40,14 +44,14 @@ class Ints(ctypes.Structure):
     _fields_ = (("data", ctypes.POINTER(ctypes.c_int64)), ("size", ctypes.c_int64))
 
 
-def lookup(path, device, op):
+def lookup(path: Path, device: str, op: str) -> int | None:
     """The address of an op's C function, from one copy of the library, or None."""
     function = getattr(ctypes.CDLL(str(path)), f"fuseconv_{device}_c_shim")
     function.restype = ctypes.c_void_p
     return function(op.encode())
 
 
-def in_c(value, declared, handles):
+def in_c(value: Any, declared: str, handles: list[Any]) -> Any:
     """An argument as AOTInductor passes it. The handles of tensors are kept in a list."""
     if isinstance(value, Tensor):
         handles.append(new_handle(value))
@@ -62,12 +66,13 @@ def in_c(value, declared, handles):
     return NUMBERS[declared](value)
 
 
-def call(op, device, *args, **kwargs):
+def call(op: Op[..., Any], device: str, *args: Any, **kwargs: Any) -> list[Tensor] | None:
     """Calls an op by its C function: its results, or None if it says that it failed."""
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)(
-        lookup(library.library_paths(device)[-1], device, op.name)
-    )
-    declared, handles = op.overload._schema.arguments, []
+    address = lookup(library.library_paths(device)[-1], device, op.name)
+    assert address is not None
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)(address)
+    declared = op.overload._schema.arguments
+    handles: list[Any] = []
     given = dict(zip((argument.name for argument in declared), args, strict=False)) | kwargs
     values = [given.get(argument.name, argument.default_value) for argument in declared]
     passed = [in_c(value, str(a.type), handles) for value, a in zip(values, declared, strict=True)]
@@ -79,9 +84,10 @@ def call(op, device, *args, **kwargs):
 
 
 @pytest.mark.parametrize(("op", "sample"), [*rows(), *rows(dtypes=OTHERS, most=3)])
-def test_the_results_are_those_of_the_dispatcher(op, sample):
+def test_the_results_are_those_of_the_dispatcher(op: Op[..., Any], sample: Sample) -> None:
     expected = tensors(op(*sample.args, **sample.kwargs))
     results = call(op, expected[0].device.type, *sample.args, **sample.kwargs)
+    assert results is not None
     for result, other in zip(results, expected, strict=True):
         assert result.dtype == other.dtype
         assert result.stride() == other.stride()
@@ -89,7 +95,9 @@ def test_the_results_are_those_of_the_dispatcher(op, sample):
 
 
 @pytest.mark.parametrize(("op", "sample"), rows("errors"))
-def test_what_the_dispatcher_refuses_is_refused(op, sample, capfd):
+def test_what_the_dispatcher_refuses_is_refused(
+    op: Op[..., Any], sample: Sample, capfd: pytest.CaptureFixture[str]
+) -> None:
     device = next(value.device.type for value in sample.args if isinstance(value, Tensor))
     with pytest.raises(RuntimeError, match=sample.matches):
         op(*sample.args, **sample.kwargs)
@@ -101,19 +109,20 @@ def test_what_the_dispatcher_refuses_is_refused(op, sample, capfd):
 class EveryOp(torch.nn.Module):
     """Calls of all ops, in all dtypes, on inputs of their own."""
 
-    def __init__(self, calls):
+    def __init__(self, calls: Sequence[tuple[Op[..., Any], Sample]]) -> None:
         super().__init__()
         self.calls = calls
 
-    def forward(self, *inputs):
-        rest, results = iter(inputs), []
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        rest = iter(inputs)
+        results: list[Tensor] = []
         for op, sample in self.calls:
             args = [next(rest) if isinstance(value, Tensor) else value for value in sample.args]
             results += tensors(op(*args, **sample.kwargs))
         return tuple(results)
 
 
-def wrapper(package):
+def wrapper(package: Path) -> str:
     """The C++ source of a package."""
     with zipfile.ZipFile(package) as archive:
         (source,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith(".wrapper.cpp"))
@@ -121,7 +130,7 @@ def wrapper(package):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_package_calls_every_op_by_its_c_function(device, tmp_path):
+def test_a_package_calls_every_op_by_its_c_function(device: str, tmp_path: Path) -> None:
     called = [op for op in ops.OPS if not op.decomposes]
     calls = [(op, sample) for op in called for dtype in DTYPES for sample in op.samples(device, dtype)[:1]]
     inputs = tuple(value for _, sample in calls for value in sample.args if isinstance(value, Tensor))
@@ -136,7 +145,7 @@ def test_a_package_calls_every_op_by_its_c_function(device, tmp_path):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_package_has_kernels_of_its_own_for_what_decomposes(device, tmp_path):
+def test_a_package_has_kernels_of_its_own_for_what_decomposes(device: str, tmp_path: Path) -> None:
     made = [op for op in ops.OPS if op.decomposes]
     narrow = (torch.float32, torch.bfloat16)
     calls = [(op, sample) for op in made for dtype in narrow for sample in op.samples(device, dtype)[:1]]
@@ -162,7 +171,7 @@ print(model(*(torch.tensor([[number]]) for number in (1.0, 2.0, 3.0)))[0].item()
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """linear_act with a residual, compiled."""
     folder, inputs = tmp_path_factory.mktemp("package"), tuple(torch.ones(3, 1, 1))
     x, weight, residual = inputs
@@ -171,13 +180,15 @@ def package(tmp_path_factory):
     return folder / aoti.write(program, folder, Context(folder))
 
 
-def loaded_where(package, *libraries):
+def loaded_where(package: Path, *libraries: str | Path) -> subprocess.CompletedProcess[str]:
     """Loads the package in a process that has these libraries, and no fuseconv, and prints 1 * 2 + 3."""
     return subprocess.run([sys.executable, "-P", "-c", LOAD, package, *libraries], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("copies", [("one",), ("older", "one"), ("one", "older"), ("one", "other")], ids="-".join)
-def test_a_package_is_served_by_the_copy_that_has_the_op(copies, package, tmp_path):
+def test_a_package_is_served_by_the_copy_that_has_the_op(
+    copies: tuple[str, ...], package: Path, tmp_path: Path
+) -> None:
     original = library.library_paths("cpu")[0]
     for name in copies:
         (tmp_path / name).mkdir()
@@ -187,22 +198,22 @@ def test_a_package_is_served_by_the_copy_that_has_the_op(copies, package, tmp_pa
     assert done.stdout.split() == ["5.0"], done.stderr
 
 
-def test_without_the_op_library_the_loader_names_it(package):
+def test_without_the_op_library_the_loader_names_it(package: Path) -> None:
     done = loaded_where(package)
     assert done.returncode == 1
     assert "libfuseconv_cpu.so" in done.stderr
 
 
-def test_an_unknown_op_has_no_c_function():
+def test_an_unknown_op_has_no_c_function() -> None:
     assert lookup(library.library_paths("cpu")[0], "cpu", "no_such_op") is None
 
 
-def test_a_program_without_our_ops_needs_no_library():
+def test_a_program_without_our_ops_needs_no_library() -> None:
     exported = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
     assert c_shims.inductor_configs(exported, "cpu") == {}
 
 
-def test_a_package_has_the_vector_instructions_that_torch_would_find(package):
+def test_a_package_has_the_vector_instructions_that_torch_would_find(package: Path) -> None:
     with zipfile.ZipFile(package) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("wrapper_metadata.json"))
         metadata = json.loads(archive.read(name))

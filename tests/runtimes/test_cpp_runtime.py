@@ -3,6 +3,9 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +22,7 @@ TARGETS = ["aoti", "torchscript", "onnx-plugin", "onnx"]
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_outputs_are_pythons(target, run_in_cpp, bundle):
+def test_outputs_are_pythons(target: str, run_in_cpp: Callable[..., tuple[int, str, Path]], bundle: Path) -> None:
     status, text, path = run_in_cpp(bundle, INPUTS, "--target", target)
     assert (status, text) == (0, "")
     results, expected = load_file(path), load(bundle, target)(**INPUTS)
@@ -28,7 +31,7 @@ def test_outputs_are_pythons(target, run_in_cpp, bundle):
         torch.testing.assert_close(results[name], value, rtol=0, atol=0)
 
 
-CALLS = {
+CALLS: dict[str, dict[str, Any]] = {
     name: {**dict(zip(NAMES, args, strict=False)), **kwargs}
     for name, (args, kwargs, _) in VIOLATIONS.items()
     if len(args) + len(kwargs) <= len(NAMES)  # a file has each name once
@@ -37,7 +40,9 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_against_the_contract_is_refused_in_pythons_words(name, run_in_cpp, bundle):
+def test_a_call_against_the_contract_is_refused_in_pythons_words(
+    name: str, run_in_cpp: Callable[..., tuple[int, str, Path]], bundle: Path
+) -> None:
     assert_same_refusal(run_in_cpp, bundle, "torchscript", CALLS[name])
 
 
@@ -79,10 +84,10 @@ int main() {
 """
 
 
-def test_a_tensor_that_is_not_filled_or_no_multiple_is_refused(tmp_path):
+def test_a_tensor_that_is_not_filled_or_no_multiple_is_refused(tmp_path: Path) -> None:
     source = REFUSED_SOURCE + ";\n".join(REFUSED) + ";\n}\n"
     runtime, program = ROOT / "csrc/runtime", tmp_path / "calls"
-    command = [
+    command: list[str | Path] = [
         "c++",
         "-std=c++20",
         "-I",
@@ -98,13 +103,13 @@ def test_a_tensor_that_is_not_filled_or_no_multiple_is_refused(tmp_path):
     assert subprocess.run([program], capture_output=True, text=True).stdout.splitlines() == list(REFUSED.values())
 
 
-def flip(path):
+def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-DAMAGE = {
+DAMAGE: dict[str, Callable[[Path], object]] = {
     "missing": lambda b: (b / "plan.json").unlink(),
     "cut_short": lambda b: (b / "plan.json").write_bytes(b"{"),
     "one_bit": lambda b: flip(b / "torchscript/model.pt"),
@@ -123,25 +128,27 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_refused_in_pythons_words(damage, run_in_cpp, bundle_copy):
+def test_damage_is_refused_in_pythons_words(
+    damage: str, run_in_cpp: Callable[..., tuple[int, str, Path]], bundle_copy: Path
+) -> None:
     DAMAGE[damage](bundle_copy)
     assert_same_refusal(run_in_cpp, bundle_copy, "torchscript")
 
 
-def test_an_unknown_target_is_a_usage_error(run_in_cpp, bundle):
+def test_an_unknown_target_is_a_usage_error(run_in_cpp: Callable[..., tuple[int, str, Path]], bundle: Path) -> None:
     status, text, _ = run_in_cpp(bundle, INPUTS, "--target", "tflite")
     assert status == 2
     assert "the bundle has no target tflite" in text
 
 
-def test_the_best_target_is_the_default(run_in_cpp, bundle):
+def test_the_best_target_is_the_default(run_in_cpp: Callable[..., tuple[int, str, Path]], bundle: Path) -> None:
     assert run_in_cpp(bundle, INPUTS)[0] == 0
 
 
-def test_a_file_that_is_no_safetensors_is_refused(programs, bundle, tmp_path):
+def test_a_file_that_is_no_safetensors_is_refused(programs: Path, bundle: Path, tmp_path: Path) -> None:
     for content in (b"", b"\xff" * 16, b"\x08\0\0\0\0\0\0\0notjson!", b"\x02\0\0\0\0\0\0\0[]"):
         (tmp_path / "bad").write_bytes(content)
-        command = [
+        command: list[str | Path] = [
             programs / "fuseconv-run",
             bundle,
             "--target",
@@ -156,7 +163,7 @@ def test_a_file_that_is_no_safetensors_is_refused(programs, bundle, tmp_path):
         assert "bug" not in done.stderr
 
 
-def test_the_program_says_how_it_is_used(programs):
+def test_the_program_says_how_it_is_used(programs: Path) -> None:
     for word in ("--help", "-h"):
         done = subprocess.run([programs / "fuseconv-run", word], capture_output=True, text=True)
         assert done.returncode == 0
@@ -164,12 +171,12 @@ def test_the_program_says_how_it_is_used(programs):
 
 
 @pytest.mark.parametrize("words", [[], ["bundle"], ["bundle", "torchscript"], ["a", "b", "c", "d"]])
-def test_the_sample_says_how_it_is_used(words, programs):
+def test_the_sample_says_how_it_is_used(words: list[str], programs: Path) -> None:
     done = subprocess.run([programs / "embed", *words], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, "usage: embed BUNDLE TARGET INPUTS.safetensors\n")
 
 
-def test_the_sample_prints_what_its_page_says(programs, bundle):
+def test_the_sample_prints_what_its_page_says(programs: Path, bundle: Path) -> None:
     reference = load_file(bundle / "reference.safetensors")
     inputs = bundle.parent / "inputs.safetensors"
     save_file({name: reference[f"0/input/{name}"] for name in NAMES}, inputs)
@@ -180,7 +187,7 @@ def test_the_sample_prints_what_its_page_says(programs, bundle):
     assert float(lines[0].split()[-1]) == pytest.approx(reference["0/original/output_0"].sum().item(), rel=1e-3)
 
 
-def test_the_wheel_has_the_sources():
+def test_the_wheel_has_the_sources() -> None:
     listed = {path.relative_to(ROOT / "csrc/runtime").as_posix() for path in (ROOT / "csrc/runtime").rglob("*.*")}
     config = (ROOT / "csrc/runtime/fuseconv-config.cmake").read_text()
     assert all(name in config for name in listed if name.endswith(".cpp"))

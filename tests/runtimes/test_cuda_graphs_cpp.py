@@ -41,11 +41,13 @@ def cuda_headers() -> Path | None:
 def test_it_compiles_also_where_libtorch_has_no_cuda(source: Path) -> None:
     """The wheel of torch for CPUs has the headers, but for one that its own build would have written."""
     torchs = Path(torch.__file__).parent / "include"
-    command = ["c++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", RUNTIME / "include"]
+    headers = cuda_headers()
+    assert headers is not None
+    command = ["c++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", f"{RUNTIME}/include"]
     if torch.version.cuda is None:
         command.append("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")
-    for folder in (torchs, torchs / "torch/csrc/api/include", cuda_headers()):
-        command += ["-isystem", folder]
+    for folder in (torchs, torchs / "torch/csrc/api/include", headers):
+        command += ["-isystem", f"{folder}"]
     done = subprocess.run([*command, "-I", RUNTIME, source], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -95,8 +97,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     defined = [f"-D{name}={value}" for name, value in settings.items()]
     for command in (
-        ["cmake", "-S", ROOT / "tests/cpp", "-B", build, "-G", "Ninja", *defined],
-        ["cmake", "--build", build, "--target", "replay", "fuseconv-run"],
+        ["cmake", "-S", f"{ROOT}/tests/cpp", "-B", f"{build}", "-G", "Ninja", *defined],
+        ["cmake", "--build", f"{build}", "--target", "replay", "fuseconv-run"],
     ):
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -136,13 +138,13 @@ def test_fuseconv_run_gives_pythons_bits(
 @pytest.mark.gpu
 def test_buckets_are_rounded_up_to_as_in_python(built: Path, padded_bundle: Path, tmp_path: Path) -> None:
     expected = load(padded_bundle, "torchscript", cuda_graphs=True)(*draw(3, 5))._asdict()
-    command = [built / "fuseconv-run", padded_bundle, "--cuda-graphs", "on"]
+    command: list[Path | str] = [built / "fuseconv-run", padded_bundle, "--cuda-graphs", "on"]
     assert_run_gives(expected, command, "torchscript", tmp_path)
 
 
 def assert_run_gives(expected: dict[str, torch.Tensor], command: list[Path | str], target: str, folder: Path) -> None:
     output = folder / "outputs.safetensors"
-    words = ["--target", target, "--inputs", saved(folder, 3, 5), "-o", output]
+    words: list[Path | str] = ["--target", target, "--inputs", saved(folder, 3, 5), "-o", output]
     done = subprocess.run([*command, *words], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     results = load_file(output)

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from support import small_bundle
-from support.lowerings import NOT_IN_ONNX, TABLES, Table
+from support.lowering_table import Table
+from support.lowerings import NOT_IN_ONNX, TABLES
 from torch import Tensor
 from torch.nn import functional as F
 
 from fuseconv import ops
-from fuseconv.contract.spec import Dim
+from fuseconv.contract.spec import Dim, parse_inputs
 from fuseconv.errors import UnsupportedError
 from fuseconv.targets import TARGETS, Context
 
@@ -43,7 +44,7 @@ def inputs_of(table: Table, rows: int, *, ties: bool) -> list[Tensor]:
     """Random tensors, or multiples of a half, of which many are equal, zero or halves; integers of both signs."""
     generator = torch.Generator().manual_seed(rows)
     tensors = []
-    for spec in small_bundle.parse_inputs(list(table.inputs)):
+    for spec in parse_inputs(list(table.inputs)):
         shape = [rows if isinstance(size, Dim) else size for size in spec.shape]
         if spec.dtype == "i64":
             tensors.append(torch.randint(-9, 10, shape, generator=generator))

@@ -1,9 +1,12 @@
 """Group norm in ONNX: PyTorch's own op and the body of ours, in the precision of the model."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 from support import small_bundle
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fuseconv import ops
@@ -15,12 +18,12 @@ from fuseconv.targets import TARGETS, Context
 class Norms(nn.Module):
     """A group norm of 32 groups with weight and bias, without a weight, without both."""
 
-    def __init__(self, norm):
+    def __init__(self, norm: Callable[..., Tensor]) -> None:
         super().__init__()
         self.norm = norm
         self.weight, self.bias = (nn.Parameter(torch.randn(64)) for _ in range(2))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.norm(x, self.weight, self.bias), self.norm(x, None, self.bias), self.norm(x, None, None)
 
 
@@ -33,7 +36,7 @@ FORMS = {
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("form", FORMS)
-def test_computes_in_its_inputs_precision(form, dtype, tmp_path):
+def test_computes_in_its_inputs_precision(form: str, dtype: torch.dtype, tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Norms(FORMS[form]).to(dtype)
     name = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16"}[dtype]
@@ -51,12 +54,12 @@ def test_computes_in_its_inputs_precision(form, dtype, tmp_path):
 class Blocks(nn.Module):
     """As in U-Nets: convolution, norm, activation, convolution. Of a row of zeros all of a group are nearly equal."""
 
-    def __init__(self, norm):
+    def __init__(self, norm: nn.Module) -> None:
         super().__init__()
         self.before, self.norm = nn.Conv2d(4, 16, 3, padding=1), norm
         self.after = nn.Conv2d(16, 4, 3, padding=1)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.after(F.silu(self.norm(self.before(x))))
 
 
@@ -70,7 +73,7 @@ NORMS = {
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_groups_of_nearly_equal_values_are_exact(name, tmp_path):
+def test_groups_of_nearly_equal_values_are_exact(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Blocks(NORMS[name]()).eval()
     program = small_bundle.program(module, ("x=f32[batch:1..8,4,12,10]",))

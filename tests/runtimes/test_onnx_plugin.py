@@ -4,7 +4,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -19,7 +22,9 @@ from fuseconv import ops
 from fuseconv.doctor import machine
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError
 from fuseconv.ops.library import FOLDER, PLUGINS, plugin_path
+from fuseconv.ops.op import Op
 from fuseconv.pipeline.assembly import target_names
+from fuseconv.program.captured import Program
 from fuseconv.runtime.model import load
 from fuseconv.targets import TARGETS, Context
 from fuseconv.targets.onnx_functions import DOMAIN, arguments_of, op_type
@@ -31,14 +36,16 @@ CPU = plugin_path("cpu")
 DEVICES = ["cpu", *(["cuda"] if HAS_CUDA else [])]
 
 
-def tensors(results):
+def tensors(results: Tensor | Iterable[Tensor]) -> tuple[Tensor, ...]:
     return (results,) if isinstance(results, Tensor) else tuple(results)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
-def test_every_op_in_every_dtype_gives_what_torchs_gives(op, dtype, device, tmp_path):
+def test_every_op_in_every_dtype_gives_what_torchs_gives(
+    op: Op[..., Any], dtype: torch.dtype, device: str, tmp_path: Path
+) -> None:
     samples = op.samples(device, dtype)
     given = save_model(tmp_path / "model.onnx", op, samples)
     results = iter(runner(open_session(tmp_path / "model.onnx", device, plugin_path(device)), device)(*given))
@@ -58,7 +65,7 @@ def test_every_op_in_every_dtype_gives_what_torchs_gives(op, dtype, device, tmp_
 
 
 @pytest.mark.parametrize("op", ops.OPS, ids=lambda op: op.name)
-def test_what_an_op_refuses_fails_the_session_or_the_call(op, tmp_path):
+def test_what_an_op_refuses_fails_the_session_or_the_call(op: Op[..., Any], tmp_path: Path) -> None:
     for sample in op.errors("cpu"):
         given = [v for v in arguments_of(op, sample.args, sample.kwargs).values() if isinstance(v, Tensor)]
         if any(value.dtype not in element_types() for value in given):
@@ -72,7 +79,7 @@ def test_what_an_op_refuses_fails_the_session_or_the_call(op, tmp_path):
             runner(open_session(tmp_path / "model.onnx", "cpu", CPU), "cpu")(*given)
 
 
-def test_another_dtype_fails_the_session(tmp_path):
+def test_another_dtype_fails_the_session(tmp_path: Path) -> None:
     sample = ops.add_relu.samples("cpu", torch.float32)[0]
     integers = type(sample)("i32", tuple(value.int() for value in sample.args))
     save_model(tmp_path / "model.onnx", ops.add_relu, [integers])
@@ -80,13 +87,13 @@ def test_another_dtype_fails_the_session(tmp_path):
         open_session(tmp_path / "model.onnx", "cpu", CPU)
 
 
-def test_without_the_library_the_session_fails(tmp_path):
+def test_without_the_library_the_session_fails(tmp_path: Path) -> None:
     save_model(tmp_path / "model.onnx", ops.add_relu, ops.add_relu.samples("cpu", torch.float32)[:1])
     with pytest.raises((UnsupportedError, UpstreamError), match="AddRelu"):
         open_session(tmp_path / "model.onnx", "cpu")
 
 
-def test_a_missing_attribute_fails_the_session(tmp_path):
+def test_a_missing_attribute_fails_the_session(tmp_path: Path) -> None:
     save_model(tmp_path / "model.onnx", ops.bias_act, ops.bias_act.samples("cpu", torch.float32)[:1])
     model = onnx.load(tmp_path / "model.onnx")
     del model.graph.node[0].attribute[:]
@@ -95,13 +102,19 @@ def test_a_missing_attribute_fails_the_session(tmp_path):
         open_session(tmp_path / "model.onnx", "cpu", CPU)
 
 
-def test_ops_that_the_small_bundle_has_not_come_through_the_exporter(tmp_path):
-    exported = [ops.add_rms_norm, ops.attention_score, ops.gated_act, ops.gelu_dropout, ops.group_norm_act]
+def test_ops_that_the_small_bundle_has_not_come_through_the_exporter(tmp_path: Path) -> None:
+    exported: list[Op[..., Any]] = [
+        ops.add_rms_norm,
+        ops.attention_score,
+        ops.gated_act,
+        ops.gelu_dropout,
+        ops.group_norm_act,
+    ]
     exported += [ops.linear_gated, ops.mlp]
     calls = [(op, op.samples("cpu", torch.float64)[0]) for op in exported]
 
     class Everything(torch.nn.Module):
-        def forward(self, x):
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
             return tuple(result + x.sum() for op, s in calls for result in tensors(op(*s.args, **s.kwargs)))
 
     program = small_bundle.program(Everything(), ("x=f64[n:1..4]",))
@@ -112,19 +125,19 @@ def test_ops_that_the_small_bundle_has_not_come_through_the_exporter(tmp_path):
         torch.testing.assert_close(result, own, rtol=1e-12, atol=1e-12)
 
 
-def test_alone_it_brings_its_own_weights(fused, tmp_path):
+def test_alone_it_brings_its_own_weights(fused: Program, tmp_path: Path) -> None:
     TARGETS["onnx-plugin"].write(fused, tmp_path, Context(tmp_path))
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert files == {"lib/libfuseconv_ort_cpu.so", "onnx/model.plugin.onnx", "onnx/model.onnx.data"}
 
 
-def test_in_bfloat16_it_serves_what_onnx_runtime_has_no_kernels_for(tmp_path):
+def test_in_bfloat16_it_serves_what_onnx_runtime_has_no_kernels_for(tmp_path: Path) -> None:
     class Layers(torch.nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.randn(6, 8).bfloat16())
 
-        def forward(self, x):
+        def forward(self, x: Tensor) -> Tensor:
             return ops.layer_norm_act(ops.linear_act(x, self.weight, None, None, "gelu"), None, None, 1e-5, "relu")
 
     module = Layers()
@@ -137,7 +150,7 @@ def test_in_bfloat16_it_serves_what_onnx_runtime_has_no_kernels_for(tmp_path):
     torch.testing.assert_close(result, module(x).detach())
 
 
-def test_outputs_go_where_they_are_bound(bundle):
+def test_outputs_go_where_they_are_bound(bundle: Path) -> None:
     session = open_session(bundle / "onnx/model.plugin.onnx", "cpu", bundle / "lib/libfuseconv_ort_cpu.so")
     x, skip, keep = torch.randn(3, 5, 8), torch.randn(3, 5, 8), torch.rand(3, 5) > 0.5
     binding, elements, out = session.io_binding(), element_types(), torch.full((3, 5, 8), 7.0)
@@ -148,7 +161,7 @@ def test_outputs_go_where_they_are_bound(bundle):
     torch.testing.assert_close(out, load(bundle, "export")(x, skip, keep)[0])
 
 
-def test_one_session_serves_many_threads(bundle):
+def test_one_session_serves_many_threads(bundle: Path) -> None:
     model, expected = load(bundle, "onnx-plugin"), load(bundle, "export")
     inputs = [(torch.randn(n, 7, 8), torch.randn(n, 7, 8), torch.rand(n, 7) > 0.5) for n in range(1, 9)]
     with ThreadPoolExecutor(4) as pool:
@@ -157,7 +170,9 @@ def test_one_session_serves_many_threads(bundle):
         torch.testing.assert_close(result[0], expected(*call)[0])
 
 
-def test_the_library_comes_from_the_bundle_and_from_nowhere_else(bundle_copy, tmp_path, monkeypatch):
+def test_the_library_comes_from_the_bundle_and_from_nowhere_else(
+    bundle_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library = bundle_copy / "lib/libfuseconv_ort_cpu.so"
     library.chmod(0o757)
     with pytest.raises(
@@ -172,16 +187,18 @@ def test_the_library_comes_from_the_bundle_and_from_nowhere_else(bundle_copy, tm
         TARGETS["onnx-plugin"].load(bundle_copy / "onnx/model.plugin.onnx", "cpu")
 
 
-def test_two_bundles_share_a_process(bundle, bundle_copy):
+def test_two_bundles_share_a_process(bundle: Path, bundle_copy: Path) -> None:
     x, skip, keep = torch.randn(2, 3, 8), torch.randn(2, 3, 8), torch.rand(2, 3) > 0.5
     first, second = load(bundle, "onnx-plugin"), load(bundle_copy, "onnx-plugin")
     for result, other in zip(first(x, skip, keep), second(x, skip, keep), strict=True):
         assert torch.equal(result, other)
 
 
-def test_without_its_library_it_says_how_to_build_it(fused, tmp_path, monkeypatch):
+def test_without_its_library_it_says_how_to_build_it(
+    fused: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fuseconv.ops.library.FOLDER", tmp_path)
-    assert "libfuseconv_ort_cpu.so, is not built" in TARGETS["onnx-plugin"].unsupported(fused)
+    assert "libfuseconv_ort_cpu.so, is not built" in (TARGETS["onnx-plugin"].unsupported(fused) or "")
     assert "onnx-plugin" not in target_names(())
     (finding,) = [one for one in machine.findings() if one.name == "ONNX Runtime plugin, cpu"]
     assert not finding.ok
@@ -189,7 +206,7 @@ def test_without_its_library_it_says_how_to_build_it(fused, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("path", [FOLDER / name for name in PLUGINS.values()], ids=lambda path: path.name)
-def test_a_library_needs_no_torch_and_exports_one_function(path):
+def test_a_library_needs_no_torch_and_exports_one_function(path: Path) -> None:
     if not path.is_file():
         pytest.skip("not built")
     symbols = subprocess.run(["nm", "-DC", path], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -218,6 +235,6 @@ print(library.RegisterCustomOps(None, ctypes.byref(base)), *said)
 """
 
 
-def test_an_older_onnx_runtime_is_told_what_is_needed():
+def test_an_older_onnx_runtime_is_told_what_is_needed() -> None:
     done = subprocess.run([sys.executable, "-c", OLD, CPU], capture_output=True, text=True, check=True)
     assert done.stdout == "1 fuseconv needs ONNX Runtime 1.17 or newer, this is 1.16.3\n"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fuseconv import cli
 from fuseconv.bundle.manifest import open_bundle, seal
-from fuseconv.errors import UnsupportedError, UpstreamError
+from fuseconv.errors import FuseconvError, UnsupportedError, UpstreamError
 from fuseconv.runtime import cpp
 from fuseconv.runtime.model import load
 from fuseconv.targets import TARGETS, Context
@@ -101,7 +101,7 @@ def test_calls_at_the_edges_of_the_contract_are_right(target: str, programs: Pat
 
 
 X, SKIP, KEEP = draw(3, 5)
-OVER: dict[str, tuple[tuple[Tensor, Tensor, Tensor], str]] = {
+OVER: dict[str, tuple[tuple[Tensor, ...], str]] = {
     "batch 0": (draw(0, 5), "x has size 0 at axis 0, outside batch:1..16"),
     "batch above": (draw(MAX_BATCH + 1, 5), "x has size 17 at axis 0, outside batch:1..16"),
     "seq 0": (draw(3, 0), "x has size 0 at axis 1, outside seq:1..32"),
@@ -131,7 +131,9 @@ def test_a_call_over_the_edge_is_an_error_and_never_a_number(name: str, target: 
 def test_other_inputs_are_a_usage_error_of_a_file_and_of_a_call(
     given: Mapping[str, Tensor], run_in_cpp: Callable[..., tuple[int, str, Path]], bundle: Path
 ) -> None:
-    with pytest.raises(Exception, match=r"the model takes 3 inputs \(x, skip, keep\), but the call passes") as caught:
+    with pytest.raises(
+        FuseconvError, match=r"the model takes 3 inputs \(x, skip, keep\), but the call passes"
+    ) as caught:
         load(bundle, "torchscript")(**given)
     status, said, _ = run_in_cpp(bundle, given, "--target", "torchscript")
     assert (status, said) == (caught.value.exit_status, f"error: {caught.value}\n")

@@ -50,7 +50,7 @@ assert PREFERENCE[0] == "sixth" and "sixth" in CAPTURED and "sixth" in target_na
 """
 
 
-def test_a_sixth_target_is_a_module_and_its_name(tmp_path):
+def test_a_sixth_target_is_a_module_and_its_name(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "fuseconv", ignore=shutil.ignore_patterns("lib", "__pycache__"))
     (tmp_path / "fuseconv" / "lib").symlink_to(PACKAGE / "lib")
     (tmp_path / "fuseconv" / "targets" / "sixth.py").write_text(SIXTH)
@@ -64,12 +64,12 @@ def test_a_sixth_target_is_a_module_and_its_name(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_targets_are_listed_and_preferred_in_these_orders():
+def test_the_targets_are_listed_and_preferred_in_these_orders() -> None:
     assert list(TARGETS) == ["torchscript", "export", "aoti", "onnx", "onnx-plugin"]
     assert PREFERENCE == ("aoti", "export", "torchscript", "onnx-plugin", "onnx")
 
 
-def test_the_runtime_in_cpp_prefers_the_same_targets_and_gives_the_same_to_onnx_runtime():
+def test_the_runtime_in_cpp_prefers_the_same_targets_and_gives_the_same_to_onnx_runtime() -> None:
     source = (PACKAGE.parent / "csrc/runtime/model.cpp").read_text()
     ((preferred,), (onnx,)) = (re.findall(one, source) for one in (r"kPreference = {(.*)};", r"bool is_onnx.*{(.*)}"))
     loaded = [name for name in PREFERENCE if not TARGETS[name].SPEC.python_only]
@@ -77,16 +77,16 @@ def test_the_runtime_in_cpp_prefers_the_same_targets_and_gives_the_same_to_onnx_
     assert set(re.findall(r'"(.+?)"', onnx)) == {name for name in loaded if spec_of(name).runtime == "onnxruntime"}
 
 
-def test_a_rule_may_name_every_target():
+def test_a_rule_may_name_every_target() -> None:
     base = {"name": "r", "stage": "fuse", "doc": "d", "match": ["y = aten.relu.default(x)"], "replace": ["y = x"]}
     assert Rule.model_validate({**base, "targets": list(TARGETS)}).targets == list(TARGETS)
 
 
-def test_a_target_of_a_newer_version_is_unknown():
+def test_a_target_of_a_newer_version_is_unknown() -> None:
     with pytest.raises(UnsupportedError, match="unknown target sixth"):
         spec_of("sixth")
 
 
-def test_the_targets_are_read_without_torch():
+def test_the_targets_are_read_without_torch() -> None:
     asked = "import sys, fuseconv.targets; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", asked]).returncode == 0

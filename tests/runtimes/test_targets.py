@@ -249,6 +249,8 @@ def test_onnx_finds_our_nodes_under_whatever_name(tmp_path: Path) -> None:
 
 
 class Anchors(torch.nn.Module):
+    anchors: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("anchors", torch.arange(8.0))

@@ -1,14 +1,19 @@
 """Layers of attention, fused and compared with the original."""
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fuseconv.matching.graph import op_name
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.numerics.tolerance import compare
 from fuseconv.numerics.truth import run_in_float64
+from fuseconv.program.captured import Program
 from fuseconv.proof.checked import checked_plan
+from fuseconv.rulebook.rule import Rule
 from support import programs
 
 HEADS, WIDTH = 4, 8
@@ -26,7 +31,12 @@ BATCH, LENGTH = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("leng
 class Layer(torch.nn.Module):
     """Heads of one projection, attended as `function` says, in [batch, length, DIM]."""
 
-    def __init__(self, function, dtype):
+    triangle: Tensor
+    allowed: Tensor
+    future: Tensor
+    slopes: Tensor
+
+    def __init__(self, function: Callable[..., Tensor], dtype: torch.dtype) -> None:
         super().__init__()
         self.function = function
         with torch.random.fork_rng():
@@ -39,23 +49,25 @@ class Layer(torch.nn.Module):
         self.register_buffer("slopes", torch.tensor([0.5, 0.25, 0.125, 0.0625]).view(HEADS, 1, 1))
         self.to(dtype)
 
-    def heads(self, x):
+    def heads(self, x: Tensor) -> list[Tensor]:
         split = (part.view(*x.shape[:2], HEADS, WIDTH) for part in self.project(x).chunk(3, -1))
         return [part.transpose(1, 2) for part in split]
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Tensor) -> tuple[Tensor]:
         return (self.function(self, *inputs),)
 
 
-def merged(o):
+def merged(o: Tensor) -> Tensor:
     return o.transpose(1, 2).contiguous().view(o.shape[0], -1, DIM)
 
 
-def noise(dtype):
+def noise(dtype: torch.dtype) -> Tensor:
     return torch.randn(2, 7, DIM, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
-def fused(function, rules, dtype, *rest):
+def fused(
+    function: Callable[..., Tensor], rules: Sequence[Rule], dtype: torch.dtype, *rest: Tensor
+) -> tuple[Program, Program]:
     inputs = (noise(dtype), *rest)
     layer = Layer(function, dtype).eval()
     program = programs.program(layer, inputs, (tuple({0: BATCH, 1: LENGTH} for _ in inputs),))
@@ -68,7 +80,7 @@ def fused(function, rules, dtype, *rest):
     return program, result
 
 
-def attention(program):
+def attention(program: Program) -> tuple[Any, ...]:
     nodes = [node for node in program.exported.graph.nodes if node.op == "call_function"]
     called = [op_name(node.target) for node in nodes]
     assert not [op for op in called if "softmax" in op or "matmul" in op or "bmm" in op or "einsum" in op]

@@ -1,7 +1,11 @@
 """Calls of the C++ runtime next to the same calls in Python."""
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
 import pytest
 import torch
+from torch import Tensor
 
 from fuseconv.errors import FuseconvError
 from fuseconv.runtime.model import load
@@ -13,7 +17,9 @@ NAMES = ("x", "skip", "keep")
 INPUTS = dict(zip(NAMES, draw(3, 5), strict=True))
 
 
-def assert_same_refusal(run_in_cpp, bundle, target, tensors=INPUTS):
+def assert_same_refusal(
+    run_in_cpp: Callable[..., tuple[int, str, Path]], bundle: Path, target: str, tensors: Mapping[str, Tensor] = INPUTS
+) -> None:
     """Python and C++ end with the same status and say the same three lines."""
     with pytest.raises(FuseconvError) as caught:
         load(bundle, target)(**tensors)

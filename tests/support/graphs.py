@@ -28,7 +28,7 @@ def write(folder: Path, original: Block, fused: Block, targets: list[str], bucke
         proved = padding.prove(programs[0], buckets)
         programs = [replace(program, contract=proved.contract) for program in programs]
     output = folder / f"{'-'.join(targets)}.fuseconv"
-    manifest = small_bundle.write_bundle(*programs, output, targets, scratch=folder)
+    manifest = small_bundle.write_bundle(programs[0], programs[1], output, targets, scratch=folder)
     assert not manifest.mismatch, manifest.parity
     return output
 

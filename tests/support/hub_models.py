@@ -1,44 +1,53 @@
 """Models of the transformers library, two layers each, random weights: small enough to be captured in a test."""
 
-import torch
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from fuseconv.program.captured import Program
 from support import programs
 from support.programs import Outputs
 
 
-def text(model, config, outputs=("last_hidden_state",), **options):
+def text(
+    model: str, config: str, outputs: tuple[str, ...] = ("last_hidden_state",), **options: Any
+) -> Callable[[torch.dtype], Program]:
     """A model of `input_ids` alone: the attention mask, if there is one, depends on no input."""
     batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=512)
     ids = torch.randint(0, 100, (2, 7), generator=torch.Generator().manual_seed(0))
 
-    def build(dtype):
+    def build(dtype: torch.dtype) -> Program:
         module = Outputs(built(model, config, options).to(dtype), ("input_ids",), outputs)
         return programs.capture(module, ids, dims=({0: batch, 1: length},))
 
     return build
 
 
-def pixels(model, config, outputs=("last_hidden_state",), **options):
+def pixels(
+    model: str, config: str, outputs: tuple[str, ...] = ("last_hidden_state",), **options: Any
+) -> Callable[[torch.dtype], Program]:
     """A model of images of 32 by 32."""
 
-    def build(dtype):
+    def build(dtype: torch.dtype) -> Program:
         module = Outputs(built(model, config, options).to(dtype), ("pixel_values",), outputs)
         return programs.capture(module, noise(2, 3, 32, 32, dtype=dtype))
 
     return build
 
 
-def built(model, config, options):
+def built(model: str, config: str, options: Mapping[str, Any]) -> torch.nn.Module:
     import transformers
 
     return programs.seeded(getattr(transformers, model), getattr(transformers, config)(**options))
 
 
-def noise(*shape, dtype):
+def noise(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
-def whisper(dtype):
+def whisper(dtype: torch.dtype) -> Program:
     import transformers
 
     config = transformers.WhisperConfig(
@@ -54,21 +63,21 @@ def whisper(dtype):
         vocab_size=100,
         pad_token_id=0,
     )
-    encoder = programs.seeded(transformers.WhisperModel, config).encoder.to(dtype)
+    encoder = programs.seeded(transformers.WhisperModel, config).get_submodule("encoder").to(dtype)
     return programs.capture(Outputs(encoder, ("input_features",), ("last_hidden_state",)), noise(2, 8, 32, dtype=dtype))
 
 
 class Mixer(torch.nn.Module):
     """MLP-Mixer, two blocks: layers over the positions, transposed, then over the channels."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.patches = torch.nn.Conv2d(3, 32, 8, 8)
         self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(32) for _ in range(5))
         self.over_positions = torch.nn.ModuleList(mlp(16, 24) for _ in range(2))
         self.over_channels = torch.nn.ModuleList(mlp(32, 320) for _ in range(2))
 
-    def forward(self, image):
+    def forward(self, image: Tensor) -> tuple[Tensor]:
         x = self.patches(image).flatten(2).transpose(1, 2)
         for at in range(2):
             x = x + self.over_positions[at](self.norms[2 * at](x).transpose(1, 2)).transpose(1, 2)
@@ -76,20 +85,20 @@ class Mixer(torch.nn.Module):
         return (self.norms[4](x).mean(1),)
 
 
-def mlp(width, hidden):
+def mlp(width: int, hidden: int) -> torch.nn.Sequential:
     return torch.nn.Sequential(
         torch.nn.Linear(width, hidden), torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.Linear(hidden, width)
     )
 
 
-def mixer(dtype):
+def mixer(dtype: torch.dtype) -> Program:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return programs.capture(Mixer().to(dtype), noise(2, 3, 32, 32, dtype=dtype))
 
 
-WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
-GROUPED = {**WIDTHS, "intermediate_size": 320, "num_key_value_heads": 2, "use_cache": False}
+WIDTHS: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+GROUPED: dict[str, Any] = {**WIDTHS, "intermediate_size": 320, "num_key_value_heads": 2, "use_cache": False}
 MODELS = {
     "bert-unmasked": text(
         "BertModel", "BertConfig", ("last_hidden_state", "pooler_output"), **WIDTHS, intermediate_size=320

@@ -167,7 +167,7 @@ POOLS = Table(
         "grid_sample bicubic": lambda x: F.grid_sample(
             x, torch.tanh(x[:, :2].permute(0, 2, 3, 1)), mode="bicubic", align_corners=False
         ),
-        "affine_grid": lambda x: F.affine_grid(x[:, 0, :2, :3], (x.shape[0], 4, 5, 6), align_corners=False),
+        "affine_grid": lambda x: F.affine_grid(x[:, 0, :2, :3], [x.shape[0], 4, 5, 6], align_corners=False),
         "pad constant": lambda x: (F.pad(x, (1, 2, 0, 3)), F.pad(x, (1, 2), value=-1.5), F.pad(x, (-1, 2, 1, -2))),
         "pad of channels": lambda x: F.pad(x, (0, 0, 0, 0, 1, 2)),
         "pad of the batch": lambda x: F.pad(x, (0, 0, 0, 0, 0, 0, 1, 2)),
@@ -190,7 +190,7 @@ POOLS = Table(
         "unfold of a tensor": lambda x: x.unfold(2, 3, 2).unfold(3, 2, 2),
         "upsample of integers": lambda x: F.interpolate((x * 9).to(torch.uint8).float(), scale_factor=2.0),
         "rot90": lambda x: x.rot90(1, (2, 3)),
-        "max_unpool2d": lambda x: F.max_unpool2d(*F.max_pool2d(x[:, :, :8], 2, return_indices=True), 2),
+        "max_unpool2d": lambda x: F.max_unpool2d(*F.max_pool2d_with_indices(x[:, :, :8], [2]), [2]),
     },
 )  # fmt: skip
 

@@ -1,18 +1,24 @@
 """ONNX models that make calls of our ops."""
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import onnx
 import onnx_ir as ir
 import onnxruntime
 import torch
-from onnx import helper
+from onnx import NodeProto, helper
+from torch import Tensor
 
+from fuseconv.ops.op import Op, Sample
 from fuseconv.targets.onnx_functions import DOMAIN, arguments_of, attributes_of, op_type, tensor_names
 from fuseconv.targets.onnx_session import element_types
 
 HAS_CUDA = torch.cuda.is_available() and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
-def node(op, sample, prefix):
+def node(op: Op[..., Any], sample: Sample, prefix: str) -> tuple[NodeProto, dict[str, Tensor]]:
     """A node that makes the sample's call, its name the prefix of its values' names; and its tensors by name."""
     given = arguments_of(op, sample.args, sample.kwargs)
     inputs = {f"{prefix}_{name}": given[name] for name in tensor_names(op)}
@@ -31,7 +37,9 @@ def node(op, sample, prefix):
     return made, {name: value for name, value in inputs.items() if value is not None}
 
 
-def save_model(path, op, samples, dtype=None):
+def save_model(
+    path: Path, op: Op[..., Any], samples: Sequence[Sample], dtype: torch.dtype | None = None
+) -> list[Tensor]:
     """Writes a model that makes every sample's call, its results of `dtype`; returns what it takes."""
     made = [node(op, sample, f"s{index}") for index, sample in enumerate(samples)]
     given = {name: value for _, inputs in made for name, value in inputs.items()}

@@ -1,7 +1,10 @@
 """The table of every op and sample, by device and dtype."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from torch import Tensor
 
 from fuseconv import ops
@@ -9,7 +12,9 @@ from fuseconv import ops
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
-def rows(calls="samples", dtypes=(torch.float32,), most=None):
+def rows(
+    calls: str = "samples", dtypes: Sequence[torch.dtype] = (torch.float32,), most: int | None = None
+) -> list[ParameterSet]:
     """The table: (op, sample) for every device and dtype, named; at most so many samples of an op."""
     table = []
     for op in ops.OPS:
@@ -21,5 +26,5 @@ def rows(calls="samples", dtypes=(torch.float32,), most=None):
     return table
 
 
-def tensors(results):
+def tensors(results: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
     return (results,) if isinstance(results, Tensor) else results

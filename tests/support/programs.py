@@ -2,8 +2,11 @@
 
 import copy
 import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fuseconv.contract.spec import Contract
 from fuseconv.graph.op_aliases import name_ops_once
@@ -13,7 +16,12 @@ from fuseconv.program.captured import Program
 class Function(torch.nn.Module):
     """A function of (module, inputs) with the given parameters and buffers."""
 
-    def __init__(self, function, parameters=None, buffers=None):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        parameters: Mapping[str, Tensor] | None = None,
+        buffers: Mapping[str, Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self.function = function
         for name, tensor in (parameters or {}).items():
@@ -21,11 +29,11 @@ class Function(torch.nn.Module):
         for name, tensor in (buffers or {}).items():
             self.register_buffer(name, tensor)
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Tensor) -> Any:
         return self.function(self, *inputs)
 
 
-def capture(module, *inputs, dims=None):
+def capture(module: torch.nn.Module, *inputs: Tensor, dims: Any = None) -> Program:
     """Captures a module; every input's first axis is the dynamic size `n`, unless `dims` says otherwise."""
     n = torch.export.Dim("n", min=1, max=64)
     shapes = tuple({0: n} if tensor.dim() else {} for tensor in inputs) if dims is None else dims
@@ -33,18 +41,18 @@ def capture(module, *inputs, dims=None):
     return program(module, inputs, (shapes,) if _is_variadic(module) else shapes)
 
 
-def program(module, inputs, dims=None):
+def program(module: torch.nn.Module, inputs: tuple[Tensor, ...], dims: Any = None) -> Program:
     """Captures a module; `dims` is what torch.export calls dynamic shapes."""
     exported = torch.export.export(module.eval(), inputs, dynamic_shapes=dims)
     name_ops_once(exported)
     return Program(exported, Contract((), ()), inputs)
 
 
-def _is_variadic(module):
+def _is_variadic(module: torch.nn.Module) -> bool:
     return isinstance(module, Function | Outputs)
 
 
-def run(program, inputs=None):
+def run(program: Program, inputs: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
     """Runs a program on clones of its inputs, its state as it was before and after."""
     state = copy.deepcopy(program.exported.state_dict)
     result = program.exported.module()(*(tensor.clone() for tensor in inputs or program.examples))
@@ -57,18 +65,18 @@ def run(program, inputs=None):
 class Outputs(torch.nn.Module):
     """A transformers model as tensors in, tuple of tensors out."""
 
-    def __init__(self, model, inputs, outputs):
+    def __init__(self, model: torch.nn.Module, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         super().__init__()
         self.model = model
         self.inputs = inputs
         self.outputs = outputs
 
-    def forward(self, *tensors):
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         results = self.model(**dict(zip(self.inputs, tensors, strict=True)))
         return tuple(results[name] for name in self.outputs)
 
 
-def bert(layers=2):
+def bert(layers: int = 2) -> Program:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
@@ -83,7 +91,7 @@ def bert(layers=2):
     return capture(module, ids, torch.ones_like(ids), dims=dims)
 
 
-def vit():
+def vit() -> Program:
     from transformers import ViTConfig, ViTModel
 
     config = ViTConfig(
@@ -93,7 +101,7 @@ def vit():
     return capture(module, torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
 
 
-def resnet():
+def resnet() -> Program:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
@@ -101,7 +109,7 @@ def resnet():
     return capture(module, torch.randn(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
 
 
-def seeded(model, config):
+def seeded(model: Callable[[Any], torch.nn.Module], config: object) -> torch.nn.Module:
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # transformers and torch, about each other, at import and construction
         torch.manual_seed(0)

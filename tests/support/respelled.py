@@ -16,7 +16,7 @@ from fuseconv.graph.aten import facts
 from fuseconv.matching.graph import find_op
 from fuseconv.proof.example import Text
 from fuseconv.proof.traced import Traced
-from fuseconv.rulebook.rule_text import Call, Name, Term, parse_line
+from fuseconv.rulebook.rule_text import Call, Items, Name, Term, parse_line
 
 Line = tuple[tuple[str, ...], bool, Call]
 
@@ -121,7 +121,7 @@ def _with_lines(text: Text, at: int, count: int, lines: Sequence[Line]) -> Text:
 
 def _filled(what: str, lines: Sequence[str], name: str, value: torch.Tensor) -> list[Line] | None:
     """The lines that stand between, `respelled` being the last one's; None where they make no sense for the value."""
-    sizes = list(value.shape)
+    sizes: list[int | torch.SymInt] = list(value.shape)
     symbolic = [at for at, size in enumerate(sizes) if isinstance(size, torch.SymInt)]
     if (what in _FLOATING and not value.is_floating_point()) or len(symbolic) > 1 or value.dtype not in _SHORT:
         return None
@@ -137,7 +137,7 @@ def _inserted(text: Text, at: int, name: str, between: Sequence[Line]) -> Text:
     def renamed(term: Term) -> Term:
         if term == Name(name):
             return Name("respelled")
-        return replace(term, items=tuple(map(renamed, term.items))) if hasattr(term, "items") else term
+        return replace(term, items=tuple(map(renamed, term.items))) if isinstance(term, Items) else term
 
     targets, unpacks, call = text.lines[at]
     kwargs = tuple((key, renamed(term)) for key, term in call.kwargs)

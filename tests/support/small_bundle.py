@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ from fuseconv.parity.cases import cases
 from fuseconv.parity.reference import REFERENCE, refer, write_reference
 from fuseconv.parity.verification import verify
 from fuseconv.program.captured import Program
-from fuseconv.runtime.model import environment
+from fuseconv.runtime.environment import environment
 from fuseconv.sources import Subject
 from fuseconv.targets import TARGETS, Context
 
@@ -35,6 +36,8 @@ INPUTS = ("x=f32[batch:1..16,seq:1..32,8]", "skip=f32[batch,seq,8]", "keep=bool[
 
 class Block(torch.nn.Module):
     """A transformer's feed-forward part with every op of the library in it; `fused` chooses the spelling."""
+
+    scale: torch.Tensor
 
     def __init__(self, fused: bool) -> None:
         super().__init__()
@@ -50,7 +53,7 @@ class Block(torch.nn.Module):
             for parameter in self.parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
 
-    def op(self, op: ops.Op) -> Callable[..., torch.Tensor]:
+    def op(self, op: ops.Op[..., Any]) -> Callable[..., torch.Tensor]:
         return op if self.fused else op.reference
 
     def forward(self, x: torch.Tensor, skip: torch.Tensor, keep: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -1,20 +1,24 @@
 """Functions that models write by hand, in every spelling, with the op that each of them is."""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
+from torch import Tensor
 from torch.nn import functional as F
 
 SQRT2 = math.sqrt(2)
 C = math.sqrt(2 / math.pi)
 
 
-def erf(x):
+def erf(x: Tensor) -> Tensor:
     return torch.erf(x / SQRT2)
 
 
-def tanh(x):
+def tanh(x: Tensor) -> Tensor:
     return torch.tanh(C * (x + 0.044715 * torch.pow(x, 3)))
 
 
@@ -158,7 +162,7 @@ CASTS = {
 }
 
 
-def deviation(x):
+def deviation(x: Tensor) -> Tensor:
     return x - x.mean(1, keepdim=True)
 
 
@@ -179,7 +183,7 @@ CHANNELS = {
 }
 
 
-def response(m, x, axes, channels):
+def response(m: Any, x: Tensor, axes: int | tuple[int, ...], channels: int) -> Tensor:
     norm = x.norm(p=2, dim=axes, keepdim=True)
     return x * (norm / (norm.mean(channels, keepdim=True) + 1e-6))
 
@@ -195,19 +199,26 @@ TOGETHER = {
 }
 
 
-def rms(x):
+def rms(x: Tensor) -> Tensor:
     return x * torch.rsqrt(mean(x.pow(2)) + 1e-6)
 
 
-def mean(x):
+def mean(x: Tensor) -> Tensor:
     return x.mean(-1, keepdim=True)
 
 
-def attend(q, k, v, scale=lambda s: s / math.sqrt(8), mask=lambda s: s, softmax=lambda s: s.softmax(-1)):
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: Callable[[Tensor], Tensor] = lambda s: s / math.sqrt(8),
+    mask: Callable[[Tensor], Tensor] = lambda s: s,
+    softmax: Callable[[Tensor], Tensor] = lambda s: s.softmax(-1),
+) -> Tensor:
     return softmax(mask(scale(q @ k.transpose(-2, -1)))) @ v
 
 
-def masked(value):
+def masked(value: float) -> Callable[..., Tensor]:
     return lambda m, q, k, v: attend(q, k, v, mask=lambda s: s.masked_fill(m.hide, value))
 
 
@@ -256,27 +267,32 @@ CAUSAL = {
 }
 
 
-def by_position(*tensors):
+def by_position(*tensors: Tensor) -> list[Tensor]:
     return [tensor.transpose(1, 2) for tensor in tensors]
 
 
-def vectors(dtype):
+def vectors(dtype: torch.dtype) -> tuple[Tensor, ...]:
     return (draw((3, 8), dtype, 0),)
 
 
-def images(dtype):
+def images(dtype: torch.dtype) -> tuple[Tensor, ...]:
     return (draw((3, 8, 5, 3), dtype, 0),)
 
 
-def heads(dtype):
+def heads(dtype: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(draw((3, 2, 5, 8), dtype, seed) for seed in (1, 2, 3))
 
 
-def draw(shape, dtype, seed):
+def draw(shape: Sequence[int], dtype: torch.dtype, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def cases(family, inputs, ops, table):
+def cases(
+    family: str,
+    inputs: Callable[[torch.dtype], tuple[Tensor, ...]],
+    ops: Mapping[str, int],
+    table: Mapping[str, Callable[..., Any]],
+) -> list[ParameterSet]:
     return [pytest.param(function, inputs, ops, id=f"{family}-{name}") for name, function in table.items()]
 
 

@@ -1,6 +1,7 @@
 """Rules that are wrong, in ways that most values do not show, and right ones near them."""
 
 import re
+from collections.abc import Sequence
 
 from fuseconv.rulebook.rule import Rule
 
@@ -344,12 +345,12 @@ LITERALS = {"eps": "1e-05", "c": "0.25", "dims": "[-1]", "_": "True"}
 """What the examples write where the patterns capture."""
 
 
-def rule(name):
+def rule(name: str) -> Rule:
     inputs, match, where, replace = WRONG[name]
     return made(name, inputs, match, where, replace)
 
 
-def rule_by_value(name, inputs, match, replace):
+def rule_by_value(name: str, inputs: Sequence[str], match: str, replace: str) -> Rule:
     """A rule whose ops are aten's, its lines in one."""
     lines = [[re.sub(" = ", " = aten.", line, count=1) for line in text.split("; ")] for text in (match, replace)]
     floating = [] if any(kind in inputs[0] for kind in (": i", ": u", ": b", "parameter")) else ["is_floating(x)"]
@@ -360,7 +361,7 @@ def rule_by_value(name, inputs, match, replace):
     return made(name, inputs, lines[0], where, lines[1])
 
 
-def made(name, inputs, match, where, replace):
+def made(name: str, inputs: Sequence[str], match: Sequence[str], where: Sequence[str], replace: Sequence[str]) -> Rule:
     program = [_written(line) for line in match]
     returned = match[-1].split(" = ")[0]
     return Rule.model_validate(
@@ -376,7 +377,7 @@ def made(name, inputs, match, where, replace):
     )
 
 
-def _written(line):
+def _written(line: str) -> str:
     """A pattern's line as a program has it."""
     head, tail = line.split("(", 1)
     words = [word.strip() for word in tail.removesuffix(")").split(", ")]

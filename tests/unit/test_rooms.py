@@ -14,11 +14,11 @@ TESTS = ROOT / "tests"
 PACKAGE = Path(fuseconv.__file__).parent
 
 
-def test_few_files_stand_at_the_root():
+def test_few_files_stand_at_the_root() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= 5
 
 
-def test_every_room_says_in_a_sentence_what_it_is():
+def test_every_room_says_in_a_sentence_what_it_is() -> None:
     rooms = [path.parent for path in PACKAGE.glob("*/__init__.py")]
     assert len(rooms) > 15
     for room in rooms:
@@ -27,7 +27,7 @@ def test_every_room_says_in_a_sentence_what_it_is():
         assert said.partition("\n")[0].endswith("."), room
 
 
-def test_what_loads_a_bundle_neither_captures_nor_matches_nor_proves():
+def test_what_loads_a_bundle_neither_captures_nor_matches_nor_proves() -> None:
     asked = "import sys, fuseconv; fuseconv.load; print(*(one for one in sys.modules if one.startswith('fuseconv.')))"
     said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
     loaded = {name.split(".")[1] for name in said.split()}
@@ -46,7 +46,7 @@ def test_what_loads_a_bundle_neither_captures_nor_matches_nor_proves():
 
 
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=lambda path: str(path.relative_to(TESTS)))
-def test_tests_import_what_they_share_from_support(path):
+def test_tests_import_what_they_share_from_support(path: Path) -> None:
     tree = ast.parse(path.read_text())
     modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]

@@ -140,6 +140,8 @@ def test_a_model_that_is_no_function_of_its_inputs_is_refused(module: nn.Module)
 class Writes(nn.Module):
     """Keeps what it saw last, where it saw one row."""
 
+    seen: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("seen", torch.zeros(8))
@@ -157,6 +159,8 @@ def test_a_model_that_writes_to_itself_at_some_sizes_is_refused() -> None:
 
 class Keeps(nn.Module):
     """Keeps what it computed of a size in a buffer: None at first, not there at all, or larger than needed."""
+
+    kept: Tensor
 
     def __init__(self, first: str) -> None:
         super().__init__()

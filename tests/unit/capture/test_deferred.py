@@ -1,9 +1,11 @@
 """Guards on sizes that torch.export cannot simplify: taken out where they are proved, an error in words where not."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from support.subjects import subject_of
-from torch import nn
+from torch import Tensor, nn
 
 from fuseconv.capture.capture import capture
 from fuseconv.errors import UnsupportedError
@@ -14,37 +16,37 @@ ROWS = "x=f32[batch:1..64,length:1..64,8]"
 class Rows(nn.Module):
     """A layer whose result is written to as rows, by views whose strides torch.export guards on."""
 
-    def __init__(self, write):
+    def __init__(self, write: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 8)
         self.write = write
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return self.write(self.layer(x), x)
 
 
-def column(h, x):
+def column(h: Tensor, x: Tensor) -> Tensor:
     rows = h.view(-1, 8)
     rows[:, 0] = 0
     return rows.view(x.shape[0], -1, 8)
 
 
-def activation(h, x):
+def activation(h: Tensor, x: Tensor) -> Tensor:
     return h.view(-1, 8).relu_().view_as(x)
 
 
-def twice(h, x):
+def twice(h: Tensor, x: Tensor) -> Tensor:
     h.view(-1, 8).add_(1.0)
     return h.view(-1, 8).view(x.shape) + x
 
 
-def every_other_row(h, x):
+def every_other_row(h: Tensor, x: Tensor) -> Tensor:
     rows = h.view(-1, 8)
     return rows.index_fill_(0, torch.arange(0, rows.shape[0], 2), 0.0).view(x.shape)
 
 
 @pytest.mark.parametrize("write", [column, activation, twice, every_other_row])
-def test_a_guard_that_always_holds_is_no_restriction(write):
+def test_a_guard_that_always_holds_is_no_restriction(write: Callable[[Tensor, Tensor], Tensor]) -> None:
     module = Rows(write).eval()
     program = capture(subject_of(module, ROWS))
     assert "_assert_scalar" not in program.exported.graph_module.code
@@ -54,11 +56,11 @@ def test_a_guard_that_always_holds_is_no_restriction(write):
 
 
 class Halves(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         half = x.shape[0] // 2
         return x[:half] * x[half:]
 
 
-def test_a_guard_that_does_not_is_an_error():
+def test_a_guard_that_does_not_is_an_error() -> None:
     with pytest.raises(UnsupportedError, match="works only with n = "):
         capture(subject_of(Halves().eval(), "x=f32[n:2..64,8]"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import NoReturn
 
 import pytest
 import torch
@@ -74,11 +75,11 @@ def failure(captured: Program, sizes: dict[str, int]) -> FuseconvError:
         (True, "5..1000", 100, "5..20"),
     ],
 )
-def test_it_says_which_sizes_are_taken(turned, dim, size, taken):
+def test_it_says_which_sizes_are_taken(turned: bool, dim: str, size: int, taken: str) -> None:
     captured = widened(Positions(turned), taken, dim)
     error = failure(captured, {"seq": size})
     assert isinstance(error, UnsupportedError)
-    within = taken.split(":")[0]
+    within = taken.split(":", maxsplit=1)[0]
     said = rf"the model works only with seq within {within}; it fails at seq = {size}: IndexError: index out of range"
     assert re.match(said, error.what)
     assert error.fix.startswith(f"write seq:{taken} in --input")
@@ -88,34 +89,34 @@ def test_it_says_which_sizes_are_taken(turned, dim, size, taken):
     assert refer(narrow, cases(narrow))
 
 
-def test_sizes_that_fail_together_are_named():
+def test_sizes_that_fail_together_are_named() -> None:
     captured = small_bundle.program(Cells(), ["x=f32[height:2..60,width:2..60]"])
     error = failure(captured, {"height": 60, "width": 60})
     assert error.what.startswith("the model fails at height = 60, width = 60: IndexError: ")
     assert error.fix == "narrow the ranges of the dims to exclude these sizes"
 
 
-def test_what_fails_at_every_size_is_no_matter_of_sizes():
+def test_what_fails_at_every_size_is_no_matter_of_sizes() -> None:
     with pytest.raises(UsageError) as told:
         small_bundle.program(Positions(turned=True), ["x=f32[2,seq:2..4,4]"])
     assert told.value.what.startswith("the model fails on random inputs at seq = 3: IndexError: ")
 
 
-def test_a_conversion_ends_with_it():
+def test_a_conversion_ends_with_it() -> None:
     captured = widened(Positions(), "2..16", "2..64")
     with pytest.raises(UnsupportedError, match="works only with seq within"):
         refer(captured, cases(captured))
 
 
-def test_a_capture_ends_with_it_where_the_source_names_the_size():
+def test_a_capture_ends_with_it_where_the_source_names_the_size() -> None:
     with pytest.raises(UnsupportedError, match=r"works only with seq within 2\.\.16"):
         small_bundle.program(Positions(), ["x=f32[2,seq:2..64,4]"])
 
 
-def test_memory_that_runs_out_says_nothing_of_sizes(monkeypatch):
+def test_memory_that_runs_out_says_nothing_of_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     captured = small_bundle.program(Positions(), ["x=f32[2,seq:2..16,4]"])
 
-    def full(*_):
+    def full(*_: object) -> NoReturn:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(failing_sizes, "_run", full)
@@ -123,11 +124,11 @@ def test_memory_that_runs_out_says_nothing_of_sizes(monkeypatch):
         refer(captured, cases(captured))
 
 
-def test_nothing_is_tried_after_a_kernel_has_stopped(monkeypatch):
+def test_nothing_is_tried_after_a_kernel_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     captured = widened(Positions(), "2..16", "2..64")
     calls = []
 
-    def stopped(*_):
+    def stopped(*_: object) -> NoReturn:
         calls.append(1)
         raise torch.AcceleratorError("CUDA error: device-side assert triggered\nmore")
 

@@ -45,11 +45,11 @@ def test_multiples_go_into_every_format(function: Callable[..., Tensor], tmp_pat
 
 
 class Halved(nn.Module):
-    def forward(self, x, y):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x + nn.functional.interpolate(nn.functional.avg_pool1d(y, 2), scale_factor=2.0)
 
 
-def test_archives_with_dims_of_multiples(tmp_path):
+def test_archives_with_dims_of_multiples(tmp_path: Path) -> None:
     length = 2 * torch.export.Dim("half", min=2, max=32)
     examples, dims = (torch.ones(1, 3, 10), torch.ones(1, 3, 10)), ({2: length}, {2: length})
     torch.export.save(torch.export.export(Halved(), examples, dynamic_shapes=dims), tmp_path / "model.pt2")
@@ -60,7 +60,7 @@ def test_archives_with_dims_of_multiples(tmp_path):
 
 
 class Windows(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         batch, channels, height, width = x.shape
         split = (
             x.view(batch, channels, height // 4, 4, width // 6, 6).permute(0, 2, 4, 3, 5, 1).reshape(-1, 24, channels)
@@ -69,7 +69,7 @@ class Windows(nn.Module):
 
 
 class Pairs(nn.Module):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], -1, 2, x.shape[3]).sum(2)
 
 
@@ -81,7 +81,7 @@ GUARDED = {
 
 
 @pytest.mark.parametrize("name", GUARDED)
-def test_archives_say_which_sizes_their_guards_allow(name, tmp_path):
+def test_archives_say_which_sizes_their_guards_allow(name: str, tmp_path: Path) -> None:
     module, expected = GUARDED[name]
     dims = dict.fromkeys((0, 2, 3), torch.export.Dim.AUTO)
     exported = torch.export.export(module, (torch.randn(2, 3, 16, 24),), dynamic_shapes=(dims,))
@@ -91,9 +91,9 @@ def test_archives_say_which_sizes_their_guards_allow(name, tmp_path):
     assert_same(subject, capture(subject))
 
 
-def test_archives_that_no_multiples_will_do_for_say_the_guard(tmp_path):
+def test_archives_that_no_multiples_will_do_for_say_the_guard(tmp_path: Path) -> None:
     class Odd(nn.Module):
-        def forward(self, x):
+        def forward(self, x: Tensor) -> Tensor:
             return x + 1 if x.shape[0] % 2 == 1 else x
 
     dims = ({0: torch.export.Dim.AUTO},)

@@ -22,6 +22,8 @@ X = "x=f32[batch:1..8,6]"
 class Returns(nn.Module):
     """Returns what a function makes of a layer's result and the model."""
 
+    table: Tensor
+
     def __init__(self, outputs: Callable[[Returns, Tensor, Tensor], tuple[Tensor, ...]]) -> None:
         super().__init__()
         self.outputs = outputs
@@ -68,7 +70,7 @@ def programs(form: str, rules: tuple[Rule, ...]) -> tuple[Returns, list[Program]
     return module, [captured, rewrite(captured, plan(captured, rules, device="cpu", targets=()))]
 
 
-def check(program: Program, module: Returns, target: str, folder: Path) -> None:
+def check(program: Program, module: nn.Module, target: str, folder: Path) -> None:
     """The outputs are the model's; a write to one of them changes no other, no input, and no later call."""
     run = TARGETS[target].load(folder / TARGETS[target].write(program, folder, Context(folder)), "cpu")
     for rows in (1, 3):

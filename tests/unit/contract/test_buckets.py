@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fuseconv.contract.buckets import Buckets, parse_buckets
 from fuseconv.contract.spec import Contract, parse_inputs
 from fuseconv.errors import UnsupportedError, UsageError
 from fuseconv.parity import padding
+from fuseconv.program.captured import Program
 from fuseconv.runtime.cuda_graphs import ungraphed_reason
 from fuseconv.runtime.model import load
 
@@ -65,15 +67,15 @@ def test_a_contract_keeps_them_in_json() -> None:
 class Function(nn.Module):
     """A model of one function."""
 
-    def __init__(self, function: object) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, *inputs: Tensor) -> object:
-        return self.function(*inputs)  # type: ignore[operator]
+        return self.function(*inputs)
 
 
-def program(function: object, inputs: tuple[str, ...]) -> padding.Program:
+def program(function: Callable[..., object], inputs: tuple[str, ...]) -> Program:
     module = function if isinstance(function, nn.Module) else Function(function)
     return small_bundle.program(module, inputs)
 
@@ -87,7 +89,7 @@ def attend(x: Tensor, mask: Tensor) -> Tensor:
     return scores.softmax(-1) @ x  # NaN in a row whose mask leaves nothing
 
 
-ROWS_APART = {
+ROWS_APART: dict[str, tuple[Callable[..., object], tuple[str, ...], tuple[str, ...]]] = {
     "pointwise": (torch.tanh, X, ("output_0",)),
     "mlp": (Perceptron(), ("x=f32[batch:1..16,4]",), ("output_0",)),
     "attention": (attend, ("x=f32[batch:1..16,seq:1..32,8]", "mask=i64[batch,seq]"), ("output_0",)),
@@ -151,7 +153,7 @@ def test_large_integers_show_too() -> None:
     ],
 )
 def test_dims_that_cannot_have_buckets_are_usage_errors(
-    function: object, inputs: tuple[str, ...], buckets: Buckets, message: str
+    function: Callable[..., object], inputs: tuple[str, ...], buckets: Buckets, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
         padding.prove(program(function, inputs), buckets)
@@ -162,7 +164,7 @@ def test_dims_that_cannot_have_buckets_are_usage_errors(
     [lambda x: x.T + 1, lambda x: x @ x.T, lambda x: x.reshape(-1), lambda x: torch.cat([x, x])],
     ids=["second_axis", "both_axes", "rows_flattened", "twice_the_rows"],
 )
-def test_an_output_with_the_dim_elsewhere_is_refused(function: object) -> None:
+def test_an_output_with_the_dim_elsewhere_is_refused(function: Callable[..., object]) -> None:
     with pytest.raises(UnsupportedError, match="output output_0 has batch in a place other than its first axis"):
         padding.prove(program(function, X), BATCH)
 

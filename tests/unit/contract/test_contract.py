@@ -2,9 +2,11 @@
 
 import json
 import timeit
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fuseconv.contract.spec import (
     Contract,
@@ -36,7 +38,7 @@ CONTRACT = Contract((IDS, IMAGE), ("y",))
         (["x=f32[n:1..64:1]"], (TensorSpec("x", "f32", (Dim("n", 1, 64),)),)),
     ],
 )
-def test_parse(texts, expected):
+def test_parse(texts: list[str], expected: tuple[TensorSpec, ...]) -> None:
     assert parse_inputs(texts) == expected
     assert parse_inputs([str(spec) for spec in expected]) == expected
 
@@ -68,7 +70,7 @@ def test_parse(texts, expected):
         (["class=i64[2]"], "cannot be named class"),
     ],
 )
-def test_parse_refuses(texts, said):
+def test_parse_refuses(texts: list[str], said: str) -> None:
     with pytest.raises(UsageError, match="(?s)" + said.replace("'", ".")) as caught:
         parse_inputs(texts)
     assert caught.value.where.startswith("--input")
@@ -76,13 +78,13 @@ def test_parse_refuses(texts, said):
     assert caught.value.exit_status == 2
 
 
-def ids(*shape):
+def ids(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.int64)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 64])
 @pytest.mark.parametrize("seq", [2, 512])
-def test_bind_accepts_every_way_to_pass(batch, seq):
+def test_bind_accepts_every_way_to_pass(batch: int, seq: int) -> None:
     x, image = ids(batch, seq), torch.zeros(batch, 3, 8, 8)
     for args, kwargs in [((x, image), {}), ((x,), {"image": image}), ((), {"image": image, "ids": x})]:
         bound = CONTRACT.bind(args, kwargs)
@@ -113,14 +115,14 @@ def test_bind_accepts_every_way_to_pass(batch, seq):
         ((ids(2, 3), torch.zeros(4, 3, 8, 8)), {}, "image has batch=4 at axis 0, but ids has 2"),
     ],
 )
-def test_bind_refuses(args, kwargs, said):
+def test_bind_refuses(args: tuple[Any, ...], kwargs: dict[str, Tensor], said: str) -> None:
     with pytest.raises(ContractError) as caught:
         CONTRACT.bind(args, kwargs)
     assert said in caught.value.what
     assert caught.value.fix
 
 
-def test_bind_refuses_what_is_no_multiple():
+def test_bind_refuses_what_is_no_multiple() -> None:
     contract = Contract(parse_inputs(["x=f32[n:8..64:8]"]), ())
     assert contract.bind((torch.zeros(24),), {})
     with pytest.raises(ContractError, match=r"x has size 20 at axis 0, not a multiple of 8") as caught:
@@ -128,18 +130,18 @@ def test_bind_refuses_what_is_no_multiple():
     assert caught.value.fix == "pass x=f32[n:8..64:8]"
 
 
-def test_bind_costs_microseconds():
+def test_bind_costs_microseconds() -> None:
     contract = Contract((IDS, MASK), ("y",))
     args = (ids(2, 3), ids(2, 3))
     best = min(timeit.repeat(lambda: contract.bind(args, {}), number=1000, repeat=7)) / 1000
     assert best < 50e-6  # about 3 us on an idle machine; the bound only catches another order of magnitude
 
 
-def test_json_round_trip():
+def test_json_round_trip() -> None:
     contract = Contract((IDS, TensorSpec("x", "f32", (BATCH, 4, Dim("n", 8, 64, 8)), -1.0, 2.5)), ("y", "z"), "cuda")
     assert Contract.from_json(json.loads(json.dumps(contract.to_json()))) == contract
 
 
-def test_sizes_and_dims():
+def test_sizes_and_dims() -> None:
     assert CONTRACT.dims() == {"batch": BATCH, "seq": SEQ}
     assert IMAGE.sizes({"batch": 5}) == (5, 3, 8, 8)

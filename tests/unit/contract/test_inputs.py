@@ -1,11 +1,15 @@
 """Tensors for a contract: files, random draws, extremes."""
 
 import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from fuseconv.contract.inputs import (
     LARGEST,
@@ -23,23 +27,28 @@ from fuseconv.contract.spec import (
     TensorSpec,
     parse_inputs,
 )
-from fuseconv.errors import ContractError, FileError, RefusedError, UsageError
+from fuseconv.contract.values import Kind
+from fuseconv.errors import ContractError, FileError, FuseconvError, RefusedError, UsageError
 
 CONTRACT = Contract(parse_inputs(["ids=i64[batch:1..64,seq:2..512]", "x=f32[batch,4]"]), ())
 TENSORS = {"ids": torch.tensor([[1, 2, 3], [4, 5, 6]]), "x": torch.randn(2, 4)}
 
 
-def write_npz(path, tensors):
-    np.savez(path, **{name: tensor.numpy() for name, tensor in tensors.items()})
+def arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
-def write_npz_packed(path, tensors):
-    np.savez_compressed(path, **{name: tensor.numpy() for name, tensor in tensors.items()})
+def write_npz(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    np.savez(path, **arrays(tensors))
 
 
-def write_npz_named_otherwise(path, tensors):
+def write_npz_packed(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    np.savez_compressed(path, **arrays(tensors))
+
+
+def write_npz_named_otherwise(path: Path, tensors: Mapping[str, Tensor]) -> None:
     with path.open("wb") as file:
-        np.savez(file, **{name: tensor.numpy() for name, tensor in tensors.items()})
+        np.savez(file, **arrays(tensors))
 
 
 WRITERS = {
@@ -55,7 +64,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_from_file(tmp_path, name):
+def test_from_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     WRITERS[name](path, TENSORS)
     read = from_file(path, CONTRACT)
@@ -63,7 +72,7 @@ def test_from_file(tmp_path, name):
     assert all(torch.equal(read[key], TENSORS[key]) for key in TENSORS)
 
 
-def test_from_file_without_contract(tmp_path):
+def test_from_file_without_contract(tmp_path: Path) -> None:
     save_file(TENSORS, tmp_path / "a")
     assert contract_of(from_file(tmp_path / "a")) == (TensorSpec("ids", "i64", (2, 3)), TensorSpec("x", "f32", (2, 4)))
     torch.save(TENSORS["x"], tmp_path / "b")
@@ -71,15 +80,15 @@ def test_from_file_without_contract(tmp_path):
 
 
 class Boom:
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
         return open, (str(self.path), "w")
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_from_file_runs_nothing(tmp_path, zipped):
+def test_from_file_runs_nothing(tmp_path: Path, zipped: bool) -> None:
     proof = tmp_path / "ran"
     torch.save({"ids": Boom(proof)}, tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
     np.savez(tmp_path / "a.npz", ids=np.array([Boom(proof)], dtype=object))
@@ -99,7 +108,7 @@ def test_from_file_runs_nothing(tmp_path, zipped):
         (None, FileError),
     ],
 )
-def test_from_file_refuses_damage(tmp_path, content, error):
+def test_from_file_refuses_damage(tmp_path: Path, content: bytes | None, error: type[FuseconvError]) -> None:
     path = tmp_path / "inputs"
     if content is not None:
         path.write_bytes(content)
@@ -119,14 +128,16 @@ def test_from_file_refuses_damage(tmp_path, content, error):
     ],
 )
 @pytest.mark.parametrize("contract", [CONTRACT, None], ids=["contract", "no contract"])
-def test_a_file_of_something_else_is_said_to_hold_it(tmp_path, value, said, contract):
+def test_a_file_of_something_else_is_said_to_hold_it(
+    tmp_path: Path, value: object, said: str, contract: Contract | None
+) -> None:
     torch.save(value, tmp_path / "a.pt")
     with pytest.raises(RefusedError, match=said) as caught:
         from_file(tmp_path / "a.pt", contract)
     assert "or a list of them" in caught.value.fix
 
 
-def test_a_sequence_has_a_tensor_for_each_input_in_order(tmp_path):
+def test_a_sequence_has_a_tensor_for_each_input_in_order(tmp_path: Path) -> None:
     torch.save(list(TENSORS.values()), tmp_path / "a.pt")
     assert list(from_file(tmp_path / "a.pt", CONTRACT)) == ["ids", "x"]
     torch.save((TENSORS["x"],), tmp_path / "a.pt")
@@ -136,7 +147,7 @@ def test_a_sequence_has_a_tensor_for_each_input_in_order(tmp_path):
 
 
 @pytest.mark.parametrize("header", [b"{'descr': ", b"{'descr': '<f4', 'shape': (", b"(", b"\\", b"\x00" * 64, b"\xff"])
-def test_from_file_refuses_an_array_whose_header_is_no_literal(tmp_path, header):
+def test_from_file_refuses_an_array_whose_header_is_no_literal(tmp_path: Path, header: bytes) -> None:
     path = tmp_path / "inputs.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
@@ -155,7 +166,9 @@ def test_from_file_refuses_an_array_whose_header_is_no_literal(tmp_path, header)
         ({"x": torch.zeros(2, 4, dtype=torch.uint16)}, UsageError, "uint16"),
     ],
 )
-def test_from_file_checks_the_contract(tmp_path, change, error, said):
+def test_from_file_checks_the_contract(
+    tmp_path: Path, change: dict[str, Tensor | None], error: type[FuseconvError], said: str
+) -> None:
     tensors = {name: tensor for name, tensor in {**TENSORS, **change}.items() if tensor is not None}
     torch.save(tensors, tmp_path / "a")
     with pytest.raises(error) as caught:
@@ -163,7 +176,7 @@ def test_from_file_checks_the_contract(tmp_path, change, error, said):
     assert said in caught.value.what
 
 
-def test_parse_ranges():
+def test_parse_ranges() -> None:
     assert parse_ranges(["ids=0..30521", "x=-1.5..2e3", "y = 0.5..1"]) == {
         "ids": (0, 30521),
         "x": (-1.5, 2000),
@@ -172,13 +185,13 @@ def test_parse_ranges():
 
 
 @pytest.mark.parametrize("text", ["ids", "ids=", "ids=1", "ids=1..", "ids=..1", "ids=a..b", "ids=5..1", "ids=0..inf"])
-def test_parse_ranges_refuses(text):
+def test_parse_ranges_refuses(text: str) -> None:
     with pytest.raises(UsageError, match="range") as caught:
         parse_ranges([text])
     assert "--input-range" in caught.value.where
 
 
-def test_ranges_bound_the_draw():
+def test_ranges_bound_the_draw() -> None:
     specs = apply_ranges(CONTRACT.inputs, {"ids": (10, 12), "x": (-2, -1)})
     ids, x = draw(Contract(specs, ()), {"batch": 50, "seq": 9}, seed=3)
     assert set(ids.unique().tolist()) == {10, 11, 12}
@@ -193,7 +206,7 @@ ALL_DTYPES = ["f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "boo
 
 @pytest.mark.parametrize("kind", ["random", "zeros and large"])
 @pytest.mark.parametrize("shape", [(), (1,), (4, 0), (5, 3, 2)])
-def test_draw_fits_the_contract(kind, shape):
+def test_draw_fits_the_contract(kind: Kind, shape: tuple[int, ...]) -> None:
     contract = Contract(tuple(TensorSpec(f"x_{dtype}", dtype, shape) for dtype in ALL_DTYPES), ())
     tensors = draw(contract, {}, seed=1, kind=kind)
     assert contract.bind(tensors, {}) == tensors
@@ -202,12 +215,12 @@ def test_draw_fits_the_contract(kind, shape):
     assert all(torch.equal(a, b) for a, b in zip(tensors, again, strict=True))
 
 
-def test_draws_differ_by_seed():
+def test_draws_differ_by_seed() -> None:
     first, second = (draw(CONTRACT, {"batch": 8, "seq": 8}, seed=seed) for seed in (1, 2))
     assert not torch.equal(first[1], second[1])
 
 
-def test_zeros_and_large():
+def test_zeros_and_large() -> None:
     ids, x = draw(CONTRACT, {"batch": 6, "seq": 4}, seed=0, kind="zeros and large")
     assert ids[::2].eq(0).all()
     assert ids[1::2].eq(1).all()
@@ -216,7 +229,7 @@ def test_zeros_and_large():
 
 
 @pytest.mark.parametrize("kind", ["random", "zeros and large"])
-def test_masks_are_padding(kind):
+def test_masks_are_padding(kind: Kind) -> None:
     contract = Contract((TensorSpec("attention_mask", "i64", (50, 7), 0, 1),), ())
     (mask,) = draw(contract, {}, seed=0, kind=kind)
     assert mask[:, 0].eq(1).all()
@@ -237,11 +250,11 @@ def test_masks_are_padding(kind):
         (["x=f32[a:800..1600:80]"], {"a": 880}),
     ],
 )
-def test_example_sizes(texts, expected):
+def test_example_sizes(texts: list[str], expected: dict[str, int]) -> None:
     assert example_sizes(Contract(parse_inputs(texts), ())) == expected
 
 
-def test_sizes_to_try():
+def test_sizes_to_try() -> None:
     cases = sizes_to_try(CONTRACT, seed=0)
     assert cases["smallest"] == {"batch": 1, "seq": 2}
     assert cases["largest batch"] == {"batch": 64, "seq": 5}
@@ -250,7 +263,7 @@ def test_sizes_to_try():
     assert sizes_to_try(Contract((TensorSpec("x", "f32", (2,)),), ()), seed=0) == {"static": {}}
 
 
-def test_multiples_are_tried():
+def test_multiples_are_tried() -> None:
     contract = Contract(parse_inputs(["x=f32[a:48..4800:48,b:1..9]"]), ())
     cases = [case for seed in range(5) for case in sizes_to_try(contract, seed=seed).items()]
     assert {sizes["a"] % 48 for _, sizes in cases} == {0}
@@ -260,7 +273,7 @@ def test_multiples_are_tried():
     assert all(contract.bind(draw(contract, sizes, seed=0), {}) for _, sizes in cases)
 
 
-def test_largest_sizes_are_bounded():
+def test_largest_sizes_are_bounded() -> None:
     contract = Contract((TensorSpec("x", "f32", (Dim("n", 1, 10**9), Dim("m", 5000, 10**9))),), ())
     cases = sizes_to_try(contract, seed=0)
     assert cases["largest n"]["n"] == LARGEST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def fused_calls(module: nn.Module) -> int:
     return sum(getattr(node.target, "namespace", "") == "fuseconv" for graph in graphs for node in graph.nodes)
 
 
-def called(module: nn.Module, inputs: dict[str, Tensor] | Tensor) -> list[Tensor]:
+def called(module: Callable[..., Any], inputs: dict[str, Tensor] | Tensor) -> list[Tensor]:
     torch.manual_seed(7)
     outputs = module(**inputs) if isinstance(inputs, dict) else module(inputs)
     return torch.utils._pytree.tree_leaves(outputs)
@@ -33,7 +34,7 @@ def called(module: nn.Module, inputs: dict[str, Tensor] | Tensor) -> list[Tensor
 @pytest.mark.parametrize("low", [False, True], ids=["plain", "autocast"])
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("name", MODELS)
-def test_trains_as_the_model(name, mode, low):
+def test_trains_as_the_model(name: str, mode: str, low: bool) -> None:
     model, inputs, ops = drawn(name)
     model.train(mode == "train")
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -44,22 +45,23 @@ def test_trains_as_the_model(name, mode, low):
     assert fused_calls(fused) >= (1 if low else ops)
 
     twin = copy.deepcopy(model)
-    tolerance = {"rtol": 3e-2, "atol": 3e-2} if low else {"rtol": 1e-5, "atol": 1e-6}
+    rtol, atol = (3e-2, 3e-2) if low else (1e-5, 1e-6)
     with torch.autocast("cpu", torch.bfloat16, enabled=low):
         actual, expected = called(fused, inputs), called(twin, inputs)
-    torch.testing.assert_close(actual, expected, **tolerance)
-    sum(value.float().square().sum() for value in actual).backward()
-    sum(value.float().square().sum() for value in expected).backward()
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
+    for values in (actual, expected):
+        torch.stack([value.float().square().sum() for value in values]).sum().backward()
     for (key, ours), theirs in zip(model.named_parameters(), twin.parameters(), strict=True):
         assert (ours.grad is None) == (theirs.grad is None), key
-        if ours.grad is not None:
-            torch.testing.assert_close(ours.grad / theirs.grad.norm(), theirs.grad / theirs.grad.norm(), **tolerance)
-    for ours, theirs in zip(model.buffers(), twin.buffers(), strict=True):
-        torch.testing.assert_close(ours, theirs, **tolerance)
+        if ours.grad is not None and theirs.grad is not None:
+            size = theirs.grad.norm()
+            torch.testing.assert_close(ours.grad / size, theirs.grad / size, rtol=rtol, atol=atol)
+    for one, other in zip(model.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_holds_the_very_parameters_and_buffers_under_their_names(name):
+def test_holds_the_very_parameters_and_buffers_under_their_names(name: str) -> None:
     model, inputs, _ = drawn(name)
     fused = fuseconv.fuse(model, inputs)
     assert list(fused.state_dict()) == list(model.state_dict())
@@ -72,7 +74,7 @@ def test_holds_the_very_parameters_and_buffers_under_their_names(name):
     assert not any(value.any() for value in model.state_dict().values())
 
 
-def test_a_step_of_an_optimizer_made_before_is_seen_by_both():
+def test_a_step_of_an_optimizer_made_before_is_seen_by_both() -> None:
     model, inputs, _ = drawn("perceptron")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     fused = fuseconv.fuse(model, inputs)
@@ -84,14 +86,14 @@ def test_a_step_of_an_optimizer_made_before_is_seen_by_both():
     torch.testing.assert_close(after, model(inputs))
 
 
-def test_assigned_parameters_are_used():
+def test_assigned_parameters_are_used() -> None:
     model, inputs, _ = drawn("perceptron")
     fused = fuseconv.fuse(model, inputs)
     fused.load_state_dict({key: torch.zeros_like(value) for key, value in fused.state_dict().items()}, assign=True)
     assert not fused(inputs).any()
 
 
-def test_a_copy_is_a_model_of_its_own():
+def test_a_copy_is_a_model_of_its_own() -> None:
     model, inputs, _ = drawn("perceptron")
     fused = fuseconv.fuse(model, inputs)
     twin, before = copy.deepcopy(fused), fused(inputs)
@@ -103,7 +105,7 @@ def test_a_copy_is_a_model_of_its_own():
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_the_mode_is_part_of_the_graph(mode):
+def test_the_mode_is_part_of_the_graph(mode: str) -> None:
     model, inputs, _ = drawn("everything")
     model.train(mode == "train")
     fused = fuseconv.fuse(model, inputs)
@@ -128,14 +130,14 @@ def test_the_mode_is_part_of_the_graph(mode):
     ],
     ids=["dtype", "shape", "keyword", "two", "number", "converted"],
 )
-def test_another_call_is_refused(call, message):
+def test_another_call_is_refused(call: Callable[[Any, Any], object], message: str) -> None:
     model, inputs, _ = drawn("perceptron")
     fused = fuseconv.fuse(model, inputs)
     with pytest.raises(ContractError, match=message):
         call(fused, inputs)
 
 
-def test_another_autocast_is_refused():
+def test_another_autocast_is_refused() -> None:
     model, inputs, _ = drawn("perceptron")
     fused = fuseconv.fuse(model, inputs)
     with (
@@ -150,7 +152,7 @@ def test_another_autocast_is_refused():
         low(inputs)
 
 
-def test_dynamic_sizes():
+def test_dynamic_sizes() -> None:
     model, inputs, _ = drawn("perceptron")
     batch = torch.export.Dim("batch", min=1, max=64)
     fused = fuseconv.fuse(model, inputs, dynamic_shapes=({0: batch},))
@@ -163,13 +165,13 @@ def test_dynamic_sizes():
             fused(torch.randn(shape))
 
 
-def test_a_part_of_a_larger_tensor_is_an_example():
+def test_a_part_of_a_larger_tensor_is_an_example() -> None:
     model, _, _ = drawn("perceptron")
     assert fused_calls(fuseconv.fuse(model, torch.randn(20, 8)[5:10])) >= 2
     assert fused_calls(fuseconv.fuse(model, torch.randn(1, 8).expand(5, 8))) >= 2
 
 
-def test_a_constant_argument_is_part_of_the_graph():
+def test_a_constant_argument_is_part_of_the_graph() -> None:
     class Scaled(nn.Module):
         def forward(self, x: Tensor, times: int) -> Tensor:
             return torch.relu(x * times)
@@ -180,14 +182,14 @@ def test_a_constant_argument_is_part_of_the_graph():
         fused(torch.ones(3), 3)
 
 
-def test_compiles_without_a_break():
+def test_compiles_without_a_break() -> None:
     model, inputs, _ = drawn("everything")
     fused = fuseconv.fuse(model.eval(), inputs)
     compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(called(compiled, inputs), called(model, inputs), rtol=1e-5, atol=1e-6)
 
 
-def test_exports_again():
+def test_exports_again() -> None:
     model, inputs, _ = drawn("perceptron")
     graph = torch.export.export(fuseconv.fuse(model, inputs), (inputs,), strict=False).graph
     assert sum(getattr(node.target, "namespace", "") == "fuseconv" for node in graph.nodes) >= 2
@@ -201,7 +203,7 @@ def planned(model: nn.Module, inputs: dict[str, Tensor] | Tensor, trainable: boo
     return plan(program, load_rules(), device="cpu", targets=["export"])
 
 
-def test_values_that_may_change_are_read_only_in_a_conversion():
+def test_values_that_may_change_are_read_only_in_a_conversion() -> None:
     model, inputs, _ = drawn("everything")
     counts = {trainable: planned(model, inputs, trainable).counts() for trainable in (False, True)}
     # scale and gain are scalars of the model, torch.tensor(3.0) is a literal.
@@ -234,6 +236,8 @@ class TwoBiases(nn.Linear):
 
 
 class Scaled(nn.Linear):
+    scale: Tensor
+
     def __init__(self) -> None:
         super().__init__(8, 4)
         self.register_buffer("scale", torch.full((4, 1), 2.0))
@@ -253,7 +257,7 @@ WEIGHTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_weights_that_may_change_are_computed_with_only_in_a_conversion(name):
+def test_weights_that_may_change_are_computed_with_only_in_a_conversion(name: str) -> None:
     torch.manual_seed(0)
     make, shape, near = WEIGHTS[name]
     model, x = make(), torch.randn(shape)
@@ -266,7 +270,7 @@ def test_weights_that_may_change_are_computed_with_only_in_a_conversion(name):
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_a_model_that_is_folded_in_a_conversion_still_learns(name):
+def test_a_model_that_is_folded_in_a_conversion_still_learns(name: str) -> None:
     torch.manual_seed(0)
     make, shape, _ = WEIGHTS[name]
     model, x = make(), torch.randn(shape)
@@ -279,7 +283,7 @@ def test_a_model_that_is_folded_in_a_conversion_still_learns(name):
     torch.testing.assert_close(fused(x), model(x), rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_computed_of_literals_is_a_constant_of_the_fused_module():
+def test_what_is_computed_of_literals_is_a_constant_of_the_fused_module() -> None:
     class Constant(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x * (torch.tensor([1.0, 2.0] * 4) + torch.arange(8)).exp()
@@ -291,7 +295,7 @@ def test_what_is_computed_of_literals_is_a_constant_of_the_fused_module():
     torch.testing.assert_close(copy.deepcopy(fused)(x), model(x))
 
 
-def test_statistics_are_updated_as_often_as_before():
+def test_statistics_are_updated_as_often_as_before() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -307,6 +311,8 @@ def test_statistics_are_updated_as_often_as_before():
 
 
 class Keeps(nn.Module):
+    kept: Tensor | None
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("kept", None, persistent=False)
@@ -317,14 +323,14 @@ class Keeps(nn.Module):
         return x * self.kept
 
 
-def test_a_model_that_keeps_what_it_computed_stays_usable():
+def test_a_model_that_keeps_what_it_computed_stays_usable() -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), Keeps()), torch.randn(3, 8)
     fused = fuseconv.fuse(model, x)
     assert type(model[2].kept) is Tensor
     torch.testing.assert_close(fused(x), model(x))
 
 
-def test_a_root_module_that_keeps_what_it_computed_leaves_its_inputs_alone():
+def test_a_root_module_that_keeps_what_it_computed_leaves_its_inputs_alone() -> None:
     x = torch.randn(3, 8)
     given = x.clone()
     fused = fuseconv.fuse(Keeps(), x)
@@ -332,7 +338,7 @@ def test_a_root_module_that_keeps_what_it_computed_leaves_its_inputs_alone():
     torch.testing.assert_close(x, given, rtol=0, atol=0)
 
 
-def test_a_write_to_an_input_is_kept():
+def test_a_write_to_an_input_is_kept() -> None:
     class Writes(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             x.copy_(y)

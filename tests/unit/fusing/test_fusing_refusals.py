@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,13 +16,13 @@ import fuseconv
 from fuseconv.errors import ContractError, ParityError, UnsupportedError, UsageError
 
 
-def rule_file(folder: Path, *rules: dict) -> Path:
+def rule_file(folder: Path, *rules: dict[str, Any]) -> Path:
     path = folder / "rules.json"
     path.write_text(json.dumps({"rules": [{"stage": "fuse", "doc": "For a test.", **rule} for rule in rules]}))
     return path
 
 
-def test_a_lost_detach_is_a_miss_with_its_reason(tmp_path):
+def test_a_lost_detach_is_a_miss_with_its_reason(tmp_path: Path) -> None:
     class Detached(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).detach() * x
@@ -33,7 +35,7 @@ def test_a_lost_detach_is_a_miss_with_its_reason(tmp_path):
     assert "the gradient of detach not to reach" in miss.reason
 
 
-def test_a_wrong_fusion_is_left_out_with_a_warning(tmp_path):
+def test_a_wrong_fusion_is_left_out_with_a_warning(tmp_path: Path) -> None:
     match = ["y = aten.gelu.default(x)"]
     rules = rule_file(tmp_path, {"name": "other", "match": match, "replace": ["y = aten.silu.default(x)"]})
     model, inputs, _ = drawn("perceptron")
@@ -43,7 +45,7 @@ def test_a_wrong_fusion_is_left_out_with_a_warning(tmp_path):
     torch.testing.assert_close(fused(inputs), model(inputs))
 
 
-def test_a_wrong_gradient_is_an_error(tmp_path):
+def test_a_wrong_gradient_is_an_error(tmp_path: Path) -> None:
     class Rounded(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             y = super().forward(x)
@@ -60,7 +62,7 @@ def test_a_wrong_gradient_is_an_error(tmp_path):
         fuseconv.fuse(Rounded(4, 4), torch.randn(3, 4), rules)
 
 
-def test_errors_of_the_model_and_of_capture():
+def test_errors_of_the_model_and_of_capture() -> None:
     with pytest.raises(UsageError, match="the model does not accept the example inputs"):
         fuseconv.fuse(nn.Linear(4, 4), torch.randn(3, 5))
 
@@ -72,25 +74,25 @@ def test_errors_of_the_model_and_of_capture():
         fuseconv.fuse(Branching(), torch.randn(3))
 
 
-def test_state_that_is_no_tensor_is_refused():
+def test_state_that_is_no_tensor_is_refused() -> None:
     class Odd(nn.Linear):
-        def get_extra_state(self) -> dict:
+        def get_extra_state(self) -> dict[str, int]:
             return {"steps": 1}
 
-        def set_extra_state(self, state: dict) -> None: ...
+        def set_extra_state(self, state: dict[str, int]) -> None: ...
 
     with pytest.raises(UnsupportedError, match="_extra_state"):
         fuseconv.fuse(Odd(4, 4), torch.randn(3, 4))
 
 
-def test_a_part_with_a_name_of_our_own_is_refused():
+def test_a_part_with_a_name_of_our_own_is_refused() -> None:
     model = nn.Sequential()
     model.add_module("plan", nn.Linear(4, 4))
     with pytest.raises(UnsupportedError, match=r"a name that fuse reserves.*plan"):
         fuseconv.fuse(model, torch.randn(3, 4))
 
 
-def test_the_backend_is_given_to_every_op_that_has_one():
+def test_the_backend_is_given_to_every_op_that_has_one() -> None:
     model, inputs, _ = drawn("perceptron")
     for backend in ("auto", "aten"):
         (graph,) = [
@@ -105,7 +107,7 @@ def test_the_backend_is_given_to_every_op_that_has_one():
         fuseconv.fuse(model, inputs, backend="none of these")
 
 
-def test_a_backend_without_an_op_that_has_one_is_refused():
+def test_a_backend_without_an_op_that_has_one_is_refused() -> None:
     with pytest.raises(UsageError, match="no op in the fused graph takes a backend"):
         fuseconv.fuse(nn.LayerNorm(4), torch.randn(3, 4), backend="cublas")
 
@@ -115,12 +117,12 @@ def dim(name: str) -> torch.export.Dim:
 
 
 class Branches(nn.Module):
-    def __init__(self, is_first):
+    def __init__(self, is_first: Callable[[Tensor], bool]) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 8)
         self.is_first = is_first
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.linear(x))
         return y + 1 if self.is_first(x) else y
 
@@ -134,7 +136,9 @@ class Branches(nn.Module):
     ],
     ids=["large", "no multiple", "long"],
 )
-def test_sizes_at_which_the_model_takes_another_branch_are_refused(is_first, dims, taken, refused):
+def test_sizes_at_which_the_model_takes_another_branch_are_refused(
+    is_first: Callable[[Tensor], bool], dims: dict[int, Any], taken: tuple[int, ...], refused: tuple[int, ...]
+) -> None:
     model = Branches(is_first)
     fused = fuseconv.fuse(model, torch.randn(8, 7, 8), dynamic_shapes={"x": dims})
     x = torch.randn(taken)
@@ -154,7 +158,7 @@ def test_sizes_at_which_the_model_takes_another_branch_are_refused(is_first, dim
     ],
     ids=["several rows", "one column", "one of both", "contiguous"],
 )
-def test_a_branch_on_a_size_of_one_is_refused(is_first, sizes, training):
+def test_a_branch_on_a_size_of_one_is_refused(is_first: Callable[[Tensor], bool], sizes: str, training: bool) -> None:
     model = Branches(is_first).train(training)
     one, two = (torch.export.Dim(name, min=1, max=64) for name in ("rows", "columns"))
     with pytest.raises(UnsupportedError, match=f"differs with ({sizes}): .* of output 0 differ"):

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fuseconv
@@ -29,12 +31,14 @@ class Calls(TorchDispatchMode):
 
     fused = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         self.fused += func.namespace == "fuseconv"
         return func(*args, **(kwargs or {}))
 
 
-def perceptron() -> nn.Module:
+def perceptron() -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)
     )
@@ -44,12 +48,9 @@ def by_fuse(model: nn.Module, x: Tensor) -> nn.Module:
     return fuseconv.fuse(model, x)
 
 
-def by_modules(model: nn.Module, _: Tensor) -> nn.Module:
-    return nn.Sequential(
-        fuseconv.nn.LinearAct.from_linear(model[0], "gelu"),
-        fuseconv.nn.LinearAct.from_linear(model[2], "relu"),
-        fuseconv.nn.LinearAct.from_linear(model[4]),
-    )
+def by_modules(model: nn.Sequential, _: Tensor) -> nn.Module:
+    linears = (layer for layer in model if isinstance(layer, nn.Linear))
+    return nn.Sequential(*map(fuseconv.nn.LinearAct.from_linear, linears, ("gelu", "relu", "none")))
 
 
 OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -75,7 +76,7 @@ def curve(model: nn.Module, called: nn.Module, optimizer: str, data: tuple[Tenso
     return torch.stack(losses)
 
 
-def drawn(seed: int) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+def drawn(seed: int) -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
     torch.manual_seed(seed)
     model, x = perceptron(), torch.randn(4 * BATCH, WIDTH)
     return model, (x, torch.tanh(x @ torch.randn(WIDTH, WIDTH) / WIDTH**0.5))
@@ -91,12 +92,12 @@ def truth(seed: int, optimizer: str) -> Tensor:
 
 @pytest.mark.parametrize("low", [False, True], ids=["f32", "bf16_autocast"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_learns_the_same(optimizer, low):
+def test_learns_the_same(optimizer: str, low: bool) -> None:
     curves: dict[Callable[..., nn.Module] | None, list[Tensor]] = {None: [], by_fuse: [], by_modules: []}
     for fused, found in curves.items():
         for seed in range(SEEDS):
             model, data = drawn(seed)
-            called = model
+            called: nn.Module = model
             if fused is not None:
                 with torch.autocast("cpu", torch.bfloat16, enabled=low):
                     called = fused(model, data[0][:BATCH])
@@ -108,5 +109,6 @@ def test_learns_the_same(optimizer, low):
     assert all(learned[-1] < 0.7 * learned[0] for learned in original), "the model learns"
     exact = torch.cat([truth(seed, optimizer) for seed in range(SEEDS)])
     for fused, found in curves.items():
+        assert fused is not None
         row = compare(torch.cat(found), torch.cat(original), exact)
         assert row.ok, f"{fused.__name__}: {row.reason}"

@@ -1,11 +1,15 @@
 """Formulas of masks are what the masks are, element for element, at every size tried."""
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from support import programs
 from support.programs import Function
+from torch import Tensor
+from torch.fx import Node
 
 from fuseconv.graph.formula import (
     AtLeastZero,
@@ -18,15 +22,15 @@ from fuseconv.rulebook.predicates import FUNCTIONS
 from fuseconv.rulebook.refused import Refused
 
 
-def columns(n):
+def columns(n: int) -> Tensor:
     return torch.arange(n)
 
 
-def rows(n):
+def rows(n: int) -> Tensor:
     return torch.arange(n)[:, None]
 
 
-def packed(n):
+def packed(n: int) -> Tensor:
     """What transformers writes to find sequences packed into one row, when there is one."""
     position = torch.arange(n)[None] + 0
     first = position[:, :1] - 1
@@ -34,13 +38,13 @@ def packed(n):
     return sequence[:, :, None] == sequence[:, None, :]
 
 
-def gathered(n):
+def gathered(n: int) -> Tensor:
     batch, query, key = torch.arange(1)[:, None, None], torch.arange(n)[None, :, None], torch.arange(n)[None, None, :]
     position = torch.arange(n)[None] + 0
     return position[batch, key] <= position[batch, query]
 
 
-MASKS = {
+MASKS: dict[str, tuple[Callable[[int], Tensor], str | None]] = {
     "ones": (lambda n: torch.ones(n, n, dtype=torch.bool), "hides_nothing"),
     "never negative": (lambda n: (columns(n) >= 0).expand(n, n), "hides_nothing"),
     "in range": (lambda n: (columns(n) < n) & (rows(n) > -1), "hides_nothing"),
@@ -67,20 +71,32 @@ MASKS = {
     "sliced": (lambda n: torch.arange(n + 4)[2 : n + 2] <= rows(n), None),
 }
 
+Mask = tuple[Callable[[int], Tensor], str | None, Workspace, Node]
+"""A function that makes a mask, what the mask is proved to be, a program that calls it, and the mask there."""
+
+
+def result(workspace: Workspace, at: int) -> Node:
+    """A node that the program returns."""
+    (results,) = workspace.graph.output_node().args
+    assert isinstance(results, tuple)
+    node = results[at]
+    assert isinstance(node, Node)
+    return node
+
 
 @pytest.fixture(scope="module", params=MASKS)
-def mask(request):
+def mask(request: pytest.FixtureRequest) -> Mask:
     function, kind = MASKS[request.param]
     module = Function(lambda _, x: (x @ function(x.shape[0]).to(x.dtype), function(x.shape[0])))
     example = torch.randn(5, 5)
     n = torch.export.Dim("n", min=2, max=64)
     program = programs.capture(module, example, dims=({0: n, 1: n},))
     workspace = Workspace(program.exported)
-    node = workspace.graph.output_node().args[0][1]
+    node = result(workspace, 1)
     return function, kind, workspace, node
 
 
-def test_a_mask_is_proved_to_be_what_it_is_and_nothing_else(mask):
+def test_a_mask_is_proved_to_be_what_it_is_and_nothing_else(mask: Mask) -> None:
     _, kind, workspace, node = mask
     for name in ("hides_nothing", "hides_the_future"):
         if name == kind:
@@ -90,7 +106,7 @@ def test_a_mask_is_proved_to_be_what_it_is_and_nothing_else(mask):
                 FUNCTIONS[name].run(workspace, node)
 
 
-def test_a_formula_gives_every_element_at_every_size(mask):
+def test_a_formula_gives_every_element_at_every_size(mask: Mask) -> None:
     function, _, workspace, node = mask
     if function is MASKS["whole window"][0]:
         with pytest.raises(Refused, match=r"aten\.abs"):
@@ -104,7 +120,7 @@ def test_a_formula_gives_every_element_at_every_size(mask):
             assert found == expected.reshape(size, size)[place].item(), (size, place, formula)
 
 
-def value(formula, place, size):
+def value(formula: Any, place: tuple[int, ...], size: int) -> Any:
     """A formula at one element: `d1` is its column, `d2` its row, any other symbol the size."""
     if isinstance(formula, bool):
         return formula
@@ -121,11 +137,11 @@ def value(formula, place, size):
 
 
 @pytest.mark.parametrize("of_input", [lambda x: x > 0, lambda x: torch.rand(5, 5) > 0.5, lambda x: x.int().bool()])
-def test_a_mask_of_an_input_is_not_proved(of_input):
+def test_a_mask_of_an_input_is_not_proved(of_input: Callable[[Tensor], Tensor]) -> None:
     program = programs.capture(Function(lambda _, x: (of_input(x),)), torch.randn(5, 5), dims=({},))
     workspace = Workspace(program.exported)
     with pytest.raises(Refused, match="depend on no input"):
-        workspace.formula(workspace.graph.output_node().args[0][0])
+        workspace.formula(result(workspace, 0))
 
 
 I8, U8, I16, F16, BF16, F32 = torch.int8, torch.uint8, torch.int16, torch.float16, torch.bfloat16, torch.float32
@@ -167,12 +183,12 @@ EXACT = {
 
 @pytest.mark.parametrize("beyond", [0, 1])
 @pytest.mark.parametrize("name", EXACT)
-def test_a_mask_is_proved_for_as_many_tokens_as_its_dtype_tells_apart(name, beyond):
+def test_a_mask_is_proved_for_as_many_tokens_as_its_dtype_tells_apart(name: str, beyond: int) -> None:
     function, most = EXACT[name]
     n = torch.export.Dim("n", min=2, max=most + beyond)
     module = Function(lambda _, x: (x, ~function(x.shape[0])))
     workspace = Workspace(programs.capture(module, torch.randn(5, 5), dims=({0: n, 1: n},)).exported)
-    node = workspace.graph.output_node().args[0][1]
+    node = result(workspace, 1)
     if not beyond:
         FUNCTIONS["hides_the_future"].run(workspace, node)
         return
@@ -189,11 +205,11 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("name", WRAPPED)
-def test_numbers_that_are_not_what_they_seem_prove_nothing(name):
+def test_numbers_that_are_not_what_they_seem_prove_nothing(name: str) -> None:
     n = torch.export.Dim("n", min=2, max=64)
     module = Function(lambda _, x: (x, WRAPPED[name](5)))
     workspace = Workspace(programs.capture(module, torch.randn(5, 5), dims=({0: n},)).exported)
-    node = workspace.graph.output_node().args[0][1]
+    node = result(workspace, 1)
     for predicate in ("hides_the_future", "hides_nothing", "is_never_true"):
         with pytest.raises(Refused):
             FUNCTIONS[predicate].run(workspace, node)
@@ -201,15 +217,15 @@ def test_numbers_that_are_not_what_they_seem_prove_nothing(name):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("least", [-1e4, -1e9, float("-inf"), "min"])
-def test_what_is_added_is_judged_as_its_dtype_holds_it(dtype, least):
-    hidden = torch.finfo(dtype).min if least == "min" else least
+def test_what_is_added_is_judged_as_its_dtype_holds_it(dtype: torch.dtype, least: float | str) -> None:
+    hidden = torch.finfo(dtype).min if least == "min" else float(least)
     hidden = max(hidden, torch.finfo(dtype).min) if hidden != float("-inf") else hidden
 
-    def function(n):
+    def function(n: int) -> Tensor:
         seen = torch.arange(n)[None] <= torch.arange(n)[:, None]
         return torch.where(seen, torch.zeros((), dtype=dtype), torch.full((), hidden, dtype=dtype))
 
     n = torch.export.Dim("n", min=2, max=64)
     module = Function(lambda _, x: (x, function(x.shape[0])))
     workspace = Workspace(programs.capture(module, torch.randn(5, 5), dims=({0: n, 1: n},)).exported)
-    FUNCTIONS["hides_the_future"].run(workspace, workspace.graph.output_node().args[0][1])
+    FUNCTIONS["hides_the_future"].run(workspace, result(workspace, 1))

@@ -1,12 +1,17 @@
 """Ops run on fake tensors for all sizes at once."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fuseconv.graph.all_sizes import GuardError, run_for_all_sizes
 
 
-def fake_of_any_batch():
+def fake_of_any_batch() -> tuple[FakeTensorMode, Tensor]:
     batch = torch.export.Dim("batch", min=2, max=64)
     program = torch.export.export(torch.nn.ReLU(), (torch.randn(4, 8),), dynamic_shapes=({0: batch},))
     value = program.graph.find_nodes(op="placeholder")[0].meta["val"]
@@ -14,13 +19,13 @@ def fake_of_any_batch():
 
 
 @pytest.mark.parametrize("ask", [int, range, lambda size: 12 // int(size)], ids=["int", "range", "division"])
-def test_a_size_as_a_number_has_no_two_answers(ask):
+def test_a_size_as_a_number_has_no_two_answers(ask: Callable[[Any], object]) -> None:
     mode, value = fake_of_any_batch()
     with pytest.raises(GuardError, match="a condition on sizes"):
         run_for_all_sizes(mode, lambda: ask(value.shape[0]))
 
 
-def test_a_condition_on_sizes_is_tried_both_ways():
+def test_a_condition_on_sizes_is_tried_both_ways() -> None:
     mode, value = fake_of_any_batch()
     assert run_for_all_sizes(mode, lambda: abs(1 if value.shape[0] > 8 else -1)) == 1
     with pytest.raises(GuardError, match="a condition on sizes"):

@@ -3,18 +3,24 @@
 A rule that takes the one for the other is found out, by the check of the rule and by the trial at the site.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from support import programs
+from torch import Tensor
+from torch.fx import Node
 from torch.nn import functional as F
 
 from fuseconv.matching.graph import op_name
 from fuseconv.matching.rewrite import rewrite
+from fuseconv.program.captured import Program
 from fuseconv.proof.checked import checked_plan
 from fuseconv.proof.rule_check import check_rules
 from fuseconv.rulebook.rule import Rule
 
-EVERYWHERE = {"device": "cpu", "targets": ()}
+EVERYWHERE: dict[str, Any] = {"device": "cpu", "targets": ()}
 SDPA = "aten.scaled_dot_product_attention.default"
 SIZES = {
     # batch, heads, length, width: with heads == length the permuted keys have the shape of the transposed ones
@@ -34,26 +40,28 @@ ORDERS = {
 }
 
 
-def attend(order):
+def attend(order: Callable[[Tensor], Tensor]) -> Callable[..., tuple[Tensor]]:
     return lambda _, q, k, v: ((q @ order(k) / 2).softmax(-1) @ v,)
 
 
-def drawn(*shape):
+def drawn(*shape: int) -> tuple[Tensor, ...]:
     return tuple(
         torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in (1, 2, 3)
     )
 
 
-def sites(program):
+def sites(program: Program) -> list[Node]:
     return [node for node in program.exported.graph.nodes if op_name(node.target) == SDPA]
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("size", SIZES)
-def test_the_keys_are_those_of_the_program(size, order, dynamic, canonical_rules):
+def test_the_keys_are_those_of_the_program(
+    size: str, order: str, dynamic: bool, canonical_rules: tuple[Rule, ...]
+) -> None:
     inputs = drawn(*SIZES[size])
-    dims = None if dynamic and SIZES[size][0] > 1 else tuple({} for _ in inputs)
+    dims: tuple[dict[int, Any], ...] | None = None if dynamic and SIZES[size][0] > 1 else tuple({} for _ in inputs)
     program = programs.capture(programs.Function(attend(ORDERS[order])), *inputs, dims=dims)
     found = checked_plan(program, canonical_rules, **EVERYWHERE)
     assert found.rejected == ()
@@ -61,12 +69,12 @@ def test_the_keys_are_those_of_the_program(size, order, dynamic, canonical_rules
     assert len(sites(result)) == 1
     expected = programs.run(program)
     torch.testing.assert_close(programs.run(result), expected)
-    assumed = F.scaled_dot_product_attention(*inputs, scale=0.5)
+    assumed = F.scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], scale=0.5)
     is_other = order != "plain" and SIZES[size][2] > 1
     assert ((expected[0] - assumed).abs().max() > 0.1).item() is is_other
 
 
-def test_lengths_that_grow_equal_to_heads_change_nothing(canonical_rules):
+def test_lengths_that_grow_equal_to_heads_change_nothing(canonical_rules: tuple[Rule, ...]) -> None:
     """The length is dynamic: 4 while it is captured and as many as there are heads when it runs, or the other way."""
     length = torch.export.Dim("length", min=2, max=64)
     q, k, v = (drawn(2, 4, 6, 8)[at] for at in range(3))
@@ -115,7 +123,7 @@ TRAPPED = {
 }
 
 
-def test_a_rule_that_falls_for_it_is_refused_with_a_counter_example():
+def test_a_rule_that_falls_for_it_is_refused_with_a_counter_example() -> None:
     rows = {row.check: row for row in check_rules([Rule.model_validate(TRAPPED)])}
     assert not rows["hit 0"].ok
     assert "differs at [" in rows["hit 0"].detail
@@ -123,7 +131,7 @@ def test_a_rule_that_falls_for_it_is_refused_with_a_counter_example():
 
 
 @pytest.mark.parametrize("size", ["heads = length", "all alike"])
-def test_a_site_of_such_a_rule_is_left_alone_with_the_numbers(size):
+def test_a_site_of_such_a_rule_is_left_alone_with_the_numbers(size: str) -> None:
     inputs = drawn(*SIZES[size])
     program = programs.capture(
         programs.Function(lambda _, q, k, v: ((q @ k.permute(0, 2, 3, 1)).softmax(-1) @ v,)),

@@ -1,15 +1,19 @@
 """Literals that differ from a rule's by a few digits: taken where the error of the result stays, else left alone."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from support import programs
+from torch import Tensor
 
 from fuseconv.matching.steps import Plan
 from fuseconv.proof.checked import checked_plan
+from fuseconv.rulebook.rule import Rule
 
-EVERYWHERE = {"device": "cpu", "targets": ()}
+EVERYWHERE: dict[str, Any] = {"device": "cpu", "targets": ()}
 F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16
 
 
@@ -17,15 +21,15 @@ ROOT = math.sqrt(2)
 ROOT_OF_TWO_OVER_PI = math.sqrt(2 / math.pi)
 
 
-def gelu_tanh(root=ROOT_OF_TWO_OVER_PI, cube=0.044715):
+def gelu_tanh(root: float = ROOT_OF_TWO_OVER_PI, cube: float = 0.044715) -> Callable[[Tensor], Tensor]:
     return lambda x: 0.5 * x * (1 + torch.tanh(root * (x + cube * x * x * x)))
 
 
-def gelu_erf(root=ROOT):
+def gelu_erf(root: float = ROOT) -> Callable[[Tensor], Tensor]:
     return lambda x: 0.5 * x * (1 + torch.erf(x / root))
 
 
-def hardswish(sixth):
+def hardswish(sixth: float) -> Callable[[Tensor], Tensor]:
     return lambda x: x * torch.clamp(x + 3, 0, 6) * sixth
 
 
@@ -55,7 +59,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
-def test_a_short_number_is_taken_where_the_result_stays_as_near_to_float64(name, dtype, default_rules):
+def test_a_short_number_is_taken_where_the_result_stays_as_near_to_float64(
+    name: str, dtype: torch.dtype, default_rules: tuple[Rule, ...]
+) -> None:
     function, rule, does = TAKEN[name]
     x = torch.randn(8, 32, generator=torch.Generator().manual_seed(3)).to(dtype)
     program = programs.capture(programs.Function(lambda _, x: function(x)), x)

@@ -1,37 +1,41 @@
 """fuseconv.lock: what is counted, what a frozen conversion says of a site lost or gained, and a damaged file."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from support import programs
 from support.programs import capture
-from torch import nn
+from torch import Tensor, nn
 
 from fuseconv import cli
 from fuseconv.errors import FileError, FrozenError, RuleError
 from fuseconv.matching import lock
 from fuseconv.matching.plan import Plan, plan
+from fuseconv.program.captured import Program
+from fuseconv.rulebook.rule import Rule
 
 
 class Layer(nn.Module):
-    def __init__(self, twice=False):
+    def __init__(self, twice: bool = False) -> None:
         super().__init__()
         self.up, self.down, self.norm = nn.Linear(8, 300), nn.Linear(300, 8), nn.LayerNorm(8)
         self.drop, self.twice = nn.Dropout(0.1), twice
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         h = self.up(x)
         y = self.drop(nn.functional.gelu(h)) + (h if self.twice else 0 * 1)
         return self.norm(x + self.down(y))
 
 
-def model(twice=False):
+def model(twice: bool = False) -> nn.Module:
     return nn.Sequential(Layer(), Layer(twice))
 
 
-def planned(module, rules):
+def planned(module: nn.Module, rules: Sequence[Rule]) -> tuple[Program, Plan]:
     program = capture(module, torch.randn(3, 8))
     return program, plan(program, rules, device="cpu", targets=())
 
@@ -39,19 +43,19 @@ def planned(module, rules):
 LOCKED = {"add-layer-norm": {"0": 1, "1": 1}, "linear-act": {"0": 1, "1": 1}}
 
 
-def fusions(found):
+def fusions(found: Mapping[str, object]) -> dict[str, object]:
     return {
         rule: modules for rule, modules in found.items() if rule in {"add-layer-norm", "linear-act", "eval-dropout"}
     }
 
 
-def test_sites_are_counted_by_rule_and_module(default_rules):
+def test_sites_are_counted_by_rule_and_module(default_rules: tuple[Rule, ...]) -> None:
     program, found = planned(model(), default_rules)
     assert found.counts()["eval-dropout"] == 2
     assert fusions(lock.sites(found, program)) == LOCKED
 
 
-def test_every_step_that_puts_an_op_in_place_is_counted_once(default_rules):
+def test_every_step_that_puts_an_op_in_place_is_counted_once(default_rules: tuple[Rule, ...]) -> None:
     program = programs.bert()
     found = plan(program, default_rules, device="cpu", targets=())
     counted = {rule: sum(modules.values()) for rule, modules in lock.sites(found, program).items()}
@@ -62,7 +66,7 @@ def test_every_step_that_puts_an_op_in_place_is_counted_once(default_rules):
     )
 
 
-def test_a_lock_is_read_as_it_was_written_and_keeps_other_bundles(tmp_path):
+def test_a_lock_is_read_as_it_was_written_and_keeps_other_bundles(tmp_path: Path) -> None:
     path = tmp_path / "fuseconv.lock"
     lock.write_lock(path, "b.fuseconv", LOCKED)
     first = path.read_text()
@@ -71,20 +75,22 @@ def test_a_lock_is_read_as_it_was_written_and_keeps_other_bundles(tmp_path):
     assert set(first.splitlines()) <= set(path.read_text().splitlines()) | {'  "b.fuseconv": {'}
 
 
-def frozen(tmp_path, program, found, rules):
+def frozen(tmp_path: Path, program: Program, found: Plan, rules: Sequence[Rule]) -> None:
     path = tmp_path / "fuseconv.lock"
     lock.check_lock(path, "m.fuseconv", found, program, {rule.name for rule in rules})
 
 
 @pytest.fixture
-def locked(tmp_path, default_rules):
+def locked(tmp_path: Path, default_rules: tuple[Rule, ...]) -> tuple[Program, Plan]:
     program, found = planned(model(), default_rules)
     lock.write_lock(tmp_path / "fuseconv.lock", "m.fuseconv", lock.sites(found, program))
     frozen(tmp_path, program, found, default_rules)
     return program, found
 
 
-def test_a_lost_site_is_named_with_what_the_match_said(tmp_path, locked, default_rules):
+def test_a_lost_site_is_named_with_what_the_match_said(
+    tmp_path: Path, locked: tuple[Program, Plan], default_rules: tuple[Rule, ...]
+) -> None:
     with pytest.raises(FrozenError) as caught:
         frozen(tmp_path, *planned(model(twice=True), default_rules), default_rules)
     (line,) = [line for line in caught.value.what.splitlines() if "- linear-act" in line]
@@ -94,14 +100,18 @@ def test_a_lost_site_is_named_with_what_the_match_said(tmp_path, locked, default
     assert "(/bundles/m.fuseconv)" in caught.value.where
 
 
-def test_a_rule_left_out_is_the_reason(tmp_path, locked, default_rules):
+def test_a_rule_left_out_is_the_reason(
+    tmp_path: Path, locked: tuple[Program, Plan], default_rules: tuple[Rule, ...]
+) -> None:
     rules = [rule for rule in default_rules if rule.name != "add-layer-norm"]
     with pytest.raises(FrozenError, match=r"- add-layer-norm at 0: .* not among the rules in use") as caught:
         frozen(tmp_path, *planned(model(), rules), rules)
     assert "+ add-layer-norm-sum at 0: 0 locked, 1 found" in caught.value.what
 
 
-def test_a_step_turned_off_by_hand_is_the_reason(tmp_path, locked, default_rules):
+def test_a_step_turned_off_by_hand_is_the_reason(
+    tmp_path: Path, locked: tuple[Program, Plan], default_rules: tuple[Rule, ...]
+) -> None:
     program, found = locked
     number = next(number for number, step in enumerate(found.steps) if step.rule == "linear-act")
     steps = [replace(step, apply=at != number) for at, step in enumerate(found.steps)]
@@ -109,7 +119,7 @@ def test_a_step_turned_off_by_hand_is_the_reason(tmp_path, locked, default_rules
         frozen(tmp_path, program, Plan(tuple(steps)), default_rules)
 
 
-def test_what_takes_the_place_of_a_site_is_the_reason(tmp_path, default_rules):
+def test_what_takes_the_place_of_a_site_is_the_reason(tmp_path: Path, default_rules: tuple[Rule, ...]) -> None:
     program, found = planned(model(), default_rules)
     sites = lock.sites(found, program)
     sites["mlp"] = {"0": 1}
@@ -121,7 +131,9 @@ def test_what_takes_the_place_of_a_site_is_the_reason(tmp_path, default_rules):
     assert "+ linear-act at 0: 0 locked, 1 found" in caught.value.what
 
 
-def test_nothing_is_locked_for_the_bundle(tmp_path, locked, default_rules):
+def test_nothing_is_locked_for_the_bundle(
+    tmp_path: Path, locked: tuple[Program, Plan], default_rules: tuple[Rule, ...]
+) -> None:
     program, found = locked
     with pytest.raises(FrozenError, match=r"the lock has no entry for other\.fuseconv"):
         lock.check_lock(tmp_path / "fuseconv.lock", "other.fuseconv", found, program, ())
@@ -136,19 +148,21 @@ def test_nothing_is_locked_for_the_bundle(tmp_path, locked, default_rules):
         ('{"schema": 1, "bundle": {}}', "(/bundle)"),
     ],
 )
-def test_a_file_that_is_no_lock(text, where, tmp_path):
+def test_a_file_that_is_no_lock(text: str, where: str, tmp_path: Path) -> None:
     (tmp_path / "fuseconv.lock").write_text(text)
     with pytest.raises(RuleError) as caught:
         lock.read_lock(tmp_path / "fuseconv.lock")
     assert where in caught.value.where
 
 
-def test_a_lock_that_is_not_there(tmp_path):
+def test_a_lock_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"no fuseconv\.lock"):
         lock.read_lock(tmp_path / "fuseconv.lock")
 
 
-def test_the_command_line_locks_and_freezes(tmp_path, monkeypatch, capsys):
+def test_the_command_line_locks_and_freezes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     torch.export.save(torch.export.export(model().eval(), (torch.randn(3, 8),)), tmp_path / "m.pt2")
     convert = ["convert", "m.pt2", "--target", "export"]

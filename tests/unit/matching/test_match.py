@@ -1,37 +1,43 @@
 """Matching: what is a site, what is not and why, and that asking changes nothing."""
 
 import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from support.programs import Function, capture, run
+from torch import Tensor
 from torch.nn import functional
 
 from fuseconv.errors import RuleError
 from fuseconv.matching.graph import Workspace
-from fuseconv.matching.match import match
+from fuseconv.matching.match import Site, match
+from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import compile_rule
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.search import Index
 from fuseconv.matching.whole import functional as functional_of
+from fuseconv.program.captured import Program
 from fuseconv.proof.example import example_program
 from fuseconv.rulebook.functions import FUNCTIONS, Constants, rule_function
 from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
 
 
-def rule(match, replace, where=(), **changes):
+def rule(
+    match: Sequence[str] | Sequence[list[str]], replace: Sequence[str], where: Sequence[str] = (), **changes: Any
+) -> Rule:
     base = {"name": "r", "stage": "fuse", "doc": "d", "match": match, "replace": replace, "where": list(where)}
     return Rule.model_validate({**base, **changes})
 
 
-def find(rule, program):
+def find(rule: Rule, program: Program) -> tuple[list[Site], list[NearMiss]]:
     return match(Index(Workspace(program.exported)), compile_rule(rule))
 
 
-def reason(rule, program):
+def reason(rule: Rule, program: Program) -> str:
     sites, misses = find(rule, program)
     assert sites == []
     return " | ".join(miss.miss.reason for miss in misses)
@@ -58,14 +64,14 @@ LINEAR = ["x: f64[n, 8]", "w: parameter f64[4, 8]", "b: parameter f64[4]", "h = 
         ([*LINEAR[:1], "y = aten.relu.default(x)", "return y"], "found x: f64["),
     ],
 )
-def test_a_site_that_is_none(lines, expected):
+def test_a_site_that_is_none(lines: list[str], expected: str) -> None:
     assert expected in reason(LINEAR_RELU, example_program(lines))
 
 
-def test_a_miss_names_the_source_line_of_the_model():
+def test_a_miss_names_the_source_line_of_the_model() -> None:
     layer = torch.nn.Linear(8, 4)
 
-    def forward(self, x):
+    def forward(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         h = layer(x)
         return torch.nn.ReLU()(h), h  # the line to blame, not torch's own
 
@@ -76,7 +82,7 @@ def test_a_miss_names_the_source_line_of_the_model():
 
 
 @pytest.mark.parametrize("order", ["s, r", "r, s"])
-def test_operands_of_a_commutative_op_are_tried_both_ways(order):
+def test_operands_of_a_commutative_op_are_tried_both_ways(order: str) -> None:
     residual = rule(
         ["h = aten.linear.default(x, w)", "y = aten.add.Tensor(h, r)"],
         ["y = fuseconv.linear_act.default(x, w, None, r)"],
@@ -87,7 +93,7 @@ def test_operands_of_a_commutative_op_are_tried_both_ways(order):
     assert site.captures["r"].name == "r"
 
 
-def test_the_second_way_to_match_is_taken_when_the_first_is_refused():
+def test_the_second_way_to_match_is_taken_when_the_first_is_refused() -> None:
     residual = rule(
         ["h = aten.linear.default(x, w)", "y = aten.add.Tensor(h, r)"],
         ["y = fuseconv.linear_act.default(x, w, None, r)"],
@@ -99,7 +105,7 @@ def test_the_second_way_to_match_is_taken_when_the_first_is_refused():
     assert site.captures["r"].name == "linear"
 
 
-def test_alpha_is_not_commuted():
+def test_alpha_is_not_commuted() -> None:
     doubled = rule(["a = aten.neg.default(x)", "y = aten.add.Tensor(a, x, alpha=k)"], ["y = aten.neg.default(x)"])
     lines = ["x: f64[n, 8]", "a = aten.neg.default(x)"]
     assert find(doubled, example_program([*lines, "y = aten.add.Tensor(x, a)", "return y"]))[0]
@@ -107,7 +113,7 @@ def test_alpha_is_not_commuted():
     assert "expected aten.neg.default, found x" in reason(doubled, program)
 
 
-def test_a_name_used_twice_is_one_value():
+def test_a_name_used_twice_is_one_value() -> None:
     square = rule(["y = aten.mul.Tensor(x, x)"], ["y = aten.square.default(x)"])
     assert find(square, example_program(["a: f64[n]", "y = aten.mul.Tensor(a, a)", "return y"]))[0]
     program = example_program(["a: f64[n]", "b: f64[n]", "y = aten.mul.Tensor(a, b)", "return y"])
@@ -131,13 +137,13 @@ def test_a_name_used_twice_is_one_value():
         ("1", "True", False),
     ],
 )
-def test_literals(written, in_graph, is_same):
+def test_literals(written: str, in_graph: str, is_same: bool) -> None:
     program = example_program(["x: f64[n]", f"y = aten.mul.Tensor(x, {in_graph})", "return y"])
     sites, _ = find(rule([f"y = aten.mul.Tensor(x, {written})"], ["y = aten.neg.default(x)"]), program)
     assert bool(sites) == is_same
 
 
-def test_arguments_left_out_are_the_defaults():
+def test_arguments_left_out_are_the_defaults() -> None:
     norm = rule(
         ["y = aten.layer_norm.default(x, [n])"], ["y = fuseconv.layer_norm_act.default(x, None, None, 1e-5, 'none')"]
     )
@@ -150,12 +156,12 @@ def test_arguments_left_out_are_the_defaults():
 
 
 @pytest.mark.parametrize("axes", ["0, 1", "-2, 1", "0, -1"])
-def test_axes_count_from_either_end(axes):
+def test_axes_count_from_either_end(axes: str) -> None:
     program = example_program(["x: f64[n, 8]", f"y = aten.transpose.int(x, {axes})", "return y"])
     assert find(rule(["y = aten.transpose.int(x, -2, -1)"], ["y = aten.t.default(x)"]), program)[0]
 
 
-def test_shapes_are_proved_for_all_sizes_or_refused():
+def test_shapes_are_proved_for_all_sizes_or_refused() -> None:
     same = rule(ADD_RELU.match, ADD_RELU.replace, ["same_shape(a, b)"])
     tail = ["s = aten.add.Tensor(a, b)", "y = aten.relu.default(s)", "return y"]
     assert find(same, example_program(["a: f64[n, 4]", "b: f64[n, 4]", *tail]))[0]
@@ -182,7 +188,7 @@ SQUEEZED = {
 
 
 @pytest.mark.parametrize("name", SQUEEZED)
-def test_shapes_after_a_squeeze_of_what_may_be_one_are_not_known(default_rules, name):
+def test_shapes_after_a_squeeze_of_what_may_be_one_are_not_known(default_rules: tuple[Rule, ...], name: str) -> None:
     change, known = SQUEEZED[name]
     x = torch.randn(3, 8)
     no_op = next(rule for rule in default_rules if rule.name == "no-op-view")
@@ -194,14 +200,14 @@ def test_shapes_after_a_squeeze_of_what_may_be_one_are_not_known(default_rules, 
 
 
 @pytest.mark.parametrize("condition", ["rank(h) == 2", "size(h, -1) == 8", "size(h, 0) >= 1"])
-def test_a_rank_after_a_squeeze_of_what_may_be_one_is_not_known(condition):
+def test_a_rank_after_a_squeeze_of_what_may_be_one_is_not_known(condition: str) -> None:
     found = rule(["y = aten.relu.default(h)"], ["y = aten.clamp_min.default(h, 0)"], [condition])
     module, x = Function(lambda _, x: torch.relu(torch.exp(x).squeeze(0))), torch.randn(3, 8)
     assert "which has fewer axes if the size squeezed by" in reason(found, capture(module, x))
     assert find(found, capture(module, x, dims=({0: torch.export.Dim("n", min=2, max=64)},)))[0]
 
 
-def test_a_new_function_of_rules_is_one_python_function():
+def test_a_new_function_of_rules_is_one_python_function() -> None:
     """Rules and their errors know it. So does the page, whose table is compared in test_writing_rules."""
 
     @rule_function()
@@ -223,7 +229,7 @@ def test_a_new_function_of_rules_is_one_python_function():
         del FUNCTIONS["is_square"]
 
 
-def test_matching_adds_no_guard_and_changes_nothing(default_rules):
+def test_matching_adds_no_guard_and_changes_nothing(default_rules: tuple[Rule, ...]) -> None:
     program = example_program(
         [
             "x: f64[n, m, 8]",
@@ -245,7 +251,7 @@ def test_matching_adds_no_guard_and_changes_nothing(default_rules):
     assert str(program.exported.graph) == graph
 
 
-def test_results_told_apart_by_position():
+def test_results_told_apart_by_position() -> None:
     both = rule(
         ["v, i = aten.max.dim(x, -1)", "y = aten.relu.default(v)"],
         ["m = aten.amax.default(x, [-1])", "y = aten.relu.default(m)", "i = aten.argmax.default(x, -1)"],
@@ -260,7 +266,7 @@ def test_results_told_apart_by_position():
     assert "an output of the program" in reason(one, program)
 
 
-def test_a_line_that_hangs_on_a_shared_operand_is_found():
+def test_a_line_that_hangs_on_a_shared_operand_is_found() -> None:
     pair = rule(
         ["a = aten.linear.default(x, v)", "b = aten.linear.default(x, w)"],
         [
@@ -279,7 +285,7 @@ def test_a_line_that_hangs_on_a_shared_operand_is_found():
     assert len(plan(example_program(lines), [pair], device="cpu", targets=()).steps) == 1
 
 
-def test_a_result_read_before_an_operand_is_there():
+def test_a_result_read_before_an_operand_is_there() -> None:
     lines = ["x: f64[n, 8]", "r: f64[n, 8]", "s = aten.add.Tensor(x, r)", "z = aten.sum.dim_IntList(s, [0])"]
     lines += ["w = aten.neg.default(z)", "y = aten.layer_norm.default(s, [8], w)", "return y, z"]
     norm = rule(
@@ -289,7 +295,7 @@ def test_a_result_read_before_an_operand_is_there():
     assert "neg after it" in reason(norm, example_program(lines))
 
 
-def test_a_pattern_that_takes_too_long_is_refused():
+def test_a_pattern_that_takes_too_long_is_refused() -> None:
     # Every product reads x twice, so each doubles the ways to match; all of them fail at the last condition.
     names = [f"v{number}" for number in range(20)]
     lines = [f"{above} = aten.mul.Tensor({below}, _)" for below, above in itertools.pairwise(names)]
@@ -300,26 +306,26 @@ def test_a_pattern_that_takes_too_long_is_refused():
         find(slow, program)
 
 
-def write_to_a_view(self, x):
+def write_to_a_view(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     y = x * 2
     view = y[0]
     y.relu_()
     return view + 1, y.sum()
 
 
-def write_to_an_input(self, x):
+def write_to_an_input(self: Any, x: Tensor) -> Tensor:
     x.relu_()
     return x + 1
 
 
-def write_after(self, x):
+def write_after(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     h = functional.linear(x, self.w, self.b)
     y = functional.gelu(h)
     h.add_(1)
     return y, h
 
 
-def write_between(self, x):
+def write_between(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     h = x + 1
     view = h.view(-1)
     y = functional.linear(h, self.w, self.b)
@@ -327,24 +333,24 @@ def write_between(self, x):
     return functional.gelu(y), view
 
 
-def write_to_a_buffer(self, x):
+def write_to_a_buffer(self: Any, x: Tensor) -> Tensor:
     self.state.add_(1)
     return functional.gelu(functional.linear(x, self.w, self.state))
 
 
-def write_through_dropout(self, x):
+def write_through_dropout(self: Any, x: Tensor) -> Tensor:
     y = functional.dropout(x, 0.5, training=False)
     y.add_(1)
     return y * 2
 
 
-def write_in_a_chain(self, x):
+def write_in_a_chain(self: Any, x: Tensor) -> Tensor:
     y = functional.linear(x, self.w, self.b)
     y += x
     return functional.relu(y, inplace=True)
 
 
-def write_only_to_its_own(self, x):
+def write_only_to_its_own(self: Any, x: Tensor) -> Tensor:
     return functional.relu(x + self.b, inplace=True)
 
 
@@ -362,7 +368,7 @@ def write_only_to_its_own(self, x):
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_writes_in_place(default_rules, forward, counts):
+def test_writes_in_place(default_rules: tuple[Rule, ...], forward: Callable[..., Any], counts: dict[str, int]) -> None:
     draw = torch.Generator().manual_seed(0)
     w, b, x = (torch.randn(*shape, dtype=torch.float64, generator=draw) for shape in ((8, 8), (8,), (3, 8)))
     module = Function(forward, {"w": w, "b": b}, {"state": b.clone()})
@@ -391,7 +397,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_op_by_another_name_is_the_op(default_rules, name):
+def test_an_op_by_another_name_is_the_op(default_rules: tuple[Rule, ...], name: str) -> None:
     function, op = NAMES[name]
     program = capture(Function(lambda _, x: function(x)), torch.randn(3, 8))
     result = rewrite(program, plan(program, default_rules, device="cpu", targets=()))
@@ -399,7 +405,7 @@ def test_an_op_by_another_name_is_the_op(default_rules, name):
     torch.testing.assert_close(run(result), run(program), rtol=0, atol=0)
 
 
-def test_what_draws_or_reshapes_in_place_has_no_functional_twin():
+def test_what_draws_or_reshapes_in_place_has_no_functional_twin() -> None:
     ops = [torch.ops.aten.normal_.default, torch.ops.aten.dropout_.default, torch.ops.aten.transpose_.default]
     ops += [torch.ops.aten.copy_.default, torch.ops.aten.relu.default, torch.ops.aten.max.dim]
     assert [functional_of(op) for op in ops] == [None] * len(ops)

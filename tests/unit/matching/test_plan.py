@@ -1,6 +1,9 @@
 """Planning: stages, overlaps, what is left out, and the plan as a file."""
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support import programs
@@ -13,7 +16,7 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.targets import TARGETS
 
 
-def rule(name, match, replace, stage="fuse", **changes):
+def rule(name: str, match: Sequence[str], replace: Sequence[str], stage: str = "fuse", **changes: Any) -> Rule:
     base = {"name": name, "stage": stage, "doc": "d", "match": match, "replace": replace}
     return Rule.model_validate({**base, **changes})
 
@@ -21,7 +24,7 @@ def rule(name, match, replace, stage="fuse", **changes):
 RESIDUAL = ["x: f64[n, 8]", "w: parameter f64[8, 8]", "h = aten.linear.default(x, w)", "s = aten.add.Tensor(h, x)"]
 
 
-def test_of_overlapping_sites_the_earlier_rule_wins_a_tie(default_rules):
+def test_of_overlapping_sites_the_earlier_rule_wins_a_tie(default_rules: tuple[Rule, ...]) -> None:
     program = example_program([*RESIDUAL, "y = aten.layer_norm.default(s, [8])", "return y"])
     found = plan(program, default_rules, device="cpu", targets=())
     assert found.counts() == {"add-layer-norm": 1}
@@ -30,7 +33,7 @@ def test_of_overlapping_sites_the_earlier_rule_wins_a_tie(default_rules):
     assert plan(program, default_rules[::-1], device="cpu", targets=()).counts() == {"linear-residual": 1}
 
 
-def test_of_overlapping_sites_the_one_that_saves_more_wins(default_rules):
+def test_of_overlapping_sites_the_one_that_saves_more_wins(default_rules: tuple[Rule, ...]) -> None:
     lines = [*RESIDUAL[:3], "g = aten.gelu.default(h)", "s = aten.add.Tensor(g, x)"]
     program = example_program([*lines, "y = aten.layer_norm.default(s, [8])", "return y"])
     found = plan(program, default_rules[::-1], device="cpu", targets=())
@@ -38,7 +41,7 @@ def test_of_overlapping_sites_the_one_that_saves_more_wins(default_rules):
     assert any("saves 2 ops instead of 1" in miss.reason for miss in found.misses)
 
 
-def test_stages_run_in_order_each_to_its_fixpoint():
+def test_stages_run_in_order_each_to_its_fixpoint() -> None:
     rules = [
         rule("c", ["y = aten.abs.default(x)"], ["y = aten.relu.default(x)"]),
         rule("b", ["y = aten.neg.default(x)"], ["y = aten.abs.default(x)"], "structure"),
@@ -53,7 +56,7 @@ def test_stages_run_in_order_each_to_its_fixpoint():
     assert found.counts() == {"a": 4, "a2": 1, "b": 1, "c": 1}
 
 
-def test_rules_that_feed_each_other_through_other_ops_are_stopped():
+def test_rules_that_feed_each_other_through_other_ops_are_stopped() -> None:
     grow = rule(
         "grow",
         ["a = aten.neg.default(x)", "y = aten.neg.default(a)"],
@@ -83,7 +86,7 @@ LIMITED = rule("limited", ["y = aten.neg.default(x)"], ["y = aten.mul.Tensor(x, 
         ({"allow": "negation"}, {"device": "cpu", "targets": [], "allow": ["negation"]}, True),
     ],
 )
-def test_a_rule_limits_itself(limits, kwargs, applies):
+def test_a_rule_limits_itself(limits: dict[str, Any], kwargs: dict[str, Any], applies: bool) -> None:
     limited = LIMITED.model_copy(update=limits)
     program = example_program(["x: f64[n]", "y = aten.neg.default(x)", "return y"])
     found = plan(program, [limited], **kwargs)
@@ -94,7 +97,7 @@ def test_a_rule_limits_itself(limits, kwargs, applies):
     )
 
 
-def test_a_rule_may_name_every_target_and_gives_way_where_it_is_not_for_all(tmp_path):
+def test_a_rule_may_name_every_target_and_gives_way_where_it_is_not_for_all(tmp_path: Path) -> None:
     every = rule("every", *EXP, targets=list(TARGETS))
     some = rule("some", *EXP, targets=["export", "onnx-plugin"])
     program = example_program(["x: f64[n]", "y = aten.exp.default(x)", "return y"])
@@ -107,12 +110,12 @@ def test_a_rule_may_name_every_target_and_gives_way_where_it_is_not_for_all(tmp_
     assert plan(program, [some, every], device="cpu", targets=["onnx-plugin"]).counts() == {"some": 1}
 
 
-def test_misses_that_say_nothing_are_left_out(default_rules):
+def test_misses_that_say_nothing_are_left_out(default_rules: tuple[Rule, ...]) -> None:
     program = example_program(["x: f64[n]", "y = aten.neg.default(x)", "z = aten.relu.default(y)", "return z"])
     assert plan(program, default_rules, device="cpu", targets=()).misses == ()
 
 
-def test_a_plan_is_the_same_each_time_and_survives_its_file(default_rules, tmp_path):
+def test_a_plan_is_the_same_each_time_and_survives_its_file(default_rules: tuple[Rule, ...], tmp_path: Path) -> None:
     program = programs.bert()
     found = plan(program, default_rules, device="cpu", targets=())
     assert found == plan(program, default_rules, device="cpu", targets=())
@@ -120,7 +123,7 @@ def test_a_plan_is_the_same_each_time_and_survives_its_file(default_rules, tmp_p
     assert read_plan(tmp_path / "plan.json") == found
 
 
-def test_every_place_of_twelve_layers_is_planned(default_rules):
+def test_every_place_of_twelve_layers_is_planned(default_rules: tuple[Rule, ...]) -> None:
     program = programs.bert(layers=12)
     found = plan(program, default_rules, device="cpu", targets=())
     assert found.counts()["add-layer-norm"] == 24
@@ -150,14 +153,14 @@ STEP = {"rule": "r", "stage": "fuse", "nodes": ["y"], "ops": ["o"], "bindings": 
         ("[" * 100_000, "not a plan"),
     ],
 )
-def test_a_file_that_is_no_plan(text, what, tmp_path):
+def test_a_file_that_is_no_plan(text: str, what: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(RuleError) as caught:
         read_plan(tmp_path / "plan.json")
     assert what in str(caught.value)
 
 
-def test_a_plan_that_is_not_there(tmp_path):
+def test_a_plan_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot read the plan"):
         read_plan(tmp_path / "plan.json")
     assert Plan(()).counts() == {}

@@ -2,17 +2,22 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support import programs, small_bundle
 from support.programs import Function, capture, run
+from torch import Tensor
 from torch.nn import functional
 
 from fuseconv.errors import RuleError
 from fuseconv.matching.plan import Plan, plan
 from fuseconv.matching.rewrite import rewrite
+from fuseconv.program.captured import Program
 from fuseconv.proof.example import example_program
+from fuseconv.rulebook.rule import Rule
 
 LINES = [
     "x: f64[n, 8]",
@@ -33,32 +38,32 @@ LINES = [
 
 
 @pytest.fixture(scope="module")
-def planned(default_rules):
+def planned(default_rules: tuple[Rule, ...]) -> tuple[Program, Plan]:
     program = example_program(LINES)
     return program, plan(program, default_rules, device="cpu", targets=())
 
 
-def edited(found, number, **changes):
+def edited(found: Plan, number: int, **changes: Any) -> Plan:
     steps = list(found.steps)
     steps[number] = replace(steps[number], **changes)
     return Plan(tuple(steps))
 
 
-def test_the_plan_of_the_example(planned):
+def test_the_plan_of_the_example(planned: tuple[Program, Plan]) -> None:
     program, found = planned
     assert [step.rule for step in found.steps] == ["gelu-erf", "linear-bias", "linear-act", "layer-norm-act"]
     torch.testing.assert_close(run(rewrite(program, found)), run(program))
 
 
 @pytest.mark.parametrize("removed", [{0}, {2}, {3}, {1, 2}, {0, 3}, {0, 1, 2, 3}])
-def test_steps_that_nothing_needs_may_be_removed(planned, removed):
+def test_steps_that_nothing_needs_may_be_removed(planned: tuple[Program, Plan], removed: set[int]) -> None:
     program, found = planned
     steps = [step for number, step in enumerate(found.steps) if number not in removed]
     fused = rewrite(program, Plan(tuple(steps)))
     torch.testing.assert_close(run(fused), run(program))
 
 
-def test_a_step_whose_node_an_earlier_removed_step_makes(planned):
+def test_a_step_whose_node_an_earlier_removed_step_makes(planned: tuple[Program, Plan]) -> None:
     program, found = planned
     with pytest.raises(RuleError) as caught:
         rewrite(program, Plan(found.steps[:1] + found.steps[2:]))
@@ -67,12 +72,12 @@ def test_a_step_whose_node_an_earlier_removed_step_makes(planned):
     assert "/steps/1" in caught.value.where
 
 
-def off(found, *numbers):
+def off(found: Plan, *numbers: int) -> Plan:
     """Returns a plan with steps that are not executed."""
     return Plan(tuple(replace(step, apply=number not in numbers) for number, step in enumerate(found.steps)))
 
 
-def refusal(program, found):
+def refusal(program: Program, found: Plan) -> RuleError | None:
     """Returns the error of executing a plan, None where it is executed."""
     try:
         rewrite(program, found)
@@ -99,7 +104,9 @@ THROUGH = [
 
 
 @pytest.mark.parametrize("lines", [LINES, THROUGH], ids=["spelled", "through"])
-def test_any_one_step_may_be_left_out_and_what_an_error_says_to_leave_out_with_it(lines, default_rules):
+def test_any_one_step_may_be_left_out_and_what_an_error_says_to_leave_out_with_it(
+    lines: list[str], default_rules: tuple[Rule, ...]
+) -> None:
     program = example_program(lines)
     found = plan(program, default_rules, device="cpu", targets=())
     for number, step in enumerate(found.steps):
@@ -111,7 +118,7 @@ def test_any_one_step_may_be_left_out_and_what_an_error_says_to_leave_out_with_i
 
 
 @pytest.mark.parametrize("left_out", ["eval-dropout", "no-op-contiguous", "duplicates"])
-def test_steps_that_nothing_is_built_on_are_left_out_alone(left_out, default_rules):
+def test_steps_that_nothing_is_built_on_are_left_out_alone(left_out: str, default_rules: tuple[Rule, ...]) -> None:
     """What reads a value through a step that is left out reads what was there before it."""
     program = example_program(THROUGH)
     found = plan(program, default_rules, device="cpu", targets=())
@@ -123,12 +130,12 @@ def test_steps_that_nothing_is_built_on_are_left_out_alone(left_out, default_rul
     assert "silu" in found.counts()
 
 
-def test_a_step_left_out_is_no_site(planned):
+def test_a_step_left_out_is_no_site(planned: tuple[Program, Plan]) -> None:
     _, found = planned
     assert off(found, 0).counts() == {rule: count for rule, count in found.counts().items() if rule != "gelu-erf"}
 
 
-def test_what_a_step_is_built_on_is_named(planned):
+def test_what_a_step_is_built_on_is_named(planned: tuple[Program, Plan]) -> None:
     program, found = planned
     with pytest.raises(RuleError) as caught:
         rewrite(program, off(found, 1))
@@ -139,7 +146,7 @@ def test_what_a_step_is_built_on_is_named(planned):
 
 BOUND = {"x": {"node": "mul_1"}, "w": {"node": "p_w"}, "b": {"node": "p_b"}, "act": {"value": "relu"}}
 
-EDITS = {
+EDITS: dict[str, tuple[dict[str, Any], str]] = {
     "a node that is not there": ({"nodes": ("nothing_add", "relu")}, "nothing"),
     "another op": ({"ops": ("aten.linear.default", "aten.gelu.default")}, "relu to call aten.gelu.default"),
     "an op too few": ({"ops": ("aten.linear.default",)}, "1 ops for 2 nodes"),
@@ -177,7 +184,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_step_that_does_not_fit_is_refused(planned, edit):
+def test_a_step_that_does_not_fit_is_refused(planned: tuple[Program, Plan], edit: str) -> None:
     program, found = planned
     changes, what = EDITS[edit]
     number = next(number for number, step in enumerate(found.steps) if step.rule == "linear-act")
@@ -188,7 +195,7 @@ def test_a_step_that_does_not_fit_is_refused(planned, edit):
     assert "rule linear-act" in caught.value.where
 
 
-def test_names_do_not_depend_on_steps_removed(planned):
+def test_names_do_not_depend_on_steps_removed(planned: tuple[Program, Plan]) -> None:
     program, found = planned
     names = {node.name for node in rewrite(program, found).exported.graph.nodes}
     fewer = {node.name for node in rewrite(program, Plan(found.steps[1:])).exported.graph.nodes}
@@ -196,14 +203,14 @@ def test_names_do_not_depend_on_steps_removed(planned):
     assert "layer_norm_act_silu" in names & fewer
 
 
-def test_a_plan_of_another_program_is_refused(planned):
+def test_a_plan_of_another_program_is_refused(planned: tuple[Program, Plan]) -> None:
     _, found = planned
     with pytest.raises(RuleError, match="does not fit"):
         rewrite(programs.vit(), found)
 
 
-def test_nodes_carry_where_they_come_from(default_rules):
-    def forward(self, x):
+def test_nodes_carry_where_they_come_from(default_rules: tuple[Rule, ...]) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
         return functional.gelu(functional.linear(x, self.w))
 
     program = capture(Function(forward, {"w": torch.randn(4, 8)}), torch.randn(3, 8))
@@ -214,8 +221,8 @@ def test_nodes_carry_where_they_come_from(default_rules):
     assert node.meta["val"].shape[1] == 4
 
 
-def test_parameters_that_nothing_reads_are_left_out(default_rules):
-    def forward(self, x):
+def test_parameters_that_nothing_reads_are_left_out(default_rules: tuple[Rule, ...]) -> None:
+    def forward(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         return functional.relu(functional.linear(x, self.w, self.v)), functional.linear(x, self.w) * 0 + self.unused[0]
 
     parameters = {name: torch.randn(*shape) for name, shape in (("w", (4, 8)), ("v", (4,)), ("unused", (4,)))}
@@ -227,7 +234,7 @@ def test_parameters_that_nothing_reads_are_left_out(default_rules):
     torch.testing.assert_close(run(fused), run(program))
 
 
-def test_tied_weights_stay_tied(default_rules, tmp_path):
+def test_tied_weights_stay_tied(default_rules: tuple[Rule, ...], tmp_path: Path) -> None:
     layer = torch.nn.Linear(8, 8)
     program = capture(torch.nn.Sequential(layer, torch.nn.ReLU(), layer, torch.nn.GELU()), torch.randn(3, 8))
     fused = rewrite(program, plan(program, default_rules, device="cpu", targets=()))
@@ -236,8 +243,8 @@ def test_tied_weights_stay_tied(default_rules, tmp_path):
     assert len({tensor.data_ptr() for tensor in weights}) == 1
 
 
-def test_outputs_may_repeat_and_be_inputs(default_rules):
-    def forward(self, x):
+def test_outputs_may_repeat_and_be_inputs(default_rules: tuple[Rule, ...]) -> None:
+    def forward(self: Any, x: Tensor) -> tuple[Tensor, ...]:
         y = functional.relu(x + x)
         return y, x, y, functional.dropout(y, 0.1, training=False)
 
@@ -247,21 +254,21 @@ def test_outputs_may_repeat_and_be_inputs(default_rules):
     fused.exported.validate()
 
 
-def test_the_result_is_captured_again(default_rules):
+def test_the_result_is_captured_again(default_rules: tuple[Rule, ...]) -> None:
     program = example_program(LINES)
     fused = rewrite(program, plan(program, default_rules, device="cpu", targets=()))
     again = torch.export.export(fused.exported.module(), program.examples)
     torch.testing.assert_close(again.module()(*program.examples), run(program))
 
 
-def test_an_empty_plan_changes_nothing():
+def test_an_empty_plan_changes_nothing() -> None:
     program = example_program(LINES)
     assert str(rewrite(program, Plan(())).exported.graph) == str(program.exported.graph)
 
 
-def test_guards_on_the_containers_of_the_model_do_not_come_back(default_rules):
+def test_guards_on_the_containers_of_the_model_do_not_come_back(default_rules: tuple[Rule, ...]) -> None:
     """They name what the flat calling convention has not, and whoever calls the program as a module runs them."""
     program = small_bundle.program(Function(lambda _, x, y: (x + y).relu()), ["x=f32[batch:1..8,4]", "y=f32[batch,4]"])
     fused = rewrite(program, plan(program, default_rules, device="cpu", targets=()))
     inputs = torch.randn(2, 3, 4).unbind()
-    torch.testing.assert_close(fused.exported.module()(*inputs), (sum(inputs).relu(),))
+    torch.testing.assert_close(fused.exported.module()(*inputs), ((inputs[0] + inputs[1]).relu(),))

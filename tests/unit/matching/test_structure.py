@@ -1,23 +1,31 @@
 """What rules do to a program as a whole: weights concatenated once, constants computed, duplicates gone."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import pytest
 import torch
 from support import programs
 from support.programs import Function
+from torch import Tensor
 from torch.nn import functional as F
 
 from fuseconv.matching.graph import op_name
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
+from fuseconv.program.captured import Program
+from fuseconv.rulebook.rule import Rule
 
 
-def weights(*shapes):
+def weights(*shapes: tuple[int, ...]) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(0)
     return {f"w{at}": torch.randn(shape, generator=draw, dtype=torch.float64) for at, shape in enumerate(shapes)}
 
 
-def fused(function, parameters, rules, *shape):
+def fused(
+    function: Callable[..., Any], parameters: Mapping[str, Tensor], rules: Sequence[Rule], *shape: int
+) -> Program:
     x = torch.randn(shape or (2, 5, 8), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     program = programs.capture(Function(function, parameters), x)
     found = plan(program, rules, device="cpu", targets=())
@@ -26,37 +34,37 @@ def fused(function, parameters, rules, *shape):
     return result
 
 
-def called(program):
+def called(program: Program) -> list[str]:
     return [op_name(node.target) for node in program.exported.graph.nodes if node.op == "call_function"]
 
 
-def held(program):
+def held(program: Program) -> list[Any]:
     """Every tensor that a program carries."""
     return [*program.exported.state_dict.values(), *program.exported.constants.values()]
 
 
-def count(program, op):
+def count(program: Program, op: str) -> int:
     return called(program).count(f"aten.{op}")
 
 
-def heads(x, width=4):
+def heads(x: Tensor, width: int = 4) -> Tensor:
     return x.view(-1, 5, x.shape[-1] // width, width).transpose(1, 2)
 
 
-def attend(m, x, a="w0", b="w1", c="w2"):
+def attend(m: Any, x: Tensor, a: str = "w0", b: str = "w1", c: str = "w2") -> Tensor:
     q, k, v = (heads(F.linear(x, getattr(m, name))) for name in (a, b, c))
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 5, 8)
 
 
-def test_three_products_are_one_and_the_originals_are_gone(canonical_rules):
+def test_three_products_are_one_and_the_originals_are_gone(canonical_rules: tuple[Rule, ...]) -> None:
     program = fused(lambda m, x: (attend(m, x),), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
     assert count(program, "linear.default") == 1
     (merged,) = held(program)
     assert merged.shape == (24, 8)
 
 
-def test_weights_kept_as_in_out_are_merged_too(canonical_rules):
-    def kept(m, x):
+def test_weights_kept_as_in_out_are_merged_too(canonical_rules: tuple[Rule, ...]) -> None:
+    def kept(m: Any, x: Tensor) -> tuple[Tensor]:
         q, k, v = (heads(x @ w) for w in (m.w0, m.w1, m.w2))
         return (F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 5, 8),)
 
@@ -66,29 +74,29 @@ def test_weights_kept_as_in_out_are_merged_too(canonical_rules):
     assert merged.shape == (24, 8)
 
 
-def test_weights_that_two_layers_share_are_concatenated_once(canonical_rules):
+def test_weights_that_two_layers_share_are_concatenated_once(canonical_rules: tuple[Rule, ...]) -> None:
     program = fused(lambda m, x: (attend(m, attend(m, x)),), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
     assert count(program, "linear.default") == 2
     assert len(held(program)) == 1
 
 
-def test_a_weight_with_another_reader_is_not_copied(canonical_rules):
+def test_a_weight_with_another_reader_is_not_copied(canonical_rules: tuple[Rule, ...]) -> None:
     program = fused(lambda m, x: (attend(m, x), m.w0.sin()), weights((8, 8), (8, 8), (8, 8)), canonical_rules)
     assert count(program, "linear.default") == 2
     assert "w0" in program.exported.state_dict
     assert sorted(tensor.shape[0] for tensor in held(program)) == [8, 16]
 
 
-def test_pieces_that_are_returned_keep_their_strides(canonical_rules):
-    def returned(m, x):
+def test_pieces_that_are_returned_keep_their_strides(canonical_rules: tuple[Rule, ...]) -> None:
+    def returned(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         return F.linear(x, m.w0).view(-1, 5, 2, 4), F.linear(x, m.w1).view(-1, 5, 2, 4)
 
     program = fused(returned, weights((8, 8), (8, 8)), canonical_rules)
     assert count(program, "linear.default") == 2
 
 
-def test_products_of_other_inputs_are_not_merged(canonical_rules):
-    def crossed(m, x):
+def test_products_of_other_inputs_are_not_merged(canonical_rules: tuple[Rule, ...]) -> None:
+    def crossed(m: Any, x: Tensor) -> tuple[Tensor]:
         y = x.sin()
         return (heads(F.linear(x, m.w0)) @ heads(F.linear(y, m.w1)).transpose(-2, -1),)
 
@@ -106,36 +114,39 @@ def test_products_of_other_inputs_are_not_merged(canonical_rules):
         (lambda m, x: (x * m.w0[:5],), {"aten.slice.Tensor", "aten.mul.Tensor"}),  # a view is free
     ],
 )
-def test_what_depends_on_no_input_is_computed(function, left, canonical_rules):
+def test_what_depends_on_no_input_is_computed(
+    function: Callable[[Tensor], Tensor], left: set[str], canonical_rules: tuple[Rule, ...]
+) -> None:
     assert set(called(fused(function, weights((8, 8)), canonical_rules))) == left
 
 
-def test_a_constant_much_larger_than_what_it_is_made_of_stays_computed(canonical_rules):
-    def table(m, x):
+def test_a_constant_much_larger_than_what_it_is_made_of_stays_computed(canonical_rules: tuple[Rule, ...]) -> None:
+    def table(m: Any, x: Tensor) -> tuple[Tensor]:
         return (x.sum() * m.w0.repeat(600, 40),)
 
     assert "aten.repeat.default" in called(fused(table, weights((8, 8)), canonical_rules))
 
 
-def test_duplicates_are_called_once_but_both_outputs_stay(canonical_rules):
+def test_duplicates_are_called_once_but_both_outputs_stay(canonical_rules: tuple[Rule, ...]) -> None:
     once = fused(lambda _, x: (x.exp().sin() + x.exp().cos(),), {}, canonical_rules)
     assert count(once, "exp.default") == 1
     both = fused(lambda _, x: (x.exp(), x.exp()), {}, canonical_rules)
     assert count(both, "exp.default") == 2
 
 
-def test_draws_and_writes_are_never_duplicates(canonical_rules):
+def test_draws_and_writes_are_never_duplicates(canonical_rules: tuple[Rule, ...]) -> None:
     x = torch.randn(4, 4)
     program = programs.capture(Function(lambda _, x: (torch.rand_like(x) - torch.rand_like(x),)), x)
     result = rewrite(program, plan(program, canonical_rules, device="cpu", targets=()))
     assert count(result, "rand_like.default") == 2
 
 
-def test_a_folded_batch_norm_is_gone_from_the_state(canonical_rules):
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=False), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+def test_a_folded_batch_norm_is_gone_from_the_state(canonical_rules: tuple[Rule, ...]) -> None:
+    norm = torch.nn.BatchNorm2d(4)
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=False), norm, torch.nn.ReLU())
     with torch.no_grad():
-        module[1].running_mean.copy_(torch.arange(4.0))
-        module[1].running_var.copy_(torch.arange(4.0) + 0.5)
+        norm.get_buffer("running_mean").copy_(torch.arange(4.0))
+        norm.get_buffer("running_var").copy_(torch.arange(4.0) + 0.5)
     program = programs.capture(module.double().eval(), torch.randn(2, 3, 6, 6, dtype=torch.float64))
     result = rewrite(program, plan(program, canonical_rules, device="cpu", targets=()))
     assert called(result) == ["aten.conv2d.default", "aten.relu.default"]

@@ -34,7 +34,7 @@ UNITS = 4
 
 @pytest.mark.parametrize("act", EXACT)
 @pytest.mark.parametrize("device", DEVICES)
-def test_functions_of_f64(act, device):
+def test_functions_of_f64(act: str, device: str) -> None:
     near = torch.linspace(-9, 9, 1201, dtype=torch.float64)
     far = torch.tensor([1e-300, 1e-9, 0.6249999, 0.625, 8.29, 8.31, 12, 37, 38, 700, 708], dtype=torch.float64)
     x = torch.cat([near, far, -far])

@@ -179,8 +179,8 @@ def test_where_the_original_itself_overflows_at_the_ends_of_the_range_nothing_is
     ],
 )
 def test_where_the_original_alone_is_nan_infinity_is_right(actual: float, truth: float, ok: bool) -> None:
-    tensors = [torch.tensor([1.0, one], dtype=torch.float32) for one in (actual, NAN)]
-    assert compare(*tensors, torch.tensor([1.0, truth], dtype=torch.float64)).ok is ok
+    ours, original = (torch.tensor([1.0, one], dtype=torch.float32) for one in (actual, NAN))
+    assert compare(ours, original, torch.tensor([1.0, truth], dtype=torch.float64)).ok is ok
 
 
 def test_the_original_s_own_overflow_is_no_error_of_the_artifact() -> None:

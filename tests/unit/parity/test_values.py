@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fuseconv.capture.capture import capture
 from fuseconv.contract.inputs import draw
 from fuseconv.contract.spec import Contract, TensorSpec
-from fuseconv.contract.values import kinds_for
+from fuseconv.contract.values import Kind, kinds_for
 from fuseconv.parity.cases import Case, cases
 from fuseconv.parity.reference import refer, untried_of
 from fuseconv.program.captured import Program
@@ -19,7 +19,7 @@ from fuseconv.program.captured import Program
 FLOATS = ("f64", "f32", "f16", "bf16", "c64", "c128")
 
 
-def drawn(dtype: str, kind: str, shape: tuple[int, ...] = (16, 3), **bounds: float) -> Tensor:
+def drawn(dtype: str, kind: Kind, shape: tuple[int, ...] = (16, 3), **bounds: float) -> Tensor:
     contract = Contract((TensorSpec("x", dtype, shape, **bounds),), ())
     (tensor,) = draw(contract, {}, seed=0, kind=kind)
     assert contract.bind((tensor,), {}) == (tensor,)
@@ -45,12 +45,12 @@ def test_floats_have_nan_infinities_and_the_ends_of_their_range(dtype: str, shap
 
 @pytest.mark.parametrize("kind", ["NaN", "infinities", "extremes"])
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (4, 0), (1, 1)])
-def test_any_shape_is_drawn(shape: tuple[int, ...], kind: str) -> None:
+def test_any_shape_is_drawn(shape: tuple[int, ...], kind: Kind) -> None:
     assert drawn("f32", kind, shape).shape == shape
 
 
 @pytest.mark.parametrize("kind", ["NaN", "infinities", "extremes", "zeros and large"])
-def test_a_range_that_was_given_is_kept(kind: str) -> None:
+def test_a_range_that_was_given_is_kept(kind: Kind) -> None:
     x = drawn("f32", kind, low=-2.0, high=-1.0)
     assert x.min() >= -2
     assert x.max() <= -1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +15,13 @@ from torch import nn
 
 from fuseconv import cli
 from fuseconv.bundle import manifest as manifests
-from fuseconv.bundle.manifest import open_bundle, read_manifest, seal
+from fuseconv.bundle.manifest import File, open_bundle, read_manifest, seal
 from fuseconv.errors import ParityError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.parity.cases import Case, cases
-from fuseconv.parity.process import PROCESS
+from fuseconv.parity.process import PROCESS, Verified
 from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.verify import verify
+from fuseconv.program.captured import Program
 from fuseconv.proof import checked
 from fuseconv.runtime.model import load
 from fuseconv.sources import Options
@@ -45,7 +47,7 @@ class Function(nn.Module):
         return self.function(self, *inputs)
 
 
-def rule_file(path: Path, *rules: dict[str, object], ops: tuple[str, ...] = ()) -> Path:
+def rule_file(path: Path, *rules: Mapping[str, object], ops: tuple[str, ...] = ()) -> Path:
     made = [{"stage": "fuse", "doc": "For tests.", **rule} for rule in rules]
     path.write_text(json.dumps({"ops": list(ops), "rules": made}))
     return path
@@ -125,7 +127,7 @@ def test_a_step_that_one_exporter_gets_wrong_is_found(tmp_path: Path, monkeypatc
 
     bodies = onnx_functions.bodies
 
-    def with_a_fault(calls, export):
+    def with_a_fault(calls: Sequence[onnx_functions.Call], export: Callable[..., Any]) -> list[Any]:
         made = bodies(calls, export)
         for function in made:
             if function.name == "MulAdd":
@@ -193,7 +195,7 @@ def test_a_target_whose_exporter_is_wrong_is_left_out_with_the_figures(
 ) -> None:
     save = onnx_export.save
 
-    def wrong(program, path):
+    def wrong(program: Program, path: Path) -> None:
         import onnx as protobuf
 
         save(program, path)
@@ -221,7 +223,7 @@ def test_a_target_whose_exporter_is_wrong_is_left_out_with_the_figures(
 def with_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adds a special case: the given inputs with a NaN."""
 
-    def with_it(program, **more):
+    def with_it(program: Program, **more: Any) -> list[Case]:
         given = cases(program, **more)
         hard = [tensor.clone() for tensor in given[0].inputs]
         hard[0].view(-1)[3] = float("nan")
@@ -321,10 +323,20 @@ def test_the_process_that_verifies_is_started_again_where_it_ended(plain: Path) 
 
 
 def test_every_byte_of_a_bundle_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed, asked = [], []
+    hashed: list[str] = []
+    asked: list[bool] = []
     measure, ask = manifests._measure_file, PROCESS._ask
-    monkeypatch.setattr(manifests, "_measure_file", lambda path: hashed.append(path.name) or measure(path))
-    monkeypatch.setattr(PROCESS, "_ask", lambda request, log: asked.append(request["hashed"]) or ask(request, log))
+
+    def measured(path: Path) -> File:
+        hashed.append(path.name)
+        return measure(path)
+
+    def listened(request: dict[str, Any], log: Path) -> dict[str, Verified]:
+        asked.append(request["hashed"])
+        return ask(request, log)
+
+    monkeypatch.setattr(manifests, "_measure_file", measured)
+    monkeypatch.setattr(PROCESS, "_ask", listened)
     model = saved(Function(lambda m, x: torch.tanh(x + 1)), tmp_path / "model.pt2", torch.randn(3, 8))
     done = convert(model, target=["export", "torchscript"])
     assert asked == [True]

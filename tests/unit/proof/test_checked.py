@@ -1,9 +1,12 @@
 """Every match is tried before it stays: wrong rules are rejected at their sites, with numbers; right ones are kept."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
 from support import programs
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fuseconv.matching.plan import plan
@@ -18,15 +21,15 @@ from fuseconv.proof.replay import replay
 from fuseconv.proof.traced import trace
 from fuseconv.rulebook.rule import Rule
 
-EVERYWHERE = {"device": "cpu", "targets": ()}
+EVERYWHERE: dict[str, Any] = {"device": "cpu", "targets": ()}
 
 
-def rule(name, match, replace, where=(), **more):
+def rule(name: str, match: Sequence[str], replace: Sequence[str], where: Sequence[str] = (), **more: Any) -> Rule:
     base = {"name": name, "stage": "fuse", "doc": "For tests.", "match": match, "replace": replace}
     return Rule.model_validate({**base, "where": list(where), **more})
 
 
-def neighbour():
+def neighbour() -> Rule:
     """A right rule, which every model below has a site for."""
     return rule("right", ["e = aten.exp.default(x)", "y = aten.log1p.default(e)"], ["y = aten.softplus.default(x)"])
 
@@ -80,10 +83,10 @@ WRONG = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_rule_is_rejected_at_its_site_and_the_rest_goes_on(name, dtype):
+def test_a_wrong_rule_is_rejected_at_its_site_and_the_rest_goes_on(name: str, dtype: torch.dtype) -> None:
     match, where, replace, function, words = WRONG[name]
 
-    def forward(module, x, m):
+    def forward(module: Any, x: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         return function(x, m), torch.exp(x).log1p()
 
     inputs = (torch.randn(8, 8, generator=torch.Generator().manual_seed(1)).to(dtype), torch.zeros(8, 8, dtype=dtype))
@@ -102,7 +105,7 @@ def test_a_wrong_rule_is_rejected_at_its_site_and_the_rest_goes_on(name, dtype):
         torch.testing.assert_close(actual, expected)
 
 
-def test_a_site_that_lost_to_a_rejected_one_gets_its_turn():
+def test_a_site_that_lost_to_a_rejected_one_gets_its_turn() -> None:
     lines = [
         "x: f64[n, 8]",
         "a = aten.neg.default(x)",
@@ -121,7 +124,7 @@ def test_a_site_that_lost_to_a_rejected_one_gets_its_turn():
     assert [miss.rule for miss in found.rejected] == ["wrong"]
 
 
-def test_a_wrong_canonical_rule_is_rejected_at_every_site():
+def test_a_wrong_canonical_rule_is_rejected_at_every_site() -> None:
     wrong = rule("wrong", ["y = aten.silu.default(x)"], ["y = aten.mish.default(x)"], stage="canonical")
     program = programs.capture(nn.Sequential(*[nn.SiLU() for _ in range(4)]), torch.randn(3, 8))
     found = checked_plan(program, [wrong], **EVERYWHERE)
@@ -131,7 +134,7 @@ def test_a_wrong_canonical_rule_is_rejected_at_every_site():
 
 
 @pytest.mark.parametrize("least", [0, 1])
-def test_sizes_of_0_are_tried_where_the_program_takes_them(least):
+def test_sizes_of_0_are_tried_where_the_program_takes_them(least: int) -> None:
     wrong = rule("wrong", ["y = aten.any.dim(x, 0)"], ["y = aten.amax.default(x, [0])"])
     dims = ({0: torch.export.Dim("n", min=least, max=8)},)
     program = programs.capture(programs.Function(lambda _, x: (x > 0).any(0)), torch.randn(3, 8), dims=dims)
@@ -141,13 +144,13 @@ def test_sizes_of_0_are_tried_where_the_program_takes_them(least):
     assert all("random values, sizes 0" in miss.reason for miss in found.rejected)
 
 
-def test_a_rule_that_changes_numbers_by_consent_is_not_tried():
+def test_a_rule_that_changes_numbers_by_consent_is_not_tried() -> None:
     loose = rule("loose", ["y = aten.gelu.default(x)"], ["y = aten.silu.default(x)"], allow="loose")
     program = programs.capture(nn.GELU(), torch.randn(3, 8))
     assert checked_plan(program, [loose], **EVERYWHERE, allow=["loose"]).counts() == {"loose": 1}
 
 
-def test_a_replacement_that_rounds_less_stays():
+def test_a_replacement_that_rounds_less_stays() -> None:
     """In f16 the original overflows on the captured values; the replacement does not."""
     less = rule(
         "less", ["a = aten.mul.Tensor(x, 256)", "y = aten.mul.Tensor(a, 0.0078125)"], ["y = aten.mul.Tensor(x, 2)"]
@@ -158,14 +161,14 @@ def test_a_replacement_that_rounds_less_stays():
     assert checked_plan(program, [less], **EVERYWHERE).counts() == {"less": 1}
 
 
-def written_in_place(x):
+def written_in_place(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x + 1
     y.mul_(2)
     y = y.relu_()
     return y, (x * 3).add_(x)
 
 
-def filled_piece_by_piece(x):
+def filled_piece_by_piece(x: Tensor) -> tuple[Tensor, Tensor]:
     """Causal attention on keys that are assembled in memory of their own, as DeepSeek-V3's are."""
     keys = x.new_empty(x.shape)
     keys[..., :2] = x[..., 1:2]
@@ -174,14 +177,14 @@ def filled_piece_by_piece(x):
     return functional.scaled_dot_product_attention(x, keys, x + 1, mask), keys.relu()
 
 
-def repeated(x):
+def repeated(x: Tensor) -> tuple[Tensor, ...]:
     """Duplicates on duplicates, of which the inner ones go on after the outer, and are read in between."""
     first = x.exp().sin() * x
     second = x.exp().sin() + x
     return first, second, x.exp().sin() * x.exp()
 
 
-def repeated_and_returned(x):
+def repeated_and_returned(x: Tensor) -> tuple[Tensor, ...]:
     """Both of the inner ones are returned, and stay two: what is computed of each is computed twice."""
     first, second = x.exp(), x.exp()
     return first, second, first.sin() * 2, second.sin() * 3
@@ -200,7 +203,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_right_rules_stay(name, default_rules):
+def test_right_rules_stay(name: str, default_rules: tuple[Rule, ...]) -> None:
     program = MODELS[name]()
     given = [tensor.clone() for tensor in program.examples]
     state = {name: tensor.clone() for name, tensor in program.exported.state_dict.items()}
@@ -214,13 +217,13 @@ def test_right_rules_stay(name, default_rules):
         torch.testing.assert_close(tensor, state[name], rtol=0, atol=0)
 
 
-def test_what_is_computed_of_values_that_stay_two_stays(default_rules):
+def test_what_is_computed_of_values_that_stay_two_stays(default_rules: tuple[Rule, ...]) -> None:
     program = programs.capture(programs.Function(lambda _, x: repeated_and_returned(x)), torch.randn(3, 8))
     found = checked_plan(program, default_rules, **EVERYWHERE)
     assert (found.steps, found.rejected) == ((), ())
 
 
-def test_a_site_that_writes_in_place_is_tried_on_what_it_writes_to(default_rules):
+def test_a_site_that_writes_in_place_is_tried_on_what_it_writes_to(default_rules: tuple[Rule, ...]) -> None:
     """The model's values there: what is written down of the site beside the model does not write to them as well."""
     program = MODELS["in place"]()
     (x,) = program.examples
@@ -231,9 +234,16 @@ def test_a_site_that_writes_in_place_is_tried_on_what_it_writes_to(default_rules
     assert torch.equal(values[1][0], (x + 1) * 2)
 
 
-def test_sites_alike_are_tried_once_on_drawn_values(monkeypatch, default_rules):
+def test_sites_alike_are_tried_once_on_drawn_values(
+    monkeypatch: pytest.MonkeyPatch, default_rules: tuple[Rule, ...]
+) -> None:
     drawn = []
-    monkeypatch.setattr("fuseconv.proof.checked.draw", lambda *given: drawn.append(given) or adversarial.draw(*given))
+
+    def draw(*given: Any) -> list[Any] | None:
+        drawn.append(given)
+        return adversarial.draw(*given)
+
+    monkeypatch.setattr("fuseconv.proof.checked.draw", draw)
     counts = []
     for layers in (1, 5):
         drawn.clear()
@@ -243,7 +253,7 @@ def test_sites_alike_are_tried_once_on_drawn_values(monkeypatch, default_rules):
     assert counts[1] <= counts[0] + 3 * len(adversarial.HARD)
 
 
-def test_operands_that_nothing_runs_on_show_nothing(default_rules):
+def test_operands_that_nothing_runs_on_show_nothing(default_rules: tuple[Rule, ...]) -> None:
     del default_rules
     from fuseconv.proof.example import parse_example
 

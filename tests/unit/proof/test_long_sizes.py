@@ -1,10 +1,12 @@
 """Rules that are right at small sizes alone, and where they stand: what only sizes decide is tried at long ones."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from support import programs
 from support.subjects import subject_of
-from torch import nn
+from torch import Tensor, nn
 
 from fuseconv.capture.capture import capture
 from fuseconv.proof.checked import checked_plan
@@ -25,31 +27,31 @@ WRONG = {
 }
 
 
-def made(name, given, match, replace):
+def made(name: str, given: Sequence[str], match: Sequence[str], replace: Sequence[str]) -> Rule:
     hit = [*given, *match, f"return {match[-1][0]}"]
     fields = {"name": name, "stage": "fuse", "doc": "For tests.", "match": match, "replace": replace}
     return Rule.model_validate({**fields, "examples": {"hit": [hit]}})
 
 
-def rule(name):
+def rule(name: str) -> Rule:
     return made(name, *WRONG[name])
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_rule_that_is_wrong_beyond_its_example_is_found_out(name):
+def test_a_rule_that_is_wrong_beyond_its_example_is_found_out(name: str) -> None:
     rows = check_rules([rule(name)])
     assert [row.verdict for row in rows if row.check == "hit 0"] == ["wrong"]
     assert "proved" not in {row.verdict for row in rows}
 
 
-def test_an_example_that_is_large_itself_is_tried():
+def test_an_example_that_is_large_itself_is_tried() -> None:
     match = ["y = aten.mul.Tensor(x, 2)"]
     rows = check_rules([made("three", ["x: f64[512, 512]"], match, ["y = aten.add.Tensor(x, x, alpha=2)"])])
     assert [row.verdict for row in rows if row.check in ("hit 0", "variants")] == ["wrong", "wrong"]
     assert all(row.draws for row in rows if row.check in ("hit 0", "variants"))
 
 
-def test_a_triangle_outside_of_the_example_is_not_proved():
+def test_a_triangle_outside_of_the_example_is_not_proved() -> None:
     match = ["y = aten.triu.default(x, -100)"]
     made = {
         "name": "all",
@@ -63,7 +65,7 @@ def test_a_triangle_outside_of_the_example_is_not_proved():
     assert not all(row.ok for row in rows)
 
 
-def test_what_a_byte_does_not_count_is_found_out():
+def test_what_a_byte_does_not_count_is_found_out() -> None:
     place, result = "a = aten.argmax.default(x, -1)", "z = aten.neg.default(a)"
     replace = [place, "b = aten.to.dtype(a, i8)", "c = aten.to.dtype(b, i64)", "z = aten.neg.default(c)"]
     rows = check_rules([made("byte", ["x: f64[n, 8]"], [place, result], replace)])
@@ -71,18 +73,18 @@ def test_what_a_byte_does_not_count_is_found_out():
 
 
 class Windowed(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.query, self.key = nn.Linear(8, 8), nn.Linear(8, 8)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         i = torch.arange(x.shape[1])
         distance = i.unsqueeze(1) - i.unsqueeze(0)
         scores = self.query(x) @ self.key(x).transpose(1, 2)
         return scores.masked_fill((distance > 200) | (distance < 0), float("-inf")).softmax(-1) @ x
 
 
-def test_a_site_is_tried_at_the_sizes_of_the_contract():
+def test_a_site_is_tried_at_the_sizes_of_the_contract() -> None:
     program = capture(subject_of(Windowed(), "x=f32[b:1..4,s:2..1024,8]"))
     found = checked_plan(program, [rule("window")], device="cpu", targets=())
     (miss,) = found.rejected
@@ -90,7 +92,7 @@ def test_a_site_is_tried_at_the_sizes_of_the_contract():
     assert found.steps == ()
 
 
-def test_a_rule_is_for_real_tensors():
+def test_a_rule_is_for_real_tensors() -> None:
     match = ["c = aten.conj.default(x)", "y = aten.mul.Tensor(x, c)"]
     made = {
         "name": "conj",

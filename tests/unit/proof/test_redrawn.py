@@ -1,10 +1,13 @@
 """Sites that draw other random numbers than the model did: found in a model that learns, judged, and trained."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 import fuseconv
@@ -19,34 +22,36 @@ from fuseconv.rulebook.rule import Rule
 P = 0.1
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
+Act = Callable[[Tensor], Tensor]
+
 
 class FeedForward(nn.Module):
     """A transformer's feed-forward block, pre-norm; `act` is what stands between its products."""
 
-    def __init__(self, act=None):
+    def __init__(self, act: nn.Module | None = None) -> None:
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(32), nn.Linear(32, 320), nn.Linear(320, 32)
         self.act = act or nn.Sequential(nn.GELU(), nn.Dropout(P))
         self.drop = nn.Dropout(P)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         return x + self.drop(self.down(self.act(self.up(self.norm(x)))))
 
 
 class Acts(nn.Module):
-    def __init__(self, function):
+    def __init__(self, function: Act) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, h):
+    def forward(self, h: Tensor) -> Tensor:
         return self.function(h)
 
 
-def spelled_out(h):
+def spelled_out(h: Tensor) -> Tensor:
     return 0.5 * h * (1 + torch.erf(h / math.sqrt(2)))
 
 
-FOUND = {
+FOUND: dict[str, Act | nn.Module | None] = {
     "modules": None,
     "modules in place": nn.Sequential(nn.GELU(), nn.Dropout(P, inplace=True)),
     "functional": lambda h: functional.dropout(functional.gelu(h), P),
@@ -60,7 +65,7 @@ FOUND = {
     "dropout that is off between": lambda h: functional.dropout(functional.dropout(functional.gelu(h), P, False), P),
     "twice": lambda h: functional.dropout(functional.gelu(h), P) * functional.dropout(functional.gelu(-h), 0.5),
 }
-LEFT = {
+LEFT: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     # name: (function, part of the reason; none where nothing is near)
     "tanh": (lambda h: functional.dropout(functional.gelu(h, approximate="tanh"), P), "to be 'none', found 'tanh'"),
     "its mask is used": (
@@ -79,7 +84,7 @@ LEFT = {
 }
 
 
-def model_of(act, device="cpu"):
+def model_of(act: Act | nn.Module | None, device: str = "cpu") -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
     model = FeedForward(Acts(act) if callable(act) and not isinstance(act, nn.Module) else act)
     return model.to(device), torch.randn(4, 12, 32, device=device)
@@ -88,7 +93,7 @@ def model_of(act, device="cpu"):
 @pytest.mark.parametrize("low", [False, True], ids=["plain", "autocast"])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", FOUND)
-def test_every_spelling_is_found_in_a_model_that_learns(name, device, low):
+def test_every_spelling_is_found_in_a_model_that_learns(name: str, device: str, low: bool) -> None:
     model, x = model_of(FOUND[name], device)
     with torch.autocast(device, torch.bfloat16, enabled=low):
         fused = fuseconv.fuse(model, x, dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
@@ -103,7 +108,7 @@ def test_every_spelling_is_found_in_a_model_that_learns(name, device, low):
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_what_is_no_dropout_of_gelu_is_left_alone(name):
+def test_what_is_no_dropout_of_gelu_is_left_alone(name: str) -> None:
     function, reason = LEFT[name]
     plan = fuseconv.fuse(Acts(function), torch.randn(4, 12, 32)).plan
     assert "gelu-dropout" not in plan.counts()
@@ -111,14 +116,14 @@ def test_what_is_no_dropout_of_gelu_is_left_alone(name):
     assert any(reason in found for found in reasons) if reason else not reasons, reasons
 
 
-def test_in_eval_mode_dropout_is_removed_and_gelu_goes_with_the_product():
+def test_in_eval_mode_dropout_is_removed_and_gelu_goes_with_the_product() -> None:
     model, x = model_of(None)
     counts = fuseconv.fuse(model.eval(), x).plan.counts()
     assert (counts["eval-dropout"], counts["linear-act"], counts.get("gelu-dropout")) == (2, 1, None)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_fused_block_learns(device):
+def test_a_fused_block_learns(device: str) -> None:
     model, x = model_of(None, device)
     fused = fuseconv.fuse(model, x)
     assert fused.plan.counts()["gelu-dropout"] == 1
@@ -130,12 +135,12 @@ def test_a_fused_block_learns(device):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_results_have_the_mean_and_the_variance_of_dropout(device):
+def test_the_results_have_the_mean_and_the_variance_of_dropout(device: str) -> None:
     """Of each element over many draws, against what p says; five standard deviations of the estimates."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Dropout(P)).to(device)
@@ -155,7 +160,7 @@ def test_the_results_have_the_mean_and_the_variance_of_dropout(device):
     torch.testing.assert_close(given[kept], (expected / (1 - P)).expand_as(given)[kept], rtol=1e-5, atol=1e-6)
 
 
-def test_mode_and_generator_are_those_of_the_model():
+def test_mode_and_generator_are_those_of_the_model() -> None:
     model, x = model_of(None)
     state = torch.random.get_rng_state()
     fused = fuseconv.fuse(model, x)
@@ -165,7 +170,7 @@ def test_mode_and_generator_are_those_of_the_model():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_compiled_and_exported_again_it_draws_the_same(device):
+def test_compiled_and_exported_again_it_draws_the_same(device: str) -> None:
     model, x = model_of(None, device)
     fused = fuseconv.fuse(model, x)
     compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
@@ -178,14 +183,14 @@ def test_compiled_and_exported_again_it_draws_the_same(device):
     assert torch.equal(results[0], results[2])
 
 
-def rules_with(tmp_path, *rules):
+def rules_with(tmp_path: Path, *rules: Rule) -> Path:
     path = tmp_path / "mine.json"
     every = "".join(f"{rule.model_dump_json(exclude_unset=True)}," for rule in rules).rstrip(",")
     path.write_text(f'{{"include": ["rules/default.json"], "rules": [{every}]}}')
     return path
 
 
-def test_what_builds_on_a_site_that_draws_is_left_out_of_the_proof_of_the_whole(tmp_path):
+def test_what_builds_on_a_site_that_draws_is_left_out_of_the_proof_of_the_whole(tmp_path: Path) -> None:
     more = {
         "match": ["y = fuseconv.gelu_dropout.default(x, seed, p)", "z = aten.neg.default(y)"],
         "replace": ["d = fuseconv.gelu_dropout.default(x, seed, p)", "z = aten.mul.Tensor(d, -1)"],
@@ -207,7 +212,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_rule_is_rejected_at_its_site_with_numbers(name):
+def test_a_wrong_rule_is_rejected_at_its_site_with_numbers(name: str) -> None:
     (right,) = [rule for rule in load_rules() if rule.name == "gelu-dropout"]
     seed = right.replace[:2] if name != "nothing drawn" else []
     changed = {"name": "wrong", "replace": [*seed, *WRONG[name]]}
@@ -222,7 +227,7 @@ def test_a_wrong_rule_is_rejected_at_its_site_with_numbers(name):
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.82, 0.99])
 @pytest.mark.parametrize("n", [1, 7, 40, 300, 2000])
-def test_what_is_right_is_found_unlikely_as_rarely_as_is_said(p, n):
+def test_what_is_right_is_found_unlikely_as_rarely_as_is_said(p: float, n: int) -> None:
     """The sum of the binomial probabilities of all the counts that are refused."""
     refused = [count for count in range(n + 1) if shares._is_unlikely(torch.arange(n) < count, p)]
     logs = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in refused)

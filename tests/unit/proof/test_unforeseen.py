@@ -1,5 +1,8 @@
 """An error that nothing foresaw, at whatever step of a site, costs that site: it is named, and the rest is planned."""
 
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
 import pytest
 import torch
 from support.programs import Function, capture, run
@@ -7,17 +10,20 @@ from support.programs import Function, capture, run
 from fuseconv.errors import RuleError
 from fuseconv.matching import plan as planning
 from fuseconv.matching import worklist
+from fuseconv.matching.graph import Workspace
+from fuseconv.matching.match import judge
 from fuseconv.matching.plan import plan
-from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.rewrite import apply, rewrite
+from fuseconv.matching.steps import Step
 from fuseconv.proof import checked
 from fuseconv.proof.checked import checked_plan
 from fuseconv.proof.ledger import Ledger
 from fuseconv.rulebook.rule import Rule
 
-EVERYWHERE = {"device": "cpu", "targets": ()}
+EVERYWHERE: dict[str, Any] = {"device": "cpu", "targets": ()}
 
 
-def rule(name, match, replace):
+def rule(name: str, match: Sequence[str], replace: Sequence[str]) -> Rule:
     return Rule.model_validate({"name": name, "stage": "fuse", "doc": "d", "match": match, "replace": replace})
 
 
@@ -27,8 +33,8 @@ RULES = [
 ]
 
 
-def fail(function, is_broken):
-    def wrapped(*args, **kwargs):
+def fail(function: Callable[..., Any], is_broken: Callable[[Any], bool]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         if is_broken(args):
             raise KeyError("s77")
         return function(*args, **kwargs)
@@ -36,15 +42,14 @@ def fail(function, is_broken):
     return wrapped
 
 
-def in_matching(monkeypatch):
-    monkeypatch.setattr(worklist, "judge", fail(worklist.judge, lambda args: args[1][0].rule.name == "broken"))
+def in_matching(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worklist, "judge", fail(judge, lambda args: args[1][0].rule.name == "broken"))
 
 
-def in_the_step(monkeypatch):
+def in_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the graph was changed: what is half done is thrown away."""
-    apply = planning.apply
 
-    def halfway(workspace, step):
+    def halfway(workspace: Workspace, step: Step) -> None:
         apply(workspace, step)
         if step.rule == "broken":
             raise AttributeError("NoneType has no val")
@@ -52,17 +57,19 @@ def in_the_step(monkeypatch):
     monkeypatch.setattr(planning, "apply", halfway)
 
 
-def in_the_ledger(monkeypatch):
+def in_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ledger, "execute", fail(Ledger.execute, lambda args: args[1].rule == "broken"))
 
 
-def in_the_trial(monkeypatch):
-    judge = checked._Trial._difference
-    monkeypatch.setattr(checked._Trial, "_difference", fail(judge, lambda args: args[2].step.rule == "broken"))
+def in_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    difference = checked._Trial._difference
+    monkeypatch.setattr(checked._Trial, "_difference", fail(difference, lambda args: args[2].step.rule == "broken"))
 
 
 @pytest.mark.parametrize("where", [in_matching, in_the_step, in_the_ledger, in_the_trial], ids=lambda f: f.__name__)
-def test_the_site_is_left_alone_by_name(where, monkeypatch):
+def test_the_site_is_left_alone_by_name(
+    where: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = capture(
         Function(lambda _, x: torch.nn.functional.silu(torch.exp(torch.nn.functional.silu(x)).log1p())),
         torch.randn(3, 8),
@@ -77,11 +84,11 @@ def test_the_site_is_left_alone_by_name(where, monkeypatch):
         assert plan(program, RULES, **EVERYWHERE).counts() == {"right": 1}
 
 
-def test_an_error_on_purpose_and_memory_that_ran_out_are_no_such_thing(monkeypatch):
+def test_an_error_on_purpose_and_memory_that_ran_out_are_no_such_thing(monkeypatch: pytest.MonkeyPatch) -> None:
     program = capture(Function(lambda _, x: torch.nn.functional.silu(x)), torch.randn(3, 8))
     for error in (RuleError("too long"), MemoryError()):
 
-        def raises(*_, error=error):
+        def raises(*_: object, error: Exception = error) -> NoReturn:
             raise error
 
         for name, module in (("apply", planning), ("judge", worklist)):

@@ -1,5 +1,7 @@
 """Rules that draw random numbers: another distribution is found out."""
 
+from collections.abc import Sequence
+
 import pytest
 from support.wrong_rules import X, rule
 
@@ -68,14 +70,14 @@ WRONG_DRAWS = {
 }
 
 
-def dropping(name, replace, draws="any"):
+def dropping(name: str, replace: Sequence[str], draws: str = "any") -> Rule:
     match = ["h = aten.gelu.default(x)", "y = aten.dropout.default(h, 0.1, True)"]
     more = {"match": match, "replace": replace, "draws": draws, "examples": {"hit": [[X, *match, "return y"]]}}
     return Rule.model_validate({"name": name.replace("_", "-"), "stage": "fuse", "doc": "For tests.", **more})
 
 
 @pytest.mark.parametrize("name", WRONG_DRAWS)
-def test_a_rule_that_draws_another_distribution_is_found_out(name):
+def test_a_rule_that_draws_another_distribution_is_found_out(name: str) -> None:
     replace, words = WRONG_DRAWS[name]
     row = next(row for row in check_rules([dropping(name, replace)]) if row.check == "hit 0")
     assert not row.ok
@@ -83,7 +85,7 @@ def test_a_rule_that_draws_another_distribution_is_found_out(name):
     assert row.detail.endswith("as written, random values, x: f64[5, 8]"), row.detail
 
 
-def test_only_a_rule_that_says_so_may_draw_other_numbers():
+def test_only_a_rule_that_says_so_may_draw_other_numbers() -> None:
     right = [*SEED, "y = fuseconv.gelu_dropout.default(x, s, 0.1)"]
     assert all(row.ok for row in check_rules([dropping("right", right)]))
     failing = [row for row in check_rules([dropping("unsaid", right, draws="same")]) if not row.ok]
@@ -91,7 +93,7 @@ def test_only_a_rule_that_says_so_may_draw_other_numbers():
     assert "the result differs at [0, " in failing[0].detail
 
 
-def test_what_an_example_does_not_show_a_variant_does():
+def test_what_an_example_does_not_show_a_variant_does() -> None:
     """p and 1 - p are one where p is a half."""
     exchanged = "y = fuseconv.gelu_dropout.default(x, s, sum_of(1, product_of(p, -1)))"
     match = ["h = aten.gelu.default(x)", "y = aten.dropout.default(h, p, True)"]
@@ -104,7 +106,7 @@ def test_what_an_example_does_not_show_a_variant_does():
     assert "p=0.03125 in aten.dropout.default" in failing.detail
 
 
-def test_other_numbers_may_be_drawn_of_one_dropout_alone():
+def test_other_numbers_may_be_drawn_of_one_dropout_alone() -> None:
     said = rule("constant").model_copy(update={"draws": "any"})
     (failing, *_) = [row for row in check_rules([said]) if not row.ok]
     assert "`draws` needs one result that is computed from one dropout with 0 < p < 1" in failing.detail

@@ -6,6 +6,7 @@ import json
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,7 @@ def odd(what: int) -> Rule:
 
 
 @pytest.fixture(scope="module")
-def child(tmp_path_factory: pytest.TempPathFactory) -> Child:
+def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
     path = tmp_path_factory.mktemp("pack") / "ops.py"
     path.write_text(PACK)
     child = Child([path], seconds=2)

@@ -134,10 +134,10 @@ def brought(path: Path) -> object:
     return load_rules(path.parent / "main.json")
 
 
-def shard(path: Path) -> object:
+def shard(path: Path) -> None:
     index = {"weight_map": {"w": path.name}}
     (path.parent / "model.safetensors.index.json").write_text(json.dumps(index))
-    return _screen_files(path.parent)
+    _screen_files(path.parent)
 
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {

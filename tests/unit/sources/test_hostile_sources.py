@@ -7,6 +7,9 @@ import pickle
 import shutil
 import tarfile
 import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from support.saved_models import (
     SAVERS,
     Payload,
     Perceptron,
+    Saved,
     edit_program,
     edit_zip,
     made,
@@ -24,6 +28,7 @@ from torch.export.pt2_archive import constants as archive_constants
 
 from fuseconv.errors import (
     FileError,
+    FuseconvError,
     RefusedError,
     UpstreamError,
     UsageError,
@@ -36,18 +41,18 @@ pytestmark = [
 ]
 
 
-def write_tar(path):
+def write_tar(path: Path) -> None:
     with tarfile.open(path, "w") as archive:
         archive.addfile(tarfile.TarInfo("pickle"))
 
 
-def save_evil_module(path, proof, **arguments):
-    module = made(Perceptron)
+def save_evil_module(path: Path, proof: Path, **arguments: Any) -> None:
+    module: Any = made(Perceptron)
     module.payload = Payload(proof)
     torch.save(module, path, **arguments)
 
 
-def save_evil_state(path, proof, **arguments):
+def save_evil_state(path: Path, proof: Path, **arguments: Any) -> None:
     torch.save({**made(Perceptron).state_dict(), "payload": Payload(proof)}, path, **arguments)
 
 
@@ -63,7 +68,9 @@ PICKLES = {
 
 
 @pytest.mark.parametrize("name", PICKLES)
-def test_hostile_pickles_do_not_run(tmp_path, monkeypatch, caplog, name):
+def test_hostile_pickles_do_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
     path, proof = tmp_path / "model.pt", tmp_path / "ran"
     PICKLES[name](path, proof)
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
@@ -75,32 +82,32 @@ def test_hostile_pickles_do_not_run(tmp_path, monkeypatch, caplog, name):
     assert not proof.exists()
 
 
-def test_the_payload_is_live(tmp_path):
+def test_the_payload_is_live(tmp_path: Path) -> None:
     """The same file does run its payload when pickles are trusted: what the other tests refuse is real."""
     save_evil_module(tmp_path / "model.pt", tmp_path / "ran")
     read(tmp_path / "model.pt", options=options_for(Perceptron, "pickle"))
     assert (tmp_path / "ran").exists()
 
 
-def evil_tensor_file(proof, **arguments):
+def evil_tensor_file(proof: Path, **arguments: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(((Payload(proof),), {}), buffer, **arguments)
     return buffer.getvalue()
 
 
-def evil_expression(proof):
+def evil_expression(proof: Path) -> str:
     """Reaches os.mkdir from a tuple, through attributes alone, as sympy evaluates it."""
-    classes = ().__class__.__base__.__subclasses__()
+    classes = object.__subclasses__()  # object is the base of the tuple below
     index = next(i for i, c in enumerate(classes) if c.__module__ == "os" and c.__name__ == "_wrap_close")
     return f"().__class__.__base__.__subclasses__()[{index}].__init__.__globals__['mkdir']({str(proof)!r})"
 
 
-def set_size(program, text):
+def set_size(program: Any, text: str) -> None:
     expression = {"expr_str": text, "hint": {"as_int": 3}}
     program["graph_module"]["graph"]["tensor_values"]["x"]["sizes"][0] = {"as_expr": expression}
 
 
-def use_pickle(members, proof):
+def use_pickle(members: dict[str, bytes], proof: Path) -> None:
     config = json.loads(members["data/weights/model_weights_config.json"])
     payload = next(iter(config["config"].values()))
     payload["use_pickle"] = True
@@ -108,7 +115,7 @@ def use_pickle(members, proof):
     members["data/weights/" + payload["path_name"]] = evil_tensor_file(proof)
 
 
-def opaque_object(members, proof):
+def opaque_object(members: dict[str, bytes], proof: Path) -> None:
     config = {
         "config": {"c": {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": True, "tensor_meta": None}}
     }
@@ -150,7 +157,7 @@ ARCHIVES = {
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_hostile_archives_do_not_run(saved, tmp_path, name):
+def test_hostile_archives_do_not_run(saved: Saved, tmp_path: Path, name: str) -> None:
     path, proof = tmp_path / "model.pt2", tmp_path / "ran"
     shutil.copy(saved[Perceptron, "pt2"], path)
     edit_zip(path, ARCHIVES[name](proof))
@@ -166,7 +173,7 @@ if hasattr(archive_constants, "OPAQUE_OBJ_FILENAME_PREFIX"):  # torch 2.11 has n
 
 
 @pytest.mark.parametrize("name", LIVE)
-def test_the_attacks_on_archives_are_live(saved, tmp_path, name):
+def test_the_attacks_on_archives_are_live(saved: Saved, tmp_path: Path, name: str) -> None:
     """torch.export.load, without the screening, runs each of them."""
     path, proof = tmp_path / "model.pt2", tmp_path / "ran"
     shutil.copy(saved[Perceptron, "pt2"], path)
@@ -176,7 +183,7 @@ def test_the_attacks_on_archives_are_live(saved, tmp_path, name):
     assert proof.exists()
 
 
-def test_an_edited_but_sound_archive_is_read(saved, tmp_path):
+def test_an_edited_but_sound_archive_is_read(saved: Saved, tmp_path: Path) -> None:
     """`edit_zip` itself breaks nothing: the refusals above are for what was put in."""
     path = tmp_path / "model.pt2"
     shutil.copy(saved[Perceptron, "pt2"], path)
@@ -184,19 +191,19 @@ def test_an_edited_but_sound_archive_is_read(saved, tmp_path):
     assert run(read(path))[0].shape[1] == 2
 
 
-def elf(path):
+def elf(path: Path) -> None:
     path.write_bytes(b"\x7fELF" + bytes(300))
 
 
-def cut(form, at):
-    def write(path, saved):
+def cut(form: str, at: float) -> Callable[[Path, Saved], None]:
+    def write(path: Path, saved: Saved) -> None:
         data = saved[Perceptron, form].read_bytes()
         path.write_bytes(data[: int(len(data) * at)])
 
     return write
 
 
-BAD_FILES = {
+BAD_FILES: dict[str, tuple[Callable[[Path, Saved], object], type[FuseconvError]]] = {
     "missing": (lambda path, saved: None, FileError),
     "empty": (lambda path, saved: path.write_bytes(b""), RefusedError),
     "text": (lambda path, saved: path.write_text("hello"), RefusedError),
@@ -216,18 +223,18 @@ BAD_FILES = {
 }
 
 
-def write_other_zip(path):
+def write_other_zip(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("folder/hello.txt", "hello")
 
 
-def write_bundle(path):
+def write_bundle(path: Path) -> None:
     path.mkdir()
     (path / "manifest.json").write_text("{}")
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_files_are_refused(saved, tmp_path, name):
+def test_bad_files_are_refused(saved: Saved, tmp_path: Path, name: str) -> None:
     write, error = BAD_FILES[name]
     path = tmp_path / "model.pt"
     write(path, saved)
@@ -238,7 +245,7 @@ def test_bad_files_are_refused(saved, tmp_path, name):
 
 
 @pytest.mark.parametrize("form", ["pt2", "state dict", "pickle", "traced"])
-def test_a_flipped_bit_in_the_weights_is_refused(saved, tmp_path, form):
+def test_a_flipped_bit_in_the_weights_is_refused(saved: Saved, tmp_path: Path, form: str) -> None:
     path = tmp_path / "model.pt"
     data = bytearray(saved[Perceptron, form].read_bytes())
     weight = made(Perceptron).first.weight.detach().numpy().tobytes()
@@ -250,7 +257,7 @@ def test_a_flipped_bit_in_the_weights_is_refused(saved, tmp_path, form):
 
 @pytest.mark.parametrize("form", ["traced", "scripted"])
 @pytest.mark.parametrize("left", [0, 8, 31])
-def test_a_tensor_with_less_data_than_it_declares_is_refused(form, left, tmp_path):
+def test_a_tensor_with_less_data_than_it_declares_is_refused(form: str, left: int, tmp_path: Path) -> None:
     """torch.jit.load takes it, and the first that looks at the tensor reads past its end."""
     path = tmp_path / "model.pt"
     SAVERS[form](made(Perceptron), path)

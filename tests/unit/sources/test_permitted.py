@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_dangerous_is_refused_and_said_why(name):
+def test_what_is_dangerous_is_refused_and_said_why(name: str) -> None:
     op = lookup(name)
     if op is None:
         assert name.startswith("_c10d"), "a build of torch without collectives; all others have every op"
@@ -85,7 +86,7 @@ def test_what_is_dangerous_is_refused_and_said_why(name):
     assert why_no_op(name).startswith(f"the op {name} is not permitted: ")
 
 
-def test_every_op_that_this_torch_has_is_decided():
+def test_every_op_that_this_torch_has_is_decided() -> None:
     assert len(OPS) > 3000
     allowed = {name for name, op in OPS.items() if not refusal(op)}
     assert 1000 < len(allowed) < len(OPS) / 2
@@ -99,7 +100,7 @@ def test_every_op_that_this_torch_has_is_decided():
         assert not any(one.is_out for one in schema.arguments), name
 
 
-def test_what_models_are_made_of_is_permitted():
+def test_what_models_are_made_of_is_permitted() -> None:
     """The core set, but for those that write into other tensors; and whatever the rules that come with us name."""
     refused = {name for name, op in OPS.items() if torch.Tag.core in op.tags and refusal(op)}
     assert refused == {"aten.atan2.out", "aten.resize_.default"}
@@ -110,7 +111,7 @@ IN_PYTHON = re.compile(r'(?:Library\(\s*"(\w+)"|(?:custom_op|triton_op)\(\s*f?"(
 IN_DOCSTRINGS = {"mylib", "mylibrary", "mymodule", "_", "__lib_path__"}
 
 
-def test_trust_in_a_pack_opens_no_namespace_of_torchs(monkeypatch):
+def test_trust_in_a_pack_opens_no_namespace_of_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither of those that are loaded, nor of those that torch's Python code registers when it is first imported."""
     monkeypatch.setattr(permitted, "_trusted", True)
     assert permitted.is_permitted_namespace("somebodys")
@@ -124,7 +125,7 @@ def test_trust_in_a_pack_opens_no_namespace_of_torchs(monkeypatch):
 
 HIT = ["x: f32[8, 8]", "y = aten.clamp.default(x, 0, 6)", "return y"]
 WRITES = ["x: f32[8, 8]", "f = aten.from_file.default('/nowhere/f', True, 8, dtype=u8)", "return x, f"]
-NAMING = {
+NAMING: dict[str, dict[str, Any]] = {
     "match": {"match": ["f = aten.from_file.default('/nowhere/f', True, 8)", "y = aten.add.Tensor(x, f)"]},
     "replace": {"replace": ["f = aten.from_file.default('/nowhere/f', True, 8)", "y = aten.add.Tensor(x, f)"]},
     "hit": {"examples": {"hit": [WRITES]}},
@@ -132,7 +133,7 @@ NAMING = {
 }
 
 
-def rule(**changed):
+def rule(**changed: Any) -> Rule:
     usual = {
         "name": "bounded",
         "stage": "fuse",
@@ -145,7 +146,7 @@ def rule(**changed):
 
 
 @pytest.mark.parametrize("part", NAMING)
-def test_no_part_of_a_rule_may_name_such_an_op(part):
+def test_no_part_of_a_rule_may_name_such_an_op(part: str) -> None:
     with pytest.raises(RuleError, match=r"aten\.from_file\.default is not permitted: its argument filename is a"):
         check_rules([rule(**NAMING[part])])
 
@@ -157,14 +158,14 @@ OUT_OF_PROPORTION = {
 
 
 @pytest.mark.parametrize("name", OUT_OF_PROPORTION)
-def test_a_replacement_stays_in_proportion(name):
+def test_a_replacement_stays_in_proportion(name: str) -> None:
     lines = [*OUT_OF_PROPORTION[name], "h = aten.hardtanh.default(x, 0, 6)", "y = aten.add.Tensor(h, s)"]
     (row, *_) = check_rules([rule(replace=lines)])
     assert not row.ok
     assert "to return" in row.detail
 
 
-def test_a_plan_is_held_to_the_same_list():
+def test_a_plan_is_held_to_the_same_list() -> None:
     x = torch.ones(8, 8)
     program = programs.capture(programs.Function(lambda _, x: (torch.clamp(x, 0, 6),)), x)
     found = plan(program, [rule()], device="cpu", targets=())
@@ -177,23 +178,23 @@ def test_a_plan_is_held_to_the_same_list():
         rewrite(program, Plan.from_json(json.dumps(edited)))
 
 
-def archive(target):
+def archive(target: str) -> bytes:
     node = {"target": target, "inputs": [], "outputs": []}
     return json.dumps({"graph_module": {"graph": {"nodes": [node]}}}).encode()
 
 
 @pytest.mark.parametrize("name", sorted({*REFUSED, "c10d.allreduce_.default", "debug_mode_ops.x.default"}))
-def test_an_archive_is_held_to_the_same_list(name):
+def test_an_archive_is_held_to_the_same_list(name: str) -> None:
     with pytest.raises(RefusedError, match="would run code"):
         screen_program(archive(f"torch.ops.{name}"), "a.pt2")
 
 
 @pytest.mark.parametrize("name", ["call_torchbind", "aoti_call_delegate", "triton_kernel_wrapper_mutation", "print"])
-def test_programs_within_programs_are_a_closed_list(name):
+def test_programs_within_programs_are_a_closed_list(name: str) -> None:
     with pytest.raises(RefusedError, match="would run code"):
         screen_program(archive(f"torch.ops.higher_order.{name}"), "a.pt2")
 
 
-def test_an_op_of_a_newer_torch_is_no_attack():
+def test_an_op_of_a_newer_torch_is_no_attack() -> None:
     with pytest.raises(UnsupportedError, match="does not have"):
         screen_program(archive("torch.ops.aten.softmax_of_2031.default"), "a.pt2")

@@ -5,6 +5,7 @@ import os
 import pickle
 import zipfile
 from collections import OrderedDict
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,10 +18,10 @@ from fuseconv.untrusted.plain_pickle import load_plain_pickle
 class Runs:
     """An object whose pickle calls a function."""
 
-    def __init__(self, function, *arguments):
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
         self.call = (function, arguments)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return self.call
 
 
@@ -28,27 +29,27 @@ STATE = OrderedDict(a=torch.ones(2, 3), b=torch.nn.Parameter(torch.ones(2, dtype
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
-def test_unsafe_globals_of_code(protocol):
+def test_unsafe_globals_of_code(protocol: int) -> None:
     name = f"{os.name}.system" if protocol > 2 or os.name == "posix" else "nt.system"
     assert unsafe_globals(pickle.dumps(Runs(os.system, "true"), protocol)) == (name,)
 
 
 @pytest.mark.parametrize("value", [{}, [1, 2.0, "x", None, True], {"a": (1, b"x")}])
-def test_plain_values_are_safe(value):
+def test_plain_values_are_safe(value: object) -> None:
     assert unsafe_globals(pickle.dumps(value, 2)) == ()
 
 
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint16]
 )
-def test_tensors_are_safe(dtype):
+def test_tensors_are_safe(dtype: torch.dtype) -> None:
     buffer = io.BytesIO()
     torch.save({"a": torch.zeros(2, dtype=dtype), "b": torch.nn.Parameter(torch.ones(2)), "c": dtype}, buffer)
     with zipfile.ZipFile(buffer) as archive:
         assert unsafe_globals(archive.read("archive/data.pkl")) == ()
 
 
-def test_tensor_globals_are_those_of_torch():
+def test_tensor_globals_are_those_of_torch() -> None:
     from torch._weights_only_unpickler import _get_allowed_globals
 
     assert set(_get_allowed_globals()) >= TENSOR_GLOBALS
@@ -68,14 +69,14 @@ def test_tensor_globals_are_those_of_torch():
         (b"ctorch\nhub.load\n.", ("torch.hub.load",)),
     ],
 )
-def test_unsafe_globals_by_hand(data, names):
+def test_unsafe_globals_by_hand(data: bytes, names: tuple[str, ...]) -> None:
     assert unsafe_globals(data) == names
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"\x80", b"\x80\x02", b"garbage", b"\x80\x02}q", b"\x80\x02X\xff\xff\xff\x7f", b"\xff."]
 )
-def test_damaged_pickles_are_refused(data):
+def test_damaged_pickles_are_refused(data: bytes) -> None:
     with pytest.raises(RefusedError, match="pickle is damaged"):
         unsafe_globals(data)
 
@@ -94,7 +95,7 @@ STACKS = {
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_a_pickle_that_fails_on_its_own_stack_is_no_tensors(name):
+def test_a_pickle_that_fails_on_its_own_stack_is_no_tensors(name: str) -> None:
     """torch's unpickler raises whatever its machine fails with; here it is one error."""
     buffer = io.BytesIO()
     torch.save({"x": torch.ones(2)}, buffer)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import zipfile
 import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +16,9 @@ from fuseconv.errors import FileError, RefusedError
 from fuseconv.sources.screening import Limits, member_root, read_member, screen_zip
 
 
-def write_zip(path, members, method=zipfile.ZIP_STORED):
+def write_zip(
+    path: Path, members: Iterable[tuple[str | zipfile.ZipInfo, bytes]], method: int = zipfile.ZIP_STORED
+) -> Path:
     with zipfile.ZipFile(path, "w", method) as archive:
         for name, data in members:
             archive.writestr(name, data)
@@ -23,7 +27,7 @@ def write_zip(path, members, method=zipfile.ZIP_STORED):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("size", [0, 1, 1000, 3_000_001])
-def test_reads_members(tmp_path, method, size):
+def test_reads_members(tmp_path: Path, method: int, size: int) -> None:
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     path = write_zip(tmp_path / "a", [("m/a", data), ("m/b/c", b"other")], method)
     members = screen_zip(path)
@@ -33,7 +37,7 @@ def test_reads_members(tmp_path, method, size):
     assert member_root(members, path) == "m/"
 
 
-def test_reads_what_torch_writes(tmp_path):
+def test_reads_what_torch_writes(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     torch.save(model.state_dict(), tmp_path / "a")
     torch.jit.save(torch.jit.trace(model, torch.ones(1, 3)), tmp_path / "b")
@@ -46,7 +50,7 @@ def test_reads_what_torch_writes(tmp_path):
             }
 
 
-def test_reads_zip64(tmp_path):
+def test_reads_zip64(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with zipfile.ZipFile(path, "w") as archive, archive.open("m/a", "w", force_zip64=True) as member:
         member.write(b"data")
@@ -73,20 +77,20 @@ def test_reads_zip64(tmp_path):
         "x" * 1025,
     ],
 )
-def test_refuses_names(tmp_path, name):
+def test_refuses_names(tmp_path: Path, name: str) -> None:
     path = write_zip(tmp_path / "a", [("m/good", b""), (name, b"")])
     with pytest.raises(RefusedError, match="leave its folder"):
         screen_zip(path)
 
 
-def test_refuses_nul_in_a_name(tmp_path):
+def test_refuses_nul_in_a_name(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a", [("m/eXvil", b"")])
     path.write_bytes(path.read_bytes().replace(b"m/eXvil", b"m/e\0vil"))
     with pytest.raises(RefusedError, match="leave its folder"):
         screen_zip(path)
 
 
-def test_refuses_symlinks(tmp_path):
+def test_refuses_symlinks(tmp_path: Path) -> None:
     link = zipfile.ZipInfo("m/link")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     path = write_zip(tmp_path / "a", [(link, b"/etc/passwd")])
@@ -96,21 +100,21 @@ def test_refuses_symlinks(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("names", [("m/a", "m/a"), ("m/a", "m/a/")])
-def test_refuses_duplicates(tmp_path, names):
+def test_refuses_duplicates(tmp_path: Path, names: tuple[str, ...]) -> None:
     path = write_zip(tmp_path / "a", [(name, b"") for name in names])
     with pytest.raises(RefusedError, match="two members"):
         screen_zip(path)
 
 
-def changed(data, at, value):
+def changed(data: bytes, at: int, value: bytes) -> bytes:
     return data[:at] + value + data[at + len(value) :]
 
 
-def central(data):
+def central(data: bytes) -> int:
     return data.rindex(b"PK\x01\x02")
 
 
-def end(data):
+def end(data: bytes) -> int:
     return data.rindex(b"PK\x05\x06")
 
 
@@ -141,7 +145,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_refuses_damage(tmp_path, damage):
+def test_refuses_damage(tmp_path: Path, damage: str) -> None:
     path = write_zip(tmp_path / "a", [("m/a", b"hello"), ("m/b", b"world")])
     assert len(screen_zip(path)) == 2
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
@@ -151,7 +155,7 @@ def test_refuses_damage(tmp_path, damage):
     assert caught.value.fix
 
 
-def test_every_flipped_byte_is_refused_or_harmless(tmp_path):
+def test_every_flipped_byte_is_refused_or_harmless(tmp_path: Path) -> None:
     """A change anywhere either is refused, or changes no name and no byte that is read."""
     path = write_zip(tmp_path / "a", [("m/a", b"hello"), ("m/b", b"world" * 9)], zipfile.ZIP_DEFLATED)
     data = path.read_bytes()
@@ -173,13 +177,13 @@ def test_every_flipped_byte_is_refused_or_harmless(tmp_path):
         (Limits(floor=1000), [("m/a", b"\0" * 1_000_000)], "unpacks to 1000000 bytes"),
     ],
 )
-def test_refuses_beyond_limits(tmp_path, limits, members, said):
+def test_refuses_beyond_limits(tmp_path: Path, limits: Limits, members: list[tuple[str, bytes]], said: str) -> None:
     path = write_zip(tmp_path / "a", members, zipfile.ZIP_DEFLATED)
     with pytest.raises(RefusedError, match=said):
         screen_zip(path, limits)
 
 
-def bomb(path):
+def bomb(path: Path) -> None:
     """A zip of 11 MB that unpacks to 11 GB: 11,000 members share what one holds."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     packed = packer.compress(b"\0" * 1_000_000) + packer.flush()
@@ -196,7 +200,7 @@ def bomb(path):
         file.write(directory + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 11_000, 11_000, len(directory), at, 0))
 
 
-def crowd(path):
+def crowd(path: Path) -> None:
     """A zip of a million empty members."""
     count = 1_000_000
     with path.open("wb") as file:
@@ -214,7 +218,7 @@ def crowd(path):
 
 
 @pytest.mark.parametrize("make", [bomb, crowd])
-def test_refuses_bombs_without_opening_them(tmp_path, make):
+def test_refuses_bombs_without_opening_them(tmp_path: Path, make: Callable[[Path], None]) -> None:
     """In a process of its own, so that its memory is its own."""
     path = tmp_path / "model.pt"
     make(path)
@@ -234,12 +238,12 @@ def test_refuses_bombs_without_opening_them(tmp_path, make):
     assert float(done.stdout) < 256
 
 
-def test_missing_file_is_a_file_error(tmp_path):
+def test_missing_file_is_a_file_error(tmp_path: Path) -> None:
     with pytest.raises(FileError):
         screen_zip(tmp_path / "nothing")
 
 
-def test_member_root_needs_one_folder(tmp_path):
+def test_member_root_needs_one_folder(tmp_path: Path) -> None:
     for names in (["a"], ["m/a", "n/b"], ["m/a", "b"]):
         path = write_zip(tmp_path / "a", [(name, b"") for name in names])
         with pytest.raises(RefusedError, match="one folder"):

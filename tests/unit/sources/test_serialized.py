@@ -3,24 +3,27 @@
 import io
 import json
 import zipfile
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fuseconv.errors import RefusedError
 from fuseconv.sources.serialized import screen_program
 
 
 @pytest.fixture(scope="module")
-def program():
+def program() -> Any:
     """The JSON of a program with symbolic sizes, guards and containers."""
 
     class Model(torch.nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.linear = torch.nn.Linear(4, 4)
 
-        def forward(self, x, pair):
+        def forward(self, x: Tensor, pair: tuple[Tensor, Tensor]) -> dict[str, Any]:
             y = self.linear(x).reshape(x.shape[0], -1, 2)
             return {"y": torch.nn.functional.gelu(y, approximate="tanh"), "z": [pair[0] + x.shape[0], pair[1].max()]}
 
@@ -36,34 +39,34 @@ def program():
         return json.loads(archive.read(next(name for name in archive.namelist() if name.endswith("models/model.json"))))
 
 
-def nodes(program):
+def nodes(program: Any) -> Any:
     return program["graph_module"]["graph"]["nodes"]
 
 
-def sizes(program):
+def sizes(program: Any) -> Any:
     return program["graph_module"]["graph"]["tensor_values"]["x"]["sizes"]
 
 
-def signature(program):
+def signature(program: Any) -> Any:
     return program["graph_module"]["module_call_graph"][0]["signature"]
 
 
-def spec(context, kind="builtins.dict"):
+def spec(context: Any, kind: str = "builtins.dict") -> str:
     return json.dumps([1, {"type": kind, "context": context, "children_spec": []}])
 
 
 EVIL = "__import__('os').system('touch ran')"
 
 
-def edit_expression(text):
+def edit_expression(text: str) -> Callable[[Any], object]:
     return lambda program: sizes(program)[0].update(as_expr={"expr_str": text, "hint": {"as_int": 3}})
 
 
-def edit_guard(text):
+def edit_guard(text: str) -> Callable[[Any], object]:
     return lambda program: program.update(guards_code=[text])
 
 
-def edit_target(text):
+def edit_target(text: str) -> Callable[[Any], object]:
     return lambda program: nodes(program)[0].update(target=text)
 
 
@@ -121,12 +124,12 @@ ATTACKS = {
 }
 
 
-def test_a_real_program_passes(program):
+def test_a_real_program_passes(program: Any) -> None:
     screen_program(json.dumps(program).encode(), "a.pt2")
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_attacks_on_the_graph_are_refused(program, attack):
+def test_attacks_on_the_graph_are_refused(program: Any, attack: str) -> None:
     changed = json.loads(json.dumps(program))
     ATTACKS[attack](changed)
     assert changed != program
@@ -135,7 +138,7 @@ def test_attacks_on_the_graph_are_refused(program, attack):
     assert caught.value.where == "a.pt2"
 
 
-def test_an_op_of_another_library_is_named(program):
+def test_an_op_of_another_library_is_named(program: Any) -> None:
     changed = json.loads(json.dumps(program))
     edit_target("torch.ops.transformers.grouped_mm_fallback.default")(changed)
     with pytest.raises(RefusedError, match=r"of another library: it calls torch\.ops\.transformers\.") as caught:
@@ -144,7 +147,7 @@ def test_an_op_of_another_library_is_named(program):
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"\xff"])
-def test_damaged_graphs_are_refused(data):
+def test_damaged_graphs_are_refused(data: bytes) -> None:
     with pytest.raises(RefusedError, match="not readable JSON"):
         screen_program(data, "a.pt2")
 
@@ -164,7 +167,7 @@ def test_damaged_graphs_are_refused(data):
         "Piecewise((s0, s0 < 4), (4, True))",
     ],
 )
-def test_symbolic_sizes_pass(program, text):
+def test_symbolic_sizes_pass(program: Any, text: str) -> None:
     changed = json.loads(json.dumps(program))
     edit_expression(text)(changed)
     screen_program(json.dumps(changed).encode(), "a.pt2")
@@ -178,7 +181,7 @@ def test_symbolic_sizes_pass(program, text):
         "Mod(L['x'].size()[0], 2) != 0",
     ],
 )
-def test_guards_pass(program, text):
+def test_guards_pass(program: Any, text: str) -> None:
     changed = json.loads(json.dumps(program))
     edit_guard(text)(changed)
     screen_program(json.dumps(changed).encode(), "a.pt2")

@@ -3,6 +3,7 @@
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,16 +14,19 @@ from support.saved_models import (
     TRUST,
     Convolution,
     Perceptron,
+    Saved,
     Tied,
     edit_zip,
     made,
     options_for,
     run,
 )
+from torch import Tensor
 
 from fuseconv.capture.capture import capture
 from fuseconv.contract.spec import Dim, parse_inputs
 from fuseconv.errors import (
+    FuseconvError,
     RefusedError,
     UnsupportedError,
     UpstreamError,
@@ -37,7 +41,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("form", SAVERS)
 @pytest.mark.parametrize("model_class", [Perceptron, Convolution, Tied])
-def test_reads_every_form(saved, model_class, form):
+def test_reads_every_form(saved: Saved, model_class: type[torch.nn.Module], form: str) -> None:
     subject = read(saved[model_class, form], options=options_for(model_class, form))
     assert subject.source == FORMS.get(form, "state-dict")
     assert len(subject.sha256) == 64
@@ -48,14 +52,14 @@ def test_reads_every_form(saved, model_class, form):
 
 
 @pytest.mark.parametrize("form", SAVERS)
-def test_sniffs_content_and_not_the_name(saved, tmp_path, form):
+def test_sniffs_content_and_not_the_name(saved: Saved, tmp_path: Path, form: str) -> None:
     for name in ("model.safetensors", "model.pt2", "model", "model.onnx"):
         path = shutil.copy(saved[Perceptron, form], tmp_path / name)
         assert sniff(Path(path)) == FORMS.get(form, "state-dict")
 
 
 @pytest.mark.parametrize("form", [form for form in SAVERS if form != "pt2"])
-def test_code_needs_trust(saved, form):
+def test_code_needs_trust(saved: Saved, form: str) -> None:
     options = options_for(Perceptron, form, trust=frozenset())
     (flag,) = TRUST[FORMS.get(form, "state-dict")]
     with pytest.raises(RefusedError, match=f"--trust {flag}") as caught:
@@ -63,7 +67,7 @@ def test_code_needs_trust(saved, form):
     assert caught.value.exit_status == 3
 
 
-def test_archive_contract_comes_from_the_archive(saved):
+def test_archive_contract_comes_from_the_archive(saved: Saved) -> None:
     subject = read(saved[Convolution, "pt2"])
     (spec,) = subject.contract.inputs
     assert spec.name == "image"
@@ -71,13 +75,13 @@ def test_archive_contract_comes_from_the_archive(saved):
     assert subject.contract.bind(subject.examples, {})
 
 
-def test_input_overrides_the_archive(saved):
+def test_input_overrides_the_archive(saved: Saved) -> None:
     subject = read(saved[Perceptron, "pt2"], options=Options(inputs=parse_inputs(["rows=f32[n:2..8,4]"])))
     assert [str(spec) for spec in subject.contract.inputs] == ["rows=f32[n:2..8,4]"]
     assert run(subject)[0].shape == (3, 2)
 
 
-def test_inputs_from_a_file(saved, tmp_path):
+def test_inputs_from_a_file(saved: Saved, tmp_path: Path) -> None:
     x = torch.randn(6, 4)
     torch.save({"x": x}, tmp_path / "inputs.pt")
     options = options_for(Perceptron, "state dict", inputs=(), inputs_file=tmp_path / "inputs.pt")
@@ -90,24 +94,24 @@ def test_inputs_from_a_file(saved, tmp_path):
 
 @pytest.mark.parametrize("form", ["pt2", "traced", "pickle", "state dict"])
 @pytest.mark.parametrize(("short", "dtype"), [("f64", torch.float64), ("bf16", torch.bfloat16), ("f16", torch.float16)])
-def test_dtype_converts_module_and_contract(saved, form, short, dtype):
+def test_dtype_converts_module_and_contract(saved: Saved, form: str, short: str, dtype: torch.dtype) -> None:
     subject = read(saved[Convolution, form], options=options_for(Convolution, form, dtype=short))
     assert [spec.dtype for spec in subject.contract.inputs] == [short]
     assert subject.examples[0].dtype == dtype
     assert run(subject)[0].dtype == dtype
 
 
-def test_integers_keep_their_dtype(saved):
+def test_integers_keep_their_dtype(saved: Saved) -> None:
     subject = read(saved[Tied, "pickle"], options=options_for(Tied, "pickle", dtype="bf16"))
     assert [spec.dtype for spec in subject.contract.inputs] == ["i64"]
 
 
-def test_input_ranges(saved):
+def test_input_ranges(saved: Saved) -> None:
     options = options_for(Tied, "pickle", input_ranges={"ids": (7, 7)})
     assert read(saved[Tied, "pickle"], options=options).examples[0].unique().tolist() == [7]
 
 
-def test_training_mode_is_left_with_a_note(tmp_path, caplog):
+def test_training_mode_is_left_with_a_note(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save(made(Convolution).train(), tmp_path / "model.pt")
     with caplog.at_level(logging.INFO, "fuseconv"):
         subject = read(tmp_path / "model.pt", options=options_for(Convolution, "pickle"))
@@ -115,7 +119,7 @@ def test_training_mode_is_left_with_a_note(tmp_path, caplog):
     torch.testing.assert_close(run(subject)[0], made(Convolution)(*subject.examples))
 
 
-def test_a_checkpoint_with_other_objects_is_a_pickle(tmp_path):
+def test_a_checkpoint_with_other_objects_is_a_pickle(tmp_path: Path) -> None:
     torch.save({"model": made(Perceptron).state_dict(), "path": Path("x")}, tmp_path / "model.pt")
     options = options_for(Perceptron, "state dict")
     with pytest.raises(RefusedError, match="pathlib"):
@@ -126,11 +130,11 @@ def test_a_checkpoint_with_other_objects_is_a_pickle(tmp_path):
     torch.testing.assert_close(run(subject)[0], made(Perceptron)(*subject.examples))
 
 
-def test_an_archive_that_keeps_containers(tmp_path):
+def test_an_archive_that_keeps_containers(tmp_path: Path) -> None:
     """Keyword arguments, a tuple, a dict and None in the caller's signature; flat for fuseconv."""
 
     class Contained(torch.nn.Module):
-        def forward(self, pair, *, scale, bias=None):
+        def forward(self, pair: tuple[Tensor, Tensor], *, scale: Tensor, bias: Tensor | None = None) -> dict[str, Any]:
             return {"sum": pair[0] + pair[1] * scale, "none": bias, "rest": [pair[0]]}
 
     tensors = (torch.randn(3, 2), torch.randn(3, 2))
@@ -143,11 +147,11 @@ def test_an_archive_that_keeps_containers(tmp_path):
     torch.testing.assert_close(first, subject.examples[0])
 
 
-def test_what_an_archive_asks_of_the_sizes_in_its_containers(tmp_path):
+def test_what_an_archive_asks_of_the_sizes_in_its_containers(tmp_path: Path) -> None:
     """A guard on `pair[0]` and a keyword holds of the tensors that these become."""
 
     class Cut(torch.nn.Module):
-        def forward(self, pair, *, table):
+        def forward(self, pair: tuple[Tensor, Tensor], *, table: Tensor) -> Tensor:
             return pair[0] + pair[1] + table[: pair[0].shape[0]]
 
     free, batch = torch.export.Dim.DYNAMIC, torch.export.Dim("batch", min=1, max=9)
@@ -164,11 +168,11 @@ def test_what_an_archive_asks_of_the_sizes_in_its_containers(tmp_path):
 
 
 class Shapes(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.table = torch.arange(4.0)
 
-    def forward(self, x, y):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return x.sum(0) * self.table + torch.tensor([1.0, 2.0, 3.0, 4.0]), y * 2
 
 
@@ -188,7 +192,7 @@ ARCHIVED_DIMS = {
 
 
 @pytest.mark.parametrize("name", ARCHIVED_DIMS)
-def test_dims_of_an_archive(tmp_path, name):
+def test_dims_of_an_archive(tmp_path: Path, name: str) -> None:
     shapes, dims, *expected = ARCHIVED_DIMS[name]
     exported = torch.export.export(Shapes(), tuple(torch.ones(shape) for shape in shapes), dynamic_shapes=dims)
     torch.export.save(exported, tmp_path / "a.pt2")
@@ -198,7 +202,7 @@ def test_dims_of_an_archive(tmp_path, name):
     torch.testing.assert_close(list(program.exported.module()(*subject.examples)), run(subject), rtol=0, atol=0)
 
 
-def test_derived_dims_of_an_archive_are_refused(tmp_path):
+def test_derived_dims_of_an_archive_are_refused(tmp_path: Path) -> None:
     n = torch.export.Dim("n", min=2, max=9)
     exported = torch.export.export(Shapes(), (torch.ones(3, 4), torch.ones(6)), dynamic_shapes=({0: n}, {0: 2 * n}))
     torch.export.save(exported, tmp_path / "a.pt2")
@@ -207,8 +211,8 @@ def test_derived_dims_of_an_archive_are_refused(tmp_path):
 
 
 FACTORIES = [
-    ("saved_models.py:Perceptron", None, None),
-    ("saved_models:Perceptron", None, None),
+    ("saved_models.py:Perceptron", None, ""),
+    ("saved_models:Perceptron", None, ""),
     ("Perceptron", UsageError, "cannot be parsed"),
     ("saved_models.py:", UsageError, "cannot be parsed"),
     ("saved_models.py:not-a-name", UsageError, "cannot be parsed"),
@@ -224,7 +228,13 @@ FACTORIES = [
 
 
 @pytest.mark.parametrize(("model", "error", "said"), FACTORIES)
-def test_model_factories(saved, monkeypatch, model, error, said):
+def test_model_factories(
+    saved: Saved,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str | None,
+    error: type[FuseconvError] | None,
+    said: str,
+) -> None:
     monkeypatch.chdir(Path(saved_models.__file__).parent)
     options = options_for(Perceptron, "state dict", model=model)
     if error is None:
@@ -235,7 +245,7 @@ def test_model_factories(saved, monkeypatch, model, error, said):
     assert said in str(caught.value)
 
 
-def test_shapes_must_agree(tmp_path):
+def test_shapes_must_agree(tmp_path: Path) -> None:
     state = made(Perceptron).state_dict()
     state["first.weight"] = torch.zeros(8, 5)
     torch.save(state, tmp_path / "model.pt")
@@ -243,7 +253,7 @@ def test_shapes_must_agree(tmp_path):
         read(tmp_path / "model.pt", options=options_for(Perceptron, "state dict"))
 
 
-def test_two_state_dicts_are_ambiguous(tmp_path):
+def test_two_state_dicts_are_ambiguous(tmp_path: Path) -> None:
     torch.save({"model": made(Perceptron).state_dict(), "ema": made(Perceptron).state_dict()}, tmp_path / "model.pt")
     with pytest.raises(RefusedError, match="model, ema"):
         read(tmp_path / "model.pt", options=options_for(Perceptron, "state dict"))
@@ -256,14 +266,14 @@ def test_two_state_dicts_are_ambiguous(tmp_path):
         (("x=f32[2,4]", "y=f32[2,4]"), "forward takes (x)"),
     ],
 )
-def test_inputs_must_fit_forward(saved, inputs, said):
+def test_inputs_must_fit_forward(saved: Saved, inputs: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError) as caught:
         read(saved[Perceptron, "pickle"], options=options_for(Perceptron, "pickle", inputs=parse_inputs(inputs)))
     assert said in str(caught.value)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_no_cuda_device(saved):
+def test_no_cuda_device(saved: Saved) -> None:
     with pytest.raises(UpstreamError, match="no CUDA device") as caught:
         read(saved[Perceptron, "pt2"], options=Options(device="cuda"))
     assert caught.value.exit_status == 5
@@ -271,7 +281,7 @@ def test_no_cuda_device(saved):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("form", SAVERS)
-def test_cuda(saved, form):
+def test_cuda(saved: Saved, form: str) -> None:
     subject = read(saved[Convolution, form], options=options_for(Convolution, form, device="cuda"))
     assert subject.contract.device == "cuda"
     assert {tensor.device.type for tensor in (*subject.examples, *subject.module.parameters(), *run(subject))} == {
@@ -279,7 +289,7 @@ def test_cuda(saved, form):
     }
 
 
-def test_unknown_trust_dtype_and_device():
+def test_unknown_trust_dtype_and_device() -> None:
     with pytest.raises(UsageError, match="--trust"):
         Options(trust=frozenset({"everything"}))
     with pytest.raises(UsageError, match="--dtype"):
@@ -288,13 +298,13 @@ def test_unknown_trust_dtype_and_device():
         Options(device="tpu")
 
 
-def test_torchscript_whose_source_is_no_text_is_an_error_in_words(saved, tmp_path):
+def test_torchscript_whose_source_is_no_text_is_an_error_in_words(saved: Saved, tmp_path: Path) -> None:
     """torch quotes the bytes in its own message, which Python then cannot decode."""
 
-    def edit(members):
-        for name in members:
+    def edit(members: dict[str, bytes]) -> None:
+        for name, data in members.items():
             if name.endswith(".py"):
-                members[name] = members[name].replace(b"def forward", b"def \x80\xff")
+                members[name] = data.replace(b"def forward", b"def \x80\xff")
 
     path = tmp_path / "model.pt"
     shutil.copy(saved[Perceptron, "scripted"], path)
@@ -303,10 +313,10 @@ def test_torchscript_whose_source_is_no_text_is_an_error_in_words(saved, tmp_pat
         read(path, options=options_for(Perceptron, "scripted"))
 
 
-def test_torchscript_that_crashes_torch_is_an_error_in_words(saved, tmp_path):
+def test_torchscript_that_crashes_torch_is_an_error_in_words(saved: Saved, tmp_path: Path) -> None:
     """A tuple in a tuple, a million deep: torch frees it by as many calls in each other."""
 
-    def edit(members):
+    def edit(members: dict[str, bytes]) -> None:
         members["data.pkl"] = b"\x80\x02)" + b"\x85" * 1_000_000 + b"."
 
     path = tmp_path / "model.pt"
