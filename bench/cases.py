@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -122,6 +123,9 @@ GATED = [(2048, 5632, 2048), (4096, 11008, 4096), (128, 11008, 4096), (16, 5632,
 PERCEPTRONS = [(4096, 64, 64, 64), (4096, 256, 256, 256), (65536, 128, 128, 128), (65536, 256, 256, 256, 256)]
 IMAGES = [(2, 320, 64, 64), (16, 320, 64, 64), (2, 1280, 16, 16), (1, 128, 512, 512), (1, 320, 32, 32)]
 """Of a diffusion model and of its decoder; the last is small enough for a CPU."""
+CONVOLUTIONS = [(64, 64, 56, 64, 3, 1), (64, 256, 14, 1024, 1, 1), (32, 144, 56, 144, 5, 144), (1, 32, 28, 64, 3, 1)]
+"""Batch, channels, height and width, channels of the result, height and width of the kernel, groups; the last is small
+enough for a CPU."""
 TRAINED = [(256, 256, 2), (512, 1024, 4), (4096, 4096, 4)]
 """Batch, width and layers."""
 
@@ -137,6 +141,7 @@ def cases(device: str, backend: str = "auto") -> Iterator[Case]:
     yield from linear_cases((*SIX, *SMALL, *OTHER) if large else (*SMALL[:3], OTHER[0]), backend, half=large)
     yield from memory_cases((16384, 4096) if large else (1024, 4096))
     yield from image_cases(IMAGES if large else IMAGES[-1:])
+    yield from convolution_cases(CONVOLUTIONS if large else CONVOLUTIONS[-1:], half=large)
     yield from seed_cases()
     for dtype in ("f32", "bf16", "f16") if large else ("f32",):
         for m, h, k in GATED if large else [(128, 1024, 512)]:
@@ -189,6 +194,25 @@ def image_cases(shapes: Sequence[tuple[int, ...]]) -> Iterator[Case]:
         for case in op_case("group_norm_act", dtype, (shape, *[shape[1:2]] * 2), ("silu",), act="silu"):
             ours, eager = call(case.ours), call(case.eager)
             yield Case(case.op, case.act, dtype, shape, case.draw, ours, eager, truth=eager)
+
+
+def convolution_cases(shapes: Sequence[tuple[int, ...]], *, half: bool) -> Iterator[Case]:
+    """Yields conv_act of images that are channels last, with a bias and a kernel that keeps their size."""
+    for dtype, shape in itertools.product(("f16", "bf16", "f32") if half else ("f32",), shapes):
+        batch, channels, size, out, kernel, groups = shape
+        tensors = ((batch, channels, size, size), (out, channels // groups, kernel, kernel), (out,), None)
+        rest = ([1, 1], [kernel // 2] * 2, [1, 1], False, [0, 0], groups, "relu")
+        for case in op_case("conv_act", dtype, tensors, rest, act="relu", shape=shape):
+            yield replace(case, draw=partial(channels_last, case.draw))
+
+
+def channels_last(draw: Callable[[str], Operands], device: str) -> Operands:
+    """Returns the operands that `draw` gives, with images and kernels in the channels-last format."""
+    drawn = draw(device)
+    tensors = [
+        t.contiguous(memory_format=torch.channels_last) if t is not None and t.dim() == 4 else t for t in drawn.tensors
+    ]
+    return Operands(tuple(tensors), drawn.rest)
 
 
 def dropout_case(dtype: str, shape: tuple[int, int]) -> Iterator[Case]:

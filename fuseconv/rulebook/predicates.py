@@ -293,7 +293,7 @@ def is_contiguous(_: Constants, *operands: Any) -> None:
 
 @rule_function()
 def is_channels_first(_: Constants, *operands: Any) -> None:
-    """Each tensor is contiguous and not channels last besides, as a tensor with one channel or one position is."""
+    """Each tensor is contiguous and not in the channels-last format. A tensor with one channel is in both."""
     import torch
 
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -190,7 +190,7 @@ POOLS = Table(
         "unfold of a tensor": lambda x: x.unfold(2, 3, 2).unfold(3, 2, 2),
         "upsample of integers": lambda x: F.interpolate((x * 9).to(torch.uint8).float(), scale_factor=2.0),
         "rot90": lambda x: x.rot90(1, (2, 3)),
-        "max_unpool2d": lambda x: F.max_unpool2d(*F.max_pool2d_with_indices(x[:, :, :8], [2]), [2]),
+        "max_unpool2d": lambda x: F.max_unpool2d(*F.max_pool2d_with_indices(x[:, :, :8], [2, 2]), [2, 2]),
     },
 )  # fmt: skip
 
