@@ -111,6 +111,7 @@ def calls(
     def ours(*operands: Any) -> Tensor:
         return ops.conv_act(*operands, *numbers, case.act)
 
+    torch._dynamo.reset()
     compiled = torch.compile(eager, dynamic=False)
     moved = sum(math.prod(shape) for name, shape in shapes.items()) + case.residual * math.prod(shapes["residual"])
     return {"ours": ours, AGAIN: ours, "bare": bare, "eager": eager, "compile": compiled}, draw, 2 * moved

@@ -83,6 +83,14 @@ def test_values(op: Op[..., Any], sample: Sample) -> None:
 TRACED = "test_aot_dispatch_dynamic"
 """The one of opcheck's that takes a hundred times as long as the others: it traces forward and backward by sizes."""
 
+
+@pytest.fixture(autouse=True)
+def deterministic() -> Iterator[None]:
+    """cuDNN's convolution backward adds with atomics otherwise, in another order each time."""
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True):
+        yield
+
+
 UNTRACED = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
