@@ -6,8 +6,9 @@ arguments that returns the outputs. It raises whatever its tool raises: why a pe
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,19 @@ def compiled(mode: str) -> Callable[[Problem, bool], Call]:
         return _called(torch.compile(problem.module, mode=mode, dynamic=False), problem, graph)
 
     return build
+
+
+def channels_last(build: Callable[[Problem, bool], Call]) -> Callable[[Problem, bool], Call]:
+    """Returns a builder that takes a model of images with its weights and inputs in the channels-last format."""
+
+    def laid_out(problem: Problem, graph: bool) -> Call:
+        if all(one.dim() != 4 for one in problem.inputs):
+            raise LookupError("no input is a batch of images")
+        module = copy.deepcopy(problem.module).to(memory_format=torch.channels_last)
+        inputs = (one.to(memory_format=torch.channels_last) if one.dim() == 4 else one for one in problem.inputs)
+        return build(replace(problem, module=module, inputs=tuple(inputs)), graph)
+
+    return laid_out
 
 
 def aoti(**configuration: object) -> Callable[[Problem, bool], Call]:
@@ -164,14 +178,17 @@ def _called(model: Callable[..., Any], problem: Problem, graph: bool) -> Call:
 
 PEERS: dict[str, Callable[[Problem, bool], Call]] = {
     "eager": eager,
+    "eager_channels_last": channels_last(eager),
     "compile": compiled("default"),
+    "compile_channels_last": channels_last(compiled("default")),
     "aoti": aoti(),
     "onnxruntime": onnxruntime(optimized=False),
     "onnxruntime_optimized": onnxruntime(optimized=True),
     "max_autotune": compiled("max-autotune-no-cudagraphs"),
+    "max_autotune_channels_last": channels_last(compiled("max-autotune-no-cudagraphs")),
     "aoti_max_autotune": aoti(max_autotune=True),
 }
 """The cheap ones first: a run that is short of time leaves the last."""
 
-TIMED = ("max_autotune", "aoti_max_autotune")
+TIMED = ("max_autotune", "max_autotune_channels_last", "aoti_max_autotune")
 """Those that time kernels while they are built."""

@@ -1,15 +1,20 @@
-// A convolution on CUDA: by cuDNN with what follows it in one kernel, or by the host and one more pass.
+// A convolution on CUDA with what follows it in one kernel: a depthwise one by a kernel of ours, one of 1x1 without
+// stride as a linear layer, others by cuDNN; or by the host and one more pass.
 #include "kernels/convolution.h"
 
+#include <algorithm>
+#include <span>
+
+#include "core/cuda.cuh"
 #include "core/layout.h"
 #include "cudnn/convolution.h"
 #include "gemm/choices.h"
 #include "kernels/convolution_pass.h"
+#include "kernels/depthwise.h"
+#include "kernels/linear.h"
 
 namespace fuseconv::cuda {
 namespace {
-
-bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
 bool is_depthwise(const Convolution& c) { return c.parameters.groups > 1 && c.weight.sizes[1] == 1; }
 
@@ -55,10 +60,48 @@ bool by_cudnn(CudaHost& host, const Convolution& c) {
   return true;
 }
 
+bool all(std::span<const int64_t> numbers, int64_t value) {
+  return std::all_of(numbers.begin(), numbers.end(), [&](int64_t number) { return number == value; });
+}
+
+// [N, C, ...], channels last, as its rows: [positions, C].
+struct Rows {
+  int64_t sizes[2], strides[2];
+
+  explicit Rows(In tensor)
+      : sizes{tensor.sizes[1] == 0 ? 0 : element_count(tensor) / tensor.sizes[1], tensor.sizes[1]},
+        strides{tensor.sizes[1], 1} {}
+  In of(In tensor) const { return {tensor.data, tensor.dtype, 2, sizes, strides}; }
+};
+
+bool as_linear(CudaHost& host, const Convolution& c) {
+  const auto& [stride, padding, dilation, transposed, more, groups] = c.parameters;
+  const bool is_half = c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16;
+  const bool adds_last = !c.residual || !c.residual_first || c.activation == Activation::none;
+  if (!is_half || c.x.rank < 4 || transposed || groups != 1 || !all(stride, 1) || !all(padding, 0) ||
+      !all({c.weight.sizes + 2, c.weight.sizes + c.weight.rank}, 1) || !adds_last || !fits_channels_last(c.x) ||
+      !fits_channels_last(c.y) || (c.residual && !fits_channels_last(*c.residual))) {
+    return false;
+  }
+  const Rows x(c.x), y(c.y);
+  const In weight{c.weight.data, c.weight.dtype, 2, c.weight.sizes, c.weight.strides};
+  const std::optional<In> residual = c.residual ? std::optional(y.of(*c.residual)) : std::nullopt;
+  linear_layer(host, {x.of(c.x),
+                      weight,
+                      c.bias,
+                      residual,
+                      c.activation,
+                      false,
+                      false,
+                      std::nullopt,
+                      {c.y.data, c.y.dtype, 2, y.sizes, y.strides}});
+  return true;
+}
+
 }  // namespace
 
 void convolution(CudaHost& host, const Convolution& c) {
-  if (element_count(c.y) == 0 || by_cudnn(host, c)) {
+  if (element_count(c.y) == 0 || depthwise(host, c) || as_linear(host, c) || by_cudnn(host, c)) {
     return;
   }
   // torch adds a bias in a pass of its own.

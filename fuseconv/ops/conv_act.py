@@ -138,13 +138,30 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         numbers = ([stride] * rank, [padding] * rank, [dilation] * rank, transposed, [output_padding or 0] * rank)
         shape = torch.convolution(x.float().cpu(), weight.float().cpu(), None, *numbers, groups).shape
         addend = None if residual is None else draw(*shape)
+        if addend is not None and "r" in last:
+            addend = addend.contiguous(memory_format=_CHANNELS_LAST[addend.dim()])
         return Sample(
             name,
             (x, weight, draw(channels) if bias else None, addend, *numbers, groups, act),
             {"residual_first": False} if residual is False else {},
         )
 
+    def depthwise(kernel: int, stride: int, channels: int, act: str, residual: bool | None) -> Sample:
+        return sample(
+            f"depthwise_{kernel}_by_{stride}_of_{channels}",
+            (2, channels, 13, 10),
+            (kernel, kernel),
+            act,
+            channels=channels,
+            stride=stride,
+            padding=kernel // 2,
+            groups=channels,
+            residual=residual,
+            last="xwr",
+        )
+
     image, square = (2, 4, 7, 9), (3, 3)
+    wide = (2, 16, 6, 5)
     return [
         *(sample(act, image, square, act, padding=1) for act in ACTIVATIONS),
         *(sample(f"{act}_of_sum", image, square, act, residual=True) for act in ACTIVATIONS),
@@ -169,6 +186,18 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         sample("one_channel", (2, 1, 7, 9), square, "relu", padding=1),
         sample("one_element", (1, 1, 1, 1), (1, 1), "sigmoid", channels=1),
         sample("no_batch", (0, 4, 7, 9), square, "relu"),
+        depthwise(3, 1, 16, "silu", None),
+        depthwise(3, 2, 24, "relu", True),
+        depthwise(5, 1, 24, "gelu", False),
+        depthwise(5, 2, 16, "none", None),
+        depthwise(7, 1, 136, "tanh", True),
+        depthwise(7, 2, 8, "silu", False),
+        sample("dense", wide, square, "relu", channels=32, padding=1, residual=True, last="xwr"),
+        sample("dense_and_sum", wide, square, "silu", channels=32, padding=1, residual=False, last="xwr"),
+        sample("rows", wide, (1, 1), "silu", channels=24, last="x"),
+        sample("rows_and_sum", wide, (1, 1), "gelu", channels=24, residual=False, last="xr"),
+        sample("rows_of_sum", wide, (1, 1), "relu", channels=24, residual=True, last="xr"),
+        sample("rows_of_one_position", (3, 16, 1, 1), (1, 1), "relu", channels=8),
         sample("threads", (3, 16, 33, 35), square, "gelu", channels=32, padding=1, residual=True),
     ]
 
