@@ -8,7 +8,8 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 
-from fuseconv.contract.spec import Contract, Dim
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.spec import Contract
 from fuseconv.program.original import Original
 
 
