@@ -1,8 +1,7 @@
 """The input contract: names, dtypes, dims and their ranges, checked on every call.
 
 A contract is written on the command line (`--input 'ids=i64[batch:1..64,seq:2..512]'`), read from an exported program,
-stored in the manifest of the bundle, and enforced by the runtime. Nothing here imports torch: only `.dtype`, `.shape`
-and `.device` of tensors are used.
+stored in the manifest of the bundle, and enforced by the runtime. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from fuseconv.contract.buckets import Buckets
 from fuseconv.contract.dims import Dim
-from fuseconv.contract.dtypes import short_dtype
+from fuseconv.contract.expected import Expected, Values
 from fuseconv.errors import ContractError
 
 MAX_ACCEPTED = 4096
@@ -99,12 +98,16 @@ class Contract:
                 return tensors
         except TypeError:  # symbolic sizes, while a graph is traced, have no hash
             kind = ()
-        sizes: dict[str, tuple[int, str]] = {}
-        for spec, tensor in zip(self.inputs, tensors, strict=True):
-            self._check(spec, tensor, sizes)
+        values: Values = {}
+        for expected, tensor in zip(self._expected, tensors, strict=True):
+            expected.check(tensor, values)
         if kind and len(self._accepted) < MAX_ACCEPTED:
             self._accepted.add(kind)
         return tensors
+
+    @functools.cached_property
+    def _expected(self) -> tuple[Expected, ...]:
+        return tuple(Expected(spec.name, spec.dtype, self.device, spec.shape, f"pass {spec}") for spec in self.inputs)
 
     @functools.cached_property
     def _accepted(self) -> set[tuple[Any, ...]]:
@@ -122,33 +125,6 @@ class Contract:
             where="the call's arguments",
             fix=f"pass {', '.join(str(spec) for spec in self.inputs)}",
         )
-
-    def _check(self, spec: TensorSpec, tensor: Any, sizes: dict[str, tuple[int, str]]) -> None:
-        if (found := short_dtype(getattr(tensor, "dtype", None))) != spec.dtype:
-            if not str(getattr(tensor, "dtype", None)).startswith("torch."):
-                raise _violation(spec, f"is of type {type(tensor).__name__}, not a torch.Tensor")
-            raise _violation(spec, f"has dtype {found}, but the contract says {spec.dtype}")
-        device = getattr(tensor, "device", None)
-        if (place := getattr(device, "type", device)) != self.device:
-            raise _violation(spec, f"is on {place}, but the contract says {self.device}")
-        shape = tensor.shape
-        if len(shape) != len(spec.shape):
-            raise _violation(spec, f"has {len(shape)} dims {list(shape)}, but the contract says {len(spec.shape)}")
-        for axis, expected in enumerate(spec.shape):
-            size = shape[axis]
-            if isinstance(expected, int):
-                if size != expected:
-                    raise _violation(spec, f"has size {size} at axis {axis}, but the contract says {expected}")
-                continue
-            first = sizes.get(expected.name)
-            if first is None:
-                if not expected.min <= size <= expected.max:
-                    raise _violation(spec, f"has size {size} at axis {axis}, outside {expected}")
-                if expected.step > 1 and size % expected.step != 0:
-                    raise _violation(spec, f"has size {size} at axis {axis}, not a multiple of {expected.step}")
-                sizes[expected.name] = (size, spec.name)
-            elif first[0] != size:
-                raise _violation(spec, f"has {expected.name}={size} at axis {axis}, but {first[1]} has {first[0]}")
 
     def to_json(self) -> dict[str, Any]:
         """Returns the contract as plain JSON values. `from_json` reads it back."""
@@ -190,7 +166,3 @@ def _size_to_json(size: int | Dim) -> int | dict[str, int | str]:
         return size
     step = {"step": size.step} if size.step > 1 else {}
     return {"name": size.name, "min": size.min, "max": size.max, **step}
-
-
-def _violation(spec: TensorSpec, what: str) -> ContractError:
-    return ContractError(f"input {spec.name} {what}", where=f"input {spec.name}", fix=f"pass {spec}")
