@@ -75,7 +75,7 @@ def _warm() -> None:
     """Converts a first model in this process: its forks have the rules, the exporter and the runtime in memory."""
     import torch
 
-    from fuseconv.contract.spec import parse_inputs
+    from fuseconv.contract.input_text import parse_inputs
     from fuseconv.sources import Options
 
     torch.set_num_threads(1)
@@ -127,8 +127,9 @@ def try_model(entry: Any) -> Row:
         torchvision_stub.install()
     import torch
 
+    from fuseconv.contract.input_text import parse_inputs
     from fuseconv.contract.inputs import draw, example_sizes
-    from fuseconv.contract.spec import Contract, parse_inputs
+    from fuseconv.contract.spec import Contract
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -188,7 +189,7 @@ def _exported(module: Any, specs: Sequence[Any], inputs: Sequence[Any]) -> Any:
 
     import torch
 
-    from fuseconv.contract.spec import Dim
+    from fuseconv.contract.dims import Dim
 
     dims = {"b": torch.export.Dim("b", min=1, max=4)}
     shapes = [

@@ -15,7 +15,8 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fuseconv.capture.drawn import draw_taken
-from fuseconv.contract.spec import Contract, Dim
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UnsupportedError
 from fuseconv.numerics.tolerance import compare
 from fuseconv.numerics.truth import interpret_in_float64

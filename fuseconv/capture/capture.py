@@ -21,8 +21,9 @@ from fuseconv.capture.errors import explain, explain_narrowed, explain_suspect
 from fuseconv.capture.foreign_ops import spell_out
 from fuseconv.capture.purity import purify
 from fuseconv.capture.regions import inline_regions
+from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import draw, example_sizes
-from fuseconv.contract.spec import Dim, TensorSpec
+from fuseconv.contract.spec import TensorSpec
 from fuseconv.contract.values import has_range
 from fuseconv.errors import UnsupportedError
 from fuseconv.graph.indexed import indexed_sizes

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import draw, example_sizes
-from fuseconv.contract.spec import Contract, Dim
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
 from fuseconv.graph.model_line import innermost, model_line
 from fuseconv.program.calling import arguments

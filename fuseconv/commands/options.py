@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fuseconv.bundle.manifest import require_folder
-from fuseconv.contract.spec import parse_inputs
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.errors import FileError
 from fuseconv.targets import TARGETS
 from fuseconv.untrusted.files import check_text, leads_somewhere

@@ -18,13 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fuseconv.contract.spec import (
-    DTYPES,
-    SHORT_DTYPES,
-    Contract,
-    Dim,
-    TensorSpec,
-)
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.dtypes import DTYPES, SHORT_DTYPES
+from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.contract.values import Kind, values
 from fuseconv.errors import FileError, RefusedError, UsageError
 from fuseconv.untrusted.containers import HEAD, container_of

@@ -1,6 +1,6 @@
-"""The calls that a captured graph supports: the containers, and the dtype, device and sizes of every tensor.
+"""The calls that a captured graph supports: the containers, the constants, and what every tensor must be.
 
-Any other call is an error, because the graph is not verified for it.
+Any other call is an error, because the graph is not verified for it. Tensors are checked by `contract.expected`.
 """
 
 from __future__ import annotations
@@ -11,83 +11,60 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.export.graph_signature import InputKind, InputSpec
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from fuseconv.contract.dims import UNBOUNDED, Affine, Dim, Size
+from fuseconv.contract.dtypes import short_dtype
+from fuseconv.contract.expected import Expected, Values
 from fuseconv.errors import ContractError, UnsupportedError
 from fuseconv.ops import autocast
 
+_ROLES = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
 
-@dataclass(frozen=True)
-class Size:
-    """A size `factor * dim + offset`, where the dim is between `low` and `high`."""
-
-    dim: str
-    factor: int
-    offset: int
-    low: int
-    high: int | None
+FIX = "fuse the model again with inputs like these; name the sizes that may vary in `dynamic_shapes`"
 
 
 @dataclass(frozen=True)
-class Operand:
-    """The requirements for one leaf of a call.
-
-    Attributes:
-        name: the name in messages.
-        dtype: the dtype of the tensor. None for a constant.
-        device: the device of the tensor. None for a constant.
-        shape: the sizes of the tensor. None for a constant.
-        value: the constant.
-    """
+class Constant:
+    """An argument that is not a tensor. Its value is part of the graph."""
 
     name: str
-    dtype: torch.dtype | None = None
-    device: torch.device | None = None
-    shape: tuple[int | Size, ...] | None = None
-    value: Any = None
+    value: Any
 
-    def check(self, found: Any, dims: dict[str, int]) -> None:
+    def check(self, found: Any) -> None:
         """Checks one leaf of a call.
 
-        Args:
-            found: the leaf of the call.
-            dims: the dims determined by earlier leaves. It is extended.
-
         Raises:
-            ContractError: the leaf does not meet the requirements.
+            ContractError: the leaf has another type or value.
         """
-        if self.dtype is None or self.device is None:
-            if type(found) is not type(self.value) or found != self.value:
-                raise self._differs(repr(self.value), repr(found))
-        elif not isinstance(found, Tensor):
-            raise self._differs(f"a tensor of {self.dtype}", repr(found))
-        elif found.dtype != self.dtype or found.device.type != self.device.type:
-            raise self._differs(f"{self.dtype} on {self.device}", f"{found.dtype} on {found.device}")
-        elif self.shape is not None and not _fits(self.shape, found.shape, dims):
-            raise self._differs(_text(self.shape, dims), str(list(found.shape)))
-
-    def _differs(self, wanted: str, found: str) -> ContractError:
-        return ContractError(
-            f"{self.name} is {found}, but the graph was captured with {wanted}",
-            where=self.name,
-            fix="fuse the model again with inputs like these; name the sizes that may vary in `dynamic_shapes`",
-        )
+        if type(found) is not type(self.value) or found != self.value:
+            place = f"input {self.name}"
+            raise ContractError(
+                f"{place} is {found!r}, but the contract says {self.value!r}, which is part of the graph",
+                where=place,
+                fix=FIX,
+            )
 
 
-def operand_like(name: str, example: Any, ranges: Mapping[Any, Any]) -> Operand:
-    """Returns the requirements for a placeholder.
+def operand_like(spec: InputSpec, placeholder: Node, ranges: Mapping[Any, Any]) -> Expected | Constant:
+    """Returns what a call passes for a placeholder.
 
     Args:
-        name: the name of the placeholder.
-        example: its fake value, or the constant it represents.
+        spec: what the placeholder stands for.
+        placeholder: the placeholder. Its value is a fake tensor, or the constant it represents.
         ranges: symbol to the range of a dim.
 
     Raises:
         UnsupportedError: a size is not a multiple of one dim.
     """
+    name, example = spec.target or placeholder.name, placeholder.meta["val"]
     if not isinstance(example, Tensor):
-        return Operand(name, value=example)
-    return Operand(name, example.dtype, example.device, tuple(_size(name, size, ranges) for size in example.shape))
+        return Constant(name, example)
+    shape = tuple(_size(name, size, ranges) for size in example.shape)
+    role = _ROLES.get(spec.kind, "input")
+    return Expected(name, short_dtype(example.dtype), example.device.type, shape, FIX, role)
 
 
 @dataclass(frozen=True)
@@ -104,7 +81,7 @@ class CapturedCall:
         autocast: the autocast setting during capture, which determines the dtypes in the graph.
     """
 
-    operands: tuple[Operand, ...]
+    operands: tuple[Expected | Constant, ...]
     arguments: pytree.TreeSpec
     keywords: tuple[str, ...]
     results: pytree.TreeSpec
@@ -142,12 +119,17 @@ class CapturedCall:
                 where="torch.autocast",
                 fix="call `fuse` under the same autocast setting as the fused module",
             )
-        dims: dict[str, int] = {}
+        dims: Values = {}
         for operand, value in zip(self.operands, values, strict=True):
-            operand.check(value, dims)
+            if isinstance(operand, Constant):
+                operand.check(value)
+            elif isinstance(value, Tensor):
+                operand.check(value, dims)
+            else:
+                raise operand.no_tensor(value)
 
 
-def _size(name: str, size: Any, ranges: Mapping[Any, Any]) -> int | Size:
+def _size(name: str, size: Any, ranges: Mapping[Any, Any]) -> Size:
     if isinstance(size, int):
         return size
     expression = size.node.expr
@@ -156,38 +138,17 @@ def _size(name: str, size: Any, ranges: Mapping[Any, Any]) -> int | Size:
     symbols = list(expression.free_symbols)
     offset = expression.subs(symbols[0], 0)
     factor = expression.subs(symbols[0], 1) - offset
-    if len(symbols) != 1 or (expression - factor * symbols[0] - offset).expand() != 0:
+    if (
+        len(symbols) != 1
+        or not (factor.is_Integer and offset.is_Integer)
+        or (expression - factor * symbols[0] - offset).expand() != 0
+    ):
         raise UnsupportedError(
             f"a size of {name} is {expression}, which is not a multiple of a single dim",
             where=name,
             fix="choose `dynamic_shapes` so that every size is a multiple of one dim",
         )
     bounds = ranges[symbols[0]]
-    high = int(bounds.upper) if bounds.upper.is_Integer else None
-    return Size(str(symbols[0]), int(factor), int(offset), int(bounds.lower), high)
-
-
-def _fits(shape: tuple[int | Size, ...], found: Sequence[int], dims: dict[str, int]) -> bool:
-    if len(shape) != len(found):
-        return False
-    for size, length in zip(shape, found, strict=True):
-        if isinstance(size, int):
-            if size != length:
-                return False
-            continue
-        value = (length - size.offset) // size.factor
-        first = dims.setdefault(size.dim, value)
-        if size.factor * first + size.offset != length or first < size.low or (size.high and first > size.high):
-            return False
-    return True
-
-
-def _text(shape: tuple[int | Size, ...], dims: Mapping[str, int]) -> str:
-    sizes = []
-    for size in shape:
-        if isinstance(size, int):
-            sizes.append(str(size))
-        else:
-            known = f" = {dims[size.dim]}" if size.dim in dims else ""
-            sizes.append(f"{size.dim}{known} in {size.low}..{'' if size.high is None else size.high}")
-    return f"[{', '.join(sizes)}]"
+    high = int(bounds.upper) if bounds.upper.is_Integer else UNBOUNDED
+    dim = Dim(str(symbols[0]), int(bounds.lower), high)
+    return dim if (factor, offset) == (1, 0) else Affine(dim, int(factor), int(offset))

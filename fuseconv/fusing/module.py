@@ -35,7 +35,7 @@ class Fused(nn.Module):
         exported = program.exported
         signature, nodes = exported.graph_signature, exported.graph.find_nodes(op="placeholder")
         operands = [
-            operand_like(spec.target or node.name, node.meta["val"], exported.range_constraints)
+            operand_like(spec, node, exported.range_constraints)
             for spec, node in zip(signature.input_specs, nodes, strict=True)
         ]
         self._states = [_state(spec, exported.constants) for spec in signature.input_specs if spec.target is not None]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fuseconv.contract.spec import DTYPES, SHORT_DTYPES
+from fuseconv.contract.dtypes import DTYPES, SHORT_DTYPES
 from fuseconv.matching.steps import Binding
 from fuseconv.rulebook.refused import Refused
 

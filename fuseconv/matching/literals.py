@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fuseconv.contract.spec import DTYPES
+from fuseconv.contract.dtypes import DTYPES
 from fuseconv.rulebook.rule_text import Literal
 
 TOLERANCE = 1e-3

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fuseconv.contract.spec import SHORT_DTYPES
+from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.graph.proved_sizes import compare
 from fuseconv.matching.gradient_flow import check_gradients
 from fuseconv.matching.graph import Workspace, is_getitem, is_returned, nodes_in

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fuseconv.contract.spec import DTYPES
+from fuseconv.contract.dtypes import DTYPES
 from fuseconv.graph.all_sizes import GuardError
 from fuseconv.graph.proved_sizes import row_major, same_sizes
 from fuseconv.matching.graph import Workspace, find_op, is_repeatable, map_nodes, why_no_op

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fuseconv.contract.spec import SHORT_DTYPES
+from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.numerics.deviation import Deviation, deviation, device_of
 
 

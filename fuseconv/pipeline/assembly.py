@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fuseconv import targets
 from fuseconv.bundle.manifest import Manifest, RuleUse, Source
-from fuseconv.contract.spec import SHORT_DTYPES
+from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.errors import FuseconvError, UnsupportedError, UpstreamError, UsageError
 from fuseconv.matching.steps import Plan
 from fuseconv.numerics.tolerance import table

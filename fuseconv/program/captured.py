@@ -8,7 +8,8 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 
-from fuseconv.contract.spec import Contract, Dim
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.spec import Contract
 from fuseconv.program.original import Original
 
 
@@ -19,7 +20,9 @@ class Program:
     Attributes:
         exported: the program in the flat calling convention: tensors in, tensors out. Placeholders have the names of
             the contract.
-        contract: the inputs and outputs. Integer inputs that index an embedding have a range.
+        contract: the inputs and outputs. Integer inputs that index an embedding have a range. In `fuse` it has only the
+            device: a call there may pass constants and sizes such as `2 * dim + 1`, which a contract cannot express.
+            `fusing.call` has what it must pass.
         examples: one tensor per input.
         original: the model that was captured, on the device of the contract. None in `fuse`.
         trainable: whether its parameters and buffers may change and gradients flow through it. False in a conversion.

@@ -15,7 +15,8 @@ import sympy
 import torch
 from torch.fx import Graph, Node
 
-from fuseconv.contract.spec import SHORT_DTYPES, TensorSpec
+from fuseconv.contract.dtypes import SHORT_DTYPES
+from fuseconv.contract.spec import TensorSpec
 from fuseconv.graph.all_sizes import key_of
 from fuseconv.matching.graph import map_nodes, op_name
 from fuseconv.proof.edges import Edges

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from fuseconv.contract.spec import SHORT_DTYPES, TensorSpec
+from fuseconv.contract.dtypes import SHORT_DTYPES
+from fuseconv.contract.spec import TensorSpec
 from fuseconv.errors import FuseconvError, RuleError, is_out_of_memory
 from fuseconv.matching import unforeseen
 from fuseconv.matching.graph import source_line

@@ -17,12 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fuseconv.contract.spec import (
-    DTYPES,
-    Contract,
-    Dim,
-    TensorSpec,
-)
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.dtypes import DTYPES
+from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.matching.graph import find_op, why_no_op
 from fuseconv.matching.replacement import resolve
 from fuseconv.program.captured import Program

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import LARGEST
-from fuseconv.contract.spec import Contract, Dim, TensorSpec
+from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.sizes.named_sizes import named_sizes
 from fuseconv.sizes.telling_sizes import telling_sizes
 

@@ -25,8 +25,9 @@ from torch.fx import Graph, Node, map_arg
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import torch_dtype
-from fuseconv.contract.spec import Dim, TensorSpec
+from fuseconv.contract.spec import TensorSpec
 from fuseconv.graph.all_sizes import likeness, run_for_all_sizes
 from fuseconv.graph.hazards import check_call
 from fuseconv.graph.nodes import is_getitem

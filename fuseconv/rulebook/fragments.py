@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fuseconv.contract.spec import DTYPES
+from fuseconv.contract.dtypes import DTYPES
 from fuseconv.rulebook.rule_names import NamesError
 from fuseconv.rulebook.rule_text import PRODUCT, RuleTextError, check_text
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fuseconv.contract.spec import SHORT_DTYPES
+from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.graph.proved_sizes import row_major, same_sizes
 from fuseconv.rulebook import functions
 from fuseconv.rulebook.functions import Constants, Function, rule_function

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from fuseconv.contract.spec import DTYPES
+from fuseconv.contract.dtypes import DTYPES
 
 MAX_LENGTH = 400
 """The maximum length of a line in characters. `ast` is not designed for hostile nesting."""

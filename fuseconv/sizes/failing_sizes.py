@@ -13,8 +13,9 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
+from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import LARGEST, draw, example_sizes
-from fuseconv.contract.spec import Contract, Dim
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError, is_out_of_memory
 from fuseconv.graph.model_line import model_line
 from fuseconv.graph.nodes import source_line

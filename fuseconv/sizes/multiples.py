@@ -16,7 +16,8 @@ from torch.export import ExportedProgram
 from torch.utils._sympy.functions import Max, Min, Mod, PythonMod
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from fuseconv.contract.spec import Contract, Dim
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.spec import Contract
 
 ENUMERATED = 1 << 14
 """The number of sizes of a dim that are checked one by one if algebra does not decide."""

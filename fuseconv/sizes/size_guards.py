@@ -18,7 +18,8 @@ import sympy
 from torch.export import ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from fuseconv.contract.spec import Contract, Dim
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.spec import Contract
 from fuseconv.sizes.multiples import always, sizes_of_dims
 
 POINTS = 128

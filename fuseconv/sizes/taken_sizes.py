@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import LARGEST
-from fuseconv.contract.spec import Dim
 
 
 def taken_range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str, int]], bool]) -> tuple[int, int]:

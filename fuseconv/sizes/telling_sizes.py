@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import LARGEST, example_sizes
-from fuseconv.contract.spec import Contract, Dim
+from fuseconv.contract.spec import Contract
 
 MOST_TOGETHER = 27
 """The number of combinations of 1, 2 and more that are tried: all for three dims."""

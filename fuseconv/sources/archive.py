@@ -24,13 +24,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.contract.inputs import torch_dtype
-from fuseconv.contract.spec import (
-    SHORT_DTYPES,
-    Contract,
-    Dim,
-    TensorSpec,
-)
+from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.program.quiet import quiet_torch
 from fuseconv.sources.flat import drop_detach, flatten, is_plain

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import example_sizes, torch_dtype
-from fuseconv.contract.spec import Contract, Dim
+from fuseconv.contract.spec import Contract
 from fuseconv.sizes.multiples import accepted
 
 LOWER_ENDS = 16

@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
-from fuseconv.contract.spec import SHORT_DTYPES, Dim, TensorSpec
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.dtypes import SHORT_DTYPES
+from fuseconv.contract.spec import TensorSpec
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError, UsageError
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.subject import Loaded, Options

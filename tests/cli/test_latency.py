@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from fuseconv import cli
-from fuseconv.contract.spec import Contract, parse_inputs
+from fuseconv.contract.input_text import parse_inputs
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import UpstreamError, UsageError
 from fuseconv.measure import latency
 from fuseconv.measure.cold_start import ColdStart, cold_start

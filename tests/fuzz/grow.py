@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import torch_dtype
-from fuseconv.contract.spec import Dim, TensorSpec
+from fuseconv.contract.spec import TensorSpec
 
 from .program import Model
 

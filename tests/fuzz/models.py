@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from fuseconv.contract.spec import Dim, TensorSpec
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.spec import TensorSpec
 from fuseconv.rulebook.rule import Rule
 
 from .grow import Grower, filled

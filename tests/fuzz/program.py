@@ -13,12 +13,10 @@ from typing import Any
 
 import torch
 
-from fuseconv.contract.spec import (
-    DTYPES,
-    Dim,
-    TensorSpec,
-    parse_inputs,
-)
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.dtypes import DTYPES
+from fuseconv.contract.input_text import parse_inputs
+from fuseconv.contract.spec import TensorSpec
 
 _FILE = """import torch
 import torch.nn.functional as F

@@ -11,7 +11,8 @@ from itertools import islice
 import torch
 from support.respelled import respelled
 
-from fuseconv.contract.spec import Dim, TensorSpec
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.spec import TensorSpec
 from fuseconv.graph.nodes import find_op
 from fuseconv.proof.example import Text, parse_example
 from fuseconv.proof.operands import draw_operands

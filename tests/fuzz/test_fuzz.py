@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from fuseconv.contract.spec import parse_inputs
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.matching.steps import Plan
 from fuseconv.program.captured import Program
 from fuzz import judge

@@ -16,7 +16,8 @@ from support.graphs import BUCKETS, TARGETS, draw
 from torch import Tensor
 
 from fuseconv.bundle.manifest import open_bundle
-from fuseconv.contract.spec import Contract, parse_inputs
+from fuseconv.contract.input_text import parse_inputs
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import UpstreamError, UsageError
 from fuseconv.runtime import rows
 from fuseconv.runtime.cuda_graphs import GraphedRunner

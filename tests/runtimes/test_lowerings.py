@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fuseconv import ops
-from fuseconv.contract.spec import Dim, parse_inputs
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.errors import UnsupportedError
 from fuseconv.targets import TARGETS, Context
 

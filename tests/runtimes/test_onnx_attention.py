@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fuseconv.contract.spec import SHORT_DTYPES
+from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.numerics.tolerance import compare
 from fuseconv.targets import Context, onnx_export
 from fuseconv.targets import onnx as target

@@ -18,7 +18,8 @@ from support.small_bundle import Block
 from torch import Tensor
 
 from fuseconv.bundle.manifest import open_bundle, seal
-from fuseconv.contract.spec import Contract, parse_inputs
+from fuseconv.contract.input_text import parse_inputs
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import ContractError, RefusedError, UnsupportedError, UpstreamError, UsageError
 from fuseconv.runtime.model import Model, load
 from fuseconv.targets import PREFERENCE

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from fuseconv import ops
 from fuseconv.capture.capture import capture
 from fuseconv.capture.placement import place
+from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.contract.inputs import draw
-from fuseconv.contract.spec import SHORT_DTYPES
 from fuseconv.errors import FileError, RefusedError, UnsupportedError
 from fuseconv.program.captured import Program
 from fuseconv.targets import TARGETS, Context, script_module, torchscript

@@ -10,7 +10,8 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fuseconv.contract.spec import TensorSpec, parse_inputs
+from fuseconv.contract.input_text import parse_inputs
+from fuseconv.contract.spec import TensorSpec
 from fuseconv.sources import Options
 from fuseconv.sources.subject import Subject
 

@@ -20,8 +20,9 @@ from fuseconv.bundle.manifest import (
 )
 from fuseconv.bundle.staging import staged
 from fuseconv.capture.capture import capture
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.inputs import draw, example_sizes
-from fuseconv.contract.spec import Contract, parse_inputs
+from fuseconv.contract.spec import Contract
 from fuseconv.numerics.tolerance import TOLERANCES
 from fuseconv.parity.cases import cases
 from fuseconv.parity.reference import REFERENCE, refer, write_reference

@@ -6,12 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.inputs import draw, example_sizes, sizes_to_try
-from fuseconv.contract.spec import (
-    Contract,
-    TensorSpec,
-    parse_inputs,
-)
+from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.program.captured import Program
 from fuseconv.sources import Subject
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fuseconv.bundle.manifest import Manifest, Source
 from fuseconv.capture.capture import capture
-from fuseconv.contract.spec import parse_inputs
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.errors import UnsupportedError
 from fuseconv.matching.steps import Plan
 from fuseconv.pipeline.assembly import Assembly

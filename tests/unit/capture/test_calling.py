@@ -13,8 +13,8 @@ from support.subjects import subject_of
 from torch import Tensor, nn
 
 from fuseconv.capture.capture import capture
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.inputs import draw
-from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import UsageError
 from fuseconv.program.calling import call_of
 from fuseconv.sources import Options, read

@@ -14,12 +14,10 @@ from support.subjects import X, assert_same, original, subject_of
 from torch import Tensor, nn
 
 from fuseconv.capture.capture import capture
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.inputs import draw
-from fuseconv.contract.spec import (
-    Dim,
-    TensorSpec,
-    parse_inputs,
-)
+from fuseconv.contract.spec import TensorSpec
 from fuseconv.errors import UnsupportedError
 from fuseconv.program.captured import Program
 from fuseconv.sources import Options, Subject, read

@@ -12,8 +12,8 @@ from support import small_bundle
 from torch import Tensor, nn
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.inputs import draw
-from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import FuseconvError, UnsupportedError, UsageError
 from fuseconv.parity.cases import cases
 from fuseconv.parity.reference import refer

@@ -13,8 +13,9 @@ from support.subjects import assert_same
 from torch import Tensor, nn
 
 from fuseconv.capture.capture import capture
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.inputs import draw, example_sizes
-from fuseconv.contract.spec import Contract, parse_inputs
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import UnsupportedError
 from fuseconv.sizes.multiples import accepted
 from fuseconv.sources import read

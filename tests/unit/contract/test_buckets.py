@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from fuseconv import cli
 from fuseconv.bundle.manifest import open_bundle
 from fuseconv.contract.buckets import Buckets, parse_buckets
-from fuseconv.contract.spec import Contract, parse_inputs
+from fuseconv.contract.input_text import parse_inputs
+from fuseconv.contract.spec import Contract
 from fuseconv.errors import UnsupportedError, UsageError
 from fuseconv.parity import padding
 from fuseconv.program.captured import Program

@@ -8,12 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fuseconv.contract.spec import (
-    Contract,
-    Dim,
-    TensorSpec,
-    parse_inputs,
-)
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.input_text import parse_inputs
+from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.errors import ContractError, UsageError
 
 BATCH, SEQ = Dim("batch", 1, 64), Dim("seq", 2, 512)

@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.inputs import (
     LARGEST,
     apply_ranges,
@@ -21,12 +23,7 @@ from fuseconv.contract.inputs import (
     parse_ranges,
     sizes_to_try,
 )
-from fuseconv.contract.spec import (
-    Contract,
-    Dim,
-    TensorSpec,
-    parse_inputs,
-)
+from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.contract.values import Kind
 from fuseconv.errors import ContractError, FileError, FuseconvError, RefusedError, UsageError
 

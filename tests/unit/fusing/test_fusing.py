@@ -121,12 +121,15 @@ def test_the_mode_is_part_of_the_graph(mode: str) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda fused, x: fused(x.double()), "is torch.float64.*captured with torch.float32 on cpu"),
-        (lambda fused, x: fused(torch.randn(3, 8)), r"is \[3, 8\].*captured with \[5, 8\]"),
+        (lambda fused, x: fused(x.double()), "input input has dtype f64, but the contract says f32"),
+        (lambda fused, x: fused(torch.randn(3, 8)), "input input has size 3 at axis 0, but the contract says 5"),
         (lambda fused, x: fused(input=x), "captured with the arguments"),
         (lambda fused, x: fused(x, x), "captured with the arguments"),
-        (lambda fused, x: fused(3), "is 3, but the graph was captured with a tensor of torch.float32"),
-        (lambda fused, x: copy.deepcopy(fused).double()(x), "0.weight is torch.float64.*captured with torch.float32"),
+        (lambda fused, x: fused(3), "input input is of type int, not a torch.Tensor"),
+        (
+            lambda fused, x: copy.deepcopy(fused).double()(x),
+            "parameter 0.weight has dtype f64, but the contract says f32",
+        ),
     ],
     ids=["dtype", "shape", "keyword", "two", "number", "converted"],
 )
@@ -160,8 +163,14 @@ def test_dynamic_sizes() -> None:
     for rows in (1, 2, 5, 64):
         x = torch.randn(rows, 8)
         torch.testing.assert_close(fused(x), model(x))
-    for shape in ((65, 8), (0, 8), (4, 9), (4,)):
-        with pytest.raises(ContractError, match="but the graph was captured with"):
+    refused = {
+        (65, 8): r"input input has size 65 at axis 0, outside s\d+:1..64",
+        (0, 8): r"input input has size 0 at axis 0, outside s\d+:1..64",
+        (4, 9): "input input has size 9 at axis 1, but the contract says 8",
+        (4,): r"input input has 1 dims \[4\], but the contract says 2",
+    }
+    for shape, message in refused.items():
+        with pytest.raises(ContractError, match=message):
             fused(torch.randn(shape))
 
 
@@ -178,7 +187,7 @@ def test_a_constant_argument_is_part_of_the_graph() -> None:
 
     fused = fuseconv.fuse(Scaled(), (torch.randn(3), 2))
     assert torch.equal(fused(torch.ones(3), 2), torch.full((3,), 2.0))
-    with pytest.raises(ContractError, match=r"is 3.*captured with 2"):
+    with pytest.raises(ContractError, match="input times is 3, but the contract says 2, which is part of the graph"):
         fused(torch.ones(3), 3)
 
 

@@ -15,7 +15,8 @@ from support.small_bundle import Block
 from torch import Tensor
 
 from fuseconv.bundle.manifest import open_bundle, seal
-from fuseconv.contract.spec import Contract, parse_inputs
+from fuseconv.contract.input_text import parse_inputs
+from fuseconv.contract.spec import Contract
 from fuseconv.contract.values import SPECIAL
 from fuseconv.errors import RefusedError, UsageError
 from fuseconv.parity import verification

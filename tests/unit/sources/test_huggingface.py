@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.saved_models import run
 
-from fuseconv.contract.spec import parse_inputs
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.errors import (
     ContractError,
     FuseconvError,

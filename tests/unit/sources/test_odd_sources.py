@@ -13,8 +13,8 @@ import torch
 from support.saved_models import edit_program, edit_zip
 
 from fuseconv import sources
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.inputs import from_file
-from fuseconv.contract.spec import parse_inputs
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError
 from fuseconv.sources import Options
 from fuseconv.untrusted.plain_tensors import check_plain_tensors, oddity

@@ -24,7 +24,8 @@ from support.saved_models import (
 from torch import Tensor
 
 from fuseconv.capture.capture import capture
-from fuseconv.contract.spec import Dim, parse_inputs
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.input_text import parse_inputs
 from fuseconv.errors import (
     FuseconvError,
     RefusedError,

@@ -1,0 +1,37 @@
+"""The dtypes of tensors in calls, rules and manifests, by short names such as `f32`. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+DTYPES: Mapping[str, str] = {
+    "f64": "torch.float64",
+    "f32": "torch.float32",
+    "f16": "torch.float16",
+    "bf16": "torch.bfloat16",
+    "i64": "torch.int64",
+    "i32": "torch.int32",
+    "i16": "torch.int16",
+    "i8": "torch.int8",
+    "u8": "torch.uint8",
+    "bool": "torch.bool",
+    "c64": "torch.complex64",
+    "c128": "torch.complex128",
+}
+"""Short dtype names, as in rules and manifests, to torch's names."""
+
+SHORT_DTYPES: Mapping[str, str] = {long: short for short, long in DTYPES.items()}
+
+_SHORT: dict[object, str] = {}
+
+
+def short_dtype(dtype: object) -> str:
+    """Returns the short name of a dtype, or its full name if it has none.
+
+    Names are kept, because printing a dtype is slower than the rest of a check. They are kept in a dict rather than by
+    `functools.cache`, about which torch.compile warns.
+    """
+    short = _SHORT.get(dtype)
+    if short is None:
+        short = _SHORT[dtype] = SHORT_DTYPES.get(str(dtype), str(dtype))
+    return short

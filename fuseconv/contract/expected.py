@@ -1,0 +1,80 @@
+"""The check of one tensor of a call: its dtype, device, rank and sizes. Every call of a bundle or fused module uses it.
+
+Nothing here imports torch: only `.dtype`, `.shape` and `.device` of tensors are used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fuseconv.contract.dims import Size
+from fuseconv.contract.dtypes import short_dtype
+from fuseconv.errors import ContractError
+
+Values = dict[str, tuple[int, str]]
+"""The value of each dim in a call so far, by the name of the dim, and the tensor that determined it."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The tensor that a call passes at one place.
+
+    Attributes:
+        name: the name of the tensor.
+        dtype: the short dtype, or torch's name if there is no short one.
+        device: the type of the device, for example `cuda`.
+        shape: the sizes. Symbolic sizes with the same name are tied.
+        fix: what the user can do if another value is passed, for the message.
+        role: what the tensor is, for the message: an input, a parameter, a buffer.
+    """
+
+    name: str
+    dtype: str
+    device: str
+    shape: tuple[Size, ...]
+    fix: str
+    role: str = "input"
+
+    def check(self, tensor: Any, values: Values) -> None:
+        """Checks one tensor of a call.
+
+        Args:
+            tensor: the value that the call passes.
+            values: the dims that earlier tensors of the call determined. It is extended.
+
+        Raises:
+            ContractError: the value is not the expected tensor, or a dim has another value than in an earlier tensor.
+        """
+        found = getattr(tensor, "dtype", None)
+        if (dtype := short_dtype(found)) != self.dtype:
+            if not str(found).startswith("torch."):
+                raise self.no_tensor(tensor)
+            raise self.error(f"has dtype {dtype}, but the contract says {self.dtype}")
+        device = getattr(tensor, "device", None)
+        if (place := getattr(device, "type", device)) != self.device:
+            raise self.error(f"is on {place}, but the contract says {self.device}")
+        shape = tensor.shape
+        if len(shape) != len(self.shape):
+            raise self.error(f"has {len(shape)} dims {list(shape)}, but the contract says {len(self.shape)}")
+        for axis, (size, expected) in enumerate(zip(shape, self.shape, strict=True)):
+            if isinstance(expected, int):
+                if size != expected:
+                    raise self.error(f"has size {size} at axis {axis}, but the contract says {expected}")
+                continue
+            value, first = expected.value(size), values.get(expected.name)
+            if value is None or (first is None and expected.refusal(size)):
+                raise self.error(f"has size {size} at axis {axis}, {expected.refusal(size)}")
+            if first is None:
+                values[expected.name] = (value, self.name)
+            elif first[0] != value:
+                raise self.error(f"has {expected.name}={value} at axis {axis}, but {first[1]} has {first[0]}")
+
+    def no_tensor(self, value: object) -> ContractError:
+        """Returns the error for a value that is not a tensor."""
+        return self.error(f"is of type {type(value).__name__}, not a torch.Tensor")
+
+    def error(self, what: str) -> ContractError:
+        """Returns the error for another value. `what` completes the sentence "input x ..."."""
+        place = f"{self.role} {self.name}"
+        return ContractError(f"{place} {what}", where=place, fix=self.fix)

@@ -1,0 +1,83 @@
+"""The text of inputs on the command line: `--input 'ids=i64[batch:1..64,seq:2..512]'`. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.dtypes import DTYPES
+from fuseconv.contract.spec import TensorSpec
+from fuseconv.errors import UsageError
+
+_INPUT = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<dims>[^\]]*)\]$", re.ASCII)
+_DIM = re.compile(
+    r"^(?P<name>[A-Za-z_]\w*)(?::(?P<min>\d{1,15})\.\.(?P<max>\d{1,15})(?::(?P<step>\d{1,15}))?)?$", re.ASCII
+)
+_SIZE = re.compile(r"^[0-9]{1,15}$")
+_RESERVED = frozenset({*keyword.kwlist, *("self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree")})
+"""Names that the generated code of a graph uses itself."""
+
+_GRAMMAR = (
+    "write NAME=DTYPE[DIM,...], where DIM is a number, NAME:MIN..MAX, or NAME:MIN..MAX:STEP for multiples of STEP; "
+    "for example --input 'ids=i64[batch:1..64,seq:2..512]'"
+)
+
+
+def parse_inputs(texts: Sequence[str]) -> tuple[TensorSpec, ...]:
+    """Parses repeated `--input` values. Dims with the same name are the same dim, and one of them needs the range.
+
+    Raises:
+        UsageError: the text is malformed, the dtype is unknown, a range is empty, or a dim has two ranges.
+    """
+    dims: dict[str, Dim] = {}
+    parsed = [_parse_input(text, dims) for text in texts]
+    names = [name for name, _, _ in parsed]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"input {name} is given twice", where=f"--input {name}", fix="give each input once")
+    return tuple(
+        TensorSpec(name, dtype, tuple(_resolve(size, dims, name) for size in shape)) for name, dtype, shape in parsed
+    )
+
+
+def _parse_input(text: str, dims: dict[str, Dim]) -> tuple[str, str, list[int | str]]:
+    where = f"--input {text!r}"
+    match = _INPUT.match(text.replace(" ", ""))
+    if match is None:
+        raise UsageError("the input specification cannot be parsed", where=where, fix=_GRAMMAR)
+    if match["name"] in _RESERVED:
+        raise UsageError(f"an input cannot be named {match['name']}", where=where, fix="use another name")
+    if match["dtype"] not in DTYPES:
+        raise UsageError(f"unknown dtype {match['dtype']}", where=where, fix=f"use one of {', '.join(DTYPES)}")
+    shape = [_parse_dim(part, dims, where) for part in match["dims"].split(",")] if match["dims"] else []
+    return match["name"], match["dtype"], shape
+
+
+def _parse_dim(text: str, dims: dict[str, Dim], where: str) -> int | str:
+    if _SIZE.match(text):
+        return int(text)
+    match = _DIM.match(text)
+    if match is None or match["name"] in _RESERVED:
+        raise UsageError(f"the dim {text!r} cannot be parsed", where=where, fix=_GRAMMAR)
+    if match["min"] is not None:
+        low, high, step = int(match["min"]), int(match["max"]), int(match["step"] or 1)
+        if low > high:
+            raise UsageError(f"the range of {text} is empty", where=where, fix=f"write {match['name']}:{high}..{low}")
+        dim = Dim(match["name"], low, high).narrowed(low, high, step) if step else None
+        if dim is None or dim.min > dim.max:
+            raise UsageError(
+                f"there is no multiple of {step} in {low}..{high}", where=where, fix="choose another range"
+            )
+        if dims.setdefault(dim.name, dim) != dim:
+            raise UsageError(f"dim {dim.name} has two ranges, {dims[dim.name]} and {dim}", where=where, fix=_GRAMMAR)
+    return match["name"]
+
+
+def _resolve(size: int | str, dims: Mapping[str, Dim], name: str) -> int | Dim:
+    if isinstance(size, int):
+        return size
+    if size not in dims:
+        raise UsageError(f"dim {size} has no range", where=f"--input {name}", fix=f"write {size}:MIN..MAX once")
+    return dims[size]
