@@ -122,6 +122,15 @@ def rows_of(_: Constants, equation: Any) -> str:
 
 
 @rule_function(tensors=False)
+def composed(_: Constants, first: Any, second: Any) -> list[int]:
+    """The permutation that permutes by the first list and then by the second."""
+    rank = len(first)
+    if len(second) != rank:
+        raise Refused(f"a permutation of {rank} axes", text_of(second))
+    return [first[axis] % rank for axis in second]
+
+
+@rule_function(tensors=False)
 def product_of(_: Constants, a: Any, b: Any) -> float:
     """The product of two numbers."""
     is_number(_, a, b)
