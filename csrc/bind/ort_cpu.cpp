@@ -34,7 +34,7 @@ class Scratch {
   void* get(size_t bytes) {
     kept_.reserve(kept_.size() + 1);
     kept_.push_back(allocator_->Alloc(allocator_, std::max<size_t>(bytes, 1)));
-    fuseconv::check(kept_.back() != nullptr, "fuseconv: there is no memory for ", bytes, " bytes of scratch");
+    fuseconv::check(kept_.back() != nullptr, "fuseconv: cannot allocate ", bytes, " bytes of scratch memory");
     return kept_.back();
   }
 

@@ -68,7 +68,7 @@ inline int processor_count() {
   int device = 0, count = 0;
   cudaGetDevice(&device);
   const cudaError_t error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  check(error == cudaSuccess, "fuseconv: asking for the device's processors failed: ", cudaGetErrorString(error));
+  check(error == cudaSuccess, "fuseconv: the number of SMs cannot be read: ", cudaGetErrorString(error));
   return count;
 }
 

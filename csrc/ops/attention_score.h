@@ -41,8 +41,8 @@ struct AttentionScore {
     if (args.mask) {
       check(
           args.mask->dtype == args.q.dtype, "fuseconv::", name,
-          ": mask is added to the scores and must have the dtype of q; in place of a bool mask, True where a position "
-          "takes part, give torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float('-inf'))");
+          ": mask is added to the scores and must have the dtype of q; in place of a bool mask, which is True "
+          "where a position is visible, pass torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float('-inf'))");
       expand(name, {"mask", *args.mask}, y.rank, y.sizes);
     }
     return {y};

@@ -81,11 +81,11 @@ int run(int count, char** words) {
     } else if (bundle.empty() && !word.starts_with("-")) {
       bundle = word;
     } else {
-      throw Error(Kind::usage, "the argument " + word + " is wrong", "fuseconv-run", kUsage);
+      throw Error(Kind::usage, "unknown argument " + word + ", or its value is missing", "fuseconv-run", kUsage);
     }
   }
   if (bundle.empty() || inputs.empty() || inputs.size() != outputs.size()) {
-    throw Error(Kind::usage, "BUNDLE, --inputs and an -o for each are needed", "fuseconv-run", kUsage);
+    throw Error(Kind::usage, "give BUNDLE, --inputs, and one -o per --inputs", "fuseconv-run", kUsage);
   }
   const Model model = Model::load(bundle, target, {capture(graphs)});
   for (size_t i = 0; i < inputs.size(); ++i) {

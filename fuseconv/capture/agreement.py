@@ -141,7 +141,7 @@ def _disagreement(
             return False
 
     return UnsupportedError(
-        f"the model branches on its sizes, and torch.export captured only one branch: it differs at {at}: {reason}",
+        f"the model branches on its sizes, and torch.export captured only one branch: the program differs at {at}: {reason}",
         where=where,
         fix=_narrower(tried, ordinary, contract, same),
     )

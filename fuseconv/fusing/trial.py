@@ -109,7 +109,7 @@ def check_sizes(
         truth = [value.to(torch.float64) if value.is_floating_point() else value for value in found]
         if reason := difference(original, found, names, truth):
             raise UnsupportedError(
-                f"the model branches on its sizes, and torch.export captured only one branch: it differs with {sizes}: "
+                f"the model branches on its sizes, and torch.export captured only one branch: the program differs at {sizes}: "
                 f"{reason}",
                 where=type(model).__name__,
                 fix="exclude these sizes with torch.export.Dim(name, min=2) in `dynamic_shapes`, or fix the size",

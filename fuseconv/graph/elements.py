@@ -183,7 +183,7 @@ def _constant(tensor: torch.Tensor) -> Formula:
             if torch.equal(tensor == one, inside.expand(tensor.shape)):
                 low = Choice(AtLeastZero(axis(2) - axis(1)), value_of(_python(one)), value_of(_python(other)))
                 return truth_of(low) if tensor.dtype == torch.bool else low
-    raise UnknownError("a constant of many values")
+    raise UnknownError("a constant with more than two values")
 
 
 def _python(value: torch.Tensor) -> sympy.Expr:

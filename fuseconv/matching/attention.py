@@ -47,7 +47,7 @@ def _at(index: Index, rule: Rule, softmax: Node) -> Iterator[Site | NearMiss]:
         if last is None:
             readers = ", ".join(op_name(user.target) for user in softmax.users)
             raise Refused(
-                "weights that are used only by the product with the values", f"that they are used by {readers}"
+                "weights that are used only by the product with the values", f"the users {readers}"
             )
         yield _site(index, rule, scores, softmax, last)
     except Refused as problem:

@@ -201,7 +201,7 @@ class _Call:
         """Adds one term to the mask, in the dtype of the queries."""
         term = step.value
         if not isinstance(term, Node):
-            raise Refused("a tensor that is added to the scores", text_of(term), at=step.node)
+            raise Refused("the term added to the scores to be a tensor", text_of(term), at=step.node)
         name, fake = self.read(term), term.meta["val"]
         if fake.dtype != self.fake.dtype:
             if fake.dtype.itemsize >= self.fake.dtype.itemsize and not _is_exact(term):
@@ -257,7 +257,9 @@ class _Call:
         others = {step.number for step in self.scores.of("fill")} - {fill.number, -math.inf}
         if turned or others or not _is_small(terms, fill):
             raise Refused(
-                "one mask of finite numbers, or one that leaves at least one key visible", "several", at=fill.node
+                "one mask of finite numbers, or one that leaves at least one key visible",
+                "several masks" if others else "a later factor" if turned else "an added term that may hide a key",
+                at=fill.node,
             )
         return LOST
 

@@ -53,9 +53,9 @@ def check_gradients(
                     if workspace.may_require_grad(operand):
                         raise _refusal(node, operand, _reached(before[node], leaves))
     except GuardError as problem:
-        raise Refused("gradients that hold for all sizes", str(problem)) from None
+        raise Refused("gradients that are valid for all sizes", str(problem)) from None
     except RuntimeError as problem:
-        raise Refused("a gradient", str(problem).strip().split("\n")[0] or type(problem).__name__) from None
+        raise Refused("ops that autograd can differentiate", str(problem).strip().split("\n")[0] or type(problem).__name__) from None
 
 
 def _refusal(result: Node, operand: Node, reached: frozenset[Node]) -> Refused:

@@ -149,7 +149,7 @@ class Workspace:
             try:
                 self._formulas[node] = elements(node, self.ranges, self.constant, self.aliases.is_written)
             except UnknownError as problem:
-                self._formulas[node] = Refused("elements that depend on no input", str(problem))
+                self._formulas[node] = Refused("elements that are a formula of indices and sizes", str(problem))
         if isinstance(found := self._formulas[node], Refused):
             raise found.with_traceback(None)
         return found
@@ -163,7 +163,7 @@ class Workspace:
         try:
             return leaves_some(node, self.ranges, self.constant, self.aliases.is_written)
         except UnknownError as problem:
-            raise Refused("elements that depend on no input", str(problem)) from None
+            raise Refused("elements that are a formula of indices and sizes", str(problem)) from None
 
     def squeezed(self, node: Any) -> Node | None:
         """Returns the node on which the rank of a value depends if a size is 1. None if the rank never changes."""

@@ -165,12 +165,12 @@ def _reason(
         if step.rule == rule and not step.apply and _module_of(step, modules) == module:
             return f'step {number} of the plan has "apply": false'
     if rule not in known:
-        return "the rule is not among the rules in use"
+        return "the rule is not in use"
     for miss in plan.misses:
         if miss.rule == rule and _is_in(_module(miss.node, modules), module):
             return f"{miss.reason}{f' ({miss.where})' if miss.where else ''}"
     instead = [other for other, place in gained if _is_in(place, module) or _is_in(module, place)]
-    return f"{instead[0]} matches there now" if instead else "nothing there comes close to a match"
+    return f"{instead[0]} matches there now" if instead else "no partial match in this module"
 
 
 def _is_in(module: str, other: str) -> bool:

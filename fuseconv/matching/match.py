@@ -153,7 +153,7 @@ def fit(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Fit:
     read |= matched
     results = {name: values[name] for name in rule.results if name in values}
     if outside := sorted(frozenset(results.values()) - matched):
-        raise Refused("a product to replace", text_of(outside[0]))
+        raise Refused("a multiplication whose result is replaced", text_of(outside[0]))
     check_users(matched, frozenset(results.values()))
     check_apart(index, matched, captures, results)
     known = dict(captures)
@@ -267,7 +267,7 @@ def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results
     point = min([max(matched), *readers])
     late = [node for node in operands if node.op != "placeholder" and not node < point]
     if late:
-        raise Refused(f"operands defined before {point.name}, the first user of a result", f"{late[0].name} after it")
+        raise Refused(f"operands defined before {point.name}, the first user of a result", f"{late[0].name}, defined after it")
     return point
 
 
@@ -306,8 +306,8 @@ def _check_shapes(text: str, operands: Sequence[Any], workspace: Workspace) -> N
     deciding = {operand: workspace.squeezed(operand) for operand in operands if isinstance(operand, Node)}
     if len(set(deciding.values())) > 1 or (len(deciding) == 1 and None not in deciding.values()):
         operand, node = next((operand, node) for operand, node in deciding.items() if node is not None)
-        what = f"{text_of(operand)}, which has fewer axes if the size squeezed by {node.name} is 1"
-        raise Refused(f"{text}: a shape of the same rank at every size", what)
+        what = f"{text_of(operand)}, which loses an axis if the size that {node.name} squeezes is 1"
+        raise Refused(f"{text}: a shape with the same rank for all sizes", what)
 
 
 def _operands(term: Apply | Name) -> Iterator[str]:

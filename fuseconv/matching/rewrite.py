@@ -61,7 +61,7 @@ def rewrite(program: Program, plan: Plan) -> Program:
 def _unfit(plan: Plan, refused: Mapping[int, Refused]) -> RuleError:
     """Returns the error for the invalid steps. Without them the plan is valid."""
     first, problem = next(iter(refused.items()))
-    others = f"; nor do steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
+    others = f"; also steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
     needed = plan.steps[first].reads()
     off = [number for number, step in enumerate(plan.steps[:first]) if not step.apply and step.makes(needed)]
     again = f"enable step {off[-1]} (rule {plan.steps[off[-1]].rule}), which this step builds on, or " if off else ""

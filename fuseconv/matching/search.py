@@ -200,7 +200,7 @@ class Search:
             self.fail(state, lambda: (str(line.op), _called(node)), node)
             return
         if any(node is other for other in state.matched()):
-            self.fail(state, lambda: (f"another {line.op}", text_of(node)), node)
+            self.fail(state, lambda: (f"another call of {line.op}", f"{text_of(node)}, already matched"), node)
             return
         state = state._replace(nodes={**state.nodes, number: node})
         actuals, dtype = self.index.arguments(node), _dtype(node)

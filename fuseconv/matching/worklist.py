@@ -148,7 +148,7 @@ def _judged(index: Index, kept: _Kept, anchor: Node) -> Found:
             raise
         found = f"{described(error)}; the match is skipped"
         count = max(2, len(kept.patterns[0].lines))
-        words = lambda: ("a search that finishes", found)  # noqa: E731
+        words = lambda: ("a search without errors", found)  # noqa: E731
         near = NearMiss(kept.rule, anchor, anchor, count, count, words, refused=True, rejected=True)
         return Found(None, near, frozenset((anchor,)))
 

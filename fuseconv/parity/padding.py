@@ -139,7 +139,7 @@ def _outputs(program: Program, name: str, where: str) -> tuple[str, ...]:
             found.append(output)
         elif depending:
             raise UnsupportedError(
-                f"output {output} has {name} in a place other than its first axis: its shape is {sizes}",
+                f"output {output} uses {name} on an axis other than the first: its shape is {sizes}",
                 where=where,
                 fix=f"remove --bucket, or make {name} the first axis of this output",
             )

@@ -90,7 +90,7 @@ class _Evaluation(Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target in _POSITIONS or (target in _TRIANGLES and _is_far(*args, **kwargs)):
             raise NotApplicableError(
-                f"{target}: equality at the sizes of the example does not imply equality at others"
+                f"{target}: a proof at the sizes of the example does not cover other sizes"
             )
         if target is torch.ops.aten.scaled_dot_product_attention.default:
             return _attention(*args, **kwargs)
@@ -119,7 +119,7 @@ def prove(pair: Pair) -> Proof:
             if field.assumed and _agree(pair, (*pair.parameters, *drawn[len(pair.parameters) :])):
                 words = ", ".join(sorted(field.assumed))
                 return Proof(
-                    True, f"not applicable: equality would rest on assumptions about {words}", applicable=False
+                    True, f"not applicable: a proof would have to assume properties of {words}", applicable=False
                 )
             return Proof(False, f"{found}; {pair.changed}, {', '.join(described(specs, drawn))}")
     return Proof(True, f"equal modulo {PRIME} in {DRAWS} draws")

@@ -122,7 +122,7 @@ class Child:
         last = next(reversed(self._said.read().decode(errors="replace").strip().splitlines()), "")
         self.again()
         if status == -signal.SIGXCPU:
-            return self._limit(f"take more than {self._seconds} s of processor time")
+            return self._limit(f"take more than {self._seconds} s of CPU time")
         if status < 0:
             return self._limit(f"crash the process that runs them ({signal.Signals(-status).name})")
         what = f"the process that checks rules exited with status {status}: {last}"

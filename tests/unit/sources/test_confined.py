@@ -144,7 +144,7 @@ def _(x, what):
 
 ENDS = {
     1: "rule odd: its examples crash the process that runs them (SIGSEGV)",
-    2: "rule odd: its examples take more than 2 s of processor time",
+    2: "rule odd: its examples take more than 2 s of CPU time",
     4: "a bug in fuseconv: SystemError: unforeseen",
     5: "the example cannot run: ",
 }
