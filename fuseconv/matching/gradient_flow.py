@@ -55,7 +55,9 @@ def check_gradients(
     except GuardError as problem:
         raise Refused("gradients that are valid for all sizes", str(problem)) from None
     except RuntimeError as problem:
-        raise Refused("ops that autograd can differentiate", str(problem).strip().split("\n")[0] or type(problem).__name__) from None
+        raise Refused(
+            "ops that autograd can differentiate", str(problem).strip().split("\n")[0] or type(problem).__name__
+        ) from None
 
 
 def _refusal(result: Node, operand: Node, reached: frozenset[Node]) -> Refused:

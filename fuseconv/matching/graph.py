@@ -132,7 +132,7 @@ class Workspace:
         self._squeezes = any(may_squeeze(node, self.ranges) for node in self.graph.nodes)
         self._squeezed: dict[Node, Node] | None = None  # until the graph changes
         self._changed: dict[Node, None] = {}
-        self._loose: dict[Node, None] = {}  # those of them that may have lost their last reader since `clean`
+        self._loose: dict[Node, None] = {}  # those of them that may have lost their last user since `clean`
         self._first = self._first_of_inputs()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
         self._replaced: dict[Node, Node] = {}
@@ -300,18 +300,18 @@ class Workspace:
         """
         return self._origins.get(node, node.name)
 
-    def name_read_by(self, reader: Node, operand: Node) -> str:
+    def name_used_by(self, user: Node, operand: Node) -> str:
         """Returns the name by which a node uses an operand: the name in the program before any step replaced it.
 
         The name resolves to the operand whether or not those steps are executed, so that a plan stays valid if they are
         removed.
         """
-        return self._read_as.get(reader, {}).get(operand) or self.name(operand)
+        return self._read_as.get(user, {}).get(operand) or self.name(operand)
 
     def create(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, read_as: Mapping[Node, str]
     ) -> Node:
-        """Creates a call at the insertion point. `read_as` has the names of its operands, as in `name_read_by`."""
+        """Creates a call at the insertion point. `read_as` has the names of its operands, as in `name_used_by`."""
         node = self.graph.create_node("call_function", op, args, kwargs, name)
         self._touch(node, *node.all_input_nodes)
         self._read_as[node] = {operand: read_as[operand] for operand in node.all_input_nodes if operand in read_as}
@@ -328,8 +328,8 @@ class Workspace:
     def replace(self, node: Node, new: Node, *, made: bool) -> None:
         """Replaces all uses of a node with `new`. `made` says whether `new` was created for this purpose."""
         self._touch(node, new, *node.users)
-        for reader in node.users:
-            self._read_as.setdefault(reader, {}).setdefault(new, self.name_read_by(reader, node))
+        for user in node.users:
+            self._read_as.setdefault(user, {}).setdefault(new, self.name_used_by(user, node))
         node.replace_all_uses_with(new)
         self._replaced[node] = new
         if made:

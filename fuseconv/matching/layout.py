@@ -90,7 +90,9 @@ def _value(node: Node, fakes: Mapping[Node, Any], workspace: Workspace) -> Any:
 def _same_layout(new: Any, old: Any) -> bool:
     if isinstance(new, torch.Tensor) and isinstance(old, torch.Tensor):
         if new.dtype != old.dtype or not same_sizes(new.shape, old.shape):
-            raise Refused(f"the unchanged dtype and shape {old.dtype}{list(old.shape)}", f"{new.dtype}{list(new.shape)}")
+            raise Refused(
+                f"the unchanged dtype and shape {old.dtype}{list(old.shape)}", f"{new.dtype}{list(new.shape)}"
+            )
         return same_sizes(new.stride(), old.stride())
     if isinstance(new, list | tuple) and isinstance(old, list | tuple) and len(new) == len(old):
         return all(_same_layout(one, other) for one, other in zip(new, old, strict=True))

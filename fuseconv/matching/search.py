@@ -44,7 +44,7 @@ class Index:
             op: dict.fromkeys(nodes) for op, nodes in _by_op(workspace.graph.nodes).items()
         }
         self._arguments: dict[Node, dict[str, Any]] = {}
-        self._readers: dict[Node, dict[Any, list[Node]]] = {}
+        self._users: dict[Node, dict[Any, list[Node]]] = {}
 
     def update(self, changed: Collection[Node]) -> bool:
         """Updates the index for nodes that are new, erased, or have other operands, users or values.
@@ -54,7 +54,7 @@ class Index:
         """
         for node in changed:
             self._arguments.pop(node, None)
-            self._readers.pop(node, None)
+            self._users.pop(node, None)
             for op in (node.target, PRODUCT):
                 if self.is_call_of(node, op) and not node._erased:
                     self.calls.setdefault(op, {})[node] = None
@@ -76,11 +76,11 @@ class Index:
             self._arguments[node] = arguments(node)
         return self._arguments[node]
 
-    def readers(self, node: Node, op: Any) -> Sequence[Node]:
+    def users_calling(self, node: Node, op: Any) -> Sequence[Node]:
         """Returns the users of a value that call an op. The mask of a model may have one user per layer."""
-        if node not in self._readers:
-            self._readers[node] = _by_op(node.users)
-        return self._readers[node].get(op, ())
+        if node not in self._users:
+            self._users[node] = _by_op(node.users)
+        return self._users[node].get(op, ())
 
 
 def _by_op(nodes: Iterable[Node]) -> dict[Any, list[Node]]:
@@ -252,7 +252,7 @@ class Search:
             line = self.pattern.lines[number]
             for term in line.terms.values():
                 if (value := self.value(term, state)) is not None:
-                    for user in self.index.readers(value, line.op):
+                    for user in self.index.users_calling(value, line.op):
                         yield from self.line(number, user, (), state)
                     self.fail(state, partial(_unread, value, line.op), value)
                     return

@@ -17,7 +17,7 @@ from torch.fx import Graph, Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from fuseconv.graph.nodes import facts_of, is_call
-from fuseconv.numerics.truth import interpret_in_float64
+from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.ops import OPS
 from fuseconv.proof.difference import CANNOT_RUN
 from fuseconv.proof.field import PRIME, Field, NotApplicableError
@@ -89,9 +89,7 @@ class _Evaluation(Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target in _POSITIONS or (target in _TRIANGLES and _is_far(*args, **kwargs)):
-            raise NotApplicableError(
-                f"{target}: a proof at the sizes of the example does not cover other sizes"
-            )
+            raise NotApplicableError(f"{target}: a proof at the sizes of the example does not cover other sizes")
         if target is torch.ops.aten.scaled_dot_product_attention.default:
             return _attention(*args, **kwargs)
         if target is torch.ops.aten._assert_tensor_metadata.default:

@@ -179,7 +179,7 @@ def _of_pool(pool: Tensor, shape: tuple[int, ...], generator: torch.Generator) -
 
 
 def differing(dtypes: Collection[str], edges: Edges) -> Collection[Values]:
-    """Returns the kinds of values that differ for operands of these dtypes and can be judged.
+    """Returns the kinds of values that differ for operands of these dtypes and can be compared.
 
     Near the largest float, sums may overflow in one order but not in another, and there is no wider reference for
     float64.

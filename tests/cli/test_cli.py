@@ -18,7 +18,7 @@ from fuseconv import cli
 
 
 class Gate(nn.Module):
-    """Has one site for each of mul-add and linear-act."""
+    """Has one match of each of mul-add and linear-act."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()

@@ -84,7 +84,7 @@ def _one(part: str, seed: str, case: int, options: dict[str, Any]) -> int:
 def _replay(path: Path) -> int:
     from fuseconv.rulebook.rule_file import load_rules
 
-    from .judge import convert
+    from .oracle import convert
 
     outcome = convert(path.read_text(), load_rules("rules/default.json"))
     print(json.dumps(dict(outcome.counts), indent=1))

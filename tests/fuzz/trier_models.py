@@ -9,8 +9,8 @@ from typing import Any
 
 from fuseconv.rulebook.rule_file import load_rules
 
-from .judge import Outcome, convert
 from .models import random_model
+from .oracle import Outcome, convert
 from .program import Model
 from .shrink import minimised_model
 

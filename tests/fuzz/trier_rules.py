@@ -21,8 +21,8 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_file import load_rules
 
 from .extremes import wrong
-from .judge import _full, _short
 from .mutate import Json, mutated
+from .oracle import _full, _short
 
 UNTOUCHED = 0.05
 """The share of rules that are judged as they are."""
