@@ -1,7 +1,7 @@
 // y[..., s, t] = softmax over t of (scale * sum_d q[..., s, d] k[..., t, d] + mask[..., s, t])
 //
-// The product is the host's GEMM, written into y with the scale applied before it is rounded; mask and softmax are one
-// pass over y, in place. In f16 and bf16 that pass starts from the rounded score, computes in f32 and rounds once.
+// The product is the host's GEMM, written to y with the scale applied before rounding. Mask and softmax are one
+// in-place pass over y. In f16 and bf16 that pass starts from the rounded score, computes in f32 and rounds once.
 #pragma once
 
 #include <algorithm>
