@@ -22,7 +22,7 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
 
 SAFE = "aten._safe_softmax.default"
-"""A softmax that is 0 where all scores of a row are -inf."""
+"""The softmax that gives 0 for rows in which all scores are -inf."""
 
 _SOFTMAX = ("aten.softmax.int", SAFE)
 
@@ -77,7 +77,7 @@ def _match(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[
     *between, end = last
     values = end.all_input_nodes[1]
     check_users(matched, frozenset({end}))
-    # A softmax along the last axis and a view that keeps that axis may change places.
+    # A softmax along the last axis commutes with a view that preserves this axis.
     for node in between:
         scores = scores.then(Step("view", node)) if op_name(node.target) in VIEWS else scores
     _check_operands(index, scores, values, (softmax, *between)[-1])

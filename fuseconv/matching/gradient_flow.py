@@ -70,7 +70,7 @@ def _differentiable(value: Any) -> bool:
 
 
 def _leaf(value: Tensor) -> Tensor:
-    # Memory of its own: a fake copy of a part of a larger tensor asks how large that is.
+    # With its own memory, because a fake copy of a slice would need the size of the whole tensor.
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device, requires_grad=True)
 
 

@@ -113,7 +113,7 @@ class Workspace:
         end = self.graph.output(output)
         end.meta = dict(exported.graph.output_node().meta)
         for node, copy in copies.items():
-            copy.name = node.name  # a copy is renamed where a name hides a Python builtin, as `input`
+            copy.name = node.name  # a copy is renamed if its name is a Python builtin, such as `input`
         self.ranges: Mapping[Any, Any] = exported.range_constraints
         fakes = (node.meta.get("val") for node in self.graph.nodes)
         self.mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
@@ -128,11 +128,11 @@ class Workspace:
         }
         self._computed: dict[str, Node] = {}
         self.results: dict[Any, Any] = {}
-        self._formulas: dict[Any, Any] = {}  # until the graph changes: layers have one mask in common
+        self._formulas: dict[Any, Any] = {}  # until the graph changes; layers share one mask
         self._squeezes = any(may_squeeze(node, self.ranges) for node in self.graph.nodes)
         self._squeezed: dict[Node, Node] | None = None  # until the graph changes
         self._changed: dict[Node, None] = {}
-        self._loose: dict[Node, None] = {}  # those of them that may have lost their last user since `clean`
+        self._loose: dict[Node, None] = {}  # nodes that may have lost their last user since `clean`
         self._first = self._first_of_inputs()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
         self._replaced: dict[Node, Node] = {}
@@ -221,7 +221,7 @@ class Workspace:
         key = repr((op, args, sorted(kwargs.items())))
         if key not in self._computed:
             if self._first.op != "placeholder":
-                self._first = self._first_of_inputs()  # of a program without inputs: an op, which may be gone by now
+                self._first = self._first_of_inputs()  # without inputs it is an op, which may be erased
             with self.graph.inserting_before(self._first):
                 node = self.graph.create_node("placeholder", name, name=name)
             node.target = node.name
@@ -249,7 +249,7 @@ class Workspace:
         if key not in self.results:
             result = run_for_all_sizes(self.mode, lambda: op(*args, **kwargs))
             if free_unbacked_symbols(result):
-                return result  # sizes that the data decides are of this call alone
+                return result  # data-dependent sizes are valid for this call only
             self.results[key] = result
         return self.results[key]
 

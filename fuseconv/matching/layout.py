@@ -33,7 +33,7 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool 
     changed = {node: fake for node, fake in changed.items() if not _same_layout(fake, node.meta.get("val"))}
     fakes = dict(changed)
     queue = [user for node in changed for user in node.users]
-    heapify(queue)  # in the order they run: a node's operands are settled before it
+    heapify(queue)  # in execution order, so that the operands of a node come before it
     done = set(changed)
     while queue:
         node = heappop(queue)

@@ -25,7 +25,7 @@ SCHEMA = 1
 """The version of fuseconv.lock."""
 
 ROOT = "."
-"""How the whole model is called among its modules."""
+"""The name of the whole model among its modules."""
 
 MatchCounts = dict[str, dict[str, int]]
 """Rule to module path to number of matches."""

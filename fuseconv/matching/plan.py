@@ -32,17 +32,17 @@ from fuseconv.rulebook.rule_text import names_of, parse_line
 __all__ = ["Miss", "Plan", "Step", "plan", "read_plan"]
 
 REPLACEMENTS = 100
-"""The most times that one value is replaced in one stage: rules that still apply after so many feed each other."""
+"""The maximum number of times that one value is replaced in one stage. Rules that exceed it form a rewrite cycle."""
 
 RECENT = 50
-"""How many of the last steps name the rules that feed each other."""
+"""The number of last steps whose rules are reported as a rewrite cycle."""
 
 APPLICATIONS_PER_NODE = 20
-"""The most applications of rules in one stage, for each node of the program."""
+"""The maximum number of rule applications in one stage, per node of the program."""
 
 
 UNFORESEEN = 20
-"""The most matches that are excluded because their step raised an unexpected error."""
+"""The maximum number of matches that are excluded because their step raised an unexpected error."""
 
 MatchKey: TypeAlias = tuple[str, tuple[str, ...]]
 """Identifies a match in every plan of one program: the rule, the names of the matched nodes."""
@@ -78,7 +78,7 @@ def plan(
     for _ in range(UNFORESEEN):
         try:
             return _plan(program, rules, device, targets, allow, left)
-        except StepError as broken:  # on a graph of its own, which is thrown away
+        except StepError as broken:  # on a separate graph, which is discarded
             left[broken.key] = broken.miss
     return _plan(program, rules, device, targets, allow, left)
 
@@ -149,7 +149,7 @@ def run_stage(
     replaced_by: set[tuple[str, str]] = set()
     far = True
     matches = worklist.matches(far=far)
-    # What one rule nearly matched another may replace: the spellings of the canonical rules are there to be.
+    # A partial match of one rule may be replaced by another rule; canonical rules are many spellings of one thing.
     early = [miss.miss for miss in _nearest(worklist.misses())] if stage != "canonical" else []
     while True:
         keys = [(match.rule.name, tuple(workspace.name(node) for node in match.nodes)) for _, match in matches]

@@ -214,7 +214,7 @@ def _meta(origin: Node, fake: Any, step: Step) -> dict[str, Any]:
 def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> torch.export.ExportedProgram:
     graph, signature = workspace.graph, exported.graph_signature
     computed = workspace.computed()
-    # Of a trainable program only literals are computed with: no place of the model holds what they give.
+    # In a trainable program only literals are folded, and the model has no attribute for their result.
     literal = workspace.trainable
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     kept = []
@@ -243,7 +243,7 @@ def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> t
         constants=_without(exported.constants, dropped) | (computed if literal else {}),
         verifiers=exported.verifiers,
     )
-    rewritten._guards_code = exported._guards_code  # not anew: a flat program's name no containers
+    rewritten._guards_code = exported._guards_code  # unchanged: the specs of a flat program name no containers
     return rewritten
 
 

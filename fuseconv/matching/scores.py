@@ -19,7 +19,7 @@ from fuseconv.rulebook.refused import Refused, text_of
 Kind = Literal["scale", "factor", "divisor", "term", "fill", "view", "turn", "cast"]
 
 DEPTH = 32
-"""The most steps between the product and the softmax."""
+"""The maximum number of steps between the product and the softmax."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from fuseconv.rulebook.rule import refuse
 from fuseconv.rulebook.rule_text import Items, Literal, Name
 
 BUDGET = 20_000
-"""The most comparisons one anchor may take; a pattern that needs more would hang on a large graph."""
+"""The maximum number of comparisons per anchor. A pattern that needs more would hang on a large graph."""
 
 
 class Index:
@@ -216,7 +216,7 @@ class Search:
         """Yields the states in which a product line matches a decomposition of the node and the goals hold."""
         terms = dict(self.pattern.lines[number].terms)
         times = terms.pop("times")
-        # The product of one value and 1 is that value; but of a capture, that would be anything.
+        # The product of one value and 1 is that value. A pattern variable would then match anything.
         may_be_none = all(isinstance(term, Name) and term.id in self.pattern.places for term in terms.values())
         is_anchor = number == len(self.pattern.lines) - 1
         taken = state.matched()
@@ -233,7 +233,7 @@ class Search:
                 if factors in tried:
                     continue
                 tried.add(factors)
-                # A factor that is an op is compared before one that is a capture, and the number before both, or last.
+                # Factors that are ops are compared before pattern variables; the number is compared first, or last.
                 new = [
                     Goal(term, one, "a factor of the product", None, None)
                     for term, one in sorted(zip(terms.values(), factors, strict=True), key=self._is_capture)

@@ -20,7 +20,7 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
 
 SMALL = 1 << 20
-"""Bytes that a computed constant may take, however few it is computed from."""
+"""The size in bytes that is always allowed for a computed constant."""
 
 
 def constants(index: Index, rule: Rule) -> Iterator[Match]:
@@ -53,7 +53,7 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
             same = classes.setdefault(repr((node.target, named)), [])
             same.append(node)
             first[node] = same[0]
-    merged: dict[Node, Node] = {}  # to the last of its class: steps are executed in the order of the last nodes
+    merged: dict[Node, Node] = {}  # up to the last duplicate: steps run in the order of their last nodes
     for same in classes.values():
         own = set(same[0].all_input_nodes)
         others = {used for node in same for used in node.all_input_nodes} - own
@@ -178,4 +178,4 @@ FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Match | NearMiss]]] = {
     "duplicates": duplicates,
     "in-place": in_place,
 }
-"""What `finds` may say, and how it is found."""
+"""The values of `finds`, with the functions that find their matches."""

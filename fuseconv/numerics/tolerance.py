@@ -35,7 +35,7 @@ class Tolerance:
     factor: float
 
 
-# rtol and atol are the defaults of torch.testing.assert_close: what PyTorch holds its own kernels to.
+# rtol and atol are the defaults of torch.testing.assert_close: the tolerances for PyTorch's own kernels.
 # The factor is 2 because two correct roundings of one value may lie on either side of it, so two exact kernels that
 # only sum in another order differ by about their own error. The half types get 3: they have so few bits that one
 # rounding more or less moves the error by a large part of itself.
@@ -167,7 +167,7 @@ def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
 
 def _compare_floats(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, fp64_only: bool) -> Row:
     tolerance, info = TOLERANCES[original.dtype], torch.finfo(original.dtype)
-    eps, least = info.eps, info.eps * info.tiny  # the least number that the dtype has
+    eps, least = info.eps, info.eps * info.tiny  # the smallest number of the dtype
     found = deviation(actual, original, fp64, atol=tolerance.atol, rtol=tolerance.rtol)
     if (scale := _scale(found)) < 1:
         found = deviation(actual, original, fp64, atol=tolerance.atol * scale, rtol=tolerance.rtol)

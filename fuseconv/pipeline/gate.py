@@ -96,7 +96,7 @@ class Gate:
     def verdict(self, target: str, plan: Plan, found: Verified) -> Verdict:
         """Finds the cause of a failing target, or the outputs on which its runtime differs for special values."""
         if isinstance(found.error, UnsupportedError) and _brings_ops(plan):
-            return Verdict(error=found.error)  # the rule says which op it wants, and the target has none
+            return Verdict(error=found.error)  # the rule asks for this op, and the target does not have it
         if not plan.applied:
             self._unfused[target] = found
         elif target not in self._unfused:

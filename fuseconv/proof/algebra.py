@@ -106,7 +106,7 @@ def prove(pair: Pair) -> Proof:
         specs = (*pair.text.parameters.values(), *pair.traced.inputs)
         drawn = draw_operands(specs, 2, "random", seed).tensors
         generator = torch.Generator().manual_seed(seed)
-        # A constant of one element may have been read, and be written in the replacement as a number.
+        # The value of a one-element constant may be a number in the replacement.
         known = [one if one.numel() == 1 else None for one in pair.parameters] + [None] * len(pair.traced.inputs)
         operands = [_operand(one, own, field, generator) for one, own in zip(drawn, known, strict=True)]
         try:

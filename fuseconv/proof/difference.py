@@ -177,7 +177,7 @@ def copied(value: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def same_draws(seed: int = SEED) -> Iterator[None]:
     """Random ops in the block give the same numbers for the same seed. The generators of the caller are restored."""
-    # torch.manual_seed would write down the stack for accelerators that are not there: it takes milliseconds.
+    # torch.manual_seed records the stack for missing accelerators, which takes milliseconds.
     generators = [torch.default_generator, *torch.cuda.default_generators]
     states = [generator.get_state() for generator in generators]
     for generator in generators:

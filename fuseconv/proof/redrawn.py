@@ -141,7 +141,7 @@ def _compare_values(drawn: Callable[[int], Tensor], original: _Either, fp64: _Ei
         return difference([first], [original.kept], [fp64.kept])
     actual = torch.stack([first, *(drawn(SEED + at) for at in range(1, runs(told, p)))])
     kept = original.keeps(actual)
-    for at in (0, ...):  # one by itself, whose elements a message can name, then all
+    for at in (0, ...):  # first one mask, so that a message can name elements, then all
         if found := difference([actual[at]], [original.at(kept[at])], [fp64.at(kept[at])]):
             return found
     if not torch.equal(original.keeps(drawn(SEED)), kept[0]):
