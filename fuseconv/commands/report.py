@@ -72,8 +72,8 @@ def print_fusions(console: Console, plan: Plan) -> None:
         count[0] += 1
         count[1] += len(step.nodes)
     table = _Table("stage", "rule", "matches", "nodes", numbers=("matches", "nodes"))
-    for (stage, rule), (count, nodes) in counts.items():
-        table.add(stage, rule, str(count), str(nodes))
+    for (stage, rule), (matches, nodes) in counts.items():
+        table.add(stage, rule, str(matches), str(nodes))
     console.print(table)
 
 
