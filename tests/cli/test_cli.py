@@ -1,4 +1,4 @@
-"""The command line from outside: exit statuses, the one JSON object, three-line errors, and how fast help comes."""
+"""The command line from outside: exit statuses, the JSON object, three-line errors, and the time of --help."""
 
 from __future__ import annotations
 

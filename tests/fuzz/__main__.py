@@ -1,4 +1,4 @@
-"""`python -m fuzz --seconds 600 [--seed S] [--only PART ...]`: looks for mistakes, and exits 1 if any is found."""
+"""`python -m fuzz --seconds 600 [--seed S] [--only PART ...]`: searches for errors, and exits 1 if it finds one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sound files of every form that fuseconv reads, and how each is read."""
+"""Valid files of every format that fuseconv reads, and how each is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule judged by itself: both sides of its examples on operands of every dtype, the extremes among them."""
+"""Compares both sides of a rule's examples on operands of every dtype, including the extremes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model converted and judged: every target against the model itself in float64, at several sizes."""
+"""Converts a model and compares every target with the model itself in float64, at several sizes."""
 
 from __future__ import annotations
 

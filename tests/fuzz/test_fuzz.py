@@ -1,4 +1,4 @@
-"""The fuzzers run, find what is planted for them, and find nothing else in a short time."""
+"""The fuzzers run, find planted errors, and find nothing else in a short time."""
 
 import json
 import random

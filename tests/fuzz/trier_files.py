@@ -1,4 +1,4 @@
-"""The part `files`: one case is one damaged or hostile file: it is refused in words, or read, and touches nothing."""
+"""The part `files`: each case is one damaged or hostile file, which must be rejected with a message, or read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part `models`: one case is one random model, converted and judged; a wrong one is minimised."""
+"""The part `models`: each case is one random model, converted and compared; a failing one is minimized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part `rules`: one case is one mutated rule, checked; one that passes is judged here, and none may be wrong."""
+"""The part `rules`: each case is one mutated rule; a rule that passes its check is compared here and must be right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every op where CUDA is: in graphs, on streams, on each device, with more than 2^31 elements."""
+"""Every op on CUDA: in graphs, on streams, on each device, with more than 2^31 elements."""
 
 from typing import Any
 

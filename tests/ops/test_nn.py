@@ -1,4 +1,4 @@
-"""fuseconv.nn: modules that stand in for torch.nn's, as a table of pairs: ours, and what it stands for."""
+"""fuseconv.nn: a table of pairs, each of our modules with the torch.nn modules that it replaces."""
 
 from __future__ import annotations
 

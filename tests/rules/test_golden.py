@@ -1,4 +1,4 @@
-"""Whole models: the fused graph as text, kept in tests/golden; `--update-goldens` writes it anew."""
+"""Whole models: the fused graph as text, stored in tests/golden; `--update-goldens` rewrites it."""
 
 from pathlib import Path
 

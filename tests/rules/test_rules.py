@@ -1,4 +1,4 @@
-"""The shipped rules: each does what its examples say, each alternative is shown, and wrong twins are found out."""
+"""The default rules: each does what its examples say, each alternative is shown, and wrong variants are detected."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every spelling of an idea ends as the same ops: a table of small modules and the ops of their fused graphs."""
+"""Every spelling of a function becomes the same ops: a table of small modules and the ops of their fused graphs."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""AOTInductor packages: they call our ops as C functions, which give what the dispatcher gives, wherever they are."""
+"""AOTInductor packages call our ops as C functions, with the results of the dispatcher, from any folder."""
 
 from __future__ import annotations
 

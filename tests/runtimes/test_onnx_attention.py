@@ -1,4 +1,4 @@
-"""Attention in ONNX against PyTorch, in every form a model calls it in."""
+"""Attention in ONNX against PyTorch, in every form that models use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group norm in ONNX: PyTorch's own op and the body of ours, in the precision of the model."""
+"""Group norm in ONNX: PyTorch's op and the function body of ours, in the precision of the model."""
 
 from collections.abc import Callable
 from pathlib import Path

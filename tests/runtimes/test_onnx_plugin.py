@@ -1,4 +1,4 @@
-"""The op library for ONNX Runtime: every op in every dtype gives what torch's gives; what it does not serve fails."""
+"""The op library for ONNX Runtime: every op in every dtype equals torch's op; unsupported calls fail."""
 
 import re
 import shutil

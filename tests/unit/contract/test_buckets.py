@@ -1,4 +1,4 @@
-"""Buckets: their syntax, which models may have them, and that padding shows nowhere."""
+"""Buckets: their syntax, which models may have them, and that padding does not affect results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fuse` leaves out, and what it refuses."""
+"""What `fuse` leaves unfused, and what it rejects."""
 
 from __future__ import annotations
 

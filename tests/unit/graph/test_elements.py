@@ -1,4 +1,4 @@
-"""Formulas of masks are what the masks are, element for element, at every size tried."""
+"""Formulas of masks equal the masks, element by element, at every tested size."""
 
 import itertools
 from collections.abc import Callable

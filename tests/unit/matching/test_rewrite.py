@@ -1,4 +1,4 @@
-"""Executing plans: as made, as edited by hand, and what the result carries."""
+"""Executing plans: generated, edited by hand, and the metadata of the result."""
 
 import re
 from dataclasses import replace

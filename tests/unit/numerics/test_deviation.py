@@ -1,4 +1,4 @@
-"""The figures of a deviation: taken in slabs, they are those of the whole."""
+"""Error statistics computed in slabs equal those of the whole tensor."""
 
 from __future__ import annotations
 

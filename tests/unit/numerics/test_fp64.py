@@ -1,4 +1,4 @@
-"""A program run in float64 gives what the same model written in float64 gives."""
+"""A program run in float64 equals the same model written in float64."""
 
 from __future__ import annotations
 

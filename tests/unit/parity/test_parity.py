@@ -1,4 +1,4 @@
-"""Verification: right bundles pass, wrong ones fail with the output named, with the original and without it."""
+"""Verification: right bundles pass, wrong ones fail and the output is named, with and without the original."""
 
 from __future__ import annotations
 

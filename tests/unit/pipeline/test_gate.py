@@ -1,4 +1,4 @@
-"""The gate of a conversion: the step or the target that is to blame is left out, by name, and the rest is kept."""
+"""The gate of a conversion: the faulty step or target is left out and named; the rest is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that draw random numbers: another distribution is found out."""
+"""Rules with random numbers: a different distribution is detected."""
 
 from collections.abc import Sequence
 

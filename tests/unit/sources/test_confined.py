@@ -1,4 +1,4 @@
-"""Rules of anyone's are checked in a process that can do no harm, and what it dies of is said of the rule."""
+"""Untrusted rules are checked in a sandboxed process, and the cause of its death is reported for the rule."""
 
 from __future__ import annotations
 
