@@ -111,7 +111,7 @@ def cli(debug: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status. Errors give a traceback only with --debug."""
     given = sys.argv[1:] if argv is None else argv
-    arguments = sorted(given, key=lambda word: word != "--debug")  # it is every command's: it may stand anywhere
+    arguments = sorted(given, key=lambda word: word != "--debug")  # every command has it, at any position
     streams.prepare()
     return streams.settle(_run(arguments, _Ending(arguments)))
 
@@ -131,7 +131,7 @@ def _run(arguments: Sequence[str], end: _Ending) -> int:
     except (click.Abort, KeyboardInterrupt):
         return end.fail(FuseconvError("interrupted", fix="run the command again"), INTERRUPTED)
     except SystemExit as error:
-        if sys.stdout is not stdout:  # click's own way to say that nobody reads it
+        if sys.stdout is not stdout:  # click raises this if the reader closed the pipe
             sys.stdout = stdout
             return streams.UNREAD
         ended = UpstreamError(f"the model's code raised SystemExit({error.code!r})", fix="remove the sys.exit call")

@@ -24,7 +24,7 @@ __all__ = [
 _ACTIVE = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1: escape sequences begin with one of these
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the direction of what follows
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that change the direction of the text after them
     "\u2028\u2029"  # separators that some terminals take for newlines
     "\ud800-\udfff"  # bytes of a name that are not UTF-8
     "]"

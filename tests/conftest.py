@@ -1,4 +1,4 @@
-"""Fixtures that several files share: each expensive artifact is built once a session."""
+"""Fixtures that several files share: each expensive artifact is built once per session."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ __device__ __forceinline__ float tanh_approx(float x) {
   return y;
 }
 
-// max(x, 0); NaN of a NaN.
+// max(x, 0); NaN if x is NaN.
 __device__ __forceinline__ float relu(float x) {
   float y;
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));

@@ -26,7 +26,7 @@ __device__ __forceinline__ float2 unpack(uint32_t pair, __half) {
   return __half22float2(reinterpret_cast<const __half2&>(pair));
 }
 
-// Two elements, 4-byte aligned, or zeros; without a branch.
+// Two elements, 4-byte aligned, or zeros. Without a branch.
 __device__ __forceinline__ uint32_t load_pair(const void* at, bool inside) {
   uint32_t pair;
   asm("{\n"

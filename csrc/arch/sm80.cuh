@@ -12,25 +12,25 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes to shared memory, of which the first `bytes` are read and the others are zeros.
+// Copies 16 bytes to shared memory: the first `bytes` are read, the rest are zeros.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// As copy_async; the 128 bytes around them are fetched to L2.
+// The same as copy_async, but also prefetches the surrounding 128 bytes to L2.
 __device__ __forceinline__ void copy(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// All but the last kPending groups of this thread's copies have arrived.
+// Waits until all but the last kPending groups of this thread's copies have arrived.
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+// Four 8x8 matrices of 16-bit elements. Lane l passes the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&d)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])

@@ -28,7 +28,7 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// `count` arrivals at once.
+// Arrives `count` times at once.
 __device__ __forceinline__ void barrier_arrive_many(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -57,7 +57,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// As barrier_wait, where `wait` is set.
+// The same as barrier_wait, but only if `wait` is set.
 __device__ __forceinline__ void barrier_wait_if(bool wait, uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -81,15 +81,15 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// Orders barrier initialisation (with its fence) and exits; no other memory.
+// Orders barrier initialization (with its fence) and exits. It orders no other memory accesses.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// The grids before this one in the stream have ended and their writes are visible.
+// Waits until the preceding grids in the stream have ended and their writes are visible (PDL: griddepcontrol.wait).
 __device__ __forceinline__ void wait_for_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// The grid after this one may start its blocks as soon as there is room.
+// Allows the next grid in the stream to start its blocks as soon as there is room (PDL: launch_dependents).
 __device__ __forceinline__ void allow_next_grid() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- TMA; coordinates are (column, row)
@@ -102,7 +102,7 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, in
       : "memory");
 }
 
-// To the same address of every block of the cluster in `blocks`, each block's own barrier counting its bytes.
+// Multicast to the same address in every block of the cluster in `blocks`. The barrier of each block counts its bytes.
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier,
                                          uint16_t blocks) {
   asm volatile(
@@ -120,13 +120,13 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from,
       : "memory");
 }
 
-// All but the last kPending stores of this thread have read their shared memory.
+// Waits until all but the last kPending stores of this thread have read their shared memory.
 template <int kPending>
 __device__ __forceinline__ void store_wait() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// From this block's shared memory to the same place of block `rank`, whose barrier counts the bytes.
+// Copies from this block's shared memory to the same address in block `rank`, whose barrier counts the bytes.
 __device__ __forceinline__ void copy_to_block(uint32_t from, uint32_t bytes, uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n"
@@ -139,7 +139,7 @@ __device__ __forceinline__ void copy_to_block(uint32_t from, uint32_t bytes, uin
       : "memory");
 }
 
-// Shared memory written by this thread is visible to TMA.
+// Makes shared memory writes of this thread visible to TMA.
 __device__ __forceinline__ void shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
@@ -172,7 +172,7 @@ __device__ __forceinline__ float load_shared(uint32_t at) {
   return x;
 }
 
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+// Four 8x8 matrices of 16-bit elements. Lane l passes the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b),
                "r"(c), "r"(d)

@@ -8,7 +8,7 @@
 
 namespace fuseconv::arch::sm90 {
 
-// A tile of 64 16-bit columns (128 bytes a row), swizzled by 128 bytes, rows in groups of 8 (1024 bytes).
+// Descriptor of a tile with 64 16-bit columns (128 bytes per row), 128-byte swizzle, rows in groups of 8 (1024 bytes).
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
@@ -28,7 +28,8 @@ inline constexpr bool is_bf16 = false;
 template <>
 inline constexpr bool is_bf16<__nv_bfloat16> = true;
 
-// The accumulators of so many columns: their numbers, ten at a time, and they themselves, eight at a time.
+// The asm operands of the accumulators for a number of columns: operand numbers, ten at a time, and the accumulators,
+// eight at a time.
 #define TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
 #define NUMBERS_60 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
 #define NUMBERS_64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) "%30,%31"
@@ -48,7 +49,8 @@ inline constexpr bool is_bf16<__nv_bfloat16> = true;
 #define D_192 D32(0), D32(32), D32(64)
 #define D_256 D32(0), D32(32), D32(64), D32(96)
 
-// operands: the numbers of the two factors; add: that of `accumulate`; majors: of factors in shared memory, all rows.
+// operands: the operand numbers of the two factors. add: the operand number of `accumulate`. majors: the transpose
+// flags of the factors in shared memory, all 0 (K-major).
 #define WGMMA(columns, types, operands, add, majors, ...)                                                       \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns types \
                " {" NUMBERS_##columns "}, " operands ", p, 1, 1" majors ";\n}"                                  \
@@ -65,7 +67,7 @@ inline constexpr bool is_bf16<__nv_bfloat16> = true;
 #define IN_SHARED "l"(a), "l"(b), "r"(accumulate)
 #define IN_REGISTERS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate)
 
-// As wgmma_wait. The accumulators are named, lest the compiler read them before.
+// The same as wgmma_wait, but with the accumulators as operands, so that the compiler does not read them earlier.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

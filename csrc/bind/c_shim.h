@@ -1,5 +1,5 @@
-// An op as a package of AOTInductor calls it, by a pointer to a C function: without the dispatcher, and with nothing
-// put into boxes and taken out of them.
+// An op as an AOTInductor package calls it: through a pointer to a C function, without the dispatcher and without
+// boxing.
 #pragma once
 
 #include <cstdio>
@@ -19,8 +19,8 @@ struct Ints {
   int64_t size;
 };
 
-// The argument that a pointer leads to: a `Tensor` is a handle, a `Tensor?` a pointer to one, null for none, `str` a
-// const char*, `bool` an int32_t. See core/op.h.
+// Reads the argument that a pointer leads to. `Tensor` is a handle; `Tensor?` is a pointer to a handle, null for none;
+// `str` is a const char*; `bool` is an int32_t. See core/op.h.
 class CArgument {
  public:
   CArgument(const void* argument, CommonDevice& device) : argument_(argument), device_(device) {}
@@ -54,8 +54,8 @@ class CArgument {
   CommonDevice& device_;
 };
 
-// Runs an op as CShim says. A shim tells its caller no more than that it failed; torch's own print why, and so does
-// this.
+// Runs an op in the form of CShim. The caller of a shim learns only that it failed, so the message is printed here, as
+// torch's own shims do.
 template <class Op, class Kernel, class Invoke>
 AOTITorchError call_from_c(const void* const* arguments, AtenTensorHandle* const* results, Kernel kernel,
                            Invoke invoke) {

@@ -42,7 +42,7 @@ OrtCustomOp callbacks() {
   return op;
 }
 
-// What the status says, which is then no more.
+// Returns the message of the status and releases the status.
 std::string message_of(OrtStatus* status) {
   const std::string message = api().GetErrorMessage(status);
   api().ReleaseStatus(status);
@@ -125,7 +125,7 @@ Tensor::Tensor(const OrtValue* value) {
   int64_t sizes[kMaxRank];
   check(api().GetDimensions(info, sizes, rank));
   spec_ = contiguous(dtype_of(type), static_cast<int32_t>(rank), sizes);
-  check(api().GetTensorMutableData(const_cast<OrtValue*>(value), &data_));  // read only where the kernel takes an In
+  check(api().GetTensorMutableData(const_cast<OrtValue*>(value), &data_));  // only read if the kernel takes an In
   const OrtMemoryInfo* memory;
   check(api().GetTensorMemoryInfo(value, &memory));
   check(api().MemoryInfoGetId(memory, &device_));
@@ -156,7 +156,7 @@ Tensor output(OrtKernelContext* context, size_t place, const Spec& spec) {
   return {contiguous(spec.dtype, spec.rank, spec.sizes), data};
 }
 
-// A double, since an attribute of ONNX's type FLOAT has not the digits that f64 needs: a tensor of one element.
+// A double. An ONNX attribute of type FLOAT is too imprecise for f64, so the attribute is a tensor of one element.
 double float_attribute(const OrtKernelInfo* info, const std::string& name) {
   OrtAllocator* allocator;
   check(api().GetAllocatorWithDefaultOptions(&allocator));
@@ -181,7 +181,7 @@ std::string string_attribute(const OrtKernelInfo* info, const std::string& name)
   check(api().KernelInfoGetAttribute_string(info, name.c_str(), nullptr, &size));
   std::string value(size, '\0');
   check(api().KernelInfoGetAttribute_string(info, name.c_str(), value.data(), &size));
-  value.resize(size - 1);  // the size counts the terminator
+  value.resize(size - 1);  // the size includes the terminator
   return value;
 }
 

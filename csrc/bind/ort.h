@@ -1,5 +1,5 @@
-// What the two ONNX Runtime libraries share: every op as a custom op of the domain com.fuseconv, one for each dtype,
-// from the declaration that also torch has. C API only, asked for in its oldest version that suffices.
+// Shared by the two ONNX Runtime libraries. Every op becomes a custom op of the domain com.fuseconv, one per dtype,
+// made from the same declaration as for torch. Uses only the C API, in the oldest version that suffices.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -22,16 +22,16 @@
 
 namespace fuseconv::ort_binding {
 
-// ONNX Runtime 1.17: the first in which a custom op may use the session's threads.
+// ONNX Runtime 1.17, the first version in which a custom op may use the session's threads.
 inline constexpr uint32_t kApiVersion = 17;
 
-// The process's ONNX Runtime; set when it registers the library.
+// The ONNX Runtime of the process. It is set when it registers the library.
 const OrtApi& api();
 
-// Throws what a call of the C API reports.
+// Throws if a call of the C API returns an error.
 void check(OrtStatus* status);
 
-// Runs the body; an exception becomes a status.
+// Runs the body and converts an exception to a status.
 template <class Body>
 OrtStatus* guarded(Body body) {
   try {
@@ -45,13 +45,13 @@ OrtStatus* guarded(Body body) {
 Dtype dtype_of(ONNXTensorElementDataType type);
 ONNXTensorElementDataType element_type(Dtype dtype);
 
-// "linear_act" is LinearAct.
+// LinearAct for "linear_act".
 std::string onnx_name(const char* op);
 
-// The names of an op's arguments, in order, read from its schema.
+// The names of an op's arguments in order, read from its schema.
 std::vector<std::string> argument_names(const char* schema);
 
-// A tensor of the call: ONNX Runtime's are contiguous.
+// A tensor of the call. Tensors of ONNX Runtime are contiguous.
 class Tensor {
  public:
   explicit Tensor(const OrtValue* value);
@@ -66,9 +66,9 @@ class Tensor {
   int device_ = 0;
 };
 
-// The input of that place, or none where the node omits it.
+// The input at an index, or none if the node omits it.
 std::optional<Tensor> input(OrtKernelContext* context, size_t place);
-// What `input` finds, or an exception that names the argument.
+// The same as `input`, but throws an exception that names the argument if it is missing.
 Tensor required_input(OrtKernelContext* context, size_t place);
 Tensor output(OrtKernelContext* context, size_t place, const Spec& spec);
 
@@ -82,10 +82,10 @@ struct CustomOpInput {
   bool optional;
 };
 
-// An argument of an op that is an attribute of the node: read when the kernel is made.
+// An argument that is an attribute of the node. It is read when the kernel is created.
 using AttributeValue = std::variant<std::monostate, double, int64_t, bool, std::string, std::vector<int64_t>>;
 
-// An argument as the op's declaration in ONNX Runtime has it: adds the inputs to a list. See core/op.h.
+// An argument in the declaration of the custom op: adds its inputs to a list. See core/op.h.
 struct DeclaredArgument {
   std::vector<CustomOpInput>& inputs;
   Dtype dtype;
@@ -106,7 +106,7 @@ struct DeclaredArgument {
   }
 };
 
-// An argument as a node has it: reads it if it is an attribute.
+// An argument at kernel creation: reads it if it is an attribute.
 struct NodeArgument {
   const OrtKernelInfo* info;
   const std::string& name;
@@ -128,7 +128,7 @@ struct NodeArgument {
   }
 };
 
-// An argument of a call: an input of the node, the next that no other argument has taken, or what NodeArgument read.
+// An argument of a call: the next unused input of the node, or the value read by NodeArgument.
 struct CallArgument {
   OrtKernelContext* context;
   const AttributeValue& attribute;
@@ -148,17 +148,17 @@ struct CallArgument {
   operator std::span<const int64_t>() { return std::get<std::vector<int64_t>>(attribute); }
 };
 
-// What ONNX Runtime makes of a node.
+// The kernel that ONNX Runtime creates for a node.
 class Kernel {
  public:
   virtual ~Kernel() = default;
   virtual void compute(OrtKernelContext* context) = 0;
 };
 
-// One op in one dtype, as ONNX Runtime asks about it.
+// One op in one dtype, in the form that ONNX Runtime queries.
 struct CustomOp : OrtCustomOp {
   std::string name;
-  const char* provider;  // null: the CPU's
+  const char* provider;  // null for the CPU
   Dtype dtype;
   std::vector<CustomOpInput> inputs;
   size_t outputs;
@@ -196,7 +196,7 @@ class NodeKernel final : public Kernel {
   std::array<AttributeValue, kArguments<Op>> attributes_;
 };
 
-// An op that is not for ONNX Runtime says so by `static constexpr bool in_onnx_runtime = false`.
+// An op that is not available in ONNX Runtime declares `static constexpr bool in_onnx_runtime = false`.
 template <class Op>
 concept AbsentFromOnnxRuntime = !Op::in_onnx_runtime;
 
@@ -224,7 +224,7 @@ std::vector<std::unique_ptr<CustomOp>> custom_ops(std::tuple<Ops...>*) {
   return ops;
 }
 
-// Puts the library's ops into a session's options. `ops` are made once, and live as long as the process.
+// Adds the library's ops to session options. `ops` are created once and live as long as the process.
 OrtStatus* register_domain(OrtSessionOptions* options, const OrtApiBase* base,
                            std::vector<std::unique_ptr<CustomOp>> (*ops)());
 

@@ -13,7 +13,7 @@
 namespace fuseconv::ort_binding {
 namespace {
 
-// Memory of the session's allocator, for the length of a call or less.
+// Memory of the session's allocator, freed at the end of the call at the latest.
 class Scratch {
  public:
   explicit Scratch(const OrtKernelContext* context) {
@@ -34,7 +34,7 @@ class Scratch {
   void* get(size_t bytes) {
     kept_.reserve(kept_.size() + 1);
     kept_.push_back(allocator_->Alloc(allocator_, std::max<size_t>(bytes, 1)));
-    fuseconv::check(kept_.back() != nullptr, "fuseconv: there is no memory for ", bytes, " bytes of scratch");
+    fuseconv::check(kept_.back() != nullptr, "fuseconv: cannot allocate ", bytes, " bytes of scratch memory");
     return kept_.back();
   }
 
@@ -106,7 +106,7 @@ class OrtCpuHost final : public CpuHost {
   static bool is_dense_matrix(In x) {
     return is_contiguous({x.data, x.dtype, 2, x.sizes + x.rank - 2, x.strides + x.rank - 2});
   }
-  // The element of that row-major index.
+  // The element at a row-major index.
   static const void* at(In x, int64_t index) {
     int64_t offset = 0;
     for (int axis = x.rank - 1; axis >= 0; --axis) {
@@ -116,7 +116,7 @@ class OrtCpuHost final : public CpuHost {
     return static_cast<const char*>(x.data) + offset * size_of(x.dtype);
   }
 
-  // y[m, n] = scale * a[m, k] b[n, k]^T + bias[n]. In f16 and bf16 the operands are widened, and y rounded once.
+  // y[m, n] = scale * a[m, k] b[n, k]^T + bias[n]. In f16 and bf16 the operands are widened and y is rounded once.
   void product(const void* a, const void* b, const void* bias, double scale, int64_t m, int64_t n, int64_t k,
                Dtype dtype, void* y) {
     if (m == 0 || n == 0) {

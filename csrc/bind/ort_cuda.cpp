@@ -1,4 +1,4 @@
-// libfuseconv_ort_cuda: all ops for ONNX Runtime's CUDA provider, on the stream that it gives.
+// libfuseconv_ort_cuda: all ops for ONNX Runtime's CUDA provider, on the provider's stream.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ void check_cuda(cudaError_t status, const char* call) {
   fuseconv::check(status == cudaSuccess, "fuseconv: ", call, ": ", cudaGetErrorString(status));
 }
 
-// Makes a device the current one, as long as it lives.
+// Makes a device the current one for the lifetime of the object.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -33,8 +33,8 @@ class DeviceGuard {
   int before_;
 };
 
-// A pool of the current device that keeps what is freed. ONNX Runtime's own arena does not know on which stream memory
-// is still in use that a custom op gives back; this one does, also while a graph is captured.
+// A memory pool of the current device that keeps freed memory. The arena of ONNX Runtime does not know on which stream
+// memory freed by a custom op is still in use. This pool does, also during graph capture.
 cudaMemPool_t memory_pool(int device) {
   static std::mutex mutex;
   static std::vector<cudaMemPool_t> pools;
@@ -85,7 +85,7 @@ class OrtCudaHost final : public CudaHost {
     run(problem, x, weight, bias, y);
   }
 
-  // Without a workspace: ours is the own stream's.
+  // Without a workspace, because ours belongs to our own stream.
   void linear_on(void* stream, In x, In weight, std::optional<In> bias, Out y) override {
     linear::Problem problem{};
     problem.stream = stream;
@@ -106,7 +106,8 @@ class OrtCudaHost final : public CudaHost {
     problem.m = m;
     problem.n = problem.y_stride = n;
     problem.k = problem.x_stride = problem.weight_stride = k;
-    // The leading dims, merged where both operands allow it: the innermost is the batch, one call for each of the rest.
+    // The leading dims, merged where both operands allow it. The innermost is the batch; each of the others takes one
+    // call.
     const Loop loop = element_loop(leading(Out(y)), {leading(a), leading(b)});
     const int inner = loop.rank - 1;
     problem.batch = static_cast<int32_t>(loop.sizes[inner]);
@@ -153,7 +154,7 @@ class OrtCudaHost final : public CudaHost {
     return problem;
   }
 
-  // y = x weight^T + bias by cuBLAS's first choice, on the problem's stream, in its workspace.
+  // y = x weight^T + bias by the first algorithm that cuBLAS proposes, on the problem's stream and in its workspace.
   static void run(linear::Problem& problem, In x, In weight, std::optional<In> bias, Out y) {
     fuseconv::check(is_contiguous(x) && is_contiguous(weight), "fuseconv: the product of a layer takes dense operands");
     problem.element = y.dtype;
@@ -174,7 +175,7 @@ class OrtCudaHost final : public CudaHost {
     if (linear::cublaslt::algorithms(problem) > 0) {
       return linear::cublaslt::run(problem, 0);
     }
-    problem.bias = nullptr;  // an epilogue that this dtype has not
+    problem.bias = nullptr;  // an epilogue that cuBLAS does not have for this dtype
     linear::cublaslt::run(problem, 0);
     problem.bias = bias ? bias->data : nullptr;
     linear::pass(problem);

@@ -1,4 +1,4 @@
-// ONNX Runtime's own Gemm on the CPU, called from inside a kernel.
+// ONNX Runtime's own CPU Gemm, called inside a kernel.
 #pragma once
 
 #include <mutex>
@@ -8,8 +8,8 @@
 
 namespace fuseconv::ort_binding {
 
-// y = a b^T + bias for matrices, in f32 or f64: a [m, k], b [n, k], bias [n] or null, all dense. One object serves the
-// calls of one node, from any threads.
+// y = a b^T + bias for dense matrices in f32 or f64: a [m, k], b [n, k], bias [n] or null. One object serves all calls
+// of one node, from any thread.
 class Gemm {
  public:
   explicit Gemm(const OrtKernelInfo* info);
@@ -21,7 +21,7 @@ class Gemm {
            const void* bias, void* y);
 
  private:
-  // The operator in f32 or f64, with the addend or without. Made on first use: most nodes need none.
+  // The operator for f32 or f64, with or without the bias. It is created on first use, because most nodes need none.
   const OrtOp* op(Dtype dtype, bool has_bias);
 
   OrtKernelInfo* info_;

@@ -1,14 +1,14 @@
-// Which ops this process has. Each bundle carries a copy of the library and one process may load several, also of
-// several versions: the first copy that has an op registers it, and serves all. So an op whose meaning changes takes a
-// new name.
+// The ops that are registered in this process. Each bundle contains a copy of the library, and a process may load
+// several copies, also of different versions. The first copy with an op registers it and serves all callers. Therefore
+// an op whose meaning changes needs a new name.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
 namespace fuseconv::torch_binding {
 
-// Runs an op: arguments[i] points at argument i of the schema as it is in C, borrowed for the call; *results[i] becomes
-// result i, which is then the caller's.
+// Runs an op. arguments[i] points at argument i of the schema in its C form, borrowed for the call. *results[i] becomes
+// result i, owned by the caller.
 using CShim = AOTITorchError (*)(const void* const* arguments, AtenTensorHandle* const* results);
 
 struct Registration {
@@ -18,11 +18,11 @@ struct Registration {
   const Registration* next;
 };
 
-// The op of that name in the list, or null.
+// The op with that name in the list, or null.
 const Registration* find(const Registration* head, const char* name);
 
-// Puts `own` at the head of the list that all copies share and returns true, or returns false if the list has the op.
-// Throws, which ends the process since no loader can catch it, if the list has another op of that name. Libraries are
+// Adds `own` to the list that all copies share and returns true. Returns false if the list already has the op. If the
+// list has a different op of that name it throws, which ends the process, because no loader can catch it. Libraries are
 // loaded one at a time.
 bool claim(const Registration*& head, Registration& own);
 

@@ -11,7 +11,7 @@
 
 namespace fuseconv::torch_binding {
 
-// Inline and visible, hence one object in a process however many copies of the library it loads (STB_GNU_UNIQUE).
+// Inline and visible, so that all copies of the library in a process share one object (STB_GNU_UNIQUE).
 __attribute__((visibility("default"))) inline const Registration* cpu_registrations = nullptr;
 
 namespace {
@@ -86,7 +86,8 @@ const bool registered = register_all(static_cast<AllOps*>(nullptr));
 }  // namespace
 }  // namespace fuseconv::torch_binding
 
-// An op's C shim on the CPU, or null: what every package asks for once, whichever copy of the library has the op.
+// The C shim of an op on the CPU, or null. Every package calls this once per op, in whichever copy of the library
+// registered it.
 extern "C" __attribute__((visibility("default"))) fuseconv::torch_binding::CShim fuseconv_cpu_c_shim(const char* op) {
   using namespace fuseconv::torch_binding;
   const Registration* found = find(cpu_registrations, op);

@@ -1,4 +1,4 @@
-// An op as the dispatcher calls it: its arguments on a stack, its results onto it.
+// An op as the dispatcher calls it: arguments and results on a stack.
 #pragma once
 
 #include <array>

@@ -12,7 +12,7 @@
 
 namespace fuseconv::torch_binding {
 
-// Inline and visible, hence one object in a process however many copies of the library it loads (STB_GNU_UNIQUE).
+// Inline and visible, so that all copies of the library in a process share one object (STB_GNU_UNIQUE).
 __attribute__((visibility("default"))) inline const Registration* cuda_registrations = nullptr;
 
 namespace {
@@ -89,7 +89,7 @@ const bool registered = register_all(static_cast<AllOps*>(nullptr));
 }  // namespace
 }  // namespace fuseconv::torch_binding
 
-// As fuseconv_cpu_c_shim, on CUDA.
+// The same as fuseconv_cpu_c_shim, for CUDA.
 extern "C" __attribute__((visibility("default"))) fuseconv::torch_binding::CShim fuseconv_cuda_c_shim(const char* op) {
   using namespace fuseconv::torch_binding;
   const Registration* found = find(cuda_registrations, op);

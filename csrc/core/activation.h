@@ -1,7 +1,7 @@
-// Activations as functors, for host and device: f(x) in the type of x, f32 or f64.
+// Activations as functors for host and device: f(x) in the type of x, f32 or f64.
 //
-// NaN gives NaN, and infinities give what the textbook formula gives in IEEE arithmetic: gelu and silu of -inf are
-// -inf * 0, a NaN, in PyTorch too.
+// NaN gives NaN. For infinities the result is that of the textbook formula in IEEE arithmetic: gelu and silu of -inf
+// are -inf * 0, which is NaN, as in PyTorch.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace fuseconv {
 
-// Every activation: its name, and its functor below. gelu is the erf form, gelu_tanh the tanh form. A new one is a line
-// here, a functor and a gradient below, and its lines in fuseconv/ops/activation.py.
+// The name and functor of every activation. gelu is the erf form, gelu_tanh the tanh form. A new activation needs a
+// line here, a functor and a gradient below, and its lines in fuseconv/ops/activation.py.
 #define FUSECONV_ACTIVATIONS(DO) \
   DO(none, Identity)             \
   DO(relu, Relu)                 \
@@ -31,7 +31,7 @@ enum class Activation : int32_t { FUSECONV_ACTIVATIONS(FUSECONV_ENUMERATOR) };
 inline constexpr std::array kActivationNames = {FUSECONV_ACTIVATIONS(FUSECONV_NAME)};
 #undef FUSECONV_NAME
 
-// Reads an activation's name in a schema. Throws, listing the names, when there is none such.
+// Parses the name of an activation in a schema. Throws and lists the names if there is none of that name.
 Activation parse_activation(const char* op, std::string_view name);
 
 inline namespace FUSECONV_ISA {
@@ -85,8 +85,8 @@ struct Tanh {
   }
 };
 
-// Calls `function` with an activation as a constant, Constant<name>, on the host or on a device. For loops that are
-// compiled for each. `functor` is its functor.
+// Calls `function` with an activation as a constant, Constant<name>, on the host or device, for loops that are compiled
+// per activation. `functor` is its functor.
 template <Activation kActivation>
 struct Constant;
 #define FUSECONV_CONSTANT(name, Functor)                  \
@@ -99,7 +99,7 @@ FUSECONV_ACTIVATIONS(FUSECONV_CONSTANT)
 #undef FUSECONV_CONSTANT
 
 #if defined(__CUDACC__)
-#pragma nv_exec_check_disable  // the function may be of one side only
+#pragma nv_exec_check_disable  // the function may be host-only or device-only
 #endif
 template <class Function>
 FUSECONV_INLINE auto with_constant(Activation activation, Function function) {
@@ -110,7 +110,7 @@ FUSECONV_INLINE auto with_constant(Activation activation, Function function) {
     FUSECONV_ACTIVATIONS(FUSECONV_CASE)
 #undef FUSECONV_CASE
   }
-  __builtin_unreachable();  // no other value is made
+  __builtin_unreachable();  // there are no other values
 }
 
 // Calls `function` with the functor of an activation.
@@ -126,10 +126,10 @@ FUSECONV_INLINE auto dispatch(Activation activation, Function function) {
     FUSECONV_ACTIVATIONS(FUSECONV_CASE)
 #undef FUSECONV_CASE
   }
-  __builtin_unreachable();  // no other value is made
+  __builtin_unreachable();  // there are no other values
 }
 
-// The one that is known at run time only.
+// An activation that is known only at run time.
 struct AnyActivation {
   Activation activation;
 
@@ -139,7 +139,8 @@ struct AnyActivation {
   }
 };
 
-// The gradient before an activation from the one after it, at x. A NaN does not stop relu's, as in PyTorch.
+// The gradient with respect to the argument x of an activation, from the gradient of its result. relu passes the
+// gradient of a NaN, as in PyTorch.
 template <class A>
 FUSECONV_INLINE A activation_gradient(Identity, A grad, A) {
   return grad;

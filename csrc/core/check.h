@@ -1,4 +1,4 @@
-// Validation of what an op is called with. Messages name the op's argument and say both sizes.
+// Checks of the arguments of an op. Messages name the argument and show both sizes.
 #pragma once
 
 #include <cstdint>
@@ -32,19 +32,19 @@ struct Argument {
 // "[2, 3]"
 std::string to_string(In tensor);
 
-// Checks that all have one dtype, out of f64, f32, f16 and bf16, and returns it.
+// Checks that all have the same dtype, one of f64, f32, f16 and bf16, and returns it.
 Dtype common_dtype(const char* op, std::initializer_list<Argument> arguments);
 
-// Checks that `vector` is one-dimensional with as many elements as the last dim of `tensor` has.
+// Checks that `vector` is one-dimensional and as long as the last dim of `tensor`.
 void check_vector(const char* op, Argument vector, Argument tensor);
 
 // Checks that both have the same sizes.
 void check_same_sizes(const char* op, Argument a, Argument b);
 
-// The place of `name` in `names`. Throws, listing them, when it is not there; `kind` is what they are names of.
+// The position of `name` in `names`. Throws and lists the names if it is missing; `kind` says what they name.
 size_t parse_name(const char* op, const char* kind, std::span<const std::string_view> names, std::string_view name);
 
-// Checks that there is a last dim.
+// Checks that the tensor has at least one dim.
 void check_has_dims(const char* op, Argument tensor);
 
 }  // namespace fuseconv

@@ -1,8 +1,8 @@
-// Floats on their way to a 16-bit result, on CUDA: functions of them are as exact as that rounding needs, and as cheap
-// as the bandwidth of 16-bit tensors demands.
+// Floats that will be rounded to a 16-bit result, on CUDA. Their functions are only as accurate as that rounding needs,
+// and as cheap as the bandwidth of 16-bit tensors demands.
 //
-// An H200 reads and writes 4 bytes an element in the time of 27 instructions; the functions of core/activation.h, right
-// to a rounding of f32, take up to 60. Those here err by about a rounding of f16.
+// An H200 reads and writes 4 bytes per element in the time of 27 instructions. The functions of core/activation.h,
+// which are accurate to the rounding of f32, take up to 60. Those here have an error of about one rounding of f16.
 #pragma once
 
 #include "arch/math.cuh"
@@ -28,16 +28,17 @@ struct Coarse {
 
 __device__ __forceinline__ Coarse exp_of_negative(Coarse x) { return Coarse(arch::exp2_approx(x.value * 1.44269504f)); }
 
-// 1 / (1 + 2^x); 0 where the power overflows
+// 1 / (1 + 2^x); 0 if the power overflows.
 __device__ __forceinline__ float logistic_of_log2(float x) {
   return arch::reciprocal_approx(1.0f + arch::exp2_approx(x));
 }
 
 __device__ __forceinline__ Coarse logistic(Coarse x) { return Coarse(logistic_of_log2(x.value * -1.44269504f)); }
 
-// The normal distribution function as 1 / (1 + 2^(x p(x^2))), with p fitted up to |x| = 5 (least maximum of the error
-// of x times it, relative to the result and f16's least number): off by at most 2.3 of 2^-12 there, where eager's
-// rounding of the argument is off by 15. Beyond, p goes on falling, to infinity.
+// The normal distribution function as 1 / (1 + 2^(x p(x^2))). p is fitted up to |x| = 5, minimizing the largest error
+// of x times the function, relative to the result and to the smallest f16 number. The error there is at most 2.3 times
+// 2^-12; the rounding of the argument in eager PyTorch costs 15 times 2^-12. Beyond |x| = 5, p keeps falling, to
+// infinity.
 __device__ __forceinline__ Coarse normal_cdf(Coarse x) {
   const float s = x.value * x.value;
   float p = -4.5274811e-07f;
@@ -48,7 +49,7 @@ __device__ __forceinline__ Coarse normal_cdf(Coarse x) {
   return Coarse(logistic_of_log2(x.value * p));
 }
 
-// (1 - e) / (1 + e) with e = exp(-2 |x|); near 0, where that cancels, a polynomial.
+// (1 - e) / (1 + e) with e = exp(-2 |x|). Near 0, where that cancels, a polynomial.
 __device__ __forceinline__ Coarse hyperbolic_tangent(Coarse x) {
   const float z = fabsf(x.value);
   const float e = arch::exp2_approx(z * -2.88539008f);
@@ -58,7 +59,7 @@ __device__ __forceinline__ Coarse hyperbolic_tangent(Coarse x) {
   return Coarse(z < 0.4f ? small : copysignf(large, x.value));
 }
 
-// What a formula is computed with: f64 for f64, f32 for f32, and Coarse for f16 and bf16.
+// The type that formulas compute in: f64 for f64, f32 for f32, Coarse for f16 and bf16.
 template <class T>
 using FormulaType = std::conditional_t<std::is_same_v<T, Compute<T>>, T, Coarse>;
 

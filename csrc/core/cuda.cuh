@@ -1,4 +1,4 @@
-// What every CUDA kernel file needs: element types, vectors of them, and checked launches.
+// Shared by all CUDA kernel files: element types, vectors of them, and checked launches.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -22,7 +22,8 @@ using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 __device__ __forceinline__ float widen(float x) { return x; }
 __device__ __forceinline__ double widen(double x) { return x; }
 __device__ __forceinline__ float widen(__half x) { return __half2float(x); }
-// By a shift: the conversion instruction of Hopper runs at a fraction of the rate, and bf16 sums at half the bandwidth.
+// By a shift. The conversion instruction of Hopper has a fraction of the throughput; with it, bf16 sums reach half the
+// bandwidth.
 __device__ __forceinline__ float widen(__nv_bfloat16 x) {
   return __uint_as_float(static_cast<uint32_t>(__bfloat16_as_ushort(x)) << 16);
 }
@@ -38,7 +39,7 @@ __device__ __forceinline__ T narrow(Compute<T> x) {
   }
 }
 
-// Elements that one thread reads or writes with one instruction.
+// The elements that one thread reads or writes with one instruction.
 template <class T, int N>
 struct alignas(N * sizeof(T)) Vector {
   T values[N];
@@ -51,7 +52,7 @@ inline constexpr int kVectorSize = kVectorBytes / sizeof(T);
 
 inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0; }
 
-// The largest grid of one dimension.
+// The largest one-dimensional grid.
 inline constexpr int64_t kMaxBlocks = (int64_t{1} << 31) - 1;
 
 inline void check_cuda(cudaError_t error, const char* call) {
@@ -63,18 +64,18 @@ inline void check_launch(const char* kernel) {
   check(error == cudaSuccess, "fuseconv: launching ", kernel, " failed: ", cudaGetErrorString(error));
 }
 
-// Multiprocessors of the current device.
+// The number of SMs of the current device.
 inline int processor_count() {
   int device = 0, count = 0;
   cudaGetDevice(&device);
   const cudaError_t error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  check(error == cudaSuccess, "fuseconv: asking for the device's processors failed: ", cudaGetErrorString(error));
+  check(error == cudaSuccess, "fuseconv: the number of SMs cannot be read: ", cudaGetErrorString(error));
   return count;
 }
 
 inline cudaStream_t stream_of(CudaHost& host) { return static_cast<cudaStream_t>(host.stream()); }
 
-// Calls `function` with a value of the element type that `dtype` names.
+// Calls `function` with a value of the element type of `dtype`.
 template <class Function>
 void dispatch(Dtype dtype, Function function) {
   switch (dtype) {

@@ -1,5 +1,5 @@
-// Element types and their conversion to the type that is computed in: f64 for f64, f32 for f32, f16 and bf16.
-// Host code; compiled once per instruction set.
+// Element types and their conversion to the compute type: f64 for f64; f32 for f32, f16 and bf16. Host code, compiled
+// once per instruction set.
 #pragma once
 
 #include <bit>
@@ -36,8 +36,8 @@ FUSECONV_INLINE float widen(f16 x) {
 #if defined(__F16C__)
   return _cvtsh_ss(x.bits);
 #else
-  // Exponent and fraction moved to their f32 places are the value times 2^-112; a product with 2^112 is exact and also
-  // normalises subnormals. Infinities and NaNs have the largest exponent and need the rest of it.
+  // Moving exponent and fraction to their positions in f32 gives the value times 2^-112. Multiplying by 2^112 is exact
+  // and also normalizes subnormals. Infinities and NaNs have the largest exponent and need its remaining bits set.
   const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fffu) << 13;
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
   const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
@@ -49,7 +49,7 @@ FUSECONV_INLINE float widen(f16 x) {
 template <class T>
 FUSECONV_INLINE T narrow(Compute<T> x) {
   if constexpr (std::is_same_v<T, bf16>) {
-    // Round to nearest even on the 16 bits that go; a NaN keeps its sign and becomes quiet.
+    // Rounds to nearest even on the 16 bits that are dropped. A NaN keeps its sign and becomes quiet.
     const uint32_t bits = std::bit_cast<uint32_t>(x);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     const uint32_t quiet = (bits >> 16) | 0x40u;
@@ -63,7 +63,7 @@ FUSECONV_INLINE T narrow(Compute<T> x) {
     const uint32_t magnitude = bits & 0x7fffffffu;
     // Normal results: rebias the exponent and round to nearest even; a carry out of the fraction is the next exponent.
     const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-    // Subnormal results: adding one half makes the adder align and round the fraction to units of 2^-24.
+    // Subnormal results: adding one half makes the adder align the fraction and round it to units of 2^-24.
     const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
     // 65520 and above round to infinity.
     const uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
@@ -75,7 +75,7 @@ FUSECONV_INLINE T narrow(Compute<T> x) {
   }
 }
 
-// Calls `function` with a value of the element type that `dtype` names.
+// Calls `function` with a value of the element type of `dtype`.
 template <class Function>
 void dispatch(Dtype dtype, Function function) {
   switch (dtype) {

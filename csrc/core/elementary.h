@@ -1,10 +1,10 @@
-// The functions that activations are made of, for host and device, in f32 and f64.
+// The elementary functions of the activations, for host and device, in f32 and f64.
 //
-// They have no branch, so that the compiler vectorises any loop around them, and what they take the exponential of is
-// not positive, so that it cannot overflow. NaN gives NaN.
+// They have no branches, so that the compiler vectorizes any loop around them. Arguments of exponentials are never
+// positive, so that they cannot overflow. NaN gives NaN.
 //
-// The polynomials and quotients of polynomials were fitted for this file (least squares reweighted towards the least
-// maximum of the error); the bound of the fit stands beside each, relative to the function where nothing else is said.
+// The polynomials and rational functions were fitted for this file (least squares, reweighted towards the minimax
+// error). The error bound of the fit is given at each, relative to the function unless stated otherwise.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@
 #endif
 #include "core/isa.h"
 
-// Coefficients in f64. As a literal one costs an instruction of CUDA two moves; in constant memory it is an operand.
+// Coefficients in f64. A literal costs an instruction of CUDA two moves; in constant memory it is an operand.
 #define FUSECONV_ON_HOST(name, ...) [[maybe_unused]] static constexpr double name##_on_host[] = {__VA_ARGS__};
 #if defined(__CUDACC__)
 #define FUSECONV_COEFFICIENTS(name, ...) \
@@ -49,8 +49,8 @@ FUSECONV_INLINE double polynomial(double x, const double (&c)[N]) {
   }
 }
 
-// p / q for q from 1 to 2^126. On CUDA within two units in the last place rather than a half: the exact division would
-// be a third of a gelu's instructions, and its last bit is lost in the sum or product that it goes into.
+// p / q for q from 1 to 2^126. On CUDA the error is up to two units in the last place instead of a half: an exact
+// division would be a third of the instructions of gelu, and the last bit is lost in the following sum or product.
 FUSECONV_INLINE float quotient(float p, float q) {
 #if defined(__CUDA_ARCH__)
   return p * arch::reciprocal_approx(q);
@@ -72,8 +72,8 @@ FUSECONV_INLINE double quotient(double p, double q) {
 
 // exp(x) for x <= 0; 0 below the logarithm of the smallest normal number.
 //
-// x = n ln2 + r with |r| <= ln2 / 2; adding 1.5 * 2^23, or 1.5 * 2^52, rounds to the nearest integer, left in the low
-// bits.
+// x = n ln2 + r with |r| <= ln2 / 2. Adding 1.5 * 2^23, or 1.5 * 2^52, rounds to the nearest integer, which is then in
+// the low bits.
 FUSECONV_INLINE float exp_of_negative(float x) {
 #if defined(__CUDA_ARCH__)
   return expf(x);
@@ -92,14 +92,14 @@ FUSECONV_INLINE float exp_of_negative(float x) {
 #endif
 }
 
-// exp(r) to 3.7e-18
+// exp(r) with an error of 3.7e-18.
 FUSECONV_COEFFICIENTS(kExponential, 1.0, 1.0, 0.50000000000000106863, 0.16666666666666411353, 0.041666666666529580847,
                       0.0083333333334949860131, 0.0013888888943797970721, 0.00019841269505888781058,
                       0.000024801492911001082858, 2.7557586611588133623e-6, 2.7630319808411178335e-7,
                       2.5000102347925588269e-8)
 
 FUSECONV_INLINE double exp_of_negative(double x) {
-  // The first two have 21 digits, which an instruction takes, and the product of n with the second is exact.
+  // The first two parts have 21 digits, which fit in an instruction, and the product of n with the second is exact.
   const double shifted = x * 0x1.71547p+0 + 6755399441055744.0;
   const double n = shifted - 6755399441055744.0;
   const double r = (x - n * 0x1.62e42p-1) - n * 4.7493250390316723212e-7;
@@ -126,7 +126,7 @@ FUSECONV_INLINE float normal_cdf(float x) {
                              0.00015729496283108934f, 6.354997639234911e-06f, 2.4268932585092752e-08f);
   const float q = polynomial(s, 1.0f, 0.24848792392175514f, 0.02797006919462479f, 0.0018195300459699464f,
                              7.035621399617428e-05f, 1.2417160139649857e-06f);
-  const float inside = 0.5f + x * quotient(p, q);  // 9.4e-9 of the distance to 0.5, for |x| < 5.3
+  const float inside = 0.5f + x * quotient(p, q);  // 9.4e-9 relative to the distance to 0.5, for |x| < 5.3
   return x < -5.3f ? 0.0f : x > 5.3f ? 1.0f : inside;
 }
 
@@ -149,7 +149,7 @@ FUSECONV_INLINE double normal_cdf(double x) {
   return x < -8.3 ? 0.0 : x > 8.3 ? 1.0 : inside;
 }
 
-// (1 - e) / (1 + e) with e = exp(-2 |x|); near 0, where that cancels, of another form.
+// (1 - e) / (1 + e) with e = exp(-2 |x|). Near 0, where that cancels, another form.
 FUSECONV_INLINE float hyperbolic_tangent(float x) {
   const float z = x < 0 ? -x : x;
   const float e = exp_of_negative(-2.0f * z);

@@ -1,13 +1,14 @@
-// Instruction sets. Every kernel file is compiled once per set, with FUSECONV_ISA naming it; the host's processor picks
-// one of them when the library is loaded.
+// Instruction sets. Every kernel file is compiled once per instruction set, with FUSECONV_ISA naming it. When the
+// library is loaded, one of them is selected for the CPU of the machine.
 //
-// What such a file defines inline must be in a namespace, or be a template over a type, of its own set: the linker
-// keeps one copy of a name, and a copy compiled for a newer processor must not be the one that an older processor runs.
+// Inline definitions in such a file must be in a namespace of its instruction set, or be templates over a type of it.
+// The linker keeps one copy per name, and a copy compiled for a newer CPU must not be the one that runs on an older
+// CPU.
 #pragma once
 
 #include <string_view>
 
-// This file is also read by translation units of no particular set: bindings and shape arithmetic.
+// This file is also included by translation units without an instruction set: bindings and shape computations.
 #ifndef FUSECONV_ISA
 #define FUSECONV_ISA baseline
 #endif
@@ -30,11 +31,12 @@ struct x86_64_v4 {
   static constexpr std::string_view name = "x86-64-v4";
 };
 
-// The best set of this processor, or the one that the environment variable FUSECONV_ISA names, if the processor has it.
-// Throws when it does not.
+// The best instruction set of this CPU, or the one that the environment variable FUSECONV_ISA names. Throws if the CPU
+// does not support it.
 std::string_view selected();
 
-// The member of a family of kernels, one per set, to run here. `family` maps a set to a function pointer.
+// Selects the function for this machine from a family of kernels, one per instruction set. `family` maps an instruction
+// set to a function pointer.
 template <class Family>
 auto select(Family family) {
 #if defined(__x86_64__) && !defined(FUSECONV_BASELINE_ONLY)

@@ -1,4 +1,4 @@
-// Shapes and strides: what an op's results look like, and the index space that a kernel walks.
+// Shapes and strides: the layout of an op's results, and the index space of a kernel.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +10,38 @@
 
 namespace fuseconv {
 
-// A result of these sizes, contiguous.
+// A contiguous result of these sizes.
 Spec contiguous(Dtype dtype, int32_t rank, const int64_t* sizes);
 
-// A contiguous result of the sizes of `tensor`.
+// A contiguous result with the sizes of `tensor`.
 inline Spec contiguous_like(In tensor) { return contiguous(tensor.dtype, tensor.rank, tensor.sizes); }
 
-// The result of a pointwise op on two broadcast arguments. Its strides follow the arguments' as PyTorch's do (the order
-// of dims of the first argument that has one), so that a view of the eager op's result is a view of this one too.
+// The result of a pointwise op on two broadcast arguments. Its strides follow those of the arguments as in PyTorch (the
+// dim order of the first argument that has one), so that a view of the eager result is also a view of this one.
 Spec broadcast(const char* op, Argument a, Argument b);
 
-// The sizes and strides of `tensor` expanded to a shape that it broadcasts to, of `rank` dims; throws if it does not.
+// The sizes and strides of `tensor` expanded to a shape of `rank` dims. Throws if it does not broadcast to that shape.
 Spec expand(const char* op, Argument tensor, int32_t rank, const int64_t* sizes);
-// The result, contiguous, of a reduction of `x` over `dims`: negative ones count from the end, none at all means all of
-// them. Their sizes become 1 if `keep_dims`, else they go. Checks that each dim is there and is named once.
+// The contiguous result of a reduction of `x` over `dims`. Negative dims count from the end; an empty list means all
+// dims. The reduced dims get size 1 if `keep_dims`, else they are removed. Checks that each dim exists and occurs once.
 Spec reduced(const char* op, Argument x, std::span<const int64_t> dims, bool keep_dims);
 
 bool is_contiguous(In tensor);
 
-// Whether the tensor is dense with the channels, dim 1 of 4 or 5, innermost. It may be contiguous besides, where it has
-// one channel or one position.
+// Whether the tensor is dense and channels last: dim 1 of 4 or 5 is innermost. A tensor with one channel or one
+// position is also contiguous.
 bool fits_channels_last(In tensor);
 
-// The same, and not contiguous.
+// The same, excluding contiguous tensors.
 inline bool is_channels_last(In tensor) { return !is_contiguous(tensor) && fits_channels_last(tensor); }
 
-// A result of these sizes with the channels, dim 1 of 4 or 5, innermost.
+// A channels-last result of these sizes: dim 1 of 4 or 5 is innermost.
 Spec channels_last(Dtype dtype, int32_t rank, const int64_t* sizes);
 
 int64_t element_count(In tensor);
 
-// Where the elements of a pointwise input are: a tensor's where they lie, those of an object that makes values from
-// indices where a contiguous result has them.
+// The layout of a pointwise input: that of a tensor, or, for an object that computes values from indices, that of a
+// contiguous result.
 inline In places(In tensor, In) { return tensor; }
 template <class Source>
 In places(const Source&, In row_major) {
@@ -50,8 +50,9 @@ In places(const Source&, In row_major) {
 
 inline constexpr int kMaxOperands = 4;
 
-// The index space of a kernel over a result and its broadcast inputs: dims of one element are dropped, the others are
-// ordered by the result's strides, outermost first, and merged where all operands allow it. Operand 0 is the result.
+// The index space of a kernel over a result and its broadcast inputs. Dims of size 1 are dropped. The others are
+// ordered by the strides of the result, outermost first, and merged where all operands allow it. Operand 0 is the
+// result.
 struct Loop {
   int32_t rank;  // at least 1
   int64_t sizes[kMaxRank];
@@ -69,12 +70,12 @@ struct Loop {
 // The loop over every element.
 Loop element_loop(Out result, std::initializer_list<In> inputs);
 
-// The loop over the rows (all dims but the last) of tensors of one shape; strides are those of the rows' first
-// elements.
+// The loop over the rows (all dims but the last) of tensors of one shape. Strides are those between the first elements
+// of rows.
 Loop row_loop(const In* tensors, int count);
 
-// The two loops of a reduction over `dims` of x, which `reduced` has checked, both in the order of x's memory. Operands
-// of `kept` are the result, contiguous, and x; that of `taken` is x.
+// The two loops of a reduction over `dims` of x, both in the memory order of x. `reduced` has checked the dims. The
+// operands of `kept` are the contiguous result and x; the operand of `taken` is x.
 struct ReductionLoops {
   Loop kept;
   Loop taken;

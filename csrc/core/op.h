@@ -6,7 +6,7 @@
 //   run<Target>(host, args, results...)         computes the results on the CPU or on CUDA
 //   in_onnx_runtime                             optional: false for an op that ONNX Runtime's libraries leave out
 //
-// A binding makes the Args of a call out of objects that convert to whatever type a field has: In, InI64,
+// A binding creates the Args of a call from objects that convert to the type of any field: In, InI64,
 // std::optional<In>, int64_t, double, bool, std::string_view, std::span<const int64_t>.
 #pragma once
 
@@ -44,7 +44,7 @@ inline constexpr size_t kArguments = argument_count(Op::schema);
 template <class Op>
 inline constexpr size_t kResults = std::tuple_size_v<decltype(Op::outputs(std::declval<const typename Op::Args&>()))>;
 
-// The Args of a call. `make(i)` is an object for argument i, as above; they are made in order.
+// The Args of a call. `make(i)` returns an object for argument i, as described above. They are created in order.
 template <class Op, class Make>
 typename Op::Args make_args(Make make) {
   return [&]<size_t... I>(std::index_sequence<I...>) {
@@ -52,7 +52,7 @@ typename Op::Args make_args(Make make) {
   }(std::make_index_sequence<kArguments<Op>>());
 }
 
-// Op::run, compiled once per target: in the file that CMake makes of ops/instantiation.in for it.
+// Op::run, compiled once per target, in the file that CMake generates from ops/instantiation.in.
 template <class Op, class Target>
 struct OpKernel {
   static void run(typename Target::Host& host, const typename Op::Args& args,

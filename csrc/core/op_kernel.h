@@ -1,4 +1,4 @@
-// What compiles an op's kernels: OpKernel::run. Bindings only declare it.
+// Included where the kernels of an op are compiled: OpKernel::run. Bindings only declare it.
 #pragma once
 
 #include "core/op.h"

@@ -1,20 +1,20 @@
-// Tensors as the kernels see them: plain views, with no framework behind them. Sizes and strides are in elements.
+// Tensors as the kernels see them: plain views without a framework. Sizes and strides are in elements.
 #pragma once
 
 #include <cstdint>
 
 namespace fuseconv {
 
-// More dims than any layer has; bindings refuse a tensor that has more.
+// More dims than any layer has. Bindings reject a tensor with more.
 inline constexpr int kMaxRank = 16;
 
-// The four that kernels compute in; i64 for what an op is told in a tensor, as a seed is.
+// The four dtypes that kernels compute in, and i64 for values such as a seed that are passed in a tensor.
 enum class Dtype : int32_t { f32, f64, f16, bf16, i64, other };
 
 // Bytes of an element.
 constexpr int64_t size_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
 
-// A tensor that is read. The host owns the data and the two arrays of `rank` numbers for the length of the call.
+// A tensor that is read. The host owns the data and the two arrays of `rank` numbers until the end of the call.
 struct In {
   const void* data;
   Dtype dtype;
@@ -23,12 +23,12 @@ struct In {
   const int64_t* strides;
 };
 
-// A tensor of i64, which says something to an op that computes in another dtype.
+// An i64 tensor that is passed to an op which computes in another dtype.
 struct InI64 : In {
   InI64(In tensor) : In(tensor) {}
 };
 
-// A tensor that is written: allocated by the host as `outputs` asked, uninitialised.
+// A tensor that is written: uninitialized, allocated by the host as described by `outputs`.
 struct Out {
   void* data;
   Dtype dtype;
@@ -39,7 +39,7 @@ struct Out {
   operator In() const { return {data, dtype, rank, sizes, strides}; }
 };
 
-// What an op asks the host to allocate. Also the shape of a tensor that does not exist yet.
+// A tensor that an op asks the host to allocate. Also used as the shape of a tensor that does not exist yet.
 struct Spec {
   Dtype dtype;
   int32_t rank;

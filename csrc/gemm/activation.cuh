@@ -1,7 +1,7 @@
 // Activations in the epilogue of a GEMM: y = act(x), x = accumulator + bias, computed in f32.
 //
-// The functions of the sigmoid family are all h + h tanh(u) or 0.5 + 0.5 tanh(u) of h = x / 2, so that the half is
-// folded into the one FFMA that adds the bias: `apply` takes h = kScale * x.
+// The functions of the sigmoid family are h + h tanh(u) or 0.5 + 0.5 tanh(u) with h = x / 2. The factor 1/2 is folded
+// into the FFMA that adds the bias: `apply` takes h = kScale * x.
 #pragma once
 
 #include "arch/math.cuh"
@@ -9,14 +9,14 @@
 
 namespace fuseconv::linear {
 
-// tanh(argument(x)) = erf(x / sqrt(2)) within 2.5e-5 / |x|, as a function of h = x / 2; the clamp keeps the polynomial
-// growing, so that far arguments saturate.
+// tanh(argument(x)) = erf(x / sqrt(2)) within 2.5e-5 / |x|, as a function of h = x / 2. The clamp keeps the polynomial
+// increasing, so that large arguments saturate.
 __device__ __forceinline__ float erf_argument(float h) {
   const float s = fminf(h * h, 9.0f);
   return h * (1.595013172f + s * (0.2960546168f - 0.01125467648f * s));
 }
 
-// sqrt(2/pi) (x + 0.044715 x^3) of h = x / 2
+// sqrt(2/pi) (x + 0.044715 x^3) as a function of h = x / 2
 __device__ __forceinline__ float tanh_gelu_argument(float h) {
   return h * (1.5957691216057308f + 0.2854192652f * (h * h));
 }
@@ -24,7 +24,7 @@ __device__ __forceinline__ float tanh_gelu_argument(float h) {
 // x sigmoid(2u)
 __device__ __forceinline__ float gate(float h, float u) { return h + h * arch::tanh_approx(u); }
 
-// An activation that has no fast form below is computed as elsewhere, in f32.
+// An activation without a fast form below is computed by core/activation.h, in f32.
 template <Activation kActivation>
 struct Epilogue {
   static constexpr float kScale = 1.0f;

@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kAlgorithmsInTwo = 8;
 constexpr int64_t kFewTiles = int64_t{64} * 64 * 48;
-constexpr int64_t kFewRows = 16;  // of x, where reading the weight takes the time
+constexpr int64_t kFewRows = 16;  // of x, up to which reading the weight dominates
 
-// The part of a problem that cuBLAS does for backend `cublas`: the bias too, where it is rounded only once. The product
-// of a gated layer goes to scratch.
+// The part of a problem that cuBLAS computes for backend `cublas`. It includes the bias if the sum is rounded only
+// once. The product of a gated layer goes to scratch.
 Problem product_of(const Problem& p) {
   Problem product = p;
   product.activation = Activation::none;
@@ -34,7 +34,7 @@ Problem product_of(const Problem& p) {
   return product;
 }
 
-// What is left after a product, with its bias or without.
+// The part that remains after a product, with or without its bias.
 void finish(const Problem& p, bool has_bias) {
   Problem rest = p;
   rest.bias = has_bias ? nullptr : p.bias;
@@ -43,7 +43,7 @@ void finish(const Problem& p, bool has_bias) {
   }
 }
 
-// Where a product goes before the pass over it.
+// The destination of a product that an elementwise pass follows.
 void* product_memory(const Problem& p) {
   if (p.gated != 0 && p.scratch == nullptr) {
     throw std::runtime_error("fuseconv::linear_act: a gated layer in two kernels needs scratch memory");
@@ -118,16 +118,16 @@ std::vector<Choice> candidates(const Problem& p, std::optional<Backend> only) {
       fused.push_back({Backend::sm90, sm90::encode(configuration)});
     }
   }
-  // Where there is sm90, sm80 is slower.
+  // Where sm90 is available, sm80 is slower.
   if ((!hopper || only == Backend::sm80) && refuses(Backend::sm80, p).empty()) {
     for (const int shape : sm80::shapes(p)) {
       fused.push_back({Backend::sm80, shape});
     }
   }
-  // cuBLAS splits k where there are few tiles; ours do not.
+  // cuBLAS uses split-K if there are few tiles; our kernels do not.
   const bool few_tiles = p.m * p.n < kFewTiles && p.k > p.n;
-  // Timed again and again on a weight that just fits in L2, a gated layer in two kernels can seem the faster. In a
-  // model, where the weight comes from memory, it is not.
+  // In repeated timings of a weight that just fits in L2, a gated layer in two kernels can appear faster. In a model,
+  // where the weight is read from device memory, it is not.
   if (p.gated != 0 && hopper && !few_tiles && !only) {
     return fused;
   }

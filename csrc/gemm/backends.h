@@ -1,4 +1,4 @@
-// The backends of a linear layer on CUDA, behind one interface.
+// The CUDA backends of a linear layer behind one interface.
 #pragma once
 
 #include <optional>
@@ -10,27 +10,26 @@
 
 namespace fuseconv::linear {
 
-// A backend and which of its variants: cuBLAS's algorithm by rank, a configuration of sm90 by its code, or a tile
-// of sm80.
+// A backend and its variant: the rank of a cuBLAS algorithm, the code of an sm90 configuration, or an sm80 tile.
 struct Choice {
   Backend backend;
   int32_t variant;
 };
 
-// Why a backend cannot do a problem, or an empty string.
+// Returns why a backend does not support a problem. Empty if it does.
 std::string refuses(Backend backend, const Problem& problem);
 
-// Whether a choice made for another call fits this one.
+// Whether a choice made for another call is valid for this one.
 bool takes(const Problem& problem, Choice choice);
 
-// What is worth timing for a problem, of one backend if `only` names one; the first is what to use untimed. Empty when
-// no backend takes the problem.
+// The choices worth timing for a problem, of one backend if `only` names one. The first is used without timing. Empty
+// if no backend supports the problem.
 std::vector<Choice> candidates(const Problem& problem, std::optional<Backend> only);
 
-// The bytes of scratch that a choice needs: its product of a gated layer, [m, 2n]. 0 for most.
+// The bytes of scratch memory that a choice needs, for the product [m, 2n] of a gated layer. 0 for most.
 size_t scratch_bytes(const Problem& problem, Choice choice);
 
-// Queues the work on the problem's stream; allowed inside a stream capture. Throws std::runtime_error.
+// Enqueues the work on the problem's stream. Allowed during stream capture. Throws std::runtime_error.
 void run(const Problem& problem, Choice choice);
 
 std::string to_string(Choice choice);

@@ -1,4 +1,4 @@
-// The backends behind a plain C interface, for the benchmark that drives them with another framework's memory.
+// The backends behind a plain C interface, for the benchmark that calls them on another framework's memory.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -40,7 +40,7 @@ int fuseconv_linear_run(const Problem* problem, Choice choice, char* message, in
   });
 }
 
-// Fills `choices` and returns how many there are, also when that is more than `room`.
+// Fills `choices` and returns their number, even if it exceeds `room`.
 int fuseconv_linear_candidates(const Problem* problem, Choice* choices, int room, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     const std::vector<Choice> found = candidates(*problem, std::nullopt);
@@ -51,7 +51,7 @@ int fuseconv_linear_candidates(const Problem* problem, Choice* choices, int room
   });
 }
 
-// 1 and the reason as message, or 0.
+// Returns 1 and the reason as message, or 0.
 int fuseconv_linear_refuses(const Problem* problem, int backend, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     const std::string reason = refuses(static_cast<Backend>(backend), *problem);
@@ -67,7 +67,7 @@ int fuseconv_linear_describe(Choice choice, char* message, int capacity) {
   });
 }
 
-// Fills `timings`, fastest first, and returns how many there are, also when that is more than `room`.
+// Fills `timings`, fastest first, and returns their number, even if it exceeds `room`.
 int fuseconv_linear_time(const Problem* problem, Timing* timings, int room, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     const std::vector<Timing> found = time_candidates(*problem, std::nullopt);
@@ -76,7 +76,7 @@ int fuseconv_linear_time(const Problem* problem, Timing* timings, int room, char
   });
 }
 
-// The choice for a problem, timing it first where `may_time`; kept for the life of the process.
+// The choice for a problem. Times it first if `may_time`. Kept until the process ends.
 int fuseconv_linear_choose(const Problem* problem, int may_time, Choice* choice, char* message, int capacity) {
   return guarded(message, capacity, [&] {
     *choice = choices().choose(*problem, may_time != 0);

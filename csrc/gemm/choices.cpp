@@ -18,7 +18,7 @@
 namespace fuseconv::linear {
 namespace {
 
-// The second word changes when variants change their meaning.
+// The second word changes whenever the meaning of variants changes.
 constexpr const char* kHeader = "fuseconv-linear-choices 1";
 constexpr int kRounds = 5;
 constexpr float kMicrosecondsOfGraph = 400.0f;
@@ -69,7 +69,7 @@ std::string key_of(const Problem& p, std::optional<Backend> only) {
   return key.str();
 }
 
-// Device memory that candidates need while they are timed. Null where there is not enough: those are then left out.
+// Device memory for candidates while they are timed. Null if there is not enough; those candidates are then left out.
 class Scratch {
  public:
   Scratch(const Problem& p, std::optional<Backend> only) {
@@ -79,7 +79,7 @@ class Scratch {
     }
     if (bytes > 0 && cudaMalloc(&data, bytes) != cudaSuccess) {
       data = nullptr;
-      cudaGetLastError();  // else a later check would find it
+      cudaGetLastError();  // otherwise a later check would report it
     }
   }
   Scratch(const Scratch&) = delete;
@@ -126,7 +126,7 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
       const int repeats = std::clamp(static_cast<int>(kMicrosecondsOfGraph / once), 4, 64);
       entries.push_back({choice, watch.record([&] { run(p, choice); }, repeats), repeats, {}});
     } catch (const std::runtime_error&) {
-      // cuBLAS proposes algorithms that it then refuses to run; a fault of the device itself stays, and is thrown here.
+      // cuBLAS proposes algorithms that then fail to run. An error of the device is sticky and is thrown here.
       cuda_check(cudaStreamSynchronize(watch.stream), "a candidate");
     }
   }
@@ -159,7 +159,7 @@ Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   int64_t flags = (p.bias != nullptr ? 1 : 0) | (p.residual != nullptr ? 2 : 0) | (p.tf32 != 0 ? 4 : 0) |
                   (p.weight_transposed != 0 ? 8 : 0) | (p.gated != 0 ? 16 : 0);
-  // cuBLAS proposes by alignment, up to 256 bytes.
+  // cuBLAS proposes algorithms by alignment, up to 256 bytes.
   for (const void* data : {p.x, p.weight, p.bias, p.residual, static_cast<const void*>(p.y)}) {
     const auto address = reinterpret_cast<uintptr_t>(data) | 256;
     flags = flags << 9 | static_cast<int64_t>(address & (~address + 1) & 511);
@@ -227,7 +227,7 @@ Choice Choices::choose(const Problem& problem, bool may_time, std::optional<Back
 }
 
 Choices& Choices::of_process() {
-  // Not destroyed: CUDA may be gone before a static destructor runs.
+  // Not destroyed, because CUDA may have shut down before a static destructor runs.
   static Choices* const choices = [] {
     auto* made = new Choices;
     if (const char* path = std::getenv("FUSECONV_TIMING_CACHE"); path != nullptr && *path != '\0') {

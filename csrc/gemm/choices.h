@@ -1,4 +1,4 @@
-// Which backend to use for which problem: timed once, and kept.
+// Selects the backend for a problem: timed once, then cached.
 #pragma once
 
 #include <array>
@@ -16,36 +16,36 @@ struct Timing {
   float microseconds;
 };
 
-// Times every candidate by replaying it from a CUDA graph, in several rounds, and returns them fastest first; those
-// that fail to run are left out. Writes problem's y and workspace, and waits for the device. Throws std::runtime_error
-// when the stream is being captured, or when y is also the residual: both would spoil what the caller has.
+// Times every candidate by replaying it from a CUDA graph, in several rounds, and returns them fastest first.
+// Candidates that fail to run are left out. Overwrites the problem's y and workspace and waits for the device. Throws
+// std::runtime_error if the stream is being captured or y is also the residual, because timing would corrupt both.
 std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backend> only);
 
-// Whether calls may time: the environment variable FUSECONV_TIMING=off forbids it.
+// Whether calls may time. The environment variable FUSECONV_TIMING=off disables it.
 bool may_time();
 
-// The timing cache: one line of text a problem, "key <tab> backend <tab> variant <tab> microseconds". A key names the
-// GPU, the cuBLAS version, element type, activation, sizes, strides, which addends there are and, if one is forced, the
-// backend. Safe to share by threads.
+// The timing cache: one line of text per problem, "key <tab> backend <tab> variant <tab> microseconds". A key contains
+// the GPU, the cuBLAS version, element type, activation, sizes, strides, the addends that are present and the forced
+// backend, if any. Thread-safe.
 class Choices {
  public:
-  // Those of this process. The environment variable FUSECONV_TIMING_CACHE names a file that they are read from when it
-  // exists, and written to after each timing.
+  // The timings of this process. The environment variable FUSECONV_TIMING_CACHE names a file that is read if it exists,
+  // and written after each timing.
   static Choices& of_process();
 
-  // The kept choice, if there is one and its backend takes the problem; else the fastest of a new timing, if `may_time`
-  // and the stream is not being captured; else the first candidate, until a later call may time. `only` restricts it to
-  // one backend. Throws std::runtime_error with the reasons when no backend takes the problem.
+  // The cached choice, if there is one and its backend supports the problem; else the fastest of a new timing, if
+  // `may_time` and the stream is not being captured; else the first candidate, until a later call may time. `only`
+  // restricts it to one backend. Throws std::runtime_error with the reasons if no backend supports the problem.
   Choice choose(const Problem& problem, bool may_time, std::optional<Backend> only = std::nullopt);
 
-  // Adds the lines of a file, which must be of this format's version. Throws std::runtime_error naming the line.
+  // Adds the lines of a file, which must have this format version. Throws std::runtime_error that names the line.
   void load(const std::string& path);
 
-  // Replaces the file by all that is kept, sorted by key.
+  // Replaces the file with all cached timings, sorted by key.
   void save(const std::string& path) const;
 
  private:
-  // What a choice depends on, in a form that is quick to look up: device, cuBLAS's own view of the problem, alignment.
+  // The inputs of a choice in a form that is fast to look up: device, the problem as cuBLAS sees it, alignment.
   using Signature = std::array<int64_t, 13>;
   struct Known {
     Choice choice;

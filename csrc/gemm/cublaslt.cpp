@@ -26,7 +26,7 @@ void check(cublasStatus_t status, const char* call) {
   }
 }
 
-// cuBLAS is column-major: it computes y^T [n, m] = weight [n, k] x^T [k, m], the bias along the rows of y^T.
+// cuBLAS is column-major: it computes y^T [n, m] = weight [n, k] x^T [k, m], with the bias along the rows of y^T.
 struct Descriptors {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t weight, x, residual, y;
@@ -115,7 +115,7 @@ class Library {
     return handle;
   }
 
-  // The plan lives as long as the process. Its making may ask cuBLAS; that is allowed inside a stream capture.
+  // The plan lives as long as the process. Creating it may query cuBLAS, which is allowed during stream capture.
   const Plan& plan(const Problem& p) {
     const cublasLtHandle_t lt = handle();
     const std::lock_guard lock(mutex_);
@@ -187,7 +187,7 @@ class Library {
   std::map<Key, std::unique_ptr<Plan>> plans_;
 };
 
-// Handles and plans are not destroyed: CUDA may be gone before a static destructor runs.
+// Handles and plans are not destroyed, because CUDA may have shut down before a static destructor runs.
 Library& library() {
   static Library* const library = new Library;
   return *library;
@@ -200,7 +200,7 @@ void multiply(const Problem& p, int algorithm, double factor) {
     throw std::runtime_error("fuseconv::linear_act: cuBLAS proposes " + std::to_string(plan.algorithms.size()) +
                              " algorithms, so there is none of rank " + std::to_string(algorithm));
   }
-  Descriptors d = plan.descriptors;  // cuBLAS takes pointers that are not const, and the bias is this call's own
+  Descriptors d = plan.descriptors;  // cuBLAS takes non-const pointers, and the bias differs per call
   if (p.bias != nullptr) {
     set(&d.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   }
@@ -262,7 +262,7 @@ std::string refuses(const Problem& p) {
     case Activation::relu:
       break;
     case Activation::gelu_tanh:
-      // Seen with cuBLAS 13.1: errors of 2e-6 in f32 and 2e-10 in f64, ten and a million times their own rounding.
+      // Seen with cuBLAS 13.1: errors of 2e-6 in f32 and 2e-10 in f64, ten and a million times the rounding error.
       if (p.element == Element::f32 || p.element == Element::f64) {
         return "its gelu is only as exact as 16-bit elements need";
       }

@@ -1,4 +1,4 @@
-// Backend `cublaslt` of a build that found no cublasLt.h.
+// Backend `cublaslt` in a build without cublasLt.h.
 #include <stdexcept>
 
 #include "gemm/cublaslt.h"

@@ -1,4 +1,4 @@
-// CUDA status codes to exceptions.
+// Converts CUDA status codes to exceptions.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ inline void cuda_check(cudaError_t status, const char* call) {
   }
 }
 
-// Of the current device.
+// An attribute of the current device.
 inline int device_attribute(cudaDeviceAttr name) {
   int device, value;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");

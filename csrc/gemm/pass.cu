@@ -1,6 +1,6 @@
-// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place, or, when gated,
-// y[m, n] = act(z[m, n] + bias[n]) (z[m, N + n] + bias[N + n]): 16 bytes a thread where rows allow it. A block is as
-// wide as a row, or as it can be, and has as many bands of rows as fill it.
+// y[m, n] = act(y[m, n] + bias[n]) + residual[m, n], in place, or, if gated,
+// y[m, n] = act(z[m, n] + bias[n]) (z[m, N + n] + bias[N + n]). Threads access 16 bytes where the alignment of rows
+// allows it. A block is as wide as a row, up to its maximum, and has as many rows as fill it.
 #include "gemm/pass.h"
 
 #include <cuda_bf16.h>
@@ -28,14 +28,14 @@ struct alignas(sizeof(T) * kVector) Pack {
 };
 
 constexpr int kThreads = 256;
-constexpr int kRows = 4;  // of a thread: as many loads in flight
+constexpr int kRows = 4;  // per thread: as many loads in flight
 
 template <class T>
 struct Arguments {
   T* y;
   const T* z;  // may be y
   const T* bias;
-  const T* other;  // a factor when gated, else an addend
+  const T* other;  // a factor if gated, else an addend
   const T* other_bias;
   bool gated;
   int64_t rows, columns, y_stride, z_stride, other_stride;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ 
       if (first + i < a.rows) {
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
-          // An absent addend is not 0: -0 + 0 is 0.
+          // A missing addend is -0, not 0, because -0 + 0 is 0.
           W x = W(v[i].values[j]), o = W(other[i].values[j]);
           x = a.bias != nullptr ? x + W(bias.values[j]) : x;
           o = a.other_bias != nullptr ? o + W(other_bias.values[j]) : o;
@@ -106,7 +106,7 @@ Arguments<T> arguments_of(const Problem& p) {
 
 template <class T, int kVector>
 void launch(const Problem& p) {
-  // A row's vectors in equal shares of whole warps.
+  // The vectors of a row, split evenly over whole warps.
   const int64_t vectors = (p.n + kVector - 1) / kVector, shares = (vectors + kThreads - 1) / kThreads;
   const int64_t width = ((vectors + shares - 1) / shares + 31) / 32 * 32;
   const dim3 block(static_cast<unsigned>(width), static_cast<unsigned>(kThreads / width));

@@ -1,5 +1,5 @@
-// One linear layer as its backends see it: y = act(x w^T + bias) + residual, or gated, with the halves g and u of
-// weight and bias: y = act(x wg^T + bg) (x wu^T + bu). Plain data, with no framework behind it.
+// One linear layer as its backends see it: y = act(x w^T + bias) + residual, or, if gated, with the halves g and u of
+// weight and bias: y = act(x wg^T + bg) (x wu^T + bu). Plain data without a framework.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace fuseconv::linear {
 
 using Element = Dtype;
 
-// Sizes and strides are in elements. Rows are contiguous: only the stride between rows is free.
+// Sizes and strides are in elements. Rows are contiguous; only the stride between rows is free.
 struct Problem {
   Element element;
   Activation activation;
@@ -21,21 +21,21 @@ struct Problem {
   const void* weight;    // [n, k]; gated: [2n, k], the rows of wg, then those of wu
   const void* bias;      // [n], gated: [2n]; or null
   const void* residual;  // [m, n], or null
-  void* y;               // [m, n]; overlaps nothing that is read
+  void* y;               // [m, n]; does not overlap any operand
   int64_t x_stride, weight_stride, residual_stride, y_stride;
   int32_t tf32;          // f32 only: multiply in TF32
-  int32_t relu_checked;  // relu only: cublaslt may be proposed, since each algorithm is seen to keep a NaN before use
+  int32_t relu_checked;  // relu only: cublaslt may be proposed, since each algorithm is tested for NaN before use
   int32_t gated;         // without a residual
   void* workspace;       // device memory, kWorkspaceBytes, 256-byte aligned; or null
   size_t workspace_bytes;
   void* scratch;  // device memory, `scratch_bytes` of the choice, 256-byte aligned; or null
   void* stream;   // cudaStream_t
-  // The host framework's own z = x w^T + bias on a stream, rows of z dense, for backend `aten`; or null.
+  // The host framework's own z = x w^T + bias on a stream, with dense rows of z, for backend `aten`; or null.
   void (*product)(void* context, void* stream, void* z);
   void* context;
   int32_t weight_transposed;  // weight is [k, n] in memory, weight_stride between its rows
-  // Products of `batch` pairs of x and weight, so far apart, whose ys follow each other; 0 stands for one product. For
-  // backend `cublaslt` alone, without bias and residual.
+  // A batch of `batch` products of x and weight with these strides between them. The ys are adjacent. 0 means one
+  // product. Only for backend `cublaslt`, without bias and residual.
   int32_t batch;
   int64_t x_batch_stride, weight_batch_stride;
 };

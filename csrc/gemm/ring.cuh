@@ -1,11 +1,11 @@
-// A ring of stages in shared memory, as the threads that fill and that empty it walk it.
+// A ring buffer of stages in shared memory, as its producer and consumer threads walk it.
 #pragma once
 
 #include <cstdint>
 
 namespace fuseconv::linear {
 
-// A position in the ring, and the parity of the round.
+// A position in the ring, and the phase parity of the round.
 template <int kStages>
 struct Ring {
   int stage = 0;

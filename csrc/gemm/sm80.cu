@@ -54,7 +54,7 @@ bool aligned(const void* data, int64_t stride) {
 }  // namespace
 
 std::vector<int> shapes(const Problem& p) {
-  // A smaller tile reads more of global and of shared memory for a product. (Seen on an H200.)
+  // A smaller tile reads more global and shared memory per product. (Seen on an H200.)
   constexpr double kSlowness[] = {1.0, 1.1, 1.5};
   const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
   const int64_t room = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);

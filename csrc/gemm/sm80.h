@@ -1,5 +1,4 @@
-// Backend `sm80`: one fused kernel for Ampere and what came after, f16 and bf16, every activation, bias, residual,
-// gated.
+// Backend `sm80`: one fused kernel for Ampere and later: f16 and bf16, every activation, bias, residual, gated.
 #pragma once
 
 #include <string>
@@ -9,16 +8,16 @@
 
 namespace fuseconv::linear::sm80 {
 
-// Tiles by rows of x and of w.
+// Tile sizes by rows of x and of w.
 inline constexpr const char* kShapes[] = {"128x256", "128x128", "64x64"};
 
-// The indices of the tiles that the device has memory for, the best guess first: by waves of tiles.
+// The indices of the tiles for which the device has enough shared memory, best guess first: by waves of tiles.
 std::vector<int> shapes(const Problem& problem);
 
-// Why this backend cannot do it, or an empty string. Reads the current device.
+// Returns why this backend does not support the problem, or an empty string. Queries the current device.
 std::string refuses(const Problem& problem);
 
-// Launches on the problem's stream. Throws std::runtime_error when refused or when CUDA fails.
+// Launches on the problem's stream. Throws std::runtime_error if the problem is not supported or CUDA fails.
 void run(const Problem& problem, int shape);
 
 }  // namespace fuseconv::linear::sm80

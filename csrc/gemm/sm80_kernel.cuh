@@ -2,10 +2,10 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
 // in f16 and bf16, for compute capability 8.0 and above.
 //
-// A block multiplies one tile, each warp a part of it. Steps of 64 along k are copied to a ring in shared memory, a
-// few ahead of their use; a warp loads the fragments of 16 along k while it multiplies the 16 before. The tile then
-// goes through shared memory, in f32, so that bias, residual and y are read and written 16 bytes a thread, and gates
-// and ups meet.
+// A block multiplies one tile, each warp a part of it. Steps of 64 along k are copied to a ring in shared memory a few
+// steps ahead of their use. A warp loads the fragments of the next 16 along k while it multiplies the current 16. The
+// tile then goes through shared memory, in f32, so that bias, residual and y are accessed 16 bytes per thread, and
+// gates and ups are in the same thread.
 #pragma once
 
 #include "arch/sm80.cuh"
@@ -27,8 +27,8 @@ struct Arguments {
   Activation activation;
 };
 
-// kRows of x by kColumns of w, a warp kWarpRows by kWarpColumns of them; kStages steps of kDepth along k are in flight.
-// The columns are rows of w: when gated, half of them gates, then as many ups.
+// kRows of x by kColumns of w; a warp has kWarpRows by kWarpColumns of them. kStages steps of kDepth along k are in
+// flight. The columns are rows of w: if gated, the first half are gates and the second half ups.
 template <class T, int rows, int columns, int warp_rows, int warp_columns, int stages, bool gated>
 struct Tile {
   using Element = T;
@@ -44,14 +44,14 @@ struct Tile {
   static constexpr uint32_t kBytes = kRing > kStaging ? kRing : kStaging;
 };
 
-// A 16-byte piece of a row, placed so that 8 rows of one piece lie in different banks.
+// A 16-byte piece of a row, swizzled so that the same piece of 8 rows lies in different banks.
 template <class Tile>
 __device__ __forceinline__ uint32_t ring_offset(int row, int piece) {
   return row * Tile::kRowBytes + ((piece ^ row % 8) << 4);
 }
 
-// Where the f32 at [row, column] of the tile is staged: pairs of one fragment, and runs of 4 of one row, without
-// conflicts.
+// The staging address of the f32 at [row, column] of the tile. Pairs of one fragment, and runs of 4 of one row, have no
+// bank conflicts.
 template <int kColumns>
 __device__ __forceinline__ int staging_offset(int row, int column) {
   const int block = column / 8 ^ row % 4;
@@ -65,7 +65,7 @@ struct Copier {
   static constexpr int kStep = Tile::kThreads / Tile::kPieces;
   const char* from;
   int64_t stride, up;
-  int rows;  // that there are from the first one on, in each half
+  int rows;  // that exist from the first one on, in each half
   uint32_t to;
 
   __device__ __forceinline__ Copier(const void* data, int64_t row_stride, int first_row, int count, uint32_t shared)
@@ -76,7 +76,8 @@ struct Copier {
     to = shared + ring_offset<Tile>(row, piece);
   }
 
-  // `left` are the bytes of a row from this thread's piece on. What is not there is not read: it comes as zeros.
+  // `left` is the number of bytes from this thread's piece to the end of the row. Bytes past the end are not read and
+  // become zeros.
   __device__ __forceinline__ void copy_step(uint32_t stage, int left) {
     const int bytes = min(max(left, 0), 16);
 #pragma unroll
@@ -131,7 +132,7 @@ __device__ __forceinline__ Eight<T> load_eight(const T* from, int count) {
   return eight;
 }
 
-// The staged tile to y: a thread has 8 columns, the same in each of its rows.
+// Writes the staged tile to y. A thread has 8 columns, the same in each of its rows.
 template <class Tile, Activation kActivation>
 __device__ __forceinline__ void finish(const Arguments& a, const float* staging, int first_row, int first_column) {
   using T = typename Tile::Element;
@@ -209,7 +210,7 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* staging,
   with_constant(a.activation, [&]<class C>(C) { finish<Tile, C::value>(a, staging, row, column); });
 }
 
-// Tiles are walked down 8 rows of them, column after column, so that w stays in L2.
+// Rasterization: tiles are walked down in groups of 8 rows, column by column, so that w stays in L2.
 __device__ __forceinline__ int2 place(const Arguments& a) {
   constexpr int kStrip = 8;
   const int strip = blockIdx.x / (kStrip * a.column_tiles), within = blockIdx.x % (kStrip * a.column_tiles);
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) linear_kernel(c
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_row = warp / Tile::kWarpsAcross * Tile::kWarpRows,
             warp_column = warp % Tile::kWarpsAcross * Tile::kWarpColumns;
-  // The next 16 along k are two pieces further: other values of bits of the swizzled address.
+  // The next 16 along k are two pieces further, which changes other bits of the swizzled address.
   const uint32_t from_x = ring + ring_offset<Tile>(warp_row + lane % 16, lane / 16);
   const uint32_t from_w =
       ring + Tile::kXBytes + ring_offset<Tile>(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);

@@ -21,7 +21,7 @@ Kernel find(const Problem& p, int shape) {
   return with_constant(p.activation, [&]<class C>(C) { return kernel<C::value>(p.element, form, shape); });
 }
 
-// The rows of x in a box. Where y has fewer than a tile, what is not copied is time won.
+// The rows of x in a box. If y has fewer rows than a tile, a smaller box saves copy time.
 int x_box_rows(const Problem& p, const Kernel& kernel, int parts) {
   return static_cast<int>(std::min<int64_t>(kernel.rows / parts, (p.m + 7) / 8 * 8));
 }
@@ -55,7 +55,7 @@ std::vector<Configuration> configurations(const Problem& p) {
   std::vector<Guess> guesses;
   for (int shape = 0; shape < kTileShapes; ++shape) {
     const Kernel kernel = find(p, shape);
-    // Tensor cores do 2048 products a clock; a processor takes in about 64 bytes a clock. (Seen on an H200.)
+    // Tensor Cores do 2048 products per clock; an SM loads about 64 bytes per clock. (Seen on an H200.)
     const double step =
         std::max(kernel.rows * kernel.w_rows * kDepth / 2048.0, (x_box_rows(p, kernel, 1) + kernel.w_rows) * 2.0);
     const double activations = kernel.rows * kernel.columns / 8.0;
@@ -112,7 +112,7 @@ void run(const Problem& p, const Configuration& c) {
   cuda_check(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(kernel.shared_bytes)),
              "cudaFuncSetAttribute");
-  // A box of w is one block's part; when gated it is the gates' or the ups' half, also where one block copies both.
+  // A box of w is one block's part. If gated, it has only gates or only ups, also if one block copies both.
   const int halves = p.gated != 0 ? 2 : 1, w_parts = std::max(halves, c.cluster_m);
   const int x_rows = x_box_rows(p, kernel, c.cluster_n);
   CUtensorMap x_map = tensor_map(p.element, p.x, p.m, p.k, p.x_stride, x_rows, kDepth);

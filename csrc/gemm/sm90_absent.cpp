@@ -1,4 +1,4 @@
-// In place of sm90.cpp in a build that is not for compute capability 9.0.
+// Replaces sm90.cpp in a build that does not include compute capability 9.0.
 #include "gemm/sm90.h"
 
 #include <stdexcept>

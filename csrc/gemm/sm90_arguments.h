@@ -1,11 +1,11 @@
-// What linear_kernel reads besides its tensor maps.
+// The arguments of linear_kernel other than its tensor maps.
 #pragma once
 
 #include <cstdint>
 
 namespace fuseconv::linear::sm90 {
 
-// Division by a number known at launch: the high half of a product with 2^64 / divisor, rounded up.
+// Division by a number known at launch: the high half of the product with 2^64 / divisor, rounded up.
 struct Divisor {
   uint64_t inverse;  // 0 stands for 2^64: a divisor of 1
   int value;
@@ -18,14 +18,15 @@ struct Arguments {
   const void* residual;
   int64_t residual_stride;
   int m, n;
-  uint32_t x_bytes;          // of a tile of x: fewer rows than the tile where y has fewer
+  uint32_t x_bytes;          // of a tile of x; fewer than the tile if y has fewer rows
   int steps;                 // of 64 along k
-  int cluster_m, cluster_n;  // blocks of a cluster along the rows and the columns of y
+  int cluster_m, cluster_n;  // blocks per cluster along the rows and the columns of y
   int tiles;                 // cluster tiles
-  // Cluster tiles are walked down the rows of a strip, column after column, strip after strip: w stays in L2.
-  Divisor strip;        // tiles of a whole strip
-  Divisor height;       // rows of tiles of a whole strip
-  Divisor last_height;  // and of the last strip
+  // Rasterization: cluster tiles are walked down the rows of a strip, column by column, then strip by strip, so that w
+  // stays in L2.
+  Divisor strip;        // tiles per whole strip
+  Divisor height;       // rows of tiles per whole strip
+  Divisor last_height;  // and in the last strip
   int strips;
 };
 

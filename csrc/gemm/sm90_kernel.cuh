@@ -2,10 +2,10 @@
 // y[m, n] = act(sum_k x[m, k] w[n, k] + bias[n]) (sum_k x[m, k] w[N + n, k] + bias[N + n]),
 // in f16 and bf16, for Hopper (sm_90a).
 //
-// A persistent grid. In each block two warps copy tiles of x and w to a ring in shared memory. The warpgroups that
-// multiply take turns: the first has the block's even tiles, the second the odd ones, so that one keeps the tensor
-// cores busy while the other computes its activations. (Or, where there is one tile a block, each has half of it.) Each
-// warp turns its own 16 rows of a band into y, 64 columns at a time, with no barrier wider than itself.
+// A persistent grid. In each block two producer warps copy tiles of x and w with TMA to a ring in shared memory. The
+// consumer warpgroups work in ping-pong: the first has the block's even tiles, the second the odd ones, so that one
+// uses the Tensor Cores while the other computes its activations. (If there is one tile per block, each has half of
+// it.) Each warp writes its own 16 rows of a band to y, 64 columns at a time, and synchronizes only within itself.
 #pragma once
 
 #include "arch/pairs.cuh"
@@ -43,9 +43,9 @@ __device__ __forceinline__ Place place(const Arguments& a, int index, int rank) 
   return {(row * a.cluster_m + rank_m) * Tile::kRows, (column * a.cluster_n + rank_n) * Tile::kYColumns};
 }
 
-// One thread for each of x and w: copies its tiles for this block's warpgroups. In a cluster the blocks that need the
-// same rows of x, or of w, each copy a part of them to all. Past a.m and a.n a tile may hold anything: it comes to rows
-// and columns of y that are not there.
+// Producer: one thread each for x and w copies the tiles of this block's consumers. In a cluster, the blocks that need
+// the same rows of x or w each multicast a part of them to all. Past a.m and a.n a tile may hold anything, because it
+// affects only rows and columns that y does not have.
 template <class Tile, bool kIsX>
 __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap& map, uint32_t shared, int rank,
                                            int cluster, int clusters) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ void copy_tiles(const Arguments& a, const CUtensorMap
   }
 }
 
-// The first column of a chunk. The last chunk ends with the tile, and may overlap the one before it.
+// The first column of a chunk. The last chunk ends at the end of the tile and may overlap the one before it.
 template <class Tile>
 __device__ constexpr int chunk_column(int chunk) {
   constexpr int kLast = Tile::kYColumns - Tile::kChunk;
@@ -95,8 +95,8 @@ __device__ __forceinline__ void load_residual(uint32_t (&residual)[16], const Ar
   }
 }
 
-// 16 rows of a chunk, of one warp: accumulators to y, through `shared`, where a row's 16-byte pieces are swizzled as
-// the tensor map of y says. A gated tile's ups are kYColumns after its gates.
+// Writes 16 rows of a chunk, those of one warp, from accumulators to y through `shared`, where the 16-byte pieces of a
+// row are swizzled as in the tensor map of y. The ups of a gated tile are kYColumns after its gates.
 template <class Element, class Epilogue, bool kResidual, class Tile>
 __device__ __forceinline__ void finish(const float* accumulators, const uint32_t* bias, const uint32_t* residual,
                                        uint32_t shared, int lane) {
@@ -148,8 +148,8 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
       barrier_arrive(empty, lane);
     }
   };
-  // Named barrier 1 + g is the turn of group g. A group must not look at the ring before its turn: the parity of a
-  // round tells it only from the rounds next to it.
+  // Ping-pong: named barrier 1 + g starts the turn of group g. A group must not test the ring before its turn, because
+  // the phase parity distinguishes a round only from its neighbours.
   if (Tile::kTurns && group == 1) {
     at.skip(a.steps);
     named_barrier_arrive(1, 256);
@@ -183,7 +183,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
       for (int k = 0; k < Tile::kDepth / 16; ++k) {
 #pragma unroll
         for (int band = 0; band < Tile::kBands; ++band) {
-          // 16 columns are 32 bytes and 64 rows 8192, in units of 16.
+          // 16 columns are 32 bytes and 64 rows are 8192 bytes, in units of 16 bytes.
           wgmma<Element, Tile::kColumns>(d[band], x + 2 * k + 512 * band, w + 2 * k, step > 0 || k > 0);
         }
       }
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     multiply_tiles<Element, Epilogue, kResidual, Tile>(a, y_map, shared, rank, cluster, clusters);
     __syncwarp();
   }
-  // A block stays until its peers no longer write to its memory.
+  // A block must not exit while its peers still write to its shared memory.
   if (blocks > 1) {
     cluster_sync();
   }

@@ -1,11 +1,11 @@
-// The compiled kernels of one activation. Each activation is its own translation unit, sm90_kernels.cu.
+// The compiled kernels of one activation. Each activation has its own translation unit, made from sm90_kernels.cu.
 #pragma once
 
 #include "gemm/problem.h"
 
 namespace fuseconv::linear::sm90 {
 
-// A __global__ function and what its launch needs.
+// A __global__ function and what is needed to launch it.
 struct Kernel {
   const void* function;
   int rows, columns;  // of a block's tile of y
@@ -13,13 +13,13 @@ struct Kernel {
   int chunk;          // columns of y that are stored at once
   int threads;
   unsigned shared_bytes;
-  int groups;  // warpgroups that multiply
-  bool turns;  // each whole tiles in turn
+  int groups;  // consumer warpgroups
+  bool turns;  // ping-pong: each has whole tiles
 };
 
 inline constexpr int kTileShapes = 6;
 
-// What y is besides act(x w^T + bias): that, that plus a residual, or that times the up half of x w^T + bias.
+// The epilogue of y besides act(x w^T + bias): none, plus a residual, or times the up half of x w^T + bias.
 enum class Form { plain, residual, gated };
 
 // element is f16 or bf16; shape is below kTileShapes.

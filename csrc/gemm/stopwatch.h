@@ -1,5 +1,4 @@
-// Times work on a stream of its own by replaying it from CUDA graphs, which leaves out what the host spends on
-// launches.
+// Times work on its own stream by replaying it from CUDA graphs, which excludes the host time of launches.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -52,7 +51,7 @@ class Stopwatch {
     return executable;
   }
 
-  // Microseconds of the second of two replays: the first hides the launch of the second.
+  // The time of the second of two replays in microseconds. The first hides the launch of the second.
   float replay(cudaGraphExec_t graph) {
     cuda_check(cudaGraphLaunch(graph, stream), "cudaGraphLaunch");
     cuda_check(cudaEventRecord(begin_, stream), "cudaEventRecord");

@@ -7,7 +7,7 @@
 namespace fuseconv::linear {
 namespace {
 
-// The driver's function, found through the runtime so that nothing links to the driver.
+// The driver's function, looked up through the runtime so that nothing links to the driver.
 PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   static const auto encoder = [] {
     void* function = nullptr;

@@ -62,7 +62,7 @@ std::vector<int> shapes(const Problem& p) {
   for (int shape = 0; shape < static_cast<int>(std::size(kShapes)); ++shape) {
     const Kernel kernel = find(p, shape);
     const Grid grid = grid_of(p, kernel);
-    // Three products each, 1024 a clock.
+    // Three products each, 1024 per clock.
     const double step = kernel.rows * kernel.columns * 3 * kDepth / 1024.0;
     const double tile = static_cast<double>(parts(p.k, kDepth)) * step + 2000.0;
     guesses.emplace_back(static_cast<double>(parts(grid.rows * grid.columns, processors)) * tile, shape);

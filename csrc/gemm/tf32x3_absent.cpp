@@ -1,4 +1,4 @@
-// In place of tf32x3.cu in a build that is not for compute capability 9.0.
+// Replaces tf32x3.cu in a build that does not include compute capability 9.0.
 #include <stdexcept>
 
 #include "gemm/tf32x3.h"

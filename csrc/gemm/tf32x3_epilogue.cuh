@@ -1,4 +1,4 @@
-// From sums of products to y: what the kernel of tf32x3_kernel.cuh ends a tile with.
+// The epilogue of tf32x3_kernel.cuh: from sums of products to y.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Arguments {
   int64_t x_stride, weight_stride, residual_stride, y_stride;
   int m, n, k;
   int rows, columns;  // of tiles
-  int steps;          // of 32 along k, an even number; beyond k are zeros
+  int steps;          // of 32 along k, an even number; zeros past k
   Activation activation;
   bool pairs;  // y and residual can be accessed 8 bytes at a time
 };
@@ -29,7 +29,7 @@ __device__ __forceinline__ float product(const Arguments& a, int row, int column
   return sum;
 }
 
-// A thread's pairs of columns, 8 apart: the bias of each, or 0.
+// The pairs of columns of a thread, 8 apart: the bias of each, or 0.
 template <int kPairs>
 __device__ __forceinline__ void load_bias(float2 (&bias)[kPairs], const Arguments& a, int column, int first) {
 #pragma unroll
@@ -40,8 +40,8 @@ __device__ __forceinline__ void load_bias(float2 (&bias)[kPairs], const Argument
   }
 }
 
-// Writes a thread's elements of 64 columns of y: 2 of every 8 columns, in rows `row` and `row` + 8. `up` of a gated
-// layer is the other factor.
+// Writes a thread's elements of 64 columns of y: 2 of every 8 columns, in rows `row` and `row` + 8. `up` is the other
+// factor of a gated layer.
 template <bool kGated, class Act>
 __device__ __forceinline__ void finish(const Arguments& a, const float* sum, const float* up, const float2* bias,
                                        const float2* up_bias, int row, int column, Act act) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* sum, con
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int at = i * 4 + half * 2, c = column + i * 8;
-      // An absent addend is not 0: -0 + 0 is 0.
+      // A missing addend is -0, not 0, because -0 + 0 is 0.
       float2 y{sum[at], sum[at + 1]};
       y = a.bias == nullptr ? y : float2{y.x + bias[i].x, y.y + bias[i].y};
       y = {act(y.x), act(y.y)};

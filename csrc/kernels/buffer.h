@@ -1,4 +1,4 @@
-// Working memory of a kernel: cache-line aligned, uninitialised. Compiled once per instruction set.
+// Working memory of a kernel: cache-line aligned, uninitialized. Compiled once per instruction set.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-// d = formula(x...) element by element over [..., columns], and the sum of d over all dims but the last, in one pass.
+// d = formula(x...) elementwise over [..., columns], and the sum of d over all dims but the last, in one pass.
 //
-// A block takes 64 bytes or more of columns and a share of the rows: its threads are lanes of columns by lanes of rows.
-// Shares are summed by a second kernel, in their order, so that the result is the same on every run.
+// A block takes 64 bytes or more of columns and a share of the rows. Its threads are arranged as lanes of columns by
+// lanes of rows. A second kernel adds the shares in order, so that the result is the same on every run.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace fuseconv::cuda {
 
 inline constexpr int kColumnLanes = 8;
 inline constexpr int kRowLanes = 32;
-inline constexpr int64_t kRowsAlone = 512;  // up to these one share is quicker than a second kernel
+inline constexpr int64_t kRowsAlone = 512;  // up to this many rows, one share is faster than a second kernel
 
 template <class T, int Inputs>
 struct ColumnSumArguments {
@@ -89,7 +89,7 @@ void launch_column_sum(CudaHost& host, ColumnSumArguments<T, Inputs> arguments) 
   const int64_t across = (arguments.columns + kColumns - 1) / kColumns;
   int64_t shares = 1;
   if (arguments.rows > kRowsAlone) {
-    constexpr int64_t kBlocks = 1024;  // several for each processor
+    constexpr int64_t kBlocks = 1024;  // several per SM
     shares = std::clamp<int64_t>(kBlocks / across, 1, std::min<int64_t>(arguments.rows / 128, 1024));
     arguments.shares = static_cast<Compute<T>*>(host.scratch(shares * arguments.columns * sizeof(Compute<T>)));
   }

@@ -1,5 +1,5 @@
-// d = formula(x...) element by element over [..., columns], and the sum of d over all dims but the last, in one pass.
-// Compiled once per instruction set.
+// d = formula(x...) elementwise over [..., columns], and the sum of d over all dims but the last, in one pass. Compiled
+// once per instruction set.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -14,7 +14,7 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// Computes blocks of columns, all rows of each. A few values go into a partial sum in the compute type; the total is in
+// Computes all rows of blocks of columns. A few values are added to a partial sum in the compute type; the total is in
 // f64.
 template <class T>
 struct ColumnSum {

@@ -15,7 +15,7 @@ struct Scaled {
   }
 };
 
-// Dense memory of T as computed values.
+// Reads dense memory of T as computed values.
 template <class T>
 struct Widened {
   const T* data;

@@ -1,4 +1,5 @@
-// A tensor [..., columns] as a matrix of rows that are dense in memory, one stride apart: itself, or a copy in scratch.
+// A tensor [..., columns] as a matrix of dense rows with one stride between them: the tensor itself, or a copy in
+// scratch.
 #pragma once
 
 #include "core/host.h"
@@ -11,7 +12,7 @@ struct DenseRows {
   int64_t stride;
 };
 
-// Whether x is such a matrix; then also its stride.
+// Returns whether x is such a matrix and, if so, its row stride.
 inline bool is_dense_rows(In x, int64_t* stride) {
   const int64_t columns = x.sizes[x.rank - 1];
   const Loop loop = row_loop(&x, 1);

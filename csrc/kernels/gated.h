@@ -1,4 +1,4 @@
-// What a gated layer does after its product: y[..., n] = act(z[..., n]) z[..., H + n], n < H.
+// The elementwise part of a gated layer, after its product: y[..., n] = act(z[..., n]) z[..., H + n], n < H.
 #pragma once
 
 #include <algorithm>

@@ -1,11 +1,11 @@
-// The moments of groups on CUDA: one pass over x in any layout, in the order of its memory.
+// The moments of groups on CUDA: one pass over x in any layout, in memory order.
 //
-// A thread adds up distances to a center of the few elements that it has in registers, and moves their sums to the
-// row's own origin, its first element, in f64. That is at most sqrt(elements) standard deviations from the mean, so
-// that what cancels in the end is of f64's digits, and no pass over x is needed to find the mean first.
+// A thread adds distances to a center of the few elements in its registers, and shifts their sums to the origin of the
+// row, its first element, in f64. The origin is at most sqrt(elements) standard deviations from the mean, so f64 has
+// enough digits for the final cancellation, and no separate pass over x is needed to find the mean.
 //
-// Where rows are fewer than the processors can work on, each is cut into parts, whose sums go through scratch memory:
-// the order of the additions is the same on every run.
+// If there are fewer rows than the SMs can work on, each row is cut into parts, whose sums go through scratch memory.
+// The order of the additions is the same on every run.
 #pragma once
 
 #include "kernels/index.cuh"
@@ -15,10 +15,10 @@ namespace fuseconv::cuda {
 
 inline constexpr int kGroupUnroll = 4;  // runs that a thread holds
 inline constexpr int kGroupThreads = 256;
-inline constexpr int64_t kGroupBlocks = 8;  // a processor is given at least
+inline constexpr int64_t kGroupBlocks = 8;  // the least number of blocks per SM
 
-// What the rows' sums become: of each channel of each image what brings its elements to act's argument, as
-// (x - center) * factor + offset.
+// The result of the sums of a row: for each channel of each image, the factors that turn an element into the argument
+// of act: (x - center) * factor + offset.
 template <class T>
 struct ChannelArguments {
   int64_t groups;
@@ -31,7 +31,7 @@ struct ChannelArguments {
   Moments<Compute<T>>* result;  // [N, C]
 };
 
-// A row is a group of an image.
+// A row is one group of one image.
 template <class T, class Index>
 struct GroupArguments {
   IndexSpace<Index, 2> kept;   // operands: the number of the row, x
@@ -46,13 +46,13 @@ struct GroupArguments {
   ChannelArguments<T> channels;
 };
 
-// The sums of x - origin and of its squares over every Threads-th of the runs [begin, end).
+// Adds x - origin and its square over every Threads-th of the runs [begin, end).
 template <int Size, int Threads, class T, class Index>
 __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a, const T* row, Index begin, Index end,
                                               double origin, double (&sums)[2]) {
   using A = Compute<T>;
   for (; begin < end; begin += kGroupUnroll * Threads) {
-    // Places first, so that nothing comes between the loads.
+    // Addresses first, so that nothing separates the loads.
     const T* places[kGroupUnroll];
 #pragma unroll
     for (int u = 0; u < kGroupUnroll; ++u) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a,
       }
     }
     const int count = min(static_cast<int64_t>(kGroupUnroll), static_cast<int64_t>((end - begin - 1) / Threads + 1));
-    // f16 and bf16 can do with a center that is one of the elements.
+    // For f16 and bf16 one of the elements is good enough as a center.
     A values[Size];
     widen_run(runs[0], values);
     A center = values[0];
@@ -102,7 +102,7 @@ __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a,
   }
 }
 
-// From the sums of a row to what its channels are normalised by, by the threads of a group.
+// Converts the sums of a row to the moments of its channels, by the threads of a group.
 template <int Threads, class T>
 __device__ __forceinline__ void write_channels(const ChannelArguments<T>& a, int64_t row, int64_t elements,
                                                double origin, const double (&sums)[2], int lane) {
@@ -111,12 +111,12 @@ __device__ __forceinline__ void write_channels(const ChannelArguments<T>& a, int
   const double shift = origin - center, n = static_cast<double>(elements);
   const Total<T> distances[2] = {static_cast<Total<T>>(sums[0] + n * shift),
                                  static_cast<Total<T>>(sums[1] + shift * (2.0 * sums[0] + n * shift))};
-  // Rounded with the weight and the bias in them, once.
+  // Weight and bias are included before the one rounding.
   const auto m = a.norm.template moments<Total<T>>(center, distances);
   const int64_t first = row % a.groups * a.channels;
   for (int64_t channel = lane; channel < a.channels; channel += Threads) {
     const Total<T> weight = a.weight == nullptr ? A(1) : widen(a.weight[(first + channel) * a.weight_stride]);
-    // In place of no bias -0, which changes no sign.
+    // A missing bias is -0, which does not change a sign.
     const Total<T> bias = a.bias == nullptr ? A(-0.0) : widen(a.bias[(first + channel) * a.bias_stride]);
     a.result[row * a.channels + channel] = {center, static_cast<A>(m.factor * weight),
                                             static_cast<A>(m.offset * weight + bias)};
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>) sum_groups(const __grid_co
   });
 }
 
-// The same from the sums of the parts.
+// The same for the sums of the parts.
 template <int Threads, class T, class Index>
 __global__ void __launch_bounds__(kRowBlock<Threads>) add_parts(const __grid_constant__ GroupArguments<T, Index> a) {
   const int lane = threadIdx.x % Threads;
@@ -184,7 +184,7 @@ void launch_group_moments(CudaHost& host, const ReductionLoops& loops, const T* 
   a.runs = static_cast<Index>(runs);
   a.x = x;
   a.channels = channels;
-  // A block takes a row where it is long, or where there are few and a warp would have several steps to go.
+  // A block takes one row if it is long, or if there are few rows and a warp would need several steps.
   const bool by_block = runs >= 4 * 32 * kGroupUnroll || (runs >= 64 && a.rows < processors * 64);
   const int64_t most = by_block ? std::clamp<int64_t>(runs / (kGroupThreads * kGroupUnroll), 1, 65535) : 1;
   const int64_t parts = std::clamp<int64_t>(processors * kGroupBlocks / a.rows, 1, most);

@@ -12,9 +12,9 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements a thread takes at least
+constexpr int64_t kGrain = 16384;  // least number of elements per thread
 
-// A row is a group of an image: dense in y, and anything in x.
+// A row is one group of one image: dense in y, with any strides in x.
 template <class T>
 struct GroupRows {
   using A = Compute<T>;
@@ -37,7 +37,7 @@ struct GroupRows {
     }
   }
 
-  // A row where it lies if it can be read so, else the buffer, filled.
+  // The row itself if it can be used as it is, else the filled buffer.
   const A* load_row(const T* x, A* buffer) const {
     const int64_t stride = within.strides[1][within.rank - 1];
     if (within.rank == 1) {
@@ -63,13 +63,13 @@ struct GroupRows {
   void store_row(const A* s, const Moments<A>& moments, int64_t first_channel, T* y) const {
     const auto [center, correction, factor] = moments;
     alignas(64) A block[kBlock], scale[kBlock], shift[kBlock];
-    int64_t filled = -1;  // the channel of all elements of `scale` and `shift`, if they have one
+    int64_t filled = -1;  // the channel of all elements of `scale` and `shift`, if it is the same
     for (int64_t start = 0; start < elements; start += kBlock) {
       const int64_t n = std::min(kBlock, elements - start);
       const int64_t first = start / span, last = (start + n - 1) / span;
       if (first != last || first != filled) {
         for (int64_t channel = first, i = 0; channel <= last; ++channel) {
-          // A channel that ends beyond the block fills it: the next block may be of this channel too.
+          // A channel that ends beyond the block fills all of it: the next block may be of this channel too.
           const int64_t stop = std::min((channel + 1) * span - start, kBlock);
           std::fill(scale + i, scale + stop, factor * at(norm.weight, first_channel + channel, A(1)));
           std::fill(shift + i, shift + stop, at(norm.bias, first_channel + channel, A(0)));

@@ -1,9 +1,9 @@
-// The group norm of kernels/group_norm.h on CUDA, in two passes: the moments of the groups, with weight and bias folded
-// into those of each channel, and then one multiplication and addition an element, with the activation.
+// The group norm of kernels/group_norm.h on CUDA, in two passes: first the moments of the groups, with weight and bias
+// folded into those of each channel; then one multiply-add per element and the activation.
 //
-// x is read twice and y written once. Eager, with an activation of its own, reads x twice, writes and reads the norm,
-// and writes y: of what memory bounds five parts become three, and two where x stays in the second-level cache between
-// the passes. A [2, 320, 64, 64] of bf16, 5 MB, does.
+// x is read twice and y is written once. Eager PyTorch with a separate activation reads x twice, writes and reads the
+// norm, and writes y. Five memory passes become three, or two if x stays in L2 between the passes, as a [2, 320, 64,
+// 64] of bf16 (5 MB) does.
 #include "kernels/group_norm.h"
 
 #include "kernels/group_moments.cuh"
@@ -18,7 +18,7 @@ struct ChannelOperand {
   const void* channels;  // Moments [N, C]
   int64_t span;          // elements of a channel
   Divisor<uint32_t> divisor;
-  int64_t first = 0;  // the index of the element at place 0
+  int64_t first = 0;  // the index of the first element of the slab
 
   struct Place {
     int64_t channel;
@@ -50,7 +50,7 @@ struct ChannelOperand {
       }
       return result;
     }
-    // A run is of one channel, or of two.
+    // A run belongs to one channel or two.
     const Moments<Compute<T>> moments = own[0], next = own[place.left < Size ? 1 : 0];
 #pragma unroll
     for (int i = 0; i < Size; ++i) {
@@ -64,7 +64,7 @@ template <class Act>
 struct NormalisedAct {
   Act act;
 
-  // The channel first: what it needs from memory is asked for before the element is waited for.
+  // The channel is fetched first: its loads are issued before the kernel waits for the element.
   template <class Channel, class A>
   __device__ __forceinline__ A operator()(const Channel& channel, A x) const {
     return act(A(channel.normalised(value_of(x))));

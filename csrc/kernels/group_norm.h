@@ -1,7 +1,7 @@
 // y[n, c, s] = act((x[n, c, s] - m[n, g]) / sqrt(v[n, g] + eps) * weight[c] + bias[c]),  g = c / (C / groups)
 //
 // m is the mean of the C / groups * S elements of group g of image n, and v the mean of squared distances to it (Wu and
-// He, "Group Normalization", 2018). In f32 for f32, f16 and bf16 and in f64 for f64. x has any strides.
+// He, "Group Normalization", 2018). Computes in f32 for f32, f16 and bf16, and in f64 for f64. x has any strides.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Index spaces on CUDA: from the number of an element, or of a run of elements, to where each operand has it.
+// Index spaces on CUDA: from the index of an element, or of a run of elements, to its offset in each operand.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace fuseconv::cuda {
 
-// Quotients by a number known to the host. For 32-bit numbers below 2^31 by one multiplication (Granlund and
-// Montgomery, "Division by invariant integers using multiplication", 1994); for wider ones by division.
+// Division by a number known on the host. For 32-bit numbers below 2^31 by one multiplication (Granlund and Montgomery,
+// "Division by invariant integers using multiplication", 1994); for wider ones by division.
 template <class Index>
 struct Divisor;
 
@@ -36,12 +36,12 @@ struct Divisor<int64_t> {
   __device__ __forceinline__ int64_t quotient(int64_t n) const { return n / divisor; }
 };
 
-// With a 32-bit Index strides have 32 bits too, so that a step is one multiply-add to a 64-bit offset.
+// With a 32-bit Index, strides also have 32 bits, so that a step is one multiply-add to a 64-bit offset.
 template <class Index>
 using Stride = std::conditional_t<sizeof(Index) == 4, uint32_t, int64_t>;
 
-// Whether a loop in runs of `run` elements has as few runs, and as short strides, as 32-bit numbers count. Runs stay
-// below 2^31 less what the last step of a grid may go beyond them.
+// Whether the number of runs of `run` elements and the strides fit in 32-bit numbers. The number of runs stays below
+// 2^31 minus the overshoot of the last step of a grid.
 inline bool fits_32_bits(const Loop& loop, int operands, int run) {
   bool fits = loop.count() / run < (int64_t{1} << 31) - (int64_t{1} << 20);
   for (int operand = 0; operand < operands; ++operand) {
@@ -53,7 +53,7 @@ inline bool fits_32_bits(const Loop& loop, int operands, int run) {
   return fits;
 }
 
-// Runs are along the innermost axis; a last one of less than `run` elements counts too. Axes are innermost first.
+// Runs are along the innermost axis. A last run with fewer than `run` elements is included. Axes are innermost first.
 template <class Index, int Operands>
 struct IndexSpace {
   int32_t rank;
@@ -77,8 +77,8 @@ struct IndexSpace {
     }
   }
 
-  // Adds to each operand's offset that of a run's first element. Most spaces have one axis or two: for them nothing is
-  // looked up by a number that is not known here.
+  // Adds the offset of the first element of a run to the offset of each operand. Most spaces have one or two axes; for
+  // these, no array is indexed by a runtime value.
   __device__ __forceinline__ void locate(Index run, int64_t (&offsets)[Operands]) const {
     Index rest = run;
     if (rank > 1) {
@@ -111,8 +111,8 @@ struct IndexSpace {
   static __device__ __forceinline__ int64_t product(int64_t a, int64_t b) { return a * b; }
 };
 
-// Whether runs of `size` elements along the innermost axis are aligned in an operand, and one after another, or all at
-// one element. The last run of a loop of one axis may be shorter.
+// Whether runs of `size` elements along the innermost axis are aligned in an operand, and either contiguous or
+// broadcast from one element. The last run of a one-axis loop may be shorter.
 template <class T>
 bool has_aligned_runs(const Loop& loop, int operand, const void* data, int size) {
   const int inner = loop.rank - 1;

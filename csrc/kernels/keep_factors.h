@@ -1,4 +1,4 @@
-// The dropout factors of kernels/philox.h as an input of pointwise.
+// The dropout factors of kernels/philox.h as a pointwise input.
 #pragma once
 
 #include "kernels/philox.h"
@@ -15,7 +15,7 @@ inline namespace FUSECONV_ISA {
 struct KeepFactorSource {
   KeepFactors factors;
 
-  // Fills in the factors of n <= N elements, `stride` apart, from element `index` on.
+  // Computes the factors of n <= N elements, `stride` apart, starting at element `index`.
   template <int64_t N, class A>
   void fill(int64_t index, int64_t stride, A* values, int64_t n) const {
     const uint64_t key = static_cast<uint64_t>(*factors.seed);

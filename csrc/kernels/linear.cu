@@ -1,4 +1,4 @@
-// A linear layer of tensors of any strides, by the backend of gemm that is the fastest for it.
+// A linear layer of tensors with any strides, by the fastest gemm backend.
 #include <optional>
 
 #include "gemm/choices.h"
@@ -8,7 +8,7 @@
 namespace fuseconv::cuda {
 namespace {
 
-// The host's own product, as a backend to choose.
+// The host's GEMM as a backend to choose from.
 struct HostProduct {
   CudaHost& host;
   In x, weight;
@@ -23,7 +23,7 @@ struct HostProduct {
   }
 };
 
-// [n, k] with dense rows, or dense columns: then as the matrix [k, n] that it is in memory.
+// [n, k] with dense rows or dense columns; with dense columns it is the matrix [k, n] in memory.
 DenseRows weight_rows(CudaHost& host, In weight, bool* transposed) {
   const int64_t sizes[] = {weight.sizes[1], weight.sizes[0]}, strides[] = {weight.strides[1], weight.strides[0]};
   const In other{weight.data, weight.dtype, 2, sizes, strides};

@@ -1,5 +1,5 @@
-// y = act(x weight^T + bias) + residual, or of a gated layer act(x gates^T + bias) (x ups^T + bias): one product and
-// what follows it.
+// y = act(x weight^T + bias) + residual, or, for a gated layer, act(x gates^T + bias) (x ups^T + bias): one product and
+// its epilogue.
 #pragma once
 
 #include <optional>

@@ -1,8 +1,8 @@
 // The layers of kernels/mlp.h in f16 and bf16 by mma.sync, from sm_80 on; any strides.
 //
-// A warp takes 16 rows through all layers in registers: the accumulators of m16n8k16 lie as its first operand wants
-// them in the next layer. The eight warps of a block share the weights, which come through shared memory in steps of 64
-// along k, one being copied while the other is multiplied.
+// A warp takes 16 rows through all layers in registers: the accumulators of m16n8k16 have the layout of the A operand
+// of the next layer. The eight warps of a block share the weights, which are copied to shared memory in steps of 64
+// along k; one step is copied while the other is multiplied.
 #include <algorithm>
 
 #include "arch/sm80.cuh"
@@ -17,11 +17,11 @@ using namespace arch::sm80;
 
 constexpr int kThreads = 256, kRowsPerWarp = 16, kRowsPerTile = kThreads / 32 * kRowsPerWarp;
 constexpr int kDepth = 64;          // of a step
-constexpr int kPitch = kDepth + 8;  // elements between rows of a step, so that ldmatrix meets every bank once
+constexpr int kPitch = kDepth + 8;  // elements between rows of a step, so that ldmatrix has no bank conflicts
 
 struct MmaArguments {
   MlpProblem problem;
-  bool by_vector[3];  // the weight's rows are dense, whole vectors, aligned
+  bool by_vector[3];  // the weight's rows are dense, a whole number of vectors, and aligned
 };
 
 template <class Element>
@@ -30,7 +30,7 @@ __device__ __forceinline__ uint32_t pack(Element low, Element high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// Columns [64 step, 64 step + 64) of a weight to shared memory, zeros beyond it.
+// Copies columns [64 step, 64 step + 64) of a weight to shared memory, with zeros past its end.
 template <class Element, int kWidth>
 __device__ __forceinline__ void copy_step(const MmaArguments& a, int index, int step, Element* to) {
   const MlpOperands& layer = a.problem.layer[index];
@@ -53,7 +53,7 @@ __device__ __forceinline__ void copy_step(const MmaArguments& a, int index, int 
   copy_commit();
 }
 
-// This thread's elements of 16 rows of x, from `first` on, as the first operand of mma has them.
+// This thread's elements of 16 rows of x, from `first` on, in the layout of the A operand of mma.
 template <class Element, int kWidth>
 __device__ __forceinline__ void load_x(const MlpProblem& p, int64_t first, uint32_t (&h)[kWidth / 16][4]) {
   const int lane = threadIdx.x % 32;
@@ -80,8 +80,8 @@ __device__ __forceinline__ void load_x(const MlpProblem& p, int64_t first, uint3
   }
 }
 
-// h = act(d + bias); columns that the layer does not have are 0, as their weights in the next layer are: 0 * NaN would
-// be seen.
+// h = act(d + bias). Columns that the layer does not have are set to 0, like their weights in the next layer, because 0
+// * NaN would be NaN.
 template <class Element, class Epilogue, int kWidth>
 __device__ __forceinline__ void activate(const MlpOperands& layer, const float (&d)[kWidth / 8][4],
                                          uint32_t (&h)[kWidth / 16][4]) {
@@ -148,7 +148,8 @@ __global__ void __launch_bounds__(kThreads, 1) mlp_mma_kernel(const __grid_const
   Element* const steps = reinterpret_cast<Element*>(memory);
   const MlpProblem& p = a.problem;
   const int lane = threadIdx.x % 32;
-  // Row and first column, in a 16 by 16 piece of a step, of the matrix row that ldmatrix takes from this lane.
+  // The row and first column, in a 16 by 16 piece of a step, of the matrix row whose address this lane passes to
+  // ldmatrix.
   const int piece = (lane % 8 + lane / 16 * 8) * kPitch + lane / 8 % 2 * 8;
   for (int64_t tile = blockIdx.x; tile * kRowsPerTile < p.rows; tile += gridDim.x) {
     const int64_t first = tile * kRowsPerTile + threadIdx.x / 32 * kRowsPerWarp;
@@ -159,13 +160,13 @@ __global__ void __launch_bounds__(kThreads, 1) mlp_mma_kernel(const __grid_const
 #pragma unroll 1
     for (int layer = 0; layer < p.layers; ++layer) {
       float d[kWidth / 8][4] = {};
-      // At least one, so that the layer after has its first step copied also where this one has no inputs.
+      // At least one, so that the first step of the next layer is copied even if this layer has no inputs.
       const int count = max((p.layer[layer].inputs + kDepth - 1) / kDepth, 1);
 #pragma unroll
       for (int step = 0; step < kWidth / kDepth; ++step) {
         if (step < count) {
           copy_wait<0>();
-          // This step has come, and all have left the other.
+          // This step has arrived, and all warps are done with the other.
           __syncthreads();
           Element* const next = steps + (buffer ^ 1) * kWidth * kPitch;
           if (step + 1 < count) {

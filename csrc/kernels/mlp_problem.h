@@ -1,7 +1,7 @@
-// The layers of kernels/mlp.h on CUDA in f16 and bf16, as the kernels see them. One kernel runs them all, over tiles of
-// rows.
+// The layers of kernels/mlp.h on CUDA in f16 and bf16, as the kernels see them. One kernel runs all layers over tiles
+// of rows.
 //
-//   mlp_sm90.cu  on Hopper: wgmma, operands by the copy engine; dense rows at multiples of 16 bytes
+//   mlp_sm90.cu  on Hopper: wgmma, operands copied by TMA; dense rows at multiples of 16 bytes
 //   mlp_mma.cu   from sm_80 on: mma.sync; any strides
 #pragma once
 
@@ -33,7 +33,7 @@ struct MlpProblem {
   void* y;  // [rows, outputs of the last layer], dense
   void* stream;
 
-  // The largest width, rounded up to 64, 128 or 256: what a kernel is compiled for.
+  // The largest width, rounded up to 64, 128 or 256: the width that a kernel is compiled for.
   int width() const {
     int widest = layer[0].inputs;
     for (int i = 0; i < layers; ++i) {
@@ -56,7 +56,7 @@ void dispatch_width(const MlpProblem& p, Function function) {
   }
 }
 
-// Whether the copy engine can address everything, and the device is of compute capability 9.0.
+// Whether TMA can address all operands and the device has compute capability 9.0.
 bool mlp_sm90_takes(const MlpProblem& problem);
 void mlp_sm90(const MlpProblem& problem);
 void mlp_mma(const MlpProblem& problem);

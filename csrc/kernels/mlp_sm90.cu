@@ -10,16 +10,16 @@
 namespace fuseconv::cuda {
 namespace {
 
-// Dense rows at multiples of 16 bytes. The stride of a single row is of no account.
+// Dense rows at multiples of 16 bytes. The stride of a single row does not matter.
 bool addressable(const void* data, int64_t rows, int64_t row_stride, int64_t column_stride, int64_t columns) {
   return columns > 0 && is_aligned(data) && (column_stride == 1 || columns == 1) &&
          (rows == 1 || (row_stride > 0 && row_stride % 8 == 0));
 }
 
-// The stride that a tensor map gets: of a single row any will do.
+// The stride given to a tensor map. For a single row any stride is valid.
 int64_t stride_of(int64_t rows, int64_t stride) { return rows == 1 ? 256 : stride; }
 
-// `weight_rows` are those of a box of a weight.
+// `weight_rows` is the number of rows in a box of a weight.
 mlp::Arguments arguments(const MlpProblem& p, int weight_rows) {
   mlp::Arguments a{};
   const MlpOperands& last = p.layer[p.layers - 1];

@@ -1,7 +1,7 @@
-// What the two Hopper kernels of mlp.h share: their arguments, and what becomes of the accumulators of a layer.
+// Shared by the two Hopper kernels of mlp.h: their arguments, and the epilogue of a layer.
 //
-// Values between layers are pairs of 16 bits as wgmma and ldmatrix have them: h[s] is 16 columns of 16 rows a warp, of
-// which this thread has 2 of every 8 columns, in rows lane / 4 and lane / 4 + 8.
+// Values between layers are pairs of 16 bits in the layout of wgmma and ldmatrix: h[s] is 16 columns of 16 rows per
+// warp, of which this thread has 2 of every 8 columns, in rows lane / 4 and lane / 4 + 8.
 #pragma once
 
 #include "arch/pairs.cuh"
@@ -35,10 +35,10 @@ struct Arguments {
   Layer layer[3];
   int layers, rows, tiles;
   int steps;           // of all layers
-  void* y_by_element;  // where rows of y are not at multiples of 16 bytes; else null
+  void* y_by_element;  // if the rows of y are not at multiples of 16 bytes; else null
 };
 
-// The biases of all layers, `kColumns` of each from column `first` on, to shared memory by 256 threads.
+// 256 threads copy the biases of all layers to shared memory, `kColumns` of each starting at column `first`.
 template <class Element, int kColumns>
 __device__ __forceinline__ void load_bias(const Arguments& a, Element* bias, int first, int thread) {
   for (int i = thread; i < a.layers * kColumns; i += 256) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void activate(Activation activation, uint32_t (&h)[kW
   }
 }
 
-// Columns that a layer does not have are 0, as their weights in the next layer are: 0 * NaN would be seen.
+// Columns that a layer does not have are set to 0, like their weights in the next layer, because 0 * NaN would be NaN.
 template <int kSteps16>
 __device__ __forceinline__ void clear_beyond(uint32_t (&h)[kSteps16][4], int outputs, int thread_column) {
 #pragma unroll
@@ -90,7 +90,7 @@ __device__ __forceinline__ void clear_beyond(uint32_t (&h)[kSteps16][4], int out
   }
 }
 
-// Writes 64 columns, those of h from 16 `part` on, of this warp's rows to `to`, swizzled as the copy engine does.
+// Writes 64 columns of this warp's rows, those of h from 16 * `part` on, to `to`, swizzled as TMA does.
 template <int kSteps16>
 __device__ __forceinline__ void write_strip(const uint32_t (&h)[kSteps16][4], int part, uint32_t to, int lane) {
 #pragma unroll
@@ -100,7 +100,7 @@ __device__ __forceinline__ void write_strip(const uint32_t (&h)[kSteps16][4], in
   }
 }
 
-// Writes this warp's rows of y, from `row` and `column` on.
+// Writes this warp's rows of y, starting at `row` and `column`.
 template <int kSteps16>
 __device__ __forceinline__ void store_by_element(const Arguments& a, const uint32_t (&h)[kSteps16][4], int row,
                                                  int column, int lane) {

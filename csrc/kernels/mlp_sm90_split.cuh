@@ -1,17 +1,18 @@
-// The layers of kernels/mlp.h in f16 and bf16 for Hopper (sm_90a), widths from 129 to 256, of so few rows that most
-// processors would have no tile of mlp_sm90.cuh: two share one, and each takes in half of the weights.
+// The layers of kernels/mlp.h in f16 and bf16 for Hopper (sm_90a), for widths from 129 to 256 and so few rows that with
+// mlp_sm90.cuh most SMs would have no tile. Two SMs share a tile, and each loads half of the weights.
 //
-// A cluster of two blocks has 64 rows, a block half of the columns of every layer, each of its two warpgroups half of
-// those: 64, a box. Where a layer's values are the next one's operand, a warpgroup puts its box into the shared memory
-// of its own block and copies it to the other's. Two buffers of four boxes take turns, x being the first: nobody writes
-// to one before all have read it, since the boxes that a warpgroup waits for in the other were made from it.
+// A cluster of two blocks has 64 rows. A block has half of the columns of every layer, and each of its two warpgroups
+// half of those: 64, one box. Where the values of a layer are the operand of the next, a warpgroup writes its box to
+// the shared memory of its own block and copies it to the other block. Two buffers of four boxes alternate, and x is
+// the first. No buffer is overwritten before all have read it, because the boxes that a warpgroup waits for in the
+// other buffer were computed from it.
 #pragma once
 
 #include "kernels/mlp_sm90_layer.cuh"
 
 namespace fuseconv::cuda::mlp {
 
-// Where a block keeps what in shared memory, in bytes from the first multiple of 1024.
+// The layout of shared memory, in bytes from the first multiple of 1024.
 struct Split {
   static constexpr int kBoxes = 4, kStages = 8, kColumns = 128;
   static constexpr int kConsumers = 256, kThreads = kConsumers + 32;
@@ -28,11 +29,11 @@ struct Split {
   static __device__ __forceinline__ uint32_t box_full(int buffer, int number) {
     return kValuesFull + (buffer * kBoxes + number) * 8;
   }
-  // Steps along k begin with those whose values this block makes.
+  // Steps along k start with those whose values this block computes.
   static __device__ __forceinline__ int step(int i, int rank) { return (i + 2 * rank) % kBoxes; }
 };
 
-// Copies the weights of this block's columns, and half of the boxes of x to both blocks.
+// Producer: copies the weights of this block's columns, and half of the boxes of x to both blocks.
 __device__ __forceinline__ void copy_operands(const Arguments& a, uint32_t shared, int rank, int tile) {
   Ring<Split::kStages> ring;
   for (int layer = 0; layer < a.layers; ++layer) {
@@ -52,7 +53,7 @@ __device__ __forceinline__ void copy_operands(const Arguments& a, uint32_t share
   }
 }
 
-// What one warpgroup does.
+// A consumer warpgroup.
 template <class Element>
 __device__ __forceinline__ void run_layers(const Arguments& a, uint32_t shared, const Element* bias, int rank,
                                            int tile) {
@@ -71,8 +72,8 @@ __device__ __forceinline__ void run_layers(const Arguments& a, uint32_t shared, 
 #pragma unroll
     for (int i = 0; i < Split::kBoxes; ++i) {
       const int step = Split::step(i, rank);
-      // Also a box that this layer does not use: whoever waits for all of them is where all others have left the buffer
-      // before, and leaves no copy behind.
+      // Also waits for a box that this layer does not use: when all have arrived, all other warpgroups have left the
+      // previous buffer, and no copy is left behind.
       barrier_wait(shared + Split::box_full(buffer, step), layer / 2);
       if (step < steps) {
         barrier_wait(shared + Split::kWeightFull + weights.stage * 8, weights.parity);
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(Split::kThreads, 1) split_layers_kernel(const 
     run_layers(a, shared, bias, rank, tile);
   }
   __syncwarp();
-  // A block's memory stays until the other has what it sends.
+  // A block must not exit before the other has received what it sends.
   cluster_sync();
 #endif
 }

@@ -1,10 +1,10 @@
 // The mean and the mean square of a row, or of its distances to the mean, on CUDA.
 //
-// The moments follow from distances to any origin that is not too far from the values; kernels/moments.h says how. In
-// f64 it is the mean, rounded. For f16 and bf16 the first element of the row is near enough: it is at most
-// sqrt(columns) standard deviations from the mean. For f32 it is 0, for the sums are in f64, where the square of an f32
-// is exact: a mean of 1000 standard deviations costs the variance 6 of its 16 digits. So all but f64 need one pass over
-// a row and one exchange between its threads.
+// The moments follow from the distances to any origin that is not too far from the values; see kernels/moments.h. For
+// f64 the origin is the rounded mean. For f16 and bf16 the first element of the row is close enough: it is at most
+// sqrt(columns) standard deviations from the mean. For f32 it is 0, because the sums are in f64, where the square of an
+// f32 is exact: a mean of 1000 standard deviations costs the variance 6 of its 16 digits. So all but f64 need one pass
+// over a row and one exchange between its threads.
 #pragma once
 
 #include "core/coarse.cuh"
@@ -22,11 +22,11 @@ struct Moments {
   __device__ __forceinline__ A normalised(A s) const { return fma(s - center, factor, offset); }
 };
 
-// What sums of threads are added up in.
+// The type in which the sums of threads are added.
 template <class T>
 using Total = std::conditional_t<sizeof(T) == 2, float, double>;
 
-// What the moments of rows depend on, but for the rows.
+// The parameters of the moments that do not depend on the row.
 template <class T>
 struct RowNorm {
   Total<T> share;  // 1 / columns
@@ -37,7 +37,8 @@ struct RowNorm {
   RowNorm(int64_t columns, double eps, bool centred)
       : share(static_cast<Total<T>>(1.0 / columns)), eps(static_cast<Total<T>>(eps)), centred(centred) {}
 
-  // The mean, near enough: its last bits are dropped in f32, and the difference to an element is exact then, or nearly.
+  // Approximately the mean: in f32 its last bits are dropped, so that the difference to an element is exact or nearly
+  // so.
   __device__ __forceinline__ Compute<T> center(Total<T> mean) const {
     if constexpr (std::is_same_v<T, float>) {
       return __uint_as_float(__float_as_uint(static_cast<float>(mean)) & 0xffffff00u);
@@ -46,13 +47,12 @@ struct RowNorm {
     }
   }
 
-  // From the sums of distances to the origin and of their squares. In place of a zero the offset is -0, which changes
-  // no sign.
+  // From the sums of distances to the origin and of their squares. A zero offset is -0, which does not change a sign.
   template <class A = Compute<T>>
   __device__ __forceinline__ Moments<A> moments(Compute<T> origin, const Total<T> (&sums)[2]) const {
     const Total<T> distance = centred ? sums[0] * share : Total<T>(0);
     const Total<T> variance = sums[1] * share - distance * distance;
-    // Written so that a NaN stays one.
+    // In a form that propagates NaN.
     const Total<T> factor = rsqrt((variance < 0 ? 0 : variance) + eps);
     const Compute<T> near = std::is_same_v<T, float> && centred ? center(origin + distance) : origin;
     const Total<T> correction = distance - (near - static_cast<Total<T>>(origin));
@@ -60,8 +60,8 @@ struct RowNorm {
   }
 };
 
-// The moments of a row in registers. `values(chunk, v)` gives the elements that a thread has of a chunk, which are zero
-// past the end of the row. `first` is the first element of the row, and is needed for f16 and bf16.
+// The moments of a row in registers. `values(chunk, v)` returns a thread's elements of a chunk, with zeros past the end
+// of the row. `first` is the first element of the row; only f16 and bf16 need it.
 template <class T, int Threads, int Chunks, class Values>
 __device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& group, const RowNorm<T>& norm,
                                                               Values values, Compute<T> first, int lane, int columns) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& gr
       origin = group.sum(total) * norm.share;
     }
   }
-  // Of f32 in f64; of others in their own type.
+  // In f64 for f32; in their own type for the others.
   using Sum = std::conditional_t<std::is_same_v<T, float>, double, A>;
   Sum sums[2] = {};
 #pragma unroll
@@ -102,7 +102,7 @@ __device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& gr
   return norm.moments(origin, sums);
 }
 
-// The same of a row in memory, `load(column)`, by the threads of a block.
+// The same for a row in memory, `load(column)`, by the threads of a block.
 template <class T, int Threads, class Load>
 __device__ __forceinline__ Moments<Compute<T>> moments_of(Group<Threads>& group, const RowNorm<T>& norm, Load load,
                                                           int64_t columns) {

@@ -9,7 +9,7 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// What a row is normalised by: s becomes (s - center - correction) * factor.
+// The normalization of a row: s becomes (s - center - correction) * factor.
 template <class A>
 struct Moments {
   A center;
@@ -17,9 +17,8 @@ struct Moments {
   A factor;
 };
 
-// The corrected two-pass algorithm (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983): the
-// distances to a center near the mean are small and nearly exact, and their own mean makes up for what the center
-// misses.
+// The corrected two-pass algorithm (Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983). The
+// distances to a center near the mean are small and nearly exact, and their own mean corrects the error of the center.
 template <class A>
 Moments<A> moments(const A* s, int64_t n, double eps, bool centred) {
   const double share = 1.0 / n;

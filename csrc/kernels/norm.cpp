@@ -12,14 +12,14 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements a thread takes at least
+constexpr int64_t kGrain = 16384;  // least number of elements per thread
 
 template <class T>
 struct Rows {
   using A = Compute<T>;
 
   const Norm& norm;
-  const Loop& loop;  // operands: y, x, then residual and sum where they are
+  const Loop& loop;  // operands: y, x, then residual and sum if present
   int operands;
   int64_t columns;
   BlockFunction<A> activate;
@@ -38,7 +38,7 @@ struct Rows {
 
   static int64_t column_stride(In tensor) { return tensor.strides[tensor.rank - 1]; }
 
-  // weight or bias in the compute type, or what stands for an absent one.
+  // weight or bias in the compute type, or the value of a missing one.
   const A* vector(const std::optional<In>& tensor, A absent, A* buffer) const {
     if (tensor) {
       return load_block(static_cast<const T*>(tensor->data), column_stride(*tensor), columns, buffer);
@@ -47,7 +47,7 @@ struct Rows {
     return buffer;
   }
 
-  // s of one row: x where it lies if it can be read so, else the sum's own memory or the buffer, filled.
+  // s of one row: x itself if it can be used as it is, else the memory of the sum or the buffer, filled.
   const A* load_row(const int64_t* offsets, A* buffer) const {
     const T* x = static_cast<const T*>(norm.x.data) + offsets[1];
     const int64_t x_stride = column_stride(norm.x);

@@ -4,7 +4,7 @@
 
 namespace fuseconv::cuda {
 
-// A translation unit each: norm_f32.cu and so on.
+// One translation unit each: norm_f32.cu and so on.
 template <class T>
 void run_norm(CudaHost& host, const Norm& norm);
 

@@ -1,7 +1,7 @@
 // The norms of kernels/norm.h on CUDA.
 //
-// Rows that are dense, aligned and not too long stay in the registers of a group of threads between the passes: they
-// are read once. Others go through a kernel that reads them three times, from cache as a rule.
+// Rows that are dense, aligned and not too long stay in the registers of a group of threads between the passes and are
+// read once. Other rows use a kernel that reads them three times, usually from cache.
 #pragma once
 
 #include "arch/math.cuh"
@@ -26,12 +26,12 @@ struct NormArguments {
   const T* weight;
   const T* bias;
   RowNorm<T> norm;
-  bool large;  // whether the result is larger than the second-level cache
+  bool large;  // whether the result is larger than L2
   Activation activation;
 };
 
-// Calls body(activate), activate(values) being the activation of an array in place. One branch for all that the body
-// does, so that what it loads can be asked for at once.
+// Calls body(activate), where activate(values) applies the activation to an array in place. There is one branch around
+// the whole body, so that its loads can be issued at once.
 template <class T, class Body>
 __device__ __forceinline__ void with_activation(Activation activation, Body body) {
   const auto each = [&](auto function) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void with_activation(Activation activation, Body body
   });
 }
 
-// Registers of a thread besides those of its row: about as few as do without memory on an H200.
+// Registers per thread besides those of its row: about the fewest without spills on an H200.
 template <class T, bool kResidual, int Threads>
 constexpr int other_registers() {
   if (sizeof(T) == 2) {
@@ -67,8 +67,8 @@ constexpr int other_registers() {
 
 // Rows of at most Threads * Chunks runs.
 //
-// f16 and bf16 are held as they are in memory, and x and the residual apart, since their sum has more digits: half the
-// registers, and twice the rows in flight, are worth widening everything twice.
+// f16 and bf16 are held as in memory, and x and the residual separately, because their sum has more digits. Half the
+// registers and twice the rows in flight are worth widening everything twice.
 template <class T, bool kResidual, int Threads, int Chunks>
 __global__ void __launch_bounds__(kRowBlock<Threads>,
                                   kResidentBlocks<Threads, Chunks * kVectorBytes*(kResidual && sizeof(T) == 2 ? 2 : 1),
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
     }
   };
   const Moments<A> m = moments_of_row<T, Threads, Chunks>(group, a.norm, values, first, lane, columns);
-  // The center is one of few digits: its product with the factor is as good as the 16-bit result.
+  // The center has few digits, so that its product with the factor is as accurate as the 16-bit result.
   const A shift = fma(-m.center, m.factor, m.offset);
   const auto finish = [&](auto activate) {
 #pragma unroll
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
       if (kResidual && a.sum != nullptr) {
         store_run(a.sum + offsets[3] + column, narrow_run<T>(v));
       }
-      // In place of no bias -0, which changes no sign.
+      // A missing bias is -0, which does not change a sign.
       widen_run(a.weight == nullptr ? constant_run(narrow<T>(A(1))) : load_run(a.weight + column), weight);
       widen_run(a.bias == nullptr ? constant_run(narrow<T>(A(-0.0))) : load_run(a.bias + column), bias);
 #pragma unroll
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
 
 inline constexpr int kStridedThreads = 256;
 
-// Rows of any length and strides, a block each.
+// Rows of any length and strides, one block each.
 template <class T>
 __global__ void __launch_bounds__(kStridedThreads) norm_strided(const __grid_constant__ NormArguments<T> a) {
   using A = Compute<T>;
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kStridedThreads) norm_strided(const __grid_con
 
 template <class T>
 NormArguments<T> arguments_of(const Norm& norm) {
-  // Absent operands stand in for x in the loop: their pointers stay null.
+  // In the loop x stands in for missing operands; their pointers stay null.
   const In operands[4] = {norm.y, norm.x, norm.residual ? *norm.residual : norm.x, norm.sum ? In(*norm.sum) : norm.x};
   const auto data = [](const std::optional<In>& tensor) {
     return tensor ? static_cast<const T*>(tensor->data) : nullptr;
@@ -208,7 +208,7 @@ bool can_stay_in_registers(const NormArguments<T>& a) {
   for (int operand = 0; operand < 4; ++operand) {
     can &= data[operand] == nullptr || has_aligned_rows<T>(a.rows, operand, a.column_strides[operand], data[operand]);
   }
-  // A null pointer is aligned.
+  // A null pointer counts as aligned.
   return can && a.weight_stride == 1 && is_aligned(a.weight) && a.bias_stride == 1 && is_aligned(a.bias);
 }
 

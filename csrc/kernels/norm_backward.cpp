@@ -11,16 +11,16 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-constexpr int64_t kPiece = 65536;  // elements of rows that are summed by one thread, at least
+constexpr int64_t kPiece = 65536;  // least number of elements of rows that one thread adds
 constexpr int64_t kMaxPieces = 64;
-constexpr int64_t kRowsInOneSum = 32;  // of the compute type; longer sums are of these, in f64
+constexpr int64_t kRowsInOneSum = 32;  // of the compute type; longer sums add these in f64
 
 template <class T>
 struct GradientRows {
   using A = Compute<T>;
 
   const NormGradients& norm;
-  const Loop& loop;  // operands: grad_x, grad, x, then grad_sum where it is
+  const Loop& loop;  // operands: grad_x, grad, x, then grad_sum if present
   int64_t rows;
   int64_t columns;
   int64_t pieces;
@@ -104,7 +104,7 @@ struct GradientRows {
     return load_block(static_cast<const T*>(tensor.data) + offset, tensor.strides[tensor.rank - 1], columns, buffer);
   }
 
-  // A row of the result, which is contiguous.
+  // A row of the contiguous result.
   void store(const A* values, T* y) const {
     if constexpr (std::is_same_v<T, A>) {
       std::copy_n(values, columns, y);

@@ -1,7 +1,7 @@
 // The gradients of kernels/norm_backward.h on CUDA.
 //
-// A block goes through rows grid by grid and keeps its sums of columns, in registers where its rows are; it leaves them
-// in scratch memory, and a second kernel adds up those of all blocks.
+// A block walks rows in grid strides and keeps its column sums, in registers if its rows are there. It writes them to
+// scratch memory, and a second kernel adds the sums of all blocks.
 #include "kernels/norm_backward.h"
 
 #include "kernels/moments.cuh"
@@ -26,7 +26,7 @@ struct GradientArguments {
   bool streaming;
 };
 
-// Sums over the groups of a block, in turn, and leaves them in `partial`.
+// Adds the sums of the groups of a block, one after another, and writes them to `partial`.
 template <class A, int Threads, int Chunks, int Size>
 __device__ __forceinline__ void write_sums(const A (&weight_sum)[Chunks][Size], const A (&bias_sum)[Chunks][Size],
                                            A* partial, int lane, int columns) {
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
   Group<Threads> group;
   A weight_sum[Chunks][kSize] = {};
   A bias_sum[Chunks][kSize] = {};
-  // The sums leave registers for few rows at a time: the next ones are on their way while these are computed. Past the
-  // last row that is one of no gradient.
+  // The sums leave registers for few rows at a time: the next rows are loaded while these are computed. Past the last
+  // row the gradient is 0.
   Run<T> next_x[Chunks], next_grad[Chunks];
   const auto fetch = [&](int64_t index) {
     int64_t offsets[4];
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kRowBlock<Threads>,
 
 inline constexpr int kStridedThreads = 256;
 
-// Rows of any length and strides, a block each; its sums of columns are in `partial` all the time.
+// Rows of any length and strides, one block each. Its column sums stay in `partial`.
 template <class T>
 __global__ void __launch_bounds__(kStridedThreads) gradients_strided(const __grid_constant__ GradientArguments<T> a) {
   using A = Compute<T>;
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kSumColumns* kSumRows)
   }
 }
 
-// Blocks that the device holds at a time: more would only leave more sums to add up.
+// The number of resident blocks of the device. More blocks would only produce more sums to add.
 template <class Kernel>
 int64_t resident_blocks(Kernel kernel, int threads) {
   int device, processors, blocks;

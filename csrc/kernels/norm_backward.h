@@ -2,7 +2,7 @@
 //   grad_x = (h - mean(h) - n mean(h n)) / sqrt(v + eps) + grad_sum;   mean(h) for centred norms only
 //   grad_weight[c] = sum over rows of grad n;   grad_bias[c] = sum over rows of grad
 //
-// A row is read once; m and v are computed again. Rows are summed in a fixed order: the same call gives the same bits.
+// A row is read once; m and v are recomputed. Rows are added in a fixed order, so the same call gives the same bits.
 #pragma once
 
 #include <optional>

@@ -9,7 +9,7 @@ namespace fuseconv::cuda {
 
 struct KeepFactorOperand {
   KeepFactors factors;
-  int64_t first = 0;  // the index of the element at place 0
+  int64_t first = 0;  // the index of the first element of the slab
 
   struct Place {
     uint64_t index;  // of the first element
@@ -23,7 +23,7 @@ struct KeepFactorOperand {
     return {static_cast<uint64_t>(first + offset), static_cast<uint64_t>(__ldg(factors.seed))};
   }
 
-  // A run begins at a multiple of its own size, of at most 8 elements.
+  // A run starts at a multiple of its size, which is at most 8 elements.
   template <class T, int Size>
   __device__ __forceinline__ Vector<FormulaType<T>, Size> values(Place place) const {
     using A = FormulaType<T>;
@@ -35,7 +35,7 @@ struct KeepFactorOperand {
     Vector<A, Size> result;
 #pragma unroll
     for (int i = 0; i < Size; ++i) {
-      // Without an index into words that is known at run time only: that would put them into memory.
+      // Without a runtime index into the words, which would put them in local memory.
       uint32_t word = words[i / 2];
 #pragma unroll
       for (int other = 1; other < 8 / Size; ++other) {

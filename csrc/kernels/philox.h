@@ -1,8 +1,8 @@
-// Random numbers that are a function of a key and a counter, and the dropout factors made of them.
+// Random numbers as a function of a key and a counter, and the dropout factors derived from them.
 //
-// Philox 4x32-7: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, which finds
-// that seven rounds pass all of TestU01's batteries. No state is kept, so every thread and every device can make any
-// element's number, and a backward pass can make it again.
+// Philox 4x32-7: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, where seven
+// rounds pass all of TestU01's batteries. There is no state, so every thread and device can compute the number of any
+// element, and a backward pass can recompute it.
 #pragma once
 
 #include <algorithm>
@@ -34,12 +34,11 @@ FUSECONV_INLINE PhiloxWords philox(uint64_t counter, uint64_t key) {
   return c;
 }
 
-// What dropout with probability p multiplies an element by: 1 / (1 - p), or 0 if it is dropped. Element i, in row-major
-// order, takes the 16 bits i % 8 of the words at the counter i / 8, the lower ones of a word first, and is dropped
-// where they are below p 2^16, rounded: random numbers are most of what the kernel computes, and eight of 16 bits cost
-// what four of 32 do.
+// The dropout factor of an element: 1 / (1 - p), or 0 if it is dropped. Element i, in row-major order, uses the 16 bits
+// i % 8 of the words at counter i / 8, the lower half of a word first. It is dropped if they are below p 2^16, rounded.
+// Random numbers are most of the work of the kernel, and eight of 16 bits cost as much as four of 32 bits.
 struct KeepFactors {
-  const int64_t* seed;  // where the tensor lies: on CUDA the host cannot read it
+  const int64_t* seed;  // in the memory of the tensor: on CUDA the host cannot read it
   uint32_t threshold;
   double factor;
 
@@ -48,7 +47,7 @@ struct KeepFactors {
         threshold(p == 1 ? 1 << 16 : static_cast<uint32_t>(std::min(p * 0x1p16 + 0.5, 0x1p16 - 1))),
         factor(p == 1 ? 0 : 1 / (1 - p)) {}
 
-  // Whether an element is dropped that takes the upper or the lower half of a word.
+  // Whether the element that uses the upper or the lower half of a word is dropped.
   FUSECONV_INLINE bool drops(uint32_t word, bool upper) const {
     return (upper ? word >> 16 : word & 0xffffu) < threshold;
   }

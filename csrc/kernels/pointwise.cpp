@@ -8,7 +8,7 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-// Elements a thread takes at least: a piece must outlast the cost of waking it.
+// The least number of elements per thread: a piece must take longer than waking the thread.
 constexpr int64_t kGrain = 16384;
 
 template <class T>

@@ -1,8 +1,8 @@
-// y = formula(x...) element by element, broadcasting, over tensors of any strides.
+// y = formula(x...), elementwise with broadcasting, over tensors with any strides.
 //
-// One kernel: a thread takes a run of elements of the innermost axis, 16 bytes of them where every operand is dense or
-// constant along that axis and aligned, else one, and then several of those, so that many loads are in flight. Indices
-// have 32 bits: a larger loop is cut into slabs. Formulas of f16 and bf16 are computed with core/coarse.cuh.
+// One kernel. A thread takes runs along the innermost axis: 16 bytes if every operand is aligned and dense or constant
+// along that axis, else one element, and then several, so that many loads are in flight. Indices have 32 bits: a larger
+// loop is cut into slabs. Formulas of f16 and bf16 are computed with core/coarse.cuh.
 #pragma once
 
 #include <array>
@@ -19,16 +19,16 @@ namespace fuseconv::cuda {
 
 inline constexpr int kPointwiseThreads = 128;
 
-// Runs a thread takes. Of 16 bytes one is best: more occupy registers that other threads would have loads in flight
-// with, and leave a small tensor to fewer threads. Two of a formula with a member kCostly, and in f64: they share what
-// it needs of constants.
+// Runs per thread. For 16-byte runs one is best: more take registers in which other threads could have loads in flight,
+// and leave fewer threads for a small tensor. Two for a formula with a member kCostly, and for f64: they share its
+// constants.
 template <class Formula, class T, int Size>
 inline constexpr int kPointwiseUnroll = Size == 1                                          ? 4
                                         : sizeof(T) == 8 || requires { Formula::kCostly; } ? 2
                                                                                            : 1;
 
-// An operand of a formula is an object with two members. `fetch<Size>(offset)` starts what takes long, and
-// `values<T, Size>(fetched)` makes of it the values that the formula takes. This one is a tensor.
+// An operand of a formula is an object with two members. `fetch<Size>(offset)` issues the loads, and `values<T,
+// Size>(fetched)` returns the values for the formula. This one is a tensor.
 template <class T>
 struct TensorOperand {
   const T* data;
@@ -113,8 +113,8 @@ const void* memory_of(const Source&) {
   return nullptr;
 }
 
-// Calls body(slab, where it begins in each operand) for parts of a loop that 32-bit indices walk in runs of `run`
-// elements: for the loop itself as a rule.
+// Calls body(slab, start offset in each operand) for the parts of a loop that 32-bit indices can walk in runs of `run`
+// elements. Usually that is the whole loop.
 template <class Body>
 void in_slabs(const Loop& loop, int operands, int run, std::array<int64_t, kMaxOperands> offsets, const Body& body) {
   if (fits_32_bits(loop, operands, run)) {
@@ -148,9 +148,9 @@ void launch_pointwise(CudaHost& host, const Loop& loop, const Formula& formula, 
   });
 }
 
-// Inputs are tensors, or operands that make values from row-major indices (kernels/philox.cuh). `fast` is the formula
-// of aligned runs. `general` computes the same and serves all other tensors: it may find out at run time what `fast` is
-// compiled for.
+// Inputs are tensors, or operands that compute values from row-major indices (kernels/philox.cuh). `fast` is the
+// formula for aligned runs. `general` computes the same for all other tensors; it may look up at run time what is a
+// compile-time constant of `fast`.
 template <class Fast, class General, class... Inputs>
 void pointwise_by(CudaHost& host, const Fast& fast, const General& general, Out y, const Inputs&... inputs) {
   static_assert(sizeof...(Inputs) < kMaxOperands);
@@ -180,7 +180,7 @@ void pointwise(CudaHost& host, const Formula& formula, Out y, const Inputs&... i
   pointwise_by(host, formula, formula, y, inputs...);
 }
 
-// A formula of an activation: `Formula<Act>` holds one as `act`.
+// A formula with an activation: `Formula<Act>` holds one as `act`.
 template <template <class> class Formula, class... Inputs>
 void activated_pointwise(CudaHost& host, Activation activation, Out y, const Inputs&... inputs) {
   dispatch(activation, [&]<class Act>(Act act) {

@@ -1,11 +1,11 @@
-// y = formula(x...) element by element, broadcasting, over tensors of any strides. Compiled once per instruction set.
+// y = formula(x...), elementwise with broadcasting, over tensors with any strides. Compiled once per instruction set.
 //
-// The formula is a functor on computed values. It runs over blocks that fit the first-level cache: an operand that is
-// dense and needs no conversion is used where it lies, another is gathered and widened into a buffer first. So a
-// formula is instantiated for float and double only, and its loop is always dense.
+// The formula is a functor on values of the compute type. It runs over blocks that fit in the L1 cache. An operand that
+// is dense and needs no conversion is used in place; any other is first gathered and widened into a buffer. So a
+// formula is instantiated only for float and double, and its loop is always dense.
 //
-// An input is a tensor, or a source: an object that makes values from the places of elements,
-// `source.fill<kBlock>(index, stride, values, n)`, where index is the row-major index of the first of n.
+// An input is a tensor, or a source: an object that computes values from indices, `source.fill<kBlock>(index, stride,
+// values, n)`, where index is the row-major index of the first of n elements.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -23,11 +23,11 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// Computes a dense block of n results from dense inputs, in the compute type A.
+// Computes a dense block of n results from dense inputs in the compute type A.
 template <class A>
 using BlockFunction = void (*)(const void* formula, A* y, const A* const* x, int64_t n);
 
-// The formula at an address, which may be null for one without members: that is made.
+// The formula at an address, which may be null for a formula without members; it is then default-constructed.
 template <class Formula>
 decltype(auto) formula_at(const void* place) {
   if constexpr (std::is_empty_v<Formula>) {
@@ -40,7 +40,7 @@ decltype(auto) formula_at(const void* place) {
 template <class Formula, class A, size_t... I>
 void block(const void* formula, A* y, const A* const* x, int64_t n, std::index_sequence<I...>) {
   const Formula& f = formula_at<Formula>(formula);
-  // Each iteration reads and writes its own element: in-place use (y == x[i]) is as good as separate arrays.
+  // Each iteration reads and writes only its own element, so in-place use (y == x[i]) is safe.
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     y[i] = f(x[I][i]...);
@@ -52,7 +52,7 @@ void block(const void* formula, A* y, const A* const* x, int64_t n) {
   block<Formula, A>(formula, y, x, n, std::make_index_sequence<N>{});
 }
 
-// Memory of the element type, or, where `fill` is not null, a source.
+// Memory of the element type, or, if `fill` is not null, a source.
 template <class A>
 struct Operand {
   const void* data;
@@ -87,7 +87,7 @@ void pointwise(CpuHost& host, const Formula& formula, Out y, const Inputs&... in
   });
 }
 
-// A formula of an activation: `Formula<Act>` holds one as `act`.
+// A formula with an activation: `Formula<Act>` holds one as `act`.
 template <template <class> class Formula, class... Inputs>
 void activated_pointwise(CpuHost& host, Activation activation, Out y, const Inputs&... inputs) {
   dispatch(activation, [&]<class Act>(Act act) { pointwise(host, Formula<Act>{act}, y, inputs...); });

@@ -1,4 +1,4 @@
-// A place in a loop, and each operand's element there. Compiled once per instruction set.
+// A position in a loop, and the corresponding element of each operand. Compiled once per instruction set.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,10 @@ inline namespace FUSECONV_ISA {
 
 class Position {
  public:
-  // The place after `steps` steps along the innermost axis, carried into the others.
+  // The position `steps` steps further along the innermost axis, with carry into the others.
   Position(const Loop& loop, int operands, int64_t steps) : loop_(loop), operands_(operands), offsets_{} {
     for (int axis = loop.rank - 1; axis >= 0; --axis) {
-      const int64_t size = std::max<int64_t>(loop.sizes[axis], 1);  // a loop of no steps has a beginning too
+      const int64_t size = std::max<int64_t>(loop.sizes[axis], 1);  // a loop without steps has a start position too
       index_[axis] = steps % size;
       steps /= size;
       for (int operand = 0; operand < operands; ++operand) {
@@ -23,13 +23,13 @@ class Position {
     }
   }
 
-  // Offsets in elements, one an operand.
+  // Offsets in elements, one per operand.
   const int64_t* offsets() const { return offsets_; }
 
   // Steps to the end of the innermost axis.
   int64_t left() const { return loop_.sizes[loop_.rank - 1] - index_[loop_.rank - 1]; }
 
-  // Moves on by at most left() steps.
+  // Advances by at most left() steps.
   void advance(int64_t steps) {
     int axis = loop_.rank - 1;
     index_[axis] += steps;

@@ -10,15 +10,16 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements a thread takes at least
-constexpr int64_t kChunk = 65536;  // elements that one task adds up at most
+constexpr int64_t kGrain = 16384;  // least number of elements per thread
+constexpr int64_t kChunk = 65536;  // most elements that one task adds
 constexpr int64_t kRun = 4 * kBlock;
 constexpr int64_t kTerms = 16;  // in one partial sum of a column
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The work is cut into tasks: a tile of results along the innermost kept axis, times a chunk of the terms of each.
-// By rows a tile is one result, and its terms are read in runs; by columns it is a block of them, read term by term.
+// The work is cut into tasks: a tile of results along the innermost kept axis, times a chunk of the terms of each. By
+// rows, a tile is one result whose terms are read in runs. By columns, a tile is a block of results that is read term
+// by term.
 template <class T>
 struct Reduction {
   using A = Compute<T>;
@@ -41,7 +42,7 @@ struct Reduction {
       : loops(l), y(y), x(x), formula(f), results(l.kept.count()), terms(l.taken.count()), partial(nullptr) {
     const int64_t kept_size = l.kept.sizes[l.kept.rank - 1], kept_stride = l.kept.strides[1][l.kept.rank - 1];
     const int64_t taken_size = l.taken.sizes[l.taken.rank - 1], taken_stride = l.taken.strides[0][l.taken.rank - 1];
-    // Long runs along the denser axis; the longer ones where one of the two is short.
+    // Prefers long runs along the denser axis, and the longer axis if one of the two is short.
     const bool both_long = std::min(kept_size, taken_size) >= 32;
     by_rows = both_long ? taken_stride <= kept_stride : taken_size >= kept_size;
     tile = by_rows ? 1 : std::min(kBlock, kept_size);
@@ -51,7 +52,7 @@ struct Reduction {
     chunks = std::max<int64_t>(1, ceil_div(terms, chunk));
   }
 
-  // Tasks [begin, end): those of one chunk are neighbours.
+  // Tasks [begin, end): those of one chunk are adjacent.
   void sum(int64_t begin, int64_t end) const {
     while (begin < end) {
       const int64_t index = begin / tiles, within = begin % tiles;
@@ -61,7 +62,7 @@ struct Reduction {
     }
   }
 
-  // `count` tiles, from the one that begins with the result `first` on.
+  // `count` tiles, starting with the tile of result `first`.
   void sum_chunk(int64_t index, int64_t first, int64_t count) const {
     double totals[kBlock];
     const int64_t start = index * chunk, stop = std::min(terms, start + chunk);
@@ -69,7 +70,7 @@ struct Reduction {
       const int64_t n = std::min(tile, kept.left());
       std::fill_n(totals, n, 0.0);
       if (start == stop) {
-        // nothing to add up: a dim of no elements
+        // A dim of size 0: there is nothing to add.
       } else if (by_rows) {
         add_runs(x + kept.offsets()[1], start, stop, totals);
       } else {

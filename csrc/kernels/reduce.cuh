@@ -1,9 +1,9 @@
 // The reductions of kernels/reduce.h on CUDA: y[o] = finish(sum over i of term(x[o, i]), n).
 //
-// Where the elements of one sum lie side by side, a group of threads takes them in turn: 1 to 32 threads, or a block
-// where rows are long, or too few. Else neighbouring threads take neighbouring sums. Both read 16 bytes at a time where
-// runs are aligned. What is too few sums for the processors is cut into several parts each, whose sums go through
-// scratch memory to a second launch of the same kernels: the order of the additions is the same on every run.
+// If the elements of one sum are adjacent in memory, a group of threads adds them: 1 to 32 threads, or a block if rows
+// are long or few. Else adjacent threads compute adjacent sums. Both read 16 bytes at a time if runs are aligned. If
+// there are fewer sums than the SMs can work on, each sum is cut into several parts. Their sums go through scratch
+// memory to a second launch of the same kernels. The order of the additions is the same on every run.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +20,11 @@ namespace fuseconv::cuda {
 
 inline constexpr int kReduceThreads = 256;
 inline constexpr int kReduceUnroll = 4;
-inline constexpr int kReduceSteps = 8;  // of so many runs, added up in the compute type before they join the total
+inline constexpr int kReduceSteps = 8;  // of so many runs, added in the compute type before they are added to the total
 inline constexpr int kBlocksPerProcessor = 8;
 
-// Elements of X to results of T, or, where there are several parts, to sums. Totals are in f64: few additions make
-// them, and a result is then as exact as its own rounding.
+// From elements of X to results of T, or to sums if there are several parts. Totals are in f64: they need few
+// additions, and a result is then as accurate as its own rounding.
 template <class X, class T, class Index>
 struct ReduceArguments {
   IndexSpace<Index, 2> kept;   // operands: y, x; in runs of what is read by columns
@@ -47,7 +47,7 @@ __device__ __forceinline__ A term_of(A x) {
   return t;
 }
 
-// Adds up every `stride`-th of the runs [begin, end), `at(run)` being where one lies: element by element to as many
+// Adds every `stride`-th of the runs [begin, end), where `at(run)` is the address of one: elementwise to as many
 // totals, or all to one.
 template <class Formula, int Size, class X, class Index, int Totals, class At>
 __device__ __forceinline__ void add_runs(Index begin, Index end, Index stride, At at, double (&totals)[Totals]) {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void put(const ReduceArguments<X, T, Index>& a, int64
   }
 }
 
-// A group of threads a sum; of more than a warp it is the block.
+// One group of threads per sum. A group larger than a warp is the block.
 template <class Formula, int Size, class X, class T, class Index>
 __global__ void __launch_bounds__(kReduceThreads) reduce_rows(const __grid_constant__ ReduceArguments<X, T, Index> a) {
   const int64_t sum = static_cast<int64_t>(blockIdx.x) * (blockDim.x / a.group) + threadIdx.x / a.group;
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_rows(const __grid_const
       return a.x + offset[0];
     };
     add_runs<Formula, Size, X, Index>(begin + lane, end, a.group, at, totals);
-    // What is left of a row that is no whole number of runs lies behind them.
+    // The elements after the last whole run of a row.
     if (Size > 1 && end == a.taken_runs) {
       for (int64_t i = static_cast<int64_t>(a.taken_runs) * Size + lane; i < a.terms; i += a.group) {
         totals[0] += term_of<Formula>(widen(a.x[offsets[1] + i]));
@@ -159,7 +159,8 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_rows(const __grid_const
   }
 }
 
-// A thread a run of sums; `group` threads side by side, the others of the block take other terms of the same sums.
+// One thread per run of sums: `group` threads cover adjacent sums, and the others of the block add other terms of the
+// same sums.
 template <class Formula, int Size, class X, class T, class Index>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_columns(const __grid_constant__ ReduceArguments<X, T, Index> a) {
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   }
 }
 
-// Adds up the sums of the parts; of so many parts that they are added up in parts again, too.
+// Adds the sums of the parts. If there are very many parts, they are again added in parts.
 template <class Formula>
 struct SumOfParts {
   using Self = SumOfParts;
@@ -229,7 +230,8 @@ inline bool is_by_rows(const ReductionLoops& loops) {
   return loops.kept.count() == 1 || distance(loops.taken, 0) <= distance(loops.kept, 1);
 }
 
-// Whether all runs of x are aligned: those of the loop read in runs, and where the other one takes them.
+// Whether all runs of x are aligned: both those of the loop that is read in runs and their start positions in the other
+// loop.
 template <class X>
 bool has_aligned_runs(const ReductionLoops& loops, bool by_rows, const X* x) {
   const Loop& runs = by_rows ? loops.taken : loops.kept;
@@ -268,7 +270,7 @@ void launch_reduction(CudaHost& host, const ReductionLoops& loops, bool by_rows,
   if (by_rows && taken_runs >= 64 && a.sums < processors * 64) {
     a.group = kReduceThreads;
   } else if (by_rows) {
-    // All of a row is under way at once where each thread still has enough to load.
+    // All loads of a row are in flight at once if each thread still has enough to load.
     while (a.group >= 32 && a.group < kReduceThreads && taken_runs >= 4 * a.group * kReduceUnroll) {
       a.group *= 2;
     }

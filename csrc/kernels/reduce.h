@@ -1,10 +1,10 @@
 // y[o] = finish(sum over i of term(x[o, i]), n), n = number of i, over any dims and strides. Compiled once per
 // instruction set.
 //
-// The formula is a functor with two members: `term(x, t)`, which sets t, to 0 for 0, and is called with values and with
-// vectors (GNU vector extensions) of the compute type, and `finish(total, n)`. Sixteen terms at most are added up one
-// after another in the compute type; the totals are in f64. The order of the additions depends on sizes and strides
-// only, not on the number of threads.
+// The formula is a functor with two members. `term(x, t)` sets t, with t = 0 for x = 0; it is called with values and
+// with vectors (GNU vector extensions) of the compute type. `finish(total, n)` returns the result. At most sixteen
+// terms are added in sequence in the compute type; the totals are in f64. The order of the additions depends only on
+// sizes and strides, not on the number of threads.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -24,7 +24,7 @@ inline namespace FUSECONV_ISA {
 template <class A>
 struct ReductionFormula {
   double (*sum)(const A* x, int64_t n);                 // the sum of n terms
-  void (*add)(const A* x, int64_t n, A* partial_sums);  // one term to each of n sums
+  void (*add)(const A* x, int64_t n, A* partial_sums);  // adds one term to each of n sums
   double (*finish)(double total, int64_t count);
 };
 

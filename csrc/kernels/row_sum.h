@@ -10,11 +10,11 @@
 namespace fuseconv {
 inline namespace FUSECONV_ISA {
 
-// totals[k] = sum over i of terms(s[i])[k]. `terms(x, t)` fills t[0] .. t[Sums - 1] from x and is called with scalars
+// totals[k] = sum over i of terms(s[i])[k]. `terms(x, t)` sets t[0] .. t[Sums - 1] from x. It is called with scalars
 // and with vectors (GNU vector extensions) of A.
 //
-// Lanes and chains make the additions independent of each other, which a compiler may not do by itself: it would change
-// the order. A few hundred values at most go into one partial sum in the type A; the totals are in f64.
+// Lanes and chains make the additions independent of each other. A compiler may not do this by itself, because it
+// changes the order. At most a few hundred values are added to one partial sum in type A; the totals are in f64.
 template <int Sums, class A, class Terms>
 void sum_row(const A* s, int64_t n, const Terms& terms, double* totals) {
   typedef A Vector __attribute__((vector_size(64)));

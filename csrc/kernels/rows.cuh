@@ -1,4 +1,5 @@
-// Rows of tensors on CUDA: where they are, groups of threads that hold one in registers, and reductions over a group.
+// Rows of tensors on CUDA: their addresses, groups of threads that hold a row in registers, and reductions over a
+// group.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +38,7 @@ struct Add {
     return a + b;
   }
 };
-// The larger, or a NaN if one is.
+// The larger of two values, or NaN if one is NaN.
 struct Larger {
   template <class A>
   __device__ __forceinline__ A operator()(A a, A b) const {
@@ -45,8 +46,8 @@ struct Larger {
   }
 };
 
-// Combines values over the Threads threads of a row, of a part of a warp or of a block; each of them gets the result.
-// All threads of the block call it alike.
+// Combines values over the Threads threads of a row, which are part of a warp or a block. Each thread gets the result.
+// All threads of the block must call it together.
 template <int Threads>
 class Group {
  public:
@@ -54,8 +55,9 @@ class Group {
   __device__ __forceinline__ void reduce(Combine combine, A (&values)[N]) {
     combine_lanes<(Threads < 32 ? Threads : 32)>(combine, values);
     if constexpr (Threads > 32) {
-      // Two places take turns: one barrier is enough, since the next one comes before a place is written again. Each
-      // warp combines what all have left, lane by lane: in turn it would take as many steps as there are warps.
+      // Two slots alternate, so one barrier is enough: the next barrier comes before a slot is written again. Each warp
+      // combines the values of all warps across its lanes; a sequential loop would take as many steps as there are
+      // warps.
       constexpr int kWarps = Threads / 32;
       __shared__ A partial[2][N][kWarps];
       A(&place)[N][kWarps] = partial[turn_];
@@ -83,7 +85,7 @@ class Group {
   }
 
  private:
-  // Over lanes side by side, of a warp's 32.
+  // Over adjacent lanes of a warp.
   template <int Lanes, class Combine, class A, int N>
   static __device__ __forceinline__ void combine_lanes(Combine combine, A (&values)[N]) {
 #pragma unroll
@@ -98,19 +100,19 @@ class Group {
   int turn_ = 0;
 };
 
-// Threads of a block whose rows are held by groups of Threads, and rows that it holds at a time.
+// The threads of a block whose rows are held by groups of Threads, and the number of rows that it holds at a time.
 template <int Threads>
 inline constexpr int kRowBlock = Threads > 32 ? Threads : 128;
 template <int Threads>
 inline constexpr int kRowsPerBlock = kRowBlock<Threads> / Threads;
 
-// Blocks on a multiprocessor such that a thread has registers for so many bytes and some more. Left alone, the compiler
-// takes as many as there are, and too few rows are in flight.
+// Blocks per SM such that a thread has registers for so many bytes and a few more. Without this bound the compiler uses
+// all registers, and too few rows are in flight.
 template <int Threads, int Bytes, int More = 48>
 inline constexpr int kResidentBlocks = std::max<int>(1, 65536 / ((Bytes / 4 + More) * kRowBlock<Threads>));
 
-// The row of a group in a grid that has one for each, and whether it has one: a group without a row repeats the last.
-// In place of a loop over rows, which would keep registers.
+// The row of a group in a grid with one row per group, and whether it has one. A group without a row repeats the last
+// one. A loop over rows would need more registers.
 struct GroupRow {
   int64_t index;
   bool active;
@@ -128,7 +130,8 @@ dim3 row_grid(int64_t row_count) {
   return dim3(static_cast<unsigned>(width), static_cast<unsigned>((blocks + width - 1) / width));
 }
 
-// The rows of a block in turn. All its threads go round alike; a group without a row repeats the last one.
+// The rows of a block in grid-stride order. All its threads iterate equally often; a group without a row repeats the
+// last one.
 template <int Threads, class Body>
 __device__ __forceinline__ void for_each_row(int64_t row_count, Body body) {
   constexpr int kRows = kRowsPerBlock<Threads>;
@@ -139,8 +142,8 @@ __device__ __forceinline__ void for_each_row(int64_t row_count, Body body) {
   }
 }
 
-// Rows in the registers of a group: a thread holds Chunks runs, Threads runs apart. Past the end of the row it holds
-// `outside`.
+// Rows in the registers of a group: a thread holds Chunks runs, Threads runs apart. Past the end of the row the value
+// is `outside`.
 template <class T, int Threads, int Chunks>
 __device__ __forceinline__ void fetch_row(const T* x, Run<T> (&runs)[Chunks], int lane, int columns,
                                           Compute<T> outside) {
@@ -200,8 +203,8 @@ __device__ __forceinline__ void store_row(T* y, const Compute<T> (&s)[Chunks][kV
 template <int Threads, int PerThread>
 struct Shape {};
 
-// Calls function.operator()<Threads, Chunks>() for the first of the shapes that holds a row of `columns` elements, in
-// Chunks runs a thread, and returns true; or returns false if the row is too long for all.
+// Calls function.operator()<Threads, Chunks>() for the first shape that holds a row of `columns` elements in Chunks
+// runs per thread, and returns true. Returns false if the row is too long for all shapes.
 template <class T, int... Threads, int... PerThread, class Function>
 bool with_group(int64_t columns, Function function, Shape<Threads, PerThread>...) {
   const auto fits = [&]<int Size, int Values>() {
@@ -214,8 +217,8 @@ bool with_group(int64_t columns, Function function, Shape<Threads, PerThread>...
   return (fits.template operator()<Threads, PerThread>() || ...);
 }
 
-// Up to 32 values of f16 and bf16 a thread: what it does once a row is a good part of its work. Of f32 and f64, which
-// take two and four times the registers, up to 16 as a rule.
+// Up to 32 values per thread for f16 and bf16, because the work that a thread does once per row is a large part of its
+// total. f32 and f64 take two and four times the registers; they have up to 16 as a rule.
 template <class T, class Function>
 bool with_group(int64_t columns, Function function) {
   if constexpr (sizeof(T) == 8) {
@@ -232,7 +235,7 @@ bool with_group(int64_t columns, Function function) {
   }
 }
 
-// Blocks for `rows` rows of which each holds `rows_per_block` at a time.
+// The number of blocks for `rows` rows if each holds `rows_per_block` at a time.
 inline int64_t row_blocks(int64_t rows, int64_t rows_per_block) {
   return std::min((rows + rows_per_block - 1) / rows_per_block, kMaxBlocks);
 }

@@ -13,14 +13,14 @@ namespace fuseconv {
 inline namespace FUSECONV_ISA {
 namespace {
 
-constexpr int64_t kGrain = 8192;  // elements a thread takes at least
+constexpr int64_t kGrain = 8192;  // least number of elements per thread
 
 template <class T>
 struct SoftmaxRows {
   using A = Compute<T>;
 
   const Softmax& softmax;
-  const Loop& loop;  // operands: y, then the mask where it is
+  const Loop& loop;  // operands: y, then the mask if present
   int64_t columns;
 
   void operator()(int64_t begin, int64_t end) const {
@@ -45,7 +45,7 @@ struct SoftmaxRows {
     }
   }
 
-  // Fills s with y + mask and returns the largest.
+  // Sets s to y + mask and returns the maximum.
   A load_row(const T* y, int64_t mask_offset, A* s) const {
     alignas(64) A y_block[kBlock], mask_block[kBlock];
     A largest = -std::numeric_limits<A>::infinity();

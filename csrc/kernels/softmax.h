@@ -1,6 +1,6 @@
 // y[r, c] = exp(s[r, c] - m[r]) / sum over c of exp(s[r, c] - m[r]), in place;  s = y + mask,  m[r] = max over c of s
 //
-// In f32 for f32, f16 and bf16 and in f64 for f64, rounded once. A row of -inf gives NaN, as 0 / 0 does.
+// Computes in f32 for f32, f16 and bf16, and in f64 for f64, and rounds once. A row of -inf gives NaN, as 0 / 0 does.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace fuseconv {
 
-// y is contiguous; the mask has its sizes, and any strides.
+// y is contiguous. The mask has the sizes of y and any strides.
 struct Softmax {
   Out y;
   std::optional<In> mask;

@@ -1,7 +1,8 @@
 // d[r, c] = grad[r, c] * act'(z), from y = act(z) alone;  s[c] = sum over rows r of d[r, c]
 //
-// What the backward of a layer needs before its two products: the gradient of the product and of the bias, in one pass.
-// The sum is that of d before d is rounded. Of an activation that y does not determine there is no such op.
+// The part of the backward of a layer before its two products: the gradients of the product and of the bias, in one
+// pass. The sum is that of d before d is rounded. Activations whose derivative is not a function of y are not
+// supported.
 #pragma once
 
 #include <array>
@@ -49,7 +50,7 @@ struct ActivationBackward {
     });
   }
 
-  // Functors of (grad, y). A NaN in y keeps the gradient, as PyTorch does.
+  // Functors of (grad, y). A NaN in y passes the gradient, as in PyTorch.
   struct ReluBackward {
     template <class A>
     FUSECONV_INLINE A operator()(A grad, A y) const {

@@ -1,5 +1,5 @@
-// s = x + residual;  y = s / sqrt(mean(s^2) + eps) * weight over the last dim;  gives y, and s if keep_sum, else an
-// empty tensor
+// s = x + residual;  y = s / sqrt(mean(s^2) + eps) * weight over the last dim. Returns y and, if keep_sum, s, else an
+// empty tensor.
 #pragma once
 
 #include <array>

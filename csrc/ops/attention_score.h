@@ -1,7 +1,7 @@
 // y[..., s, t] = softmax over t of (scale * sum_d q[..., s, d] k[..., t, d] + mask[..., s, t])
 //
-// The product is the host's GEMM, written into y with the scale applied before it is rounded; mask and softmax are one
-// pass over y, in place. In f16 and bf16 that pass starts from the rounded score, computes in f32 and rounds once.
+// The product is the host's GEMM, written to y with the scale applied before rounding. Mask and softmax are one
+// in-place pass over y. In f16 and bf16 that pass starts from the rounded score, computes in f32 and rounds once.
 #pragma once
 
 #include <algorithm>
@@ -41,8 +41,8 @@ struct AttentionScore {
     if (args.mask) {
       check(
           args.mask->dtype == args.q.dtype, "fuseconv::", name,
-          ": mask is added to the scores and must have the dtype of q; in place of a bool mask, True where a position "
-          "takes part, give torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float('-inf'))");
+          ": mask is added to the scores and must have the dtype of q; in place of a bool mask, which is True "
+          "where a position is visible, pass torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float('-inf'))");
       expand(name, {"mask", *args.mask}, y.rank, y.sizes);
     }
     return {y};

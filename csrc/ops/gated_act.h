@@ -1,4 +1,4 @@
-// y[..., n] = act(z[..., n]) z[..., H + n], n < H: what a gated layer does after its product
+// y[..., n] = act(z[..., n]) z[..., H + n], n < H: the elementwise part of a gated layer
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// y[i] = gelu(x[i]) * keep[i] / (1 - p), i the element's row-major index; keep[i] is 0 with probability p, else 1, by
-// the word of kernels/philox.h that the seed and i name. So the op is pure: the same call gives the same result, on
-// every device.
+// y[i] = gelu(x[i]) * keep[i] / (1 - p), where i is the row-major index of the element. keep[i] is 0 with probability
+// p, else 1, from the Philox word at (seed, i) of kernels/philox.h. The op is pure: the same call gives the same result
+// on every device.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ struct GeluDropout {
   }
 
   struct Formula {
-    static constexpr bool kCostly = true;  // an element takes longer to compute than to move
+    static constexpr bool kCostly = true;  // computing an element takes longer than moving it
 
     template <class A>
     FUSECONV_INLINE A operator()(A x, A factor) const {

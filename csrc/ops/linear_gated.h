@@ -1,8 +1,8 @@
 // y[..., n] = act(sum_k x[..., k] weight[n, k] + bias[n]) (sum_k x[..., k] weight[H + n, k] + bias[H + n]), n < H
 //
-// On the CPU the host's GEMM writes the product, [..., 2H], to scratch, and one more pass makes y of its halves. In f16
-// and bf16 that pass starts from the rounded product, computes in f32 and rounds once. On CUDA gemm does it, as
-// for linear_act: in one kernel on Hopper in f16 and bf16.
+// On the CPU the host's GEMM writes the product, [..., 2H], to scratch, and one more pass computes y from its halves.
+// In f16 and bf16 that pass starts from the rounded product, computes in f32 and rounds once. On CUDA gemm computes it,
+// as for linear_act: in one kernel on Hopper in f16 and bf16.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// y[o] = mean over the dims `dim` of |x|; all dims if it names none
+// y[o] = mean over the dims `dim` of |x|; all dims if `dim` is empty
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ struct MeanAbs {
   }
 
   struct Formula {
-    // Sums begin at +0, so a negative zero leaves no trace.
+    // Sums start at +0, so that -0 has no effect.
     template <class A>
     FUSECONV_INLINE void term(const A& x, A& t) const {
       t = x < 0 ? -x : x;

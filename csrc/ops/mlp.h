@@ -1,12 +1,11 @@
 // y[..., n] = h_L, h_0 = x[..., K0], h_i[..., n] = act_i(sum_k h_(i-1)[..., k] weight_i[n, k] + bias_i[n]), L = 2 or 3
 //
-// act_i is `act` but for the last layer, whose is `last_act`. All widths are at most 256, so that a block of rows goes
-// through all layers without leaving a processor: on CUDA in f16 and bf16 in one kernel (kernels/mlp.h), on the CPU in
-// blocks whose intermediates stay in the second-level cache. Between the layers the values are rounded to the dtype of
-// x.
+// act_i is `act`, except for the last layer, which has `last_act`. All widths are at most 256, so that a block of rows
+// goes through all layers on one SM or CPU core: on CUDA in f16 and bf16 in one kernel (kernels/mlp.h), on the CPU in
+// blocks whose intermediates stay in L2. Between the layers the values are rounded to the dtype of x.
 //
-// On CUDA f32 and f64 go layer by layer, each by linear_act's fastest backend: arithmetic, not memory, is what their
-// products wait for. In f32 one kernel of FFMA tiles was slower on an H200, at every batch and width tried
+// On CUDA f32 and f64 go layer by layer, each by the fastest backend of linear_act, because their products are bound by
+// arithmetic and not by memory. In f32, one kernel of FFMA tiles was slower on an H200 at every batch and width tried
 // (docs/performance.md).
 #pragma once
 

@@ -1,4 +1,4 @@
-// The gradients of layer norm (centred) and RMS norm: of x, and with `affine` of weight, and of bias if centred
+// The gradients of layer norm (centred) and RMS norm: of x; with `affine` also of weight, and of bias if centred
 #pragma once
 
 #include <array>

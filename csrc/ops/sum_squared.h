@@ -1,4 +1,4 @@
-// y[o] = sum over the dims `dim` of x^2; all dims if it names none
+// y[o] = sum over the dims `dim` of x^2; all dims if `dim` is empty
 #pragma once
 
 #include <array>

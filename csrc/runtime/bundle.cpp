@@ -26,7 +26,8 @@ std::string read(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Its own hash is that of the text without the line which holds it: there is one spelling, keys sorted, one a line.
+// The hash of the manifest is that of the text without the line that contains it. The text is canonical: keys sorted,
+// one per line.
 void check_own_hash(const std::string& text, const std::string& hash, const fs::path& path) {
   const std::string line = " \"manifest_sha256\": \"" + hash + "\",\n";
   const size_t place = text.find(line);
@@ -60,7 +61,7 @@ File measure(const fs::path& path) {
   return {sum.digest(), size};
 }
 
-// Every file, and every folder with nothing in it, by its name in the bundle.
+// Every file and every empty folder, by its name in the bundle.
 void walk(const fs::path& root, const fs::path& folder, std::map<std::string, fs::path>& found) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const fs::file_status status = entry.symlink_status();

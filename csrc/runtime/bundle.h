@@ -1,4 +1,5 @@
-// The bundle of fuseconv/bundle/manifest.py: its manifest, and the proof that the folder holds exactly what that says.
+// The bundle of fuseconv/bundle/manifest.py: its manifest, and the check that the folder contains exactly the files it
+// lists.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +12,7 @@
 
 namespace fuseconv::runtime {
 
-// Where the bundle was made, as far as it decides whether it runs elsewhere.
+// The properties of the machine on which the bundle was made that decide whether it runs elsewhere.
 struct Environment {
   std::string machine, cpu, torch;
   std::optional<std::string> onnxruntime, gpu;
@@ -19,17 +20,17 @@ struct Environment {
 
 struct Manifest {
   Contract contract;
-  std::map<std::string, std::string> targets;  // the artifact of each, by its path in the bundle
-  std::vector<std::string> libraries;          // for torch, in the order in which to load them
+  std::map<std::string, std::string> targets;  // the artifact of each target, by its path in the bundle
+  std::vector<std::string> libraries;          // for torch, in load order
   Environment environment;
 };
 
-// Throws Error: of kind usage when there is no such folder, refused when anything in it is missing, damaged, exchanged
-// or extra.
+// Throws Error: of kind usage if there is no such folder; of kind refused if anything in it is missing, damaged,
+// swapped or unexpected.
 Manifest open_bundle(const std::filesystem::path& folder);
 
-// Checks that nobody but the user may change what a target runs: its artifact with what lies beside it, the libraries
-// that it calls, and the folders that they lie in; throws Error of kind refused.
+// Checks that only the user may change what a target runs: its artifact and the files next to it, the libraries that it
+// calls, and their folders. Throws Error of kind refused.
 void check_private(const std::filesystem::path& folder, const std::string& artifact,
                    const std::vector<std::filesystem::path>& libraries);
 

@@ -46,10 +46,10 @@ Error violation(const TensorSpec& spec, const std::string& what) {
   return Error(Kind::contract, "input " + spec.name + " " + what, "input " + spec.name, "pass " + to_string(spec));
 }
 
-// The size that a dim has, and the input that says so.
+// The size of a dim, and the input from which it is known.
 using Sizes = std::map<std::string, std::pair<int64_t, std::string>>;
 
-// Whether the data is what the shape and the dtype take. Divides, since a product of sizes may overflow.
+// Whether the data has the number of bytes of the shape and dtype. Divides, because a product of sizes may overflow.
 bool is_filled(const Tensor& tensor) {
   uint64_t left = tensor.data.size();
   const bool is_empty = std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end();

@@ -1,5 +1,5 @@
-// CUDA graphs around a call of LibTorch: fuseconv/runtime/cuda_graphs.py in C++. docs/adr/0007-cuda-graphs.md says what
-// memory, threads and streams make of it.
+// CUDA graphs around a call of LibTorch: fuseconv/runtime/cuda_graphs.py in C++. docs/adr/0007-cuda-graphs.md describes
+// memory, threads and streams.
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/empty.h>
@@ -27,8 +27,8 @@ std::mutex capturing;
 
 struct Graph {
   Shapes shapes;
-  std::vector<at::Tensor> inputs;  // not in the memory that graphs share: padding must stay as it is
-  c10::cuda::CUDAStream stream;    // on which their memory is allocated
+  std::vector<at::Tensor> inputs;  // not in the memory that graphs share, because padding must persist
+  c10::cuda::CUDAStream stream;    // the stream on which their memory is allocated
   std::unique_ptr<at::cuda::CUDAGraph> captured;
   std::vector<at::Tensor> outputs;  // until the next launch of any graph
 };
@@ -95,7 +95,7 @@ class Graphs final : public GraphedCall {
   }
 
  private:
-  // Padding is left as it is, from calls before: rows do not meet, so what they hold does not matter.
+  // Padding is left as earlier calls wrote it. Rows are independent, so its values do not matter.
   std::vector<at::Tensor> replay(const Graph& graph, const std::vector<at::Tensor>& inputs, int64_t rows,
                                  const c10::cuda::CUDAStream& stream) {
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -116,7 +116,7 @@ class Graphs final : public GraphedCall {
     return is_padded ? tensor.narrow(0, 0, rows) : tensor;
   }
 
-  // The graph of a shape, captured if it is new; null where that is not possible.
+  // The graph of a shape, captured if it is new. Null if that is not possible.
   const Graph* find(const Shapes& shapes, const std::vector<at::Tensor>& inputs, const c10::cuda::CUDAStream& stream) {
     const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& g) { return g.shapes == shapes; });
     if (found != graphs_.end()) {
@@ -124,7 +124,7 @@ class Graphs final : public GraphedCall {
       return &graphs_.back();
     }
     if (!failure_ && capture(shapes, inputs, stream)) {
-      if (graphs_.size() > kLimit) {  // after the capture: a pool without a graph is gone
+      if (graphs_.size() > kLimit) {  // after the capture: a pool without a graph is released
         free_.synchronize();
         graphs_.pop_front();
       }
@@ -159,28 +159,28 @@ class Graphs final : public GraphedCall {
   void record(Graph& graph) {
     const std::lock_guard lock(capturing);
     const c10::cuda::CUDAStreamGuard on(stream_);
-    // Other threads may do meanwhile what a capture must not, allocate memory for one.
+    // Other threads may meanwhile do what is not allowed during a capture, such as allocating memory.
     graph.captured->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     try {
       graph.outputs = call_(graph.inputs);
     } catch (...) {
       try {
         graph.captured->capture_end();
-      } catch (const std::exception&) {  // it says only that the capture is not valid any more
+      } catch (const std::exception&) {  // it says only that the capture is no longer valid
       }
       throw;
     }
     graph.captured->capture_end();
   }
 
-  // Ends all captures: what a graph cannot hold fails for every shape, and memory that is short stays so.
+  // Stops all captures: an op that a graph cannot contain fails for every shape, and memory that is short stays short.
   void give_up(Graph& graph, const std::string& why, const std::vector<at::Tensor>& inputs) {
     graph.captured.release();  // torch's allocators may call it until the process ends
     try {
       c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool_);
-    } catch (const std::exception&) {  // torch got to it itself
+    } catch (const std::exception&) {  // torch already did
     }
-    // torch leaves the state of its generator in the capture, and would refuse every random number from now on.
+    // torch leaves its generator in the capture state and would reject every later random number.
     at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device_);
     generator.graphsafe_set_state(generator.clone());
     std::string where;
@@ -198,9 +198,9 @@ class Graphs final : public GraphedCall {
   const c10::DeviceIndex device_ = c10::cuda::current_device();
   const c10::cuda::CUDAStream stream_ = c10::cuda::getStreamFromPool(false, device_);  // of captures alone
   const decltype(at::cuda::graph_pool_handle()) pool_ = at::cuda::graph_pool_handle();
-  c10::Event free_{c10::DeviceType::CUDA};  // when the memory of the graphs is
+  c10::Event free_{c10::DeviceType::CUDA};  // that of the memory of the graphs
   std::mutex mutex_;
-  std::list<Graph> graphs_;  // the one used longest ago first
+  std::list<Graph> graphs_;  // least recently used first
   std::optional<Error> failure_;
 };
 

@@ -20,7 +20,7 @@ std::string user(uid_t uid) {
   return found != nullptr ? found->pw_name : std::to_string(uid);
 }
 
-// Whether a group is its user's own: it has the user's number or name, and no other member.
+// Whether a group is private to its user: it has the user's number or name, and no other members.
 bool is_private(gid_t gid, uid_t uid) {
   const std::string name = user(uid);
   const group* found = getgrgid(gid);

@@ -1,4 +1,4 @@
-// The files of fuseconv/untrusted/files.py: plain ones, and of code those that nobody else may change.
+// The checks of fuseconv/untrusted/files.py: plain files, and code files that only the user can change.
 #pragma once
 
 #include <filesystem>
@@ -7,11 +7,11 @@
 
 namespace fuseconv::runtime {
 
-// Why a path, of which links are not followed, is no plain file: "it is a pipe, not a file". Empty if it is one.
+// Why a path is not a plain file ("it is a pipe, not a file"), or an empty string. Links are not followed.
 std::string oddity(std::filesystem::file_status status);
 
-// Checks that nobody but the user and root may change files from which code is loaded, or their folders; throws Error
-// of kind refused. What a group may write is fine if the group is the owner's own.
+// Checks that only the user and root may change files from which code is loaded, and their folders. Throws Error of
+// kind refused. Group write permission is accepted if the group is private to the owner.
 void check_unshared(const std::vector<std::filesystem::path>& paths);
 
 }  // namespace fuseconv::runtime

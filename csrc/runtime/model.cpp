@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr std::array kPreference = {"aoti", "torchscript", "onnx-plugin", "onnx"};
 
-// torch's names of CPU instruction sets on x86, each containing those before it.
+// torch's names of the x86 CPU instruction sets, each a superset of those before it.
 constexpr std::array<std::string_view, 4> kIsa = {"DEFAULT", "NO AVX", "AVX2", "AVX512"};
 
 bool is_onnx(const std::string& target) { return target == "onnx" || target == "onnx-plugin"; }
@@ -38,13 +38,13 @@ std::string choose_target(const Manifest& manifest, const std::string& wanted, c
               "use one of " + there);
 }
 
-// An error's message without the backtrace of LibTorch's own errors, as Python shows it.
+// An error's message without LibTorch's backtrace, as Python shows it.
 std::string message(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find("\nException raised from "));
 }
 
-// Major and minor; formats and ABIs change with those.
+// Major and minor version; formats and ABIs depend on them.
 std::pair<int, int> release(const std::string& version) {
   size_t length = 0;
   const int major = std::stoi(version, &length);
@@ -56,7 +56,7 @@ bool includes(const std::string& here, const std::string& made) {
   return of_here != kIsa.end() && of_made != kIsa.end() ? of_made <= of_here : here == made;
 }
 
-// The compute capability of the first GPU, "9.0", by CUDA's driver: no runtime of CUDA is loaded yet.
+// The compute capability of the first GPU, such as "9.0", from the CUDA driver, because no CUDA runtime is loaded yet.
 std::string gpu_architecture(const fs::path& folder) {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   const auto call = [&](const char* name, auto... arguments) {
@@ -106,7 +106,8 @@ void check_environment(const Manifest& manifest, const std::string& target, cons
   }
 }
 
-// Why a target runs without CUDA graphs, or empty if it is captured. Throws Error of kind usage when it must be.
+// Why a target runs without CUDA graphs, or an empty string if it is captured. Throws Error of kind usage if they are
+// required.
 std::string ungraphed_reason(Capture capture, const std::string& device, const std::string& target) {
   if (capture == Capture::off) {
     return "cuda_graphs is off";
@@ -125,7 +126,7 @@ std::string ungraphed_reason(Capture capture, const std::string& device, const s
   return reason;
 }
 
-// The libraries that a target calls, in the order in which to load them.
+// The libraries that a target calls, in load order.
 std::vector<fs::path> op_libraries(const Manifest& manifest, const std::string& target, const fs::path& folder) {
   std::vector<fs::path> libraries;
   if (target == "onnx-plugin") {

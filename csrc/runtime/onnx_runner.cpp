@@ -1,4 +1,5 @@
-// ONNX, by ONNX Runtime's C API. Its library is loaded by dlopen: a program that runs no ONNX needs none.
+// ONNX, through ONNX Runtime's C API. The library is loaded with dlopen, so that a program that runs no ONNX does not
+// need it.
 #include <dlfcn.h>
 #include <onnxruntime_c_api.h>
 
@@ -12,7 +13,7 @@
 namespace fuseconv::runtime {
 namespace {
 
-constexpr uint32_t kApiVersion = 17;  // as the plugin's, csrc/bind/ort.h
+constexpr uint32_t kApiVersion = 17;  // the version of the plugin, csrc/bind/ort.h
 
 constexpr std::pair<const char*, ONNXTensorElementDataType> kDtypes[] = {
     {"f64", ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE},  {"f32", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT},
@@ -49,14 +50,14 @@ const OrtApi& api() {
   return *found;
 }
 
-// The message and the code of a status that is an error, which is given back.
+// The message and code of an error status, which is released.
 std::pair<std::string, OrtErrorCode> taken(OrtStatus* status) {
   const std::pair<std::string, OrtErrorCode> error(api().GetErrorMessage(status), api().GetErrorCode(status));
   api().ReleaseStatus(status);
   return error;
 }
 
-// Throws Error of kind unsupported where there is no kernel; all else is for Model, which says what it was doing.
+// Throws Error of kind unsupported if there is no kernel. Other errors are handled by Model, which knows the context.
 void check(OrtStatus* status, const std::string& where) {
   if (status == nullptr) {
     return;
@@ -70,7 +71,7 @@ void check(OrtStatus* status, const std::string& where) {
   throw std::runtime_error("ONNX Runtime: " + message);
 }
 
-// An object of the C API, and how it is given back.
+// An object of the C API, and its release function.
 template <class T>
 using Owned = std::unique_ptr<T, void (*)(T*)>;
 
@@ -81,7 +82,7 @@ class Onnx final : public Runner {
     OrtSessionOptions* made;
     check(api().CreateSessionOptions(&made), where_);
     const Owned<OrtSessionOptions> options(made, api().ReleaseSessionOptions);
-    // Else its threads spin after a call, and take the cores from whatever the program does next.
+    // Otherwise its threads spin after a call and take CPU cores from the rest of the program.
     check(api().AddSessionConfigEntry(options.get(), "session.force_spinning_stop", "1"), where_);
     if (contract.device == "cuda") {
       OrtCUDAProviderOptionsV2* cuda;
@@ -154,7 +155,7 @@ class Onnx final : public Runner {
     return {value, api().ReleaseValue};
   }
 
-  // Run gives outputs in memory of the host where none are bound.
+  // Run allocates unbound outputs in host memory.
   Tensor from_value(OrtValue* value) const {
     OrtTensorTypeAndShapeInfo* made;
     check(api().GetTensorTypeAndShape(value, &made), where_);

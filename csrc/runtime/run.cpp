@@ -1,7 +1,7 @@
 // fuseconv-run BUNDLE --target T --inputs FILE -o FILE: `fuseconv run` without Python. Exit statuses are the same.
-// fuseconv-run --versions: of LibTorch and ONNX Runtime.
+// fuseconv-run --versions: prints the versions of LibTorch and ONNX Runtime.
 //
-// The bundle is loaded once and called for every --inputs, whose outputs go to the -o in the same place.
+// The bundle is loaded once and called for every --inputs. The outputs of the Nth --inputs are written to the Nth -o.
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -36,7 +36,7 @@ Exit status: 0 done, 2 an option or a call is wrong, 3 refused, 4 not supported 
   5 a runtime or the device failed, 6 a file could not be read or written, 7 a bug.
 )";
 
-// For one call a capture is lost, so there is none unless it is asked for.
+// For a single call a capture does not pay off, so there is none by default.
 Capture capture(const std::string& word) {
   if (word != "auto" && word != "on" && word != "off" && !word.empty()) {
     throw Error(Kind::usage, "--cuda-graphs is " + word, "fuseconv-run", kUsage);
@@ -44,7 +44,7 @@ Capture capture(const std::string& word) {
   return word == "auto" ? Capture::automatic : word == "on" ? Capture::on : Capture::off;
 }
 
-// A line each: "torch 2.13.0", or in place of the version why it does not run here.
+// One line each: "torch 2.13.0", or the reason why it does not run here instead of the version.
 int print_versions() {
   for (const auto& [name, version] :
        {std::pair{"torch", &torch_version}, std::pair{"onnxruntime", &onnxruntime_version}}) {
@@ -81,11 +81,11 @@ int run(int count, char** words) {
     } else if (bundle.empty() && !word.starts_with("-")) {
       bundle = word;
     } else {
-      throw Error(Kind::usage, "the argument " + word + " is wrong", "fuseconv-run", kUsage);
+      throw Error(Kind::usage, "unknown argument " + word + ", or its value is missing", "fuseconv-run", kUsage);
     }
   }
   if (bundle.empty() || inputs.empty() || inputs.size() != outputs.size()) {
-    throw Error(Kind::usage, "BUNDLE, --inputs and an -o for each are needed", "fuseconv-run", kUsage);
+    throw Error(Kind::usage, "give BUNDLE, --inputs, and one -o per --inputs", "fuseconv-run", kUsage);
   }
   const Model model = Model::load(bundle, target, {capture(graphs)});
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -1,4 +1,4 @@
-// A loaded artifact: dense tensors in, dense tensors out, on the host's side; a runner copies to its device and back.
+// A loaded artifact: dense host tensors in, dense host tensors out. A runner copies to its device and back.
 #pragma once
 
 #include <filesystem>
@@ -18,16 +18,16 @@ class Runner {
   virtual CudaGraphs cuda_graphs() { return {}; }
 };
 
-// What this machine is, in the words of a manifest's environment.
+// This machine, in the terms of a manifest's environment.
 std::string torch_version();
-std::string torch_cpu();  // torch's name of the processor's instruction set
+std::string torch_cpu();  // torch's name of the CPU's instruction set
 void load_torch_library(const std::filesystem::path& path);
 std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract, Capture capture);
 std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, Capture capture);
 
-// ONNX Runtime is loaded when it is first asked for: libonnxruntime.so, or what FUSECONV_ONNXRUNTIME names.
+// ONNX Runtime is loaded on first use: libonnxruntime.so, or the path in FUSECONV_ONNXRUNTIME.
 std::string onnxruntime_version();
-// `library` is that of our ops, or empty.
+// `library` is the path of our op library, or empty.
 std::unique_ptr<Runner> onnx(const std::filesystem::path& artifact, const std::filesystem::path& library,
                              const Contract& contract);
 

@@ -28,7 +28,7 @@ Tensor tensor_of(const nlohmann::json& entry, const std::vector<char>& data, con
     }
   }
   if (tensor.dtype.empty()) {
-    throw damaged("no dtype is called " + entry.at("dtype").dump(), path);
+    throw damaged("unknown dtype " + entry.at("dtype").dump(), path);
   }
   tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
   const auto [begin, end] = entry.at("data_offsets").get<std::pair<uint64_t, uint64_t>>();
@@ -41,7 +41,7 @@ Tensor tensor_of(const nlohmann::json& entry, const std::vector<char>& data, con
     bytes *= static_cast<uint64_t>(size);
   }
   if (begin > end || end > data.size() || end - begin != bytes) {
-    throw damaged("a tensor's bytes are not where they should be", path);
+    throw damaged("the data_offsets of a tensor do not fit its shape and dtype", path);
   }
   tensor.data.assign(data.begin() + static_cast<std::ptrdiff_t>(begin),
                      data.begin() + static_cast<std::ptrdiff_t>(end));
@@ -63,14 +63,14 @@ NamedTensors load_tensors(const std::filesystem::path& path) {
   file.seekg(0);
   uint64_t length = 0;  // little-endian, as every machine that this runs on
   if (size < 8 || !file.read(reinterpret_cast<char*>(&length), 8) || length > size - 8) {
-    throw damaged("it is cut short", path);
+    throw damaged("it is truncated", path);
   }
   std::string header(length, '\0');
   std::vector<char> data(size - 8 - length);
   file.read(header.data(), static_cast<std::streamsize>(length));
   file.read(data.data(), static_cast<std::streamsize>(data.size()));
   if (!file) {
-    throw damaged("it is cut short", path);
+    throw damaged("it is truncated", path);
   }
   NamedTensors tensors;
   try {

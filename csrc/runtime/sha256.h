@@ -10,7 +10,7 @@ namespace fuseconv::runtime {
 class Sha256 {
  public:
   void add(const void* data, size_t bytes);
-  // The digest of all that was added, in hexadecimal. Nothing is added after it.
+  // The digest of all added data, in hexadecimal. Nothing may be added after it.
   std::string digest();
 
  private:

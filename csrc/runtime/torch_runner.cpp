@@ -89,8 +89,8 @@ void load_torch_library(const std::filesystem::path& path) {
 
 std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract, Capture capture) {
   if (at::Device(contract.device).is_cuda()) {
-    // From the second call on the fuser of pointwise ops compiles kernels, and with CUDA 13 those of bfloat16 do not
-    // compile. torch has one switch for the whole process.
+    // From the second call on, TorchScript's fuser of pointwise ops compiles kernels; with CUDA 13 those for bfloat16
+    // do not compile. torch has one switch for the whole process.
     torch::jit::setTensorExprFuserEnabled(false);
   }
   const auto module =
@@ -107,8 +107,8 @@ std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const
 }
 
 std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, Capture capture) {
-  // A package that guards itself against threads serves one call at a time too, and waits on the host for the GPU
-  // between two, which no CUDA graph can hold.
+  // A thread-safe package also serializes its calls, and waits on the host for the GPU between two of them, which no
+  // CUDA graph can contain.
   constexpr bool kSingleThreaded = true;
   const auto package =
       std::make_shared<torch::inductor::AOTIModelPackageLoader>(artifact.string(), "model", kSingleThreaded);

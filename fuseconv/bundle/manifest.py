@@ -175,7 +175,7 @@ class Manifest(_Model):
     def render(self) -> bytes:
         """Returns the canonical text of this manifest, including its own hash."""
         value = self.model_dump(mode="json")
-        for name in ("left_out", "limits"):  # a bundle from before there were these has one spelling still
+        for name in ("left_out", "limits"):  # older bundles without these fields still serialize to the same bytes
             if not value[name]:
                 del value[name]
         value["manifest_sha256"] = hashlib.sha256(_spell(value)).hexdigest()

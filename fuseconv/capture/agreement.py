@@ -1,6 +1,6 @@
 """Compares a captured program with the original model: the same inputs must give the same outputs within tolerance.
 
-The outputs of the original are judged by the float64 reference of the program. The reverse would not work: a wrong
+The outputs of the original are compared with the fp64 reference of the program. The reverse would not work: a wrong
 program agrees with its own reference.
 """
 
@@ -18,15 +18,15 @@ from fuseconv.capture.drawn import draw_taken
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UnsupportedError
+from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.numerics.tolerance import compare
-from fuseconv.numerics.truth import interpret_in_float64
 from fuseconv.program.original import Original
 from fuseconv.sizes.failing_sizes import first_line, sizes_text
 from fuseconv.sizes.taken_sizes import taken_range
 
 
 def difference(
-    original: Sequence[Tensor], program: Sequence[Tensor], names: Sequence[str], truth: Sequence[Tensor]
+    original: Sequence[Tensor], program: Sequence[Tensor], names: Sequence[str], fp64: Sequence[Tensor]
 ) -> str:
     """Describes how the outputs of the original differ from those of the program. Empty if they agree.
 
@@ -34,7 +34,7 @@ def difference(
         original: the outputs of the original.
         program: the outputs of the captured program.
         names: the names of the outputs.
-        truth: the outputs of the program in float64.
+        fp64: the outputs of the program in float64.
     """
     if not len(original) == len(program) == len(names):
         counts = f"the model returns {len(original)} tensors, the exported program {len(program)}"
@@ -45,7 +45,7 @@ def difference(
             return f"output {name} is {kinds[0]} in the model and {kinds[1]} in the exported program"
         if torch.equal(ours, captured):
             continue
-        row = compare(ours, captured, truth[at])
+        row = compare(ours, captured, fp64[at])
         if not row.ok:
             wrong = int((~torch.isclose(ours, captured, equal_nan=True)).sum())
             return f"{wrong} of {ours.numel()} elements of {name} differ, by up to {row.max_abs:.3g}"
@@ -142,7 +142,8 @@ def _disagreement(
             return False
 
     return UnsupportedError(
-        f"the model branches on its sizes, and torch.export captured only one branch: it differs at {at}: {reason}",
+        f"the model branches on its sizes, and torch.export captured only one branch: "
+        f"the program differs at {at}: {reason}",
         where=where,
         fix=_narrower(tried, ordinary, contract, same),
     )

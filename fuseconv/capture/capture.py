@@ -73,7 +73,7 @@ def capture(subject: Subject) -> Program:
         if kind == "archive" or not agrees(flat.exported, contract, original, suspect.sizes):
             raise explain_suspect(suspect, subject, tensors, export)
     hold(flat.exported, contract, original, telling_sizes(contract, named_sizes(subject.module)))
-    # Drawn examples are drawn again, within ranges that the graph revealed.
+    # Random examples are generated again, within the ranges that the graph revealed.
     examples = draw(contract, example_sizes(subject.contract), seed=0) if subject.drawn else subject.examples
     flat.exported.example_inputs = (examples, {})
     return Program(flat.exported, contract, examples, original)

@@ -28,7 +28,7 @@ def place(program: Program, device: str) -> Program:
     tied = {name: first.setdefault(id(tensor), name) for name, tensor in program.exported.state_dict.items()}
     exported = move_to_device_pass(program.exported, device)
     for name, other in tied.items():
-        exported.state_dict[name] = exported.state_dict[other]  # the pass makes a copy for each name
+        exported.state_dict[name] = exported.state_dict[other]  # the pass copies a tensor once per name
     contract = replace(program.contract, device=torch.device(device).type)
     original = None if program.original is None else program.original.on(device, exported)
     return Program(exported, contract, tuple(example.to(device) for example in program.examples), original)

@@ -68,7 +68,7 @@ def tokenize(folder: Path, sentences: Sequence[str], device: str) -> dict[str, t
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Averages token vectors f32[batch, seq, width] over the mask i64[batch, seq] and normalizes them. Returns f64."""
-    hidden, weights = hidden.double(), mask.unsqueeze(-1).double()  # so that a cosine shows the model's error alone
+    hidden, weights = hidden.double(), mask.unsqueeze(-1).double()  # so that the cosine has only the error of the model
     mean = (hidden * weights).sum(1) / weights.sum(1)
     return torch.nn.functional.normalize(mean, dim=-1)
 

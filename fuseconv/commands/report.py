@@ -72,8 +72,8 @@ def print_fusions(console: Console, plan: Plan) -> None:
         count[0] += 1
         count[1] += len(step.nodes)
     table = _Table("stage", "rule", "matches", "nodes", numbers=("matches", "nodes"))
-    for (stage, rule), (sites, nodes) in counts.items():
-        table.add(stage, rule, str(sites), str(nodes))
+    for (stage, rule), (matches, nodes) in counts.items():
+        table.add(stage, rule, str(matches), str(nodes))
     console.print(table)
 
 
@@ -314,7 +314,9 @@ def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embe
     table = _Table("target", "size", "parity", "max error", "ms per batch", "speed", "cosine", numbers=numbers)
     for one in embedded:
         speed = f"{eager.milliseconds / one.milliseconds:.2f}x"
-        cells: tuple[str | Text, ...] = ("", "", "") if one is eager else _judged(worst[one.target], sizes[one.target])
+        cells: tuple[str | Text, ...] = (
+            ("", "", "") if one is eager else _parity_cells(worst[one.target], sizes[one.target])
+        )
         table.add(one.target, *cells, f"{one.milliseconds:.1f}", speed, f"{one.cosine:.9f}")
     console.print(table)
     console.print(
@@ -327,7 +329,7 @@ def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embe
     console.print("    hidden, pooled = model(input_ids, attention_mask, token_type_ids)", highlight=False)
 
 
-def _judged(worst: tuple[bool, float], size: int) -> tuple[str, Text, str]:
+def _parity_cells(worst: tuple[bool, float], size: int) -> tuple[str, Text, str]:
     ok, max_abs = worst
     return size_text(size), mark(ok), f"{max_abs:.1e}"
 

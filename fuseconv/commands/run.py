@@ -39,7 +39,7 @@ def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Ou
     from fuseconv.contract.inputs import from_file
     from fuseconv.runtime.model import load
 
-    model = load(bundle, target=target, cuda_graphs=False)  # for one call a capture is lost
+    model = load(bundle, target=target, cuda_graphs=False)  # a capture does not pay off for one call
     tensors = from_file(inputs_file, model.contract)
     results = model(*(tensors[spec.name].to(model.device) for spec in model.contract.inputs))
     outputs = (results,) if len(model.contract.outputs) == 1 else tuple(results)

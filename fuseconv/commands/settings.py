@@ -168,7 +168,7 @@ def _value(settings: Settings, key: str, option: click.Parameter) -> Any:
     """Converts a value of the table for click. Paths are relative to the file."""
     value = settings.values[key]
     if key == "rules" and not leads_somewhere(settings.root / value):
-        return value  # one of fuseconv's own, as rules/default.json
+        return value  # a file of fuseconv, such as rules/default.json
     is_path = getattr(option.type, "func", None) is Path
     is_file_of_model = key == "model" and value.partition(":")[0].endswith(".py")
     return str(settings.root / value) if is_path or is_file_of_model else value

@@ -25,10 +25,10 @@ def prepare() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # uses the lowest free descriptor
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            with suppress(OSError):  # its descriptor became another thing behind its back: it stays as it is
+            with suppress(OSError):  # its descriptor now belongs to another file, which stays open
                 stream.reconfigure(errors="backslashreplace")
     logger = logging.getLogger("fuseconv")
     if not any(isinstance(handler, _Told) for handler in logger.handlers):

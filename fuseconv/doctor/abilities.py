@@ -57,7 +57,7 @@ def _lacking(check: Callable[[str, str], None], target: str, device: str) -> Fus
 
 def _convert(target: str, device: str) -> None:
     library.library_paths(device)
-    _load(target, device)  # an artifact is loaded and proved as soon as it is written
+    _load(target, device)  # an artifact is loaded and verified right after it is written
     TARGETS[target].check_machine(device)
 
 

@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 from fuseconv.capture.agreement import difference
 from fuseconv.errors import ContractError, ParityError, UnsupportedError, is_out_of_memory
 from fuseconv.fusing.module import Fused
+from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.numerics.tolerance import Row, compare, incomparable
-from fuseconv.numerics.truth import interpret_in_float64
 from fuseconv.program.captured import Program
 from fuseconv.proof.difference import cotangents, same_draws
 from fuseconv.proof.resized import resized
@@ -56,8 +56,8 @@ def check_against(
 
     original = _run(calling(model), model, inputs)
     actual = _run(calling(fused), model, inputs)
-    truth = _run_in_float64(model, program, inputs)
-    rows = {name: _judge(name, actual, original, truth) for name in original}
+    fp64 = _run_in_float64(model, program, inputs)
+    rows = {name: _compare(name, actual, original, fp64) for name in original}
     if failing := {name: row for name, row in rows.items() if not row.ok}:
         name, row = next(iter(failing.items()))
         rules = ", ".join(fused.plan.counts()) or "none"
@@ -106,20 +106,20 @@ def check_sizes(
                 raise
             continue
         names = [f"output {at}" for at in range(len(original))]
-        truth = [value.to(torch.float64) if value.is_floating_point() else value for value in found]
-        if reason := difference(original, found, names, truth):
+        fp64 = [value.to(torch.float64) if value.is_floating_point() else value for value in found]
+        if reason := difference(original, found, names, fp64):
             raise UnsupportedError(
-                f"the model branches on its sizes, and torch.export captured only one branch: it differs with {sizes}: "
-                f"{reason}",
+                f"the model branches on its sizes, and torch.export captured only one branch: "
+                f"the program differs at {sizes}: {reason}",
                 where=type(model).__name__,
                 fix="exclude these sizes with torch.export.Dim(name, min=2) in `dynamic_shapes`, or fix the size",
             )
 
 
-def _judge(name: str, actual: Outcome, original: Outcome, truth: Outcome) -> Row:
+def _compare(name: str, actual: Outcome, original: Outcome, fp64: Outcome) -> Row:
     if name not in actual:
         return incomparable("the fused module does not produce it")
-    return compare(actual[name], original[name], truth[name])
+    return compare(actual[name], original[name], fp64[name])
 
 
 def _run(call: Call, model: nn.Module, inputs: list[Any]) -> Outcome:

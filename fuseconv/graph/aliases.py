@@ -34,7 +34,7 @@ class Aliases:
                 if operand not in known:
                     shared = _sharing(operand)
                     known.update(dict.fromkeys(shared, shared))
-                    writers: list[Node] = []  # one for all that share the memory
+                    writers: list[Node] = []  # shared by all nodes with this memory
                     self._writers_of.update((key, writers) for key in shared)
                 self.writers[node] = self.writers.get(node, frozenset()) | known[operand]
                 self._writers_of[operand].append(node)
@@ -168,7 +168,7 @@ def _returned(node: Node) -> Iterator[Node]:
     try:
         with all_sizes(mode):
             result = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
-    except (GuardError, RuntimeError):  # some composite ops take no symbolic sizes
+    except (GuardError, RuntimeError):  # some composite ops do not accept symbolic sizes
         yield from operands
         return
     storages = {tensor.untyped_storage()._cdata for tensor in torch.utils._pytree.tree_leaves(result) if _is(tensor)}

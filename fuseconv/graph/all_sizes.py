@@ -56,7 +56,7 @@ def _run_both_ways(mode: FakeTensorMode, run: Callable[[], Any]) -> Any:
             return run()
     except GuardError as problem:
         if not (problem.condition.is_Relational or problem.condition.is_Boolean):
-            raise  # a size is asked for as a number: there are more than two answers
+            raise  # a size is used as a number, which has more than two possible values
         undecided = problem
     results = []
     for answer in (True, False):
@@ -72,7 +72,7 @@ def likeness(mode: FakeTensorMode | None, value: Any) -> Any:
 
     def one(tensor: torch.Tensor) -> Any:
         if mode is not None and mode.shape_env is None:
-            # What from_tensor gives, without its search for views, which takes most of a millisecond.
+            # The result of from_tensor, without its search for views, which takes almost a millisecond.
             meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
             return FakeTensor(mode, meta, tensor.device)
         make = partial(torch.empty_strided, dtype=tensor.dtype, device=tensor.device)
@@ -123,7 +123,7 @@ def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> 
         return bool(evaluate(expression))
 
     answers = {"evaluate_expr": evaluate, "guard_or_defer_runtime_assert": check}
-    # On the instance: it answers to SymInt, which knows no other place to ask.
+    # On the instance, because SymInt has no other way to reach it.
     vars(environment).update(answers)
     try:
         with mode, torch.no_grad():

@@ -72,7 +72,7 @@ _NO_MOVES = frozenset({"aten.repeat_interleave.Tensor", "aten.view.dtype", "aten
 """Overloads that share a name with what moves: one gives indices, the others read the same bits as other numbers."""
 
 _ELEMENTWISE = frozenset({"hardswish"})
-"""Elementwise ops that PyTorch does not tag so and that move nothing."""
+"""Elementwise ops without PyTorch's tag that move nothing."""
 
 _COMMUTATIVE = frozenset(
     {
@@ -83,7 +83,7 @@ _COMMUTATIVE = frozenset(
 )
 
 _UNSAFE = frozenset({"_unsafe_view", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"})
-"""Ops that give views, though their schemas say that they do not."""
+"""Ops that return views, although their schemas say that they do not."""
 
 _CONVERTS = frozenset({"_to_copy", "copy_", "prims::convert_element_type", "to", "type_as"})
 
@@ -95,7 +95,7 @@ _METADATA_ONLY = frozenset(
 )
 
 _POSITIONS = frozenset({"index", "indices", "repeats"})
-"""How PyTorch names arguments of indices and counts."""
+"""The names of PyTorch's arguments that are indices and counts."""
 
 _STATISTICS = {
     **dict.fromkeys(
@@ -139,7 +139,7 @@ def _shares(op: OpOverload) -> tuple[str, ...]:
     return tuple(
         argument.name
         for argument in schema.arguments
-        # `*`: the views are in a list, as those of `unbind`.
+        # `*`: the views are in a list, like those of `unbind`.
         if (shared := argument.alias_info) is not None and (shared.before_set & named or "*" in shared.after_set)
     )
 

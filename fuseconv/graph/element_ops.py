@@ -93,10 +93,10 @@ def _comparison(condition: Callable[[sympy.Expr], Truth]) -> OpRule:
         left, right = (reader.compared(operand, dtype, node) for operand in operands)
         difference = lifted(left, right, lambda a, b: a - b)
         parts = [difference.yes, difference.no] if isinstance(difference, Choice) else [difference]
-        # What is compared is whole, or a number, of which only the sign matters.
+        # Both sides of a comparison are integers, or a number of which only the sign matters.
         whole = [sympy.sign(part) if part.is_number else part for part in parts]
         if not all(part.is_integer for part in whole):
-            raise UnknownError(f"{node.name}, which compares fractions")
+            raise UnknownError(f"{node.name}, which compares values that may not be integers")
         truths = [condition(part) for part in whole]
         if isinstance(difference, Choice):
             yes, no = truths
@@ -176,9 +176,9 @@ def _gathered(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
     change = {}
     for at, index in enumerate(given["indices"]):
         formula = reader.read(index)
-        whole = index.meta["val"].dtype in (torch.int64, torch.int32)  # of bytes it is a mask
+        whole = index.meta["val"].dtype in (torch.int64, torch.int32)  # a uint8 index is a mask
         if not whole or not isinstance(formula, sympy.Expr) or reader.bounds(formula, node).lower < 0:
-            raise UnknownError(f"{node.name}, with an index that may be negative")
+            raise UnknownError(f"{node.name}, whose index may be negative")
         change[axis(rank - at)] = formula
     return substituted(reader.read(source), change)
 
@@ -193,7 +193,7 @@ def _chosen(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
         return Either(Both(truth, truth_of(one)), Both(negated(truth), truth_of(other)))
     numbers = [value_of(one), value_of(other)]
     if any(isinstance(number, Choice) for number in numbers):
-        raise UnknownError("a choice of choices")
+        raise UnknownError("a selection between selections")
     return Choice(truth, *numbers)
 
 

@@ -35,7 +35,7 @@ from fuseconv.graph.formula import (
 from fuseconv.graph.nodes import arguments, is_call
 
 MAX_NODES = 400
-"""The most nodes that a formula may come from."""
+"""The maximum number of nodes from which a formula is computed."""
 
 
 def elements(
@@ -137,7 +137,7 @@ class _Reader:
     def operand(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
         """Returns the formula of an arithmetic operand. A tensor is converted to the dtype of the computation."""
         formula = self.read(operand)
-        # Kernels of 16 bits compute with numbers of 32, to which a Python number is rounded.
+        # 16-bit kernels compute in 32 bits, to which a Python number is rounded.
         narrow = dtype.is_floating_point and dtype.itemsize < 4 and not isinstance(operand, Node)
         return self.held(formula, torch.float32 if narrow else dtype, node)
 
@@ -183,7 +183,7 @@ def _constant(tensor: torch.Tensor) -> Formula:
             if torch.equal(tensor == one, inside.expand(tensor.shape)):
                 low = Choice(AtLeastZero(axis(2) - axis(1)), value_of(_python(one)), value_of(_python(other)))
                 return truth_of(low) if tensor.dtype == torch.bool else low
-    raise UnknownError("a constant of many values")
+    raise UnknownError("a constant with more than two values")
 
 
 def _python(value: torch.Tensor) -> sympy.Expr:

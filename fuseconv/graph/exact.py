@@ -24,7 +24,7 @@ from fuseconv.graph.formula import (
 )
 
 GREATEST_SIZE = 2**48
-"""No tensor has more elements along an axis, whatever its range says: no address space holds them."""
+"""The maximum number of elements along an axis, whatever its range says: no address space holds more."""
 
 
 def bounds(value: sympy.Expr, sizes: Sequence[sympy.Expr], ranges: Mapping[Any, Any]) -> ValueRanges[Any]:

@@ -109,7 +109,7 @@ def truth_of(formula: Formula) -> Truth:
         yes, no = formula.yes, formula.no
         if yes.is_number and no.is_number and bool(yes != 0) != bool(no != 0):
             return formula.condition if yes != 0 else negated(formula.condition)
-        raise UnknownError("a number as a condition")
+        raise UnknownError("a number used as a condition")
     if isinstance(formula, sympy.Expr):
         return Either(AtLeastZero(formula - 1), AtLeastZero(-formula - 1))
     return formula
@@ -119,7 +119,7 @@ def lifted(left: Formula, right: Formula, op: Callable[[sympy.Expr, sympy.Expr],
     """Returns the result of an op on numbers. One of the operands may be a selection."""
     one, other = value_of(left), value_of(right)
     if isinstance(one, Choice) and isinstance(other, Choice):
-        raise UnknownError("arithmetic on two choices")
+        raise UnknownError("arithmetic on two selections")
     if isinstance(one, Choice):
         return Choice(one.condition, op(one.yes, other), op(one.no, other))
     if isinstance(other, Choice):

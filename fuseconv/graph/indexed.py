@@ -15,7 +15,7 @@ def indexed_sizes(index: torch.fx.Node) -> Iterator[Any]:
     """Yields the size of each axis that is indexed by a node or a view of it: an int or a symbolic size."""
     for user in index.users:
         if not is_call(user):
-            if user.op == "call_function":  # an item of a list of views
+            if user.op == "call_function":  # one of a list of views
                 yield from indexed_sizes(user)
             continue
         given, moved = arguments(user), facts_of(user).moved
@@ -60,4 +60,4 @@ _TABLES: dict[str, Callable[[Any], list[tuple[Any, Any]]]] = {
     "aten::take": lambda given: [(given["index"], math.prod(given["self"].meta["val"].shape))],
     "aten::one_hot": lambda given: [(given["self"], given["num_classes"])] if given["num_classes"] > 0 else [],
 }
-"""Ops that take rows of a table by whole numbers, to pairs of what indexes and the size that it must stay below."""
+"""Ops that select rows of a table by integers, with pairs of the index argument and the size that bounds it."""

@@ -150,7 +150,7 @@ def squeezed(graph: Graph, ranges: Mapping[Any, Any]) -> dict[Node, Node]:
     found: dict[Node, Node] = {}
     for node in graph.nodes:
         given = node.all_input_nodes
-        if op_name(node.target) in _RESHAPES:  # in a shape that is given, whatever it was
+        if op_name(node.target) in _RESHAPES:  # reshaped to a given shape, whatever its own was
             given = [one for one in given if one is not node.args[0]]
         deciding = {found.get(one) for one in given if _is_symbolic(one.meta.get("val"))}
         if may_squeeze(node, ranges) or len(deciding) > 1:

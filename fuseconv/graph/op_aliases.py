@@ -81,7 +81,7 @@ _NAMES: Mapping[str, str] = {
     "swapdims": "transpose",
     "true_divide": "div",
 }
-"""Alias to name, without the underscore of what writes in place."""
+"""Alias to canonical name, without the underscore of in-place ops."""
 
 
 @cache
@@ -121,7 +121,7 @@ def name_ops_once(exported: ExportedProgram) -> None:
                 continue
             names = zip(node.target._schema.arguments, op._schema.arguments, strict=True)
             renamed = {old.name: new for old, new in names}
-            # What one of the two takes by position alone, the other may take by keyword alone.
+            # An argument may be positional-only in one of the two and keyword-only in the other.
             given = {**dict(zip([new.name for new in op._schema.arguments], node.args, strict=False))}
             given |= {renamed[key].name: value for key, value in node.kwargs.items()}
             for old, new in zip(node.target._schema.arguments, op._schema.arguments, strict=True):

@@ -13,7 +13,7 @@ from torch.fx import Node
 from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.matching.attention_call import attention_call
 from fuseconv.matching.graph import arguments, is_call, op_name
-from fuseconv.matching.match import Fit, Site, check_apart, check_users, settle
+from fuseconv.matching.match import Candidate, Match, check_apart, check_users, settle
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.scores import PRODUCTS, VIEWS, Scores, Step, read_scores
 from fuseconv.matching.search import Index
@@ -22,19 +22,19 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule import Rule
 
 SAFE = "aten._safe_softmax.default"
-"""A softmax that is 0 where all scores of a row are -inf."""
+"""The softmax that gives 0 for rows in which all scores are -inf."""
 
 _SOFTMAX = ("aten.softmax.int", SAFE)
 
 
-def attention(index: Index, rule: Rule) -> Iterator[Site | NearMiss]:
+def attention(index: Index, rule: Rule) -> Iterator[Match | NearMiss]:
     """Yields each softmax of scores that is multiplied by values, or the reason why it is not replaced."""
     for op in [op for op in index.calls if str(op) in _SOFTMAX]:
         for softmax in index.calls[op]:
             yield from _at(index, rule, softmax)
 
 
-def _at(index: Index, rule: Rule, softmax: Node) -> Iterator[Site | NearMiss]:
+def _at(index: Index, rule: Rule, softmax: Node) -> Iterator[Match | NearMiss]:
     last, found = _to_values(softmax), 2
     dim, axes = arguments(softmax)["dim"], softmax.meta["val"].dim()
     try:
@@ -45,11 +45,9 @@ def _at(index: Index, rule: Rule, softmax: Node) -> Iterator[Site | NearMiss]:
             yield NearMiss(rule, softmax, softmax, found, found + 1, lambda: words)
             return
         if last is None:
-            readers = ", ".join(op_name(user.target) for user in softmax.users)
-            raise Refused(
-                "weights that are used only by the product with the values", f"that they are used by {readers}"
-            )
-        yield _site(index, rule, scores, softmax, last)
+            users = ", ".join(op_name(user.target) for user in softmax.users)
+            raise Refused("weights that are used only by the product with the values", f"the users {users}")
+        yield _match(index, rule, scores, softmax, last)
     except Refused as problem:
         if last is not None or found > 2:
             yield NearMiss(rule, softmax, problem.at or softmax, found, found + 1, problem.words, refused=True)
@@ -69,7 +67,7 @@ def _to_values(softmax: Node) -> tuple[Node, ...] | None:
     return None
 
 
-def _site(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[Node, ...]) -> Site:
+def _match(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[Node, ...]) -> Match:
     """Returns the match of one attention.
 
     Raises:
@@ -79,12 +77,12 @@ def _site(index: Index, rule: Rule, scores: Scores, softmax: Node, last: tuple[N
     *between, end = last
     values = end.all_input_nodes[1]
     check_users(matched, frozenset({end}))
-    # A softmax along the last axis and a view that keeps that axis may change places.
+    # A softmax along the last axis commutes with a view that preserves this axis.
     for node in between:
         scores = scores.then(Step("view", node)) if op_name(node.target) in VIEWS else scores
     _check_operands(index, scores, values, (softmax, *between)[-1])
     captures, lines = attention_call(index.workspace, scores, values, safe=op_name(softmax.target) == SAFE)
-    found = Fit(rule, matched, captures, {"o": end})
+    found = Candidate(rule, matched, captures, {"o": end})
     check_apart(index, matched, captures, found.results)
     return settle(index, found, lines)
 

@@ -22,14 +22,14 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule_text import Line, names_of, parse_line
 
 HIDES = -1e4
-"""A fill from here on hides a score: in every dtype exp of it is 0 beside a score that is not hidden."""
+"""A fill of this value or less hides a score: in every dtype its exp is 0 compared with that of a visible score."""
 
 LOST = -1e30
 """Beside a number from here on a score is lost to rounding, in any dtype but f16. It is also the least that kernels on
 CUDA take: they multiply by log2(e), and what is lower, as the least f32, becomes -inf."""
 
 _SHIFT = 1e3
-"""A number that is added to all scores alike changes no weight."""
+"""A number that is added to all scores does not change the weights."""
 
 
 def attention_call(
@@ -53,7 +53,7 @@ def attention_call(
     call.write(values, safe=safe)
     read, lines = {"o"}, []
     for line in map(parse_line, reversed(call.lines)):
-        if line.targets[0] in read:  # zeros in the shape of scores may be of no use in the end
+        if line.targets[0] in read:  # the zeros in the shape of the scores may be unused
             read |= set(names_of(line.value))
             lines.append(line)
     return {name: value for name, value in call.captures.items() if name in read}, lines[::-1]
@@ -201,7 +201,7 @@ class _Call:
         """Adds one term to the mask, in the dtype of the queries."""
         term = step.value
         if not isinstance(term, Node):
-            raise Refused("a tensor that is added to the scores", text_of(term), at=step.node)
+            raise Refused("the term added to the scores to be a tensor", text_of(term), at=step.node)
         name, fake = self.read(term), term.meta["val"]
         if fake.dtype != self.fake.dtype:
             if fake.dtype.itemsize >= self.fake.dtype.itemsize and not _is_exact(term):
@@ -257,7 +257,9 @@ class _Call:
         others = {step.number for step in self.scores.of("fill")} - {fill.number, -math.inf}
         if turned or others or not _is_small(terms, fill):
             raise Refused(
-                "one mask of finite numbers, or one that leaves at least one key visible", "several", at=fill.node
+                "one mask of finite numbers, or one that leaves at least one key visible",
+                "several masks" if others else "a later factor" if turned else "an added term that may hide a key",
+                at=fill.node,
             )
         return LOST
 

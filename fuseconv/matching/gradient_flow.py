@@ -53,9 +53,11 @@ def check_gradients(
                     if workspace.may_require_grad(operand):
                         raise _refusal(node, operand, _reached(before[node], leaves))
     except GuardError as problem:
-        raise Refused("gradients that hold for all sizes", str(problem)) from None
+        raise Refused("gradients that are valid for all sizes", str(problem)) from None
     except RuntimeError as problem:
-        raise Refused("a gradient", str(problem).strip().split("\n")[0] or type(problem).__name__) from None
+        raise Refused(
+            "ops that autograd can differentiate", str(problem).strip().split("\n")[0] or type(problem).__name__
+        ) from None
 
 
 def _refusal(result: Node, operand: Node, reached: frozenset[Node]) -> Refused:
@@ -68,7 +70,7 @@ def _differentiable(value: Any) -> bool:
 
 
 def _leaf(value: Tensor) -> Tensor:
-    # Memory of its own: a fake copy of a part of a larger tensor asks how large that is.
+    # With its own memory, because a fake copy of a slice would need the size of the whole tensor.
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device, requires_grad=True)
 
 

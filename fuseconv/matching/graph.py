@@ -113,7 +113,7 @@ class Workspace:
         end = self.graph.output(output)
         end.meta = dict(exported.graph.output_node().meta)
         for node, copy in copies.items():
-            copy.name = node.name  # a copy is renamed where a name hides a Python builtin, as `input`
+            copy.name = node.name  # a copy is renamed if its name is a Python builtin, such as `input`
         self.ranges: Mapping[Any, Any] = exported.range_constraints
         fakes = (node.meta.get("val") for node in self.graph.nodes)
         self.mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
@@ -128,11 +128,11 @@ class Workspace:
         }
         self._computed: dict[str, Node] = {}
         self.results: dict[Any, Any] = {}
-        self._formulas: dict[Any, Any] = {}  # until the graph changes: layers have one mask in common
+        self._formulas: dict[Any, Any] = {}  # until the graph changes; layers share one mask
         self._squeezes = any(may_squeeze(node, self.ranges) for node in self.graph.nodes)
         self._squeezed: dict[Node, Node] | None = None  # until the graph changes
         self._changed: dict[Node, None] = {}
-        self._loose: dict[Node, None] = {}  # those of them that may have lost their last reader since `clean`
+        self._loose: dict[Node, None] = {}  # nodes that may have lost their last user since `clean`
         self._first = self._first_of_inputs()
         self._nodes: dict[str, Node] = {node.name: node for node in self.graph.nodes}
         self._replaced: dict[Node, Node] = {}
@@ -149,7 +149,7 @@ class Workspace:
             try:
                 self._formulas[node] = elements(node, self.ranges, self.constant, self.aliases.is_written)
             except UnknownError as problem:
-                self._formulas[node] = Refused("elements that depend on no input", str(problem))
+                self._formulas[node] = Refused("elements that are a formula of indices and sizes", str(problem))
         if isinstance(found := self._formulas[node], Refused):
             raise found.with_traceback(None)
         return found
@@ -163,7 +163,7 @@ class Workspace:
         try:
             return leaves_some(node, self.ranges, self.constant, self.aliases.is_written)
         except UnknownError as problem:
-            raise Refused("elements that depend on no input", str(problem)) from None
+            raise Refused("elements that are a formula of indices and sizes", str(problem)) from None
 
     def squeezed(self, node: Any) -> Node | None:
         """Returns the node on which the rank of a value depends if a size is 1. None if the rank never changes."""
@@ -221,7 +221,7 @@ class Workspace:
         key = repr((op, args, sorted(kwargs.items())))
         if key not in self._computed:
             if self._first.op != "placeholder":
-                self._first = self._first_of_inputs()  # of a program without inputs: an op, which may be gone by now
+                self._first = self._first_of_inputs()  # without inputs it is an op, which may be erased
             with self.graph.inserting_before(self._first):
                 node = self.graph.create_node("placeholder", name, name=name)
             node.target = node.name
@@ -249,7 +249,7 @@ class Workspace:
         if key not in self.results:
             result = run_for_all_sizes(self.mode, lambda: op(*args, **kwargs))
             if free_unbacked_symbols(result):
-                return result  # sizes that the data decides are of this call alone
+                return result  # data-dependent sizes are valid for this call only
             self.results[key] = result
         return self.results[key]
 
@@ -300,18 +300,18 @@ class Workspace:
         """
         return self._origins.get(node, node.name)
 
-    def name_read_by(self, reader: Node, operand: Node) -> str:
+    def name_used_by(self, user: Node, operand: Node) -> str:
         """Returns the name by which a node uses an operand: the name in the program before any step replaced it.
 
         The name resolves to the operand whether or not those steps are executed, so that a plan stays valid if they are
         removed.
         """
-        return self._read_as.get(reader, {}).get(operand) or self.name(operand)
+        return self._read_as.get(user, {}).get(operand) or self.name(operand)
 
     def create(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, read_as: Mapping[Node, str]
     ) -> Node:
-        """Creates a call at the insertion point. `read_as` has the names of its operands, as in `name_read_by`."""
+        """Creates a call at the insertion point. `read_as` has the names of its operands, as in `name_used_by`."""
         node = self.graph.create_node("call_function", op, args, kwargs, name)
         self._touch(node, *node.all_input_nodes)
         self._read_as[node] = {operand: read_as[operand] for operand in node.all_input_nodes if operand in read_as}
@@ -328,8 +328,8 @@ class Workspace:
     def replace(self, node: Node, new: Node, *, made: bool) -> None:
         """Replaces all uses of a node with `new`. `made` says whether `new` was created for this purpose."""
         self._touch(node, new, *node.users)
-        for reader in node.users:
-            self._read_as.setdefault(reader, {}).setdefault(new, self.name_read_by(reader, node))
+        for user in node.users:
+            self._read_as.setdefault(user, {}).setdefault(new, self.name_used_by(user, node))
         node.replace_all_uses_with(new)
         self._replaced[node] = new
         if made:

@@ -33,7 +33,7 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool 
     changed = {node: fake for node, fake in changed.items() if not _same_layout(fake, node.meta.get("val"))}
     fakes = dict(changed)
     queue = [user for node in changed for user in node.users]
-    heapify(queue)  # in the order they run: a node's operands are settled before it
+    heapify(queue)  # in execution order, so that the operands of a node come before it
     done = set(changed)
     while queue:
         node = heappop(queue)
@@ -42,7 +42,7 @@ def relaid(changed: Mapping[Node, Any], workspace: Workspace, *, restores: bool 
         done.add(node)
         if node.op == "output":
             if not (restores and all(_is_contiguous(operand) for operand in node.all_input_nodes if operand in fakes)):
-                raise Refused("the strides that the program returns", "different strides at its output")
+                raise Refused("outputs with unchanged strides", "an output with other strides")
             continue
         new = _value(node, fakes, workspace)
         if not _same_layout(new, node.meta.get("val")):
@@ -78,7 +78,7 @@ def _is_contiguous(node: Node) -> bool:
 
 def _value(node: Node, fakes: Mapping[Node, Any], workspace: Workspace) -> Any:
     if not (is_call(node) or is_getitem(node)):
-        raise Refused("users that are plain ops", op_name(node.target))
+        raise Refused("only op calls among the users of a value with new strides", op_name(node.target))
     args, *rest = map_nodes([node.args, *node.kwargs.values()], lambda used: fakes.get(used, used.meta.get("val")))
     kwargs = dict(zip(node.kwargs, rest, strict=True))
     try:
@@ -90,7 +90,9 @@ def _value(node: Node, fakes: Mapping[Node, Any], workspace: Workspace) -> Any:
 def _same_layout(new: Any, old: Any) -> bool:
     if isinstance(new, torch.Tensor) and isinstance(old, torch.Tensor):
         if new.dtype != old.dtype or not same_sizes(new.shape, old.shape):
-            raise Refused(f"dtype and shape {old.dtype}{list(old.shape)}", f"{new.dtype}{list(new.shape)}")
+            raise Refused(
+                f"the unchanged dtype and shape {old.dtype}{list(old.shape)}", f"{new.dtype}{list(new.shape)}"
+            )
         return same_sizes(new.stride(), old.stride())
     if isinstance(new, list | tuple) and isinstance(old, list | tuple) and len(new) == len(old):
         return all(_same_layout(one, other) for one, other in zip(new, old, strict=True))

@@ -25,10 +25,10 @@ SCHEMA = 1
 """The version of fuseconv.lock."""
 
 ROOT = "."
-"""How the whole model is called among its modules."""
+"""The name of the whole model among its modules."""
 
-Sites = dict[str, dict[str, int]]
-"""Rule to module path to number of sites."""
+MatchCounts = dict[str, dict[str, int]]
+"""Rule to module path to number of matches."""
 
 
 class Lock(BaseModel):
@@ -55,7 +55,7 @@ class Change:
         return f"{sign} {self.rule} at {self.module}: {self.locked} locked, {self.found} found: {self.reason}"
 
 
-def sites(plan: Plan, program: Program) -> Sites:
+def count_matches(plan: Plan, program: Program) -> MatchCounts:
     """Counts the matches of a plan that insert an op. Matches that only remove ops are not recorded.
 
     Args:
@@ -63,7 +63,7 @@ def sites(plan: Plan, program: Program) -> Sites:
         program: the captured program, which has the module of each node.
     """
     modules = _modules(program)
-    found: Sites = {}
+    found: MatchCounts = {}
     for step in plan.applied:
         if any("(" in line for line in step.replace):
             of_rule = found.setdefault(step.rule, {})
@@ -91,7 +91,7 @@ def read_lock(path: Path) -> Lock:
         raise RuleError(what, where=where, fix="rewrite it with `fuseconv convert --lock`") from None
 
 
-def write_lock(path: Path, bundle: str, found: Sites) -> None:
+def write_lock(path: Path, bundle: str, found: MatchCounts) -> None:
     """Records the matches of a bundle. Entries of other bundles are kept.
 
     Raises:
@@ -134,8 +134,8 @@ def check_lock(path: Path, bundle: str, plan: Plan, program: Program, known: Col
 _LOCK = "fix the model or the rules, or accept the new matches with `fuseconv convert --lock`"
 
 
-def _changes(locked: Sites, plan: Plan, program: Program, known: Collection[str]) -> list[Change]:
-    found = sites(plan, program)
+def _changes(locked: MatchCounts, plan: Plan, program: Program, known: Collection[str]) -> list[Change]:
+    found = count_matches(plan, program)
     pairs = {(rule, module) for table in (locked, found) for rule, modules in table.items() for module in modules}
     counts = {
         (rule, module): (locked.get(rule, {}).get(module, 0), found.get(rule, {}).get(module, 0))
@@ -165,12 +165,12 @@ def _reason(
         if step.rule == rule and not step.apply and _module_of(step, modules) == module:
             return f'step {number} of the plan has "apply": false'
     if rule not in known:
-        return "the rule is not among the rules in use"
+        return "the rule is not in use"
     for miss in plan.misses:
         if miss.rule == rule and _is_in(_module(miss.node, modules), module):
             return f"{miss.reason}{f' ({miss.where})' if miss.where else ''}"
     instead = [other for other, place in gained if _is_in(place, module) or _is_in(module, place)]
-    return f"{instead[0]} matches there now" if instead else "nothing there comes close to a match"
+    return f"{instead[0]} matches there now" if instead else "no partial match in this module"
 
 
 def _is_in(module: str, other: str) -> bool:

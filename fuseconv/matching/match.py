@@ -1,7 +1,7 @@
-"""Finds the matches of a rule in a graph and, for each place that almost matches, the first reason why it does not.
+"""Finds the matches of a rule in a graph and, for each partial match, the first reason why it is not a match.
 
-Every way in which a pattern fits is checked: uses outside the match, in-place writes, the `where` conditions, and the
-result of the replacement on fake tensors. Matching changes nothing.
+A subgraph that has the form of the pattern is a candidate. Its users outside the match, in-place writes, the `where`
+conditions, and the result of the replacement on fake tensors are checked. Matching changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fuseconv.rulebook.rule_text import Apply, Line, Name, written
 
 
 @dataclass(frozen=True)
-class Site:
+class Match:
     """A match of a rule.
 
     Attributes:
@@ -54,8 +54,8 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A way in which a pattern fits and all conditions hold. The replacement has not been checked yet."""
+class Candidate:
+    """A match of the pattern whose conditions hold. The replacement has not been checked yet."""
 
     rule: Rule
     nodes: frozenset[Node]
@@ -69,18 +69,18 @@ class Found:
     """The result of one rule at one anchor.
 
     Attributes:
-        site: the match, or a fit for a rule that merges matches; None if there is neither.
+        match: the match, or a candidate for a rule that merges matches; None if there is neither.
         miss: why there is no match.
         read: the nodes that were examined. The result stays valid until one of these nodes, its users or its value
             changes.
     """
 
-    site: Site | Fit | None
+    match: Match | Candidate | None
     miss: NearMiss | None
     read: frozenset[Node]
 
 
-def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[NearMiss]]:
+def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Match], list[NearMiss]]:
     """Finds the matches of one rule.
 
     Args:
@@ -95,16 +95,16 @@ def match(index: Index, patterns: Sequence[Pattern]) -> tuple[list[Site], list[N
         RuleError: the pattern takes more than `BUDGET` comparisons at one node.
     """
     anchors = dict.fromkeys(anchor for pattern in patterns for anchor in index.calls.get(pattern.lines[-1].op, ()))
-    answers = [judge(index, patterns, anchor) for anchor in anchors]
-    fits = [found.site for found in answers if isinstance(found.site, Fit)]
-    outcomes = [*(found.site for found in answers), *merged(index, fits)]
+    answers = [match_at(index, patterns, anchor) for anchor in anchors]
+    candidates = [found.match for found in answers if isinstance(found.match, Candidate)]
+    outcomes = [*(found.match for found in answers), *merged(index, candidates)]
     missed = [found.miss for found in answers if found.miss is not None]
     missed += [outcome for outcome in outcomes if isinstance(outcome, NearMiss)]
-    return [outcome for outcome in outcomes if isinstance(outcome, Site)], missed
+    return [outcome for outcome in outcomes if isinstance(outcome, Match)], missed
 
 
-def judge(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
-    """Finds the result of one rule at one node: the first alternative and fit that may be replaced.
+def match_at(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
+    """Finds the result of one rule at one node: the first alternative and candidate that may be replaced.
 
     Raises:
         RuleError: the pattern takes more than `BUDGET` comparisons.
@@ -118,9 +118,9 @@ def judge(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
         refused: NearMiss | None = None
         for state in search.ways():
             try:
-                found = fit(index, pattern, state, read)
-                site = found if pattern.rule.merge else settle(index, found, pattern.rule.replacement)
-                return Found(site, None, frozenset(read))
+                found = candidate(index, pattern, state, read)
+                outcome = found if pattern.rule.merge else settle(index, found, pattern.rule.replacement)
+                return Found(outcome, None, frozenset(read))
             except Refused as problem:
                 refused = refused or search.refusal(problem)
         near = refused or search.nearest
@@ -129,17 +129,17 @@ def judge(index: Index, patterns: Sequence[Pattern], anchor: Node) -> Found:
     return Found(None, nearest, frozenset(read))
 
 
-def fit(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Fit:
-    """Checks everything about a fit that does not depend on the replacement.
+def candidate(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Candidate:
+    """Returns a candidate after all checks that do not depend on the replacement.
 
     Args:
         index: the graph.
-        pattern: the alternative that fits.
-        state: the bindings of the fit.
+        pattern: the alternative that was found.
+        state: what the search found.
         read: the examined nodes are added to this set.
 
     Raises:
-        Refused: the fit may not be replaced. The exception has the reason.
+        Refused: the matched nodes may not be replaced. The exception has the reason.
     """
     rule, constants, nodes, captures = pattern.rule, index.workspace, state.nodes, state.captures
     values = {}
@@ -153,14 +153,14 @@ def fit(index: Index, pattern: Pattern, state: State, read: set[Node]) -> Fit:
     read |= matched
     results = {name: values[name] for name in rule.results if name in values}
     if outside := sorted(frozenset(results.values()) - matched):
-        raise Refused("a product to replace", text_of(outside[0]))
+        raise Refused("a multiplication whose result is replaced", text_of(outside[0]))
     check_users(matched, frozenset(results.values()))
     check_apart(index, matched, captures, results)
     known = dict(captures)
     for name, term in pattern.literals.items():
         known[name] = resolve(term, known, constants)
     _check_where(rule, {**values, **known}, index)
-    return Fit(rule, matched, known, results, state.rounded)
+    return Candidate(rule, matched, known, results, state.rounded)
 
 
 def check_apart(
@@ -186,11 +186,11 @@ def _is_complex(node: Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_complex()
 
 
-def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
-    """Checks that the lines may replace the fit.
+def settle(index: Index, found: Candidate, lines: Sequence[Line]) -> Match:
+    """Returns the match if the lines may replace the candidate.
 
     Raises:
-        Refused: the lines may not replace the fit. The exception has the reason.
+        Refused: the lines may not replace the candidate. The exception has the reason.
     """
     matched, results = found.nodes, found.results
     operands = frozenset(node for value in found.captures.values() for node in nodes_in(value))
@@ -207,22 +207,22 @@ def settle(index: Index, found: Fit, lines: Sequence[Line]) -> Site:
     made = sum(not (one.constant or _has_one_element(one.fake)) for one in replacement.instructions)
     saved = sum(not is_getitem(node) for node in matched) - made
     text = tuple(written(line) for line in lines)
-    return Site(found.rule, tuple(sorted(matched)), found.captures, results, saved, text, found.literals)
+    return Match(found.rule, tuple(sorted(matched)), found.captures, results, saved, text, found.literals)
 
 
 def _has_one_element(fake: Any) -> bool:
     return isinstance(fake, torch.Tensor) and all(isinstance(size, int) and size == 1 for size in fake.shape)
 
 
-def merged(index: Index, fits: Sequence[Fit]) -> Iterator[Site | NearMiss]:
-    """Yields, for each group of fits that agree on the merge variables, a match or the reason why there is none."""
-    groups: dict[Any, list[Fit]] = {}
-    for found in fits:
+def merged(index: Index, candidates: Sequence[Candidate]) -> Iterator[Match | NearMiss]:
+    """Yields the match of each group of candidates with the same merge variables, or the reason why there is none."""
+    groups: dict[Any, list[Candidate]] = {}
+    for found in candidates:
         groups.setdefault(repr([found.captures[name] for name in found.rule.merge]), []).append(found)
     for members in groups.values():
         if len(members) > 1:
             lines = spread(members[0].rule.replacement, members[0].rule.merge, len(members))
-            together = Fit(
+            together = Candidate(
                 members[0].rule,
                 frozenset(node for member in members for node in member.nodes),
                 _numbered([member.captures for member in members], members[0].rule.merge),
@@ -236,7 +236,7 @@ def merged(index: Index, fits: Sequence[Fit]) -> Iterator[Site | NearMiss]:
                 yield _refusal(together, problem)
 
 
-def _refusal(together: Fit, problem: Refused) -> NearMiss:
+def _refusal(together: Candidate, problem: Refused) -> NearMiss:
     last, count = max(together.nodes), len(together.nodes)
     return NearMiss(together.rule, last, problem.at or last, count, count, problem.words, refused=True)
 
@@ -263,11 +263,13 @@ def insertion_point(matched: frozenset[Node], operands: frozenset[Node], results
     Raises:
         Refused: a result is used before an operand is computed.
     """
-    readers = [user for node in results for user in node.users if user not in matched]
-    point = min([max(matched), *readers])
+    users = [user for node in results for user in node.users if user not in matched]
+    point = min([max(matched), *users])
     late = [node for node in operands if node.op != "placeholder" and not node < point]
     if late:
-        raise Refused(f"operands defined before {point.name}, the first user of a result", f"{late[0].name} after it")
+        raise Refused(
+            f"operands defined before {point.name}, the first user of a result", f"{late[0].name}, defined after it"
+        )
     return point
 
 
@@ -306,8 +308,8 @@ def _check_shapes(text: str, operands: Sequence[Any], workspace: Workspace) -> N
     deciding = {operand: workspace.squeezed(operand) for operand in operands if isinstance(operand, Node)}
     if len(set(deciding.values())) > 1 or (len(deciding) == 1 and None not in deciding.values()):
         operand, node = next((operand, node) for operand, node in deciding.items() if node is not None)
-        what = f"{text_of(operand)}, which has fewer axes if the size squeezed by {node.name} is 1"
-        raise Refused(f"{text}: a shape of the same rank at every size", what)
+        what = f"{text_of(operand)}, which loses an axis if the size that {node.name} squeezes is 1"
+        raise Refused(f"{text}: a shape with the same rank for all sizes", what)
 
 
 def _operands(term: Apply | Name) -> Iterator[str]:

@@ -49,28 +49,28 @@ def _is_common(value: Call | Term, common: Collection[str]) -> bool:
             return True
 
 
-def _value(value: Call | Term, common: Collection[str], count: int, site: int | None) -> Call | Term:
+def _value(value: Call | Term, common: Collection[str], count: int, number: int | None) -> Call | Term:
     if isinstance(value, Call):
-        args = tuple(_term(term, common, count, site) for term in value.args)
+        args = tuple(_term(term, common, count, number) for term in value.args)
         return replace(
-            value, args=args, kwargs=tuple((name, _term(term, common, count, site)) for name, term in value.kwargs)
+            value, args=args, kwargs=tuple((name, _term(term, common, count, number)) for name, term in value.kwargs)
         )
-    return _term(value, common, count, site)
+    return _term(value, common, count, number)
 
 
-def _term(term: Term, common: Collection[str], count: int, site: int | None) -> Term:
+def _term(term: Term, common: Collection[str], count: int, number: int | None) -> Term:
     match term:
         case Name(id=name):
-            return term if name in common or name == "_" else Name(f"{name}_{site}")
+            return term if name in common or name == "_" else Name(f"{name}_{number}")
         case Items(items=items):
             spread_items: list[Term] = []
             for item in items:
                 if isinstance(item, Each):
                     spread_items.extend(_term(item.term, common, count, at) for at in range(count))
                 else:
-                    spread_items.append(_term(item, common, count, site))
+                    spread_items.append(_term(item, common, count, number))
             return Items(tuple(spread_items))
         case Apply(args=args):
-            return replace(term, args=tuple(_term(inner, common, count, site) for inner in args))
+            return replace(term, args=tuple(_term(inner, common, count, number) for inner in args))
         case _:
             return term

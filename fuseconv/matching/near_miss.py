@@ -13,7 +13,7 @@ from fuseconv.matching.steps import Miss
 from fuseconv.rulebook.rule import Rule
 
 Words: TypeAlias = Callable[[], tuple[str, str]]
-"""Says what a pattern expects, and what the graph has."""
+"""Returns what a pattern expects and what the graph has."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fuseconv.rulebook.rule_text import Call, Line, Literal, Name, Term
 from fuseconv.untrusted.permitted import lookup
 
 _RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
-"""Ops whose `dim` does not count the dims of their first operand."""
+"""Ops whose `dim` does not refer to the dims of their first operand."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fuseconv.errors import FuseconvError, RuleError, is_out_of_memory
 from fuseconv.matching.bindings import to_binding
 from fuseconv.matching.graph import Workspace, map_nodes, op_name, source_line
 from fuseconv.matching.loops import check_loops
-from fuseconv.matching.match import Site
+from fuseconv.matching.match import Match
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern, compile_rule
 from fuseconv.matching.rewrite import apply
@@ -32,20 +32,20 @@ from fuseconv.rulebook.rule_text import names_of, parse_line
 __all__ = ["Miss", "Plan", "Step", "plan", "read_plan"]
 
 REPLACEMENTS = 100
-"""The most times that one value is replaced in one stage: rules that still apply after so many feed each other."""
+"""The maximum number of times that one value is replaced in one stage. Rules that exceed it form a rewrite cycle."""
 
 RECENT = 50
-"""How many of the last steps name the rules that feed each other."""
+"""The number of last steps whose rules are reported as a rewrite cycle."""
 
 APPLICATIONS_PER_NODE = 20
-"""The most applications of rules in one stage, for each node of the program."""
+"""The maximum number of rule applications in one stage, per node of the program."""
 
 
 UNFORESEEN = 20
-"""The most sites that are left alone because a step ended in an error that nothing foresaw."""
+"""The maximum number of matches that are excluded because their step raised an unexpected error."""
 
-SiteKey: TypeAlias = tuple[str, tuple[str, ...]]
-"""What a site is called in every plan of one program: the rule, the matched nodes."""
+MatchKey: TypeAlias = tuple[str, tuple[str, ...]]
+"""Identifies a match in every plan of one program: the rule, the names of the matched nodes."""
 
 
 def plan(
@@ -55,7 +55,7 @@ def plan(
     device: str,
     targets: Collection[str],
     allow: Collection[str] = (),
-    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
+    rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
 ) -> Plan:
     """Computes the plan for a program.
 
@@ -78,7 +78,7 @@ def plan(
     for _ in range(UNFORESEEN):
         try:
             return _plan(program, rules, device, targets, allow, left)
-        except StepError as broken:  # on a graph of its own, which is thrown away
+        except StepError as broken:  # on a separate graph, which is discarded
             left[broken.key] = broken.miss
     return _plan(program, rules, device, targets, allow, left)
 
@@ -89,7 +89,7 @@ def _plan(
     device: str,
     targets: Collection[str],
     allow: Collection[str],
-    rejected: Mapping[SiteKey, Miss],
+    rejected: Mapping[MatchKey, Miss],
 ) -> Plan:
     used = [rule for rule in rules if _is_for(rule, device, allow)]
     others = {rule.name: reason for rule in used if (reason := _others(rule, targets))}
@@ -124,7 +124,7 @@ def run_stage(
     workspace: Workspace,
     stage: str,
     rules: Sequence[tuple[Rule, tuple[Pattern, ...]]],
-    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
+    rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Step | None, Miss | None]]:
     """Applies the rules of one stage to a graph until no rule matches.
@@ -148,17 +148,19 @@ def run_stage(
     replaced: Counter[str] = Counter()
     replaced_by: set[tuple[str, str]] = set()
     far = True
-    sites = worklist.sites(far=far)
-    # What one rule nearly matched another may replace: the spellings of the canonical rules are there to be.
+    matches = worklist.matches(far=far)
+    # A partial match of one rule may be replaced by another rule; canonical rules are many spellings of one thing.
     early = [miss.miss for miss in _nearest(worklist.misses())] if stage != "canonical" else []
     while True:
-        keys = [(site.rule.name, tuple(workspace.name(node) for node in site.nodes)) for _, site in sites]
+        keys = [(match.rule.name, tuple(workspace.name(node) for node in match.nodes)) for _, match in matches]
         yield from ((None, rejected[key]) for key in keys if key in rejected)
-        yield from ((None, _left_alone(site, others[site.rule.name])) for _, site in sites if site.rule.name in others)
+        yield from (
+            (None, _left_alone(match, others[match.rule.name])) for _, match in matches if match.rule.name in others
+        )
         chosen, losers = _without_overlaps(
-            site
-            for site, key in zip(sites, keys, strict=True)
-            if key not in rejected and site[1].rule.name not in others
+            match
+            for match, key in zip(matches, keys, strict=True)
+            if key not in rejected and match[1].rule.name not in others
         )
         done = 0
         for step in _execute(workspace, stage, chosen):
@@ -175,59 +177,59 @@ def run_stage(
         if far and not done:
             break
         far = not done
-        sites = worklist.sites(far=far)
+        matches = worklist.matches(far=far)
     yield from ((None, miss.miss) for miss in _worth_a_line(list(worklist.misses()), stage))
     yield from ((None, miss) for miss in early if (miss.rule, miss.node) not in replaced_by)
 
 
-def _without_overlaps(sites: Iterable[tuple[int, Site]]) -> tuple[list[Site], list[Miss]]:
+def _without_overlaps(matches: Iterable[tuple[int, Match]]) -> tuple[list[Match], list[Miss]]:
     """Of matches that share a node, keeps the one that saves most. Ties are broken by rule, then by node order."""
-    taken: dict[Node, Site] = {}
-    chosen: list[Site] = []
+    taken: dict[Node, Match] = {}
+    chosen: list[Match] = []
     losers: list[Miss] = []
-    for _, site in sorted(sites, key=lambda item: (-item[1].saved, item[0], item[1].nodes[-1])):
-        winner = next((taken[node] for node in site.nodes if node in taken), None)
+    for _, match in sorted(matches, key=lambda item: (-item[1].saved, item[0], item[1].nodes[-1])):
+        winner = next((taken[node] for node in match.nodes if node in taken), None)
         if winner is None:
-            chosen.append(site)
-            taken.update(dict.fromkeys(site.nodes, site))
-        elif winner.rule is not site.rule and not set(site.nodes) <= set(winner.nodes):
-            losers.append(_overlap(site, winner))
-    return sorted(chosen, key=lambda site: site.nodes[-1]), losers
+            chosen.append(match)
+            taken.update(dict.fromkeys(match.nodes, match))
+        elif winner.rule is not match.rule and not set(match.nodes) <= set(winner.nodes):
+            losers.append(_overlap(match, winner))
+    return sorted(chosen, key=lambda match: match.nodes[-1]), losers
 
 
-def _left_alone(site: Site, reason: str) -> Miss:
-    last, count = site.nodes[-1], len(site.nodes)
+def _left_alone(match: Match, reason: str) -> Miss:
+    last, count = match.nodes[-1], len(match.nodes)
     expected, _, found = reason.partition("; ")
     where = source_line(last)
-    return Miss(site.rule.name, last.name, reason, expected, found, where, matched=count, ops=count, refused=True)
+    return Miss(match.rule.name, last.name, reason, expected, found, where, matched=count, ops=count, refused=True)
 
 
-def _overlap(site: Site, winner: Site) -> Miss:
-    shared = next(node.name for node in site.nodes if node in winner.nodes)
+def _overlap(match: Match, winner: Match) -> Miss:
+    shared = next(node.name for node in match.nodes if node in winner.nodes)
     other = f"a match of rule {winner.rule.name} at {winner.nodes[-1].name}"
     expected = f"{shared} to belong to this match alone"
-    better = f"saves {winner.saved} ops instead of {site.saved}" if winner.saved > site.saved else "comes first"
+    better = f"saves {winner.saved} ops instead of {match.saved}" if winner.saved > match.saved else "comes first"
     return Miss(
-        site.rule.name,
-        site.nodes[-1].name,
+        match.rule.name,
+        match.nodes[-1].name,
         f"overlaps with {other}, which {better}",
         expected,
         other,
-        source_line(site.nodes[-1]),
+        source_line(match.nodes[-1]),
         differs=shared,
-        matched=len(site.nodes),
-        ops=len(site.nodes),
+        matched=len(match.nodes),
+        ops=len(match.nodes),
         refused=True,
     )
 
 
-def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterator[Step]:
+def _execute(workspace: Workspace, stage: str, matches: Iterable[Match]) -> Iterator[Step]:
     """Executes the matches of one round. If one moves the insertion point of another, that one waits a round."""
-    for site in sites:
-        captures = {name: map_nodes(value, workspace.current) for name, value in site.captures.items()}
-        nodes, where = tuple(workspace.name(node) for node in site.nodes), source_line(site.nodes[-1])
+    for match in matches:
+        captures = {name: map_nodes(value, workspace.current) for name, value in match.captures.items()}
+        nodes, where = tuple(workspace.name(node) for node in match.nodes), source_line(match.nodes[-1])
         try:
-            step = _step(workspace, stage, site, captures)
+            step = _step(workspace, stage, match, captures)
             apply(workspace, step)
         except Refused:
             continue
@@ -236,29 +238,29 @@ def _execute(workspace: Workspace, stage: str, sites: Iterable[Site]) -> Iterato
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            raise StepError(site.rule.name, nodes, where, error) from error
+            raise StepError(match.rule.name, nodes, where, error) from error
         yield step
 
 
-def _step(workspace: Workspace, stage: str, site: Site, captures: Mapping[str, Any]) -> Step:
+def _step(workspace: Workspace, stage: str, match: Match, captures: Mapping[str, Any]) -> Step:
     """Returns a match as a step. The step uses the node names of the program."""
-    used = {name for line in site.replace for name in names_of(parse_line(line).value)}
+    used = {name for line in match.replace for name in names_of(parse_line(line).value)}
 
     def operand(node: Node) -> str:
-        reader = next((reader for reader in site.nodes if node in reader.all_input_nodes), node)
-        return workspace.name_read_by(reader, node)
+        user = next((user for user in match.nodes if node in user.all_input_nodes), node)
+        return workspace.name_used_by(user, node)
 
     return Step(
-        rule=site.rule.name,
+        rule=match.rule.name,
         stage=stage,
-        nodes=tuple(workspace.name(node) for node in site.nodes),
-        ops=tuple(op_name(node.target) for node in site.nodes),
+        nodes=tuple(workspace.name(node) for node in match.nodes),
+        ops=tuple(op_name(node.target) for node in match.nodes),
         bindings={name: to_binding(value, operand) for name, value in sorted(captures.items()) if name in used},
-        results={name: workspace.name(node) for name, node in site.results.items()},
-        replace=site.replace,
-        strides=site.rule.strides,
-        draws=site.rule.draws,
-        literals=site.literals,
+        results={name: workspace.name(node) for name, node in match.results.items()},
+        replace=match.replace,
+        strides=match.rule.strides,
+        draws=match.rule.draws,
+        literals=match.literals,
     )
 
 

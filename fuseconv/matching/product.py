@@ -28,10 +28,10 @@ _MUL = torch.ops.aten.mul.Tensor
 _DIV = torch.ops.aten.div.Tensor
 _NEG = torch.ops.aten.neg.default
 MULTIPLIES = (_MUL, _DIV, _NEG)
-"""The ops a product may be made of."""
+"""The ops of which a product may consist."""
 
 DEPTH = 32
-"""How deep multiplications are followed: a longer chain of them is read as several products."""
+"""The maximum depth of nested multiplications. A longer chain is treated as several products."""
 
 
 class Cut(NamedTuple):
@@ -45,7 +45,7 @@ class Cut(NamedTuple):
 def multiplies(node: Node) -> bool:
     """Returns whether a node multiplies two tensors, or a tensor and a number."""
     if not is_call(node) or node.target not in MULTIPLIES or not isinstance(node.args[0], Node):
-        return False  # a number may stand where a tensor does, as in mul(2, x)
+        return False  # a tensor argument may be a number, as in mul(2, x)
     return node.target is not _DIV or (_is_number(node.args[1]) and bool(node.args[1] != 0))
 
 

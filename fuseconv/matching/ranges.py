@@ -23,12 +23,12 @@ Range: TypeAlias = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
 ORDINARY: Range = (-1e3, 1e3)
 WHOLE: Range = (-1e6, 1e6)
-"""Of integers: positions, ids and counts."""
+"""The range of integers: positions, ids and counts."""
 
 _MOST = sys.float_info.max
 
 MAX_NODES = 400
-"""The most nodes that are followed; what is computed from more may be anything."""
+"""The maximum number of nodes that are followed. A value computed from more is unbounded."""
 
 
 def range_of(node: Any, workspace: Workspace) -> Range:

@@ -24,10 +24,10 @@ from fuseconv.rulebook.refused import Refused, text_of
 from fuseconv.rulebook.rule_text import Apply, Call, Items, Line, Literal, Name, Term
 
 FREE_BYTES = 1 << 30
-"""What an op of a replacement may always give, in bytes."""
+"""The result size in bytes that is always allowed for an op of a replacement."""
 
 LARGEST_GROWTH = 64
-"""How many times the bytes of its operands an op may give beyond that."""
+"""The largest allowed ratio of a larger result to the operands, in bytes."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def rewrite(program: Program, plan: Plan) -> Program:
 def _unfit(plan: Plan, refused: Mapping[int, Refused]) -> RuleError:
     """Returns the error for the invalid steps. Without them the plan is valid."""
     first, problem = next(iter(refused.items()))
-    others = f"; nor do steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
+    others = f"; also steps {', '.join(map(str, [*refused][1:]))}" if len(refused) > 1 else ""
     needed = plan.steps[first].reads()
     off = [number for number, step in enumerate(plan.steps[:first]) if not step.apply and step.makes(needed)]
     again = f"enable step {off[-1]} (rule {plan.steps[off[-1]].rule}), which this step builds on, or " if off else ""
@@ -214,7 +214,7 @@ def _meta(origin: Node, fake: Any, step: Step) -> dict[str, Any]:
 def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> torch.export.ExportedProgram:
     graph, signature = workspace.graph, exported.graph_signature
     computed = workspace.computed()
-    # Of a trainable program only literals are computed with: no place of the model holds what they give.
+    # In a trainable program only literals are folded, and the model has no attribute for their result.
     literal = workspace.trainable
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     kept = []
@@ -243,7 +243,7 @@ def _exported(exported: torch.export.ExportedProgram, workspace: Workspace) -> t
         constants=_without(exported.constants, dropped) | (computed if literal else {}),
         verifiers=exported.verifiers,
     )
-    rewritten._guards_code = exported._guards_code  # not anew: a flat program's name no containers
+    rewritten._guards_code = exported._guards_code  # unchanged: the specs of a flat program name no containers
     return rewritten
 
 

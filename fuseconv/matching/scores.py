@@ -19,7 +19,7 @@ from fuseconv.rulebook.refused import Refused, text_of
 Kind = Literal["scale", "factor", "divisor", "term", "fill", "view", "turn", "cast"]
 
 DEPTH = 32
-"""The most steps between the product and the softmax."""
+"""The maximum number of steps between the product and the softmax."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class _Reader:
     def read(self, node: Any, depth: int) -> Scores:
         """Returns how a value is computed from a product. If both operands are, the first one counts."""
         if not is_call(node) or not depth or not _is_floating(node):
-            raise Refused("scores", text_of(node), at=node if isinstance(node, Node) else None)
+            raise Refused("a product of queries and keys", text_of(node), at=node if isinstance(node, Node) else None)
         if node in self.failed:
             raise self.failed[node]
         given = arguments(node)
@@ -115,7 +115,7 @@ class _Reader:
             product = _product(node, given)
             if product is not None:
                 return product
-            nearest = Refused("scores that are scaled, added to and masked", f"{op_name(node.target)}", at=node)
+            nearest = Refused("an op that scales, biases, masks or views the scores", op_name(node.target), at=node)
         self.failed[node] = nearest
         raise nearest
 

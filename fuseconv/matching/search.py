@@ -25,7 +25,7 @@ from fuseconv.rulebook.rule import refuse
 from fuseconv.rulebook.rule_text import Items, Literal, Name
 
 BUDGET = 20_000
-"""The most comparisons one anchor may take; a pattern that needs more would hang on a large graph."""
+"""The maximum number of comparisons per anchor. A pattern that needs more would hang on a large graph."""
 
 
 class Index:
@@ -44,7 +44,7 @@ class Index:
             op: dict.fromkeys(nodes) for op, nodes in _by_op(workspace.graph.nodes).items()
         }
         self._arguments: dict[Node, dict[str, Any]] = {}
-        self._readers: dict[Node, dict[Any, list[Node]]] = {}
+        self._users: dict[Node, dict[Any, list[Node]]] = {}
 
     def update(self, changed: Collection[Node]) -> bool:
         """Updates the index for nodes that are new, erased, or have other operands, users or values.
@@ -54,7 +54,7 @@ class Index:
         """
         for node in changed:
             self._arguments.pop(node, None)
-            self._readers.pop(node, None)
+            self._users.pop(node, None)
             for op in (node.target, PRODUCT):
                 if self.is_call_of(node, op) and not node._erased:
                     self.calls.setdefault(op, {})[node] = None
@@ -76,11 +76,11 @@ class Index:
             self._arguments[node] = arguments(node)
         return self._arguments[node]
 
-    def readers(self, node: Node, op: Any) -> Sequence[Node]:
+    def users_calling(self, node: Node, op: Any) -> Sequence[Node]:
         """Returns the users of a value that call an op. The mask of a model may have one user per layer."""
-        if node not in self._readers:
-            self._readers[node] = _by_op(node.users)
-        return self._readers[node].get(op, ())
+        if node not in self._users:
+            self._users[node] = _by_op(node.users)
+        return self._users[node].get(op, ())
 
 
 def _by_op(nodes: Iterable[Node]) -> dict[Any, list[Node]]:
@@ -200,7 +200,7 @@ class Search:
             self.fail(state, lambda: (str(line.op), _called(node)), node)
             return
         if any(node is other for other in state.matched()):
-            self.fail(state, lambda: (f"another {line.op}", text_of(node)), node)
+            self.fail(state, lambda: (f"another call of {line.op}", f"{text_of(node)}, already matched"), node)
             return
         state = state._replace(nodes={**state.nodes, number: node})
         actuals, dtype = self.index.arguments(node), _dtype(node)
@@ -216,7 +216,7 @@ class Search:
         """Yields the states in which a product line matches a decomposition of the node and the goals hold."""
         terms = dict(self.pattern.lines[number].terms)
         times = terms.pop("times")
-        # The product of one value and 1 is that value; but of a capture, that would be anything.
+        # The product of one value and 1 is that value. A pattern variable would then match anything.
         may_be_none = all(isinstance(term, Name) and term.id in self.pattern.places for term in terms.values())
         is_anchor = number == len(self.pattern.lines) - 1
         taken = state.matched()
@@ -233,7 +233,7 @@ class Search:
                 if factors in tried:
                     continue
                 tried.add(factors)
-                # A factor that is an op is compared before one that is a capture, and the number before both, or last.
+                # Factors that are ops are compared before pattern variables; the number is compared first, or last.
                 new = [
                     Goal(term, one, "a factor of the product", None, None)
                     for term, one in sorted(zip(terms.values(), factors, strict=True), key=self._is_capture)
@@ -252,7 +252,7 @@ class Search:
             line = self.pattern.lines[number]
             for term in line.terms.values():
                 if (value := self.value(term, state)) is not None:
-                    for user in self.index.readers(value, line.op):
+                    for user in self.index.users_calling(value, line.op):
                         yield from self.line(number, user, (), state)
                     self.fail(state, partial(_unread, value, line.op), value)
                     return

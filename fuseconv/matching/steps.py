@@ -22,7 +22,7 @@ SCHEMA = 1
 """The version of plan.json."""
 
 Binding = dict[str, Any]
-"""What a name is bound to, under one key: {"node": name}, {"value": a JSON scalar}, {"items": [binding, ...]},
+"""The value of a pattern variable, under one key: {"node": name}, {"value": a JSON scalar}, {"items": [binding, ...]},
 {"dtype": "f32"}, {"device": "cpu"}, {"layout": "strided"}, {"memory_format": "preserve_format"}, {"number": "inf"}."""
 
 

@@ -28,4 +28,4 @@ def miss(rule: str, nodes: tuple[str, ...], where: str, error: Exception) -> Mis
     """Returns the miss for a match that is excluded because of such an error."""
     found = described(error)
     reason = f"the match is skipped: {found}"
-    return Miss(rule, nodes[-1], reason, "a step that can be executed", found, where, refused=True, rejected=True)
+    return Miss(rule, nodes[-1], reason, "a step without errors", found, where, refused=True, rejected=True)

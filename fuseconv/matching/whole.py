@@ -12,7 +12,7 @@ from fuseconv.graph.aten import facts
 from fuseconv.graph.nodes import facts_of, written
 from fuseconv.matching.attention import attention
 from fuseconv.matching.graph import arguments, is_call, is_repeatable, is_returned, map_nodes, nodes_in
-from fuseconv.matching.match import Fit, Site, check_apart, settle
+from fuseconv.matching.match import Candidate, Match, check_apart, settle
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.search import Index
 from fuseconv.rulebook.refused import Refused
@@ -20,10 +20,10 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import Call, Items, Line, Literal, Name, Term
 
 SMALL = 1 << 20
-"""Bytes that a computed constant may take, however few it is computed from."""
+"""The size in bytes that is always allowed for a computed constant."""
 
 
-def constants(index: Index, rule: Rule) -> Iterator[Site]:
+def constants(index: Index, rule: Rule) -> Iterator[Match]:
     """Yields the values that do not depend on an input and are worth computing at conversion.
 
     A view of a parameter costs nothing and is kept. A constant that is much larger than its operands, such as an
@@ -40,7 +40,7 @@ def constants(index: Index, rule: Rule) -> Iterator[Site]:
         yield from _restated(index, rule, sorted(matched), {node: node for node in results}, constant=True)
 
 
-def duplicates(index: Index, rule: Rule) -> Iterator[Site]:
+def duplicates(index: Index, rule: Rule) -> Iterator[Match]:
     """Yields ops that are called twice on the same arguments, except views, which cost nothing.
 
     Ops on merged duplicates become duplicates too, in the same round if the merge happens first.
@@ -53,18 +53,18 @@ def duplicates(index: Index, rule: Rule) -> Iterator[Site]:
             same = classes.setdefault(repr((node.target, named)), [])
             same.append(node)
             first[node] = same[0]
-    merged: dict[Node, Node] = {}  # to the last of its class: steps are executed in the order of the last nodes
+    merged: dict[Node, Node] = {}  # up to the last duplicate: steps run in the order of their last nodes
     for same in classes.values():
         own = set(same[0].all_input_nodes)
         others = {used for node in same for used in node.all_input_nodes} - own
         in_order = all(used in merged and merged[used] < same[-1] for used in others)
         if len(same) > 1 and in_order and sum(is_returned(node) for node in same) < 2:
-            for site in _restated(index, rule, same, dict.fromkeys(same, same[0]), constant=False):
+            for match in _restated(index, rule, same, dict.fromkeys(same, same[0]), constant=False):
                 merged.update(dict.fromkeys(same, same[-1]))
-                yield site
+                yield match
 
 
-def in_place(index: Index, rule: Rule) -> Iterator[Site]:
+def in_place(index: Index, rule: Rule) -> Iterator[Match]:
     """Yields the in-place elementwise ops whose mutation nothing else can see."""
     for node in index.workspace.graph.nodes:
         if is_call(node) and (op := functional(node.target)) is not None:
@@ -87,7 +87,7 @@ def _restated(
     *,
     constant: bool,
     op: torch._ops.OpOverload | None = None,
-) -> Iterator[Site]:
+) -> Iterator[Match]:
     """Returns the matched ops as lines, each once. `results` maps replaced values to the lines.
 
     `op` is called instead of the matched op.
@@ -115,7 +115,7 @@ def _restated(
             lines.append(Line((node.name,), False, call, constant))
         else:
             lines.append(Line((node.name,), False, Name(results[node].name)))
-    found = Fit(rule, frozenset(matched), captures, {node.name: node for node in results})
+    found = Candidate(rule, frozenset(matched), captures, {node.name: node for node in results})
     try:
         check_apart(index, found.nodes, captures, found.results)
         yield settle(index, found, lines)
@@ -172,10 +172,10 @@ def _bytes(tensor: Any) -> int:
     return int(tensor.numel()) * int(tensor.element_size())
 
 
-FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Site | NearMiss]]] = {
+FINDERS: Mapping[str, Callable[[Index, Rule], Iterator[Match | NearMiss]]] = {
     "attention": attention,
     "constants": constants,
     "duplicates": duplicates,
     "in-place": in_place,
 }
-"""What `finds` may say, and how it is found."""
+"""The values of `finds`, with the functions that find their matches."""

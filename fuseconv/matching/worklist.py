@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from fuseconv.errors import FuseconvError, is_out_of_memory
 from fuseconv.matching.graph import Workspace
-from fuseconv.matching.match import Fit, Found, Site, judge, match, merged
+from fuseconv.matching.match import Candidate, Found, Match, match, match_at, merged
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern
 from fuseconv.matching.product import PRODUCT
@@ -49,7 +49,7 @@ class _Kept:
     live: tuple[Pattern, ...] = ()
     found: dict[Node, Found] = field(default_factory=dict)
     stale: set[Node] = field(default_factory=set)
-    whole: list[Site] = field(default_factory=list)
+    whole: list[Match] = field(default_factory=list)
     refused: list[NearMiss] = field(default_factory=list)
 
 
@@ -61,10 +61,10 @@ class Worklist:
         self.workspace = workspace
         self.index = Index(workspace)
         self.rules = [_Kept(rule, order, patterns, _looks_far(rule)) for order, (rule, patterns) in enumerate(rules)]
-        self._readers: dict[Node, set[tuple[int, Node]]] = {}
+        self._dependents: dict[Node, set[tuple[int, Node]]] = {}
         self._anchored: dict[Any, dict[int, None]] = {}
 
-    def sites(self, *, far: bool) -> list[tuple[int, Site]]:
+    def matches(self, *, far: bool) -> list[tuple[int, Match]]:
         """Returns all current matches, with the position of their rule.
 
         Args:
@@ -74,7 +74,7 @@ class Worklist:
         for kept in self.rules:
             if far or not kept.looks_far:
                 self._ask(kept)
-        return [(kept.order, site) for kept in self.rules if far or not kept.looks_far for site in _sites(kept)]
+        return [(kept.order, match) for kept in self.rules if far or not kept.looks_far for match in _matches(kept)]
 
     def misses(self) -> Iterator[NearMiss]:
         """Yields the reasons why a rule does not apply, per rule, in graph order.
@@ -94,7 +94,7 @@ class Worklist:
         changed = self.workspace.take_changed()
         everywhere = self.index.update(changed)
         for node in changed:
-            for order, anchor in self._readers.pop(node, ()):
+            for order, anchor in self._dependents.pop(node, ()):
                 self.rules[order].stale.add(anchor)
         for kept in self.rules:
             live = tuple(pattern for pattern in kept.patterns if _may_be_there(self.index, pattern))
@@ -121,26 +121,26 @@ class Worklist:
             kept.found.pop(anchor, None)
             if anchor._erased or not any(index.is_call_of(anchor, pattern.lines[-1].op) for pattern in kept.live):
                 continue
-            found = kept.found[anchor] = _judged(index, kept, anchor)
+            found = kept.found[anchor] = _try_match_at(index, kept, anchor)
             if not kept.looks_far:
                 for node in found.read:
-                    self._readers.setdefault(node, set()).add((kept.order, anchor))
+                    self._dependents.setdefault(node, set()).add((kept.order, anchor))
         kept.stale.clear()
         if rule.merge:
-            fits = [kept.found[anchor].site for anchor in sorted(kept.found)]
-            _keep(kept, merged(index, [one for one in fits if isinstance(one, Fit)]))
+            candidates = [kept.found[anchor].match for anchor in sorted(kept.found)]
+            _keep(kept, merged(index, [one for one in candidates if isinstance(one, Candidate)]))
 
 
-def _keep(kept: _Kept, found: Iterable[Site | NearMiss]) -> None:
+def _keep(kept: _Kept, found: Iterable[Match | NearMiss]) -> None:
     outcomes = list(found)
-    kept.whole = [one for one in outcomes if isinstance(one, Site)]
+    kept.whole = [one for one in outcomes if isinstance(one, Match)]
     kept.refused = [one for one in outcomes if isinstance(one, NearMiss)]
 
 
-def _judged(index: Index, kept: _Kept, anchor: Node) -> Found:
+def _try_match_at(index: Index, kept: _Kept, anchor: Node) -> Found:
     """Evaluates one rule at one node. This only reads the graph, so an unexpected error affects only this match."""
     try:
-        return judge(index, kept.live, anchor)
+        return match_at(index, kept.live, anchor)
     except FuseconvError:
         raise
     except Exception as error:
@@ -148,13 +148,13 @@ def _judged(index: Index, kept: _Kept, anchor: Node) -> Found:
             raise
         found = f"{described(error)}; the match is skipped"
         count = max(2, len(kept.patterns[0].lines))
-        words = lambda: ("a search that finishes", found)  # noqa: E731
+        words = lambda: ("a search without errors", found)  # noqa: E731
         near = NearMiss(kept.rule, anchor, anchor, count, count, words, refused=True, rejected=True)
         return Found(None, near, frozenset((anchor,)))
 
 
-def _sites(kept: _Kept) -> Iterator[Site]:
-    yield from (found.site for found in kept.found.values() if isinstance(found.site, Site))
+def _matches(kept: _Kept) -> Iterator[Match]:
+    yield from (found.match for found in kept.found.values() if isinstance(found.match, Match))
     yield from kept.whole
 
 

@@ -41,7 +41,7 @@ class AddLayerNorm(nn.LayerNorm):
         if dims == 1:
             y, s = torch.ops.fuseconv.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
             return y, s
-        # The op's rows are one dim.
+        # The op normalizes over one dim.
         weight, bias = (None if one is None else one.flatten() for one in (self.weight, self.bias))
         y, s = torch.ops.fuseconv.add_layer_norm(x.flatten(-dims), residual.flatten(-dims), weight, bias, self.eps)
         return y.view(x.shape), s.view(x.shape)

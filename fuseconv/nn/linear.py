@@ -71,7 +71,7 @@ class LinearAct(nn.Linear):
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Returns act(x weight^T + bias) + residual, [..., N]; x [..., K], residual [..., N]."""
         if residual is not None and current(residual.device.type) not in (None, residual.dtype):
-            # The op would round it to autocast's dtype; a stream of residuals in f32 stays f32.
+            # The op would round it to the dtype of autocast; an f32 residual stream must stay f32.
             return self(x) + residual  # type: ignore[no-any-return]  # a module's call
         result: Tensor = torch.ops.fuseconv.linear_act(x, self.weight, self.bias, residual, self.act)
         return result

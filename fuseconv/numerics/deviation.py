@@ -27,10 +27,10 @@ class Deviation:
             tolerance.
         rmse: the root-mean-square error against the fp64 reference.
         rmse_original: the root-mean-square error of the original.
-        rms_truth: the root mean square of the fp64 reference.
+        rms_fp64: the root mean square of the fp64 reference.
         peak: the largest error against the fp64 reference.
         peak_original: the largest error of the original.
-        max_truth: the largest magnitude of the fp64 reference.
+        max_fp64: the largest magnitude of the fp64 reference.
         special: whether NaN, +Inf or -Inf occurs where the original has a different value, or the reverse.
     """
 
@@ -39,10 +39,10 @@ class Deviation:
     excess: float = 0.0
     rmse: float = 0.0
     rmse_original: float = 0.0
-    rms_truth: float = 0.0
+    rms_fp64: float = 0.0
     peak: float = 0.0
     peak_original: float = 0.0
-    max_truth: float = 0.0
+    max_fp64: float = 0.0
     special: bool = False
 
 
@@ -52,11 +52,11 @@ def device_of(*tensors: torch.Tensor) -> torch.device:
 
 
 def deviation(
-    actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, *, atol: float, rtol: float
+    actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, *, atol: float, rtol: float
 ) -> Deviation:
     """Computes the statistics of three real floating tensors of the same shape, on any devices, in float64."""
-    device = device_of(actual, original, truth)
-    slabs = zip(*(torch.split(tensor.detach().reshape(-1), SLAB) for tensor in (actual, original, truth)), strict=True)
+    device = device_of(actual, original, fp64)
+    slabs = zip(*(torch.split(tensor.detach().reshape(-1), SLAB) for tensor in (actual, original, fp64)), strict=True)
     figures = [
         _figures([one.to(device, torch.float64) for one in three], atol, rtol) for three in slabs if three[0].numel()
     ]
@@ -64,23 +64,23 @@ def deviation(
         return Deviation()
     maxima = [max(column) for column in zip(*(maxima for maxima, _ in figures), strict=True)]
     sums = [sum(column) for column in zip(*(sums for _, sums in figures), strict=True)]
-    max_abs, max_rel, excess, peak, peak_original, max_truth, special = maxima
-    rmse, rmse_original, rms_truth = (math.sqrt(squares / max(sums[0], 1)) for squares in sums[1:])
+    max_abs, max_rel, excess, peak, peak_original, max_fp64, special = maxima
+    rmse, rmse_original, rms_fp64 = (math.sqrt(squares / max(sums[0], 1)) for squares in sums[1:])
     return Deviation(
-        max_abs, max_rel, excess, rmse, rmse_original, rms_truth, peak, peak_original, max_truth, bool(special)
+        max_abs, max_rel, excess, rmse, rmse_original, rms_fp64, peak, peak_original, max_fp64, bool(special)
     )
 
 
 def _figures(slab: Sequence[torch.Tensor], atol: float, rtol: float) -> tuple[list[float], list[float]]:
     """Returns the maxima and sums of a slab. Elements that are not compared count as no difference and no error."""
-    actual, original, truth = slab
+    actual, original, fp64 = slab
     nothing = torch.zeros((), dtype=torch.float64, device=actual.device)
     finite = actual.isfinite() & original.isfinite()
-    judged = finite & truth.isfinite()
+    compared = finite & fp64.isfinite()
     distance = torch.where(finite, (actual - original).abs(), nothing)
     size = torch.where(finite, original.abs(), nothing)
-    error, error_original = (torch.where(judged, (value - truth).abs(), nothing) for value in (actual, original))
-    true = torch.where(judged, truth.abs(), nothing)
+    error, error_original = (torch.where(compared, (value - fp64).abs(), nothing) for value in (actual, original))
+    true = torch.where(compared, fp64.abs(), nothing)
     alike = finite | (actual == original) | (actual.isnan() & original.isnan())
     maxima = (
         distance.max(),
@@ -91,6 +91,6 @@ def _figures(slab: Sequence[torch.Tensor], atol: float, rtol: float) -> tuple[li
         true.max(),
         (~alike).any().double(),
     )
-    sums = (judged.sum().double(), *(value.square().sum() for value in (error, error_original, true)))
+    sums = (compared.sum().double(), *(value.square().sum() for value in (error, error_original, true)))
     figures: list[float] = torch.stack([*maxima, *sums]).tolist()
     return figures[: len(maxima)], figures[len(maxima) :]

@@ -35,7 +35,7 @@ class Tolerance:
     factor: float
 
 
-# rtol and atol are the defaults of torch.testing.assert_close: what PyTorch holds its own kernels to.
+# rtol and atol are the defaults of torch.testing.assert_close: the tolerances for PyTorch's own kernels.
 # The factor is 2 because two correct roundings of one value may lie on either side of it, so two exact kernels that
 # only sum in another order differ by about their own error. The half types get 3: they have so few bits that one
 # rounding more or less moves the error by a large part of itself.
@@ -98,20 +98,20 @@ class Row:
 def compare(
     actual: torch.Tensor,
     original: torch.Tensor,
-    truth: torch.Tensor,
+    fp64: torch.Tensor,
     *,
     may_overflow: bool = False,
-    by_truth: bool = False,
+    fp64_only: bool = False,
 ) -> Row:
     """Compares `actual` with the output of the original and with the fp64 reference.
 
     Args:
         actual: the output under test.
         original: the output of the original model, in its own dtype.
-        truth: the output of the original in float64 (complex128). It may have any dtype if `original` is not floating.
+        fp64: the output of the original in float64 (complex128). It may have any dtype if `original` is not floating.
         may_overflow: whether the inputs are at the limits of their dtype. Elements of which the original does not have
             half of the digits right, because an intermediate value overflowed or underflowed, are then ignored.
-        by_truth: whether the error against the fp64 reference decides alone, even if the output is close to the
+        fp64_only: whether the error against the fp64 reference decides alone, even if the output is close to the
             original.
     """
     if actual.dtype != original.dtype:
@@ -121,30 +121,30 @@ def compare(
     if original.dtype not in TOLERANCES:
         return _compare_exactly(actual, original)
     if original.is_complex():
-        actual, original, truth = (torch.view_as_real(t.detach().resolve_conj()) for t in (actual, original, truth))
+        actual, original, fp64 = (torch.view_as_real(t.detach().resolve_conj()) for t in (actual, original, fp64))
     if may_overflow:
-        actual = _where_judged(actual, original, truth)
-    return _compare_floats(actual, _without_stray_nan(actual, original, truth), truth, by_truth)
+        actual = _where_compared(actual, original, fp64)
+    return _compare_floats(actual, _without_stray_nan(actual, original, fp64), fp64, fp64_only)
 
 
-def _where_judged(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+def _where_compared(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor) -> torch.Tensor:
     """Returns an output with the original's elements where those miss half of the digits of a finite reference."""
-    device, info = device_of(actual, original, truth), torch.finfo(original.dtype)
-    actual, original, truth = (tensor.detach().to(device) for tensor in (actual, original, truth))
-    right = (original.to(torch.float64) - truth).abs() <= truth.abs() * math.sqrt(info.eps) + info.tiny
-    return torch.where(~right & (truth.abs() <= info.max), original, actual)
+    device, info = device_of(actual, original, fp64), torch.finfo(original.dtype)
+    actual, original, fp64 = (tensor.detach().to(device) for tensor in (actual, original, fp64))
+    right = (original.to(torch.float64) - fp64).abs() <= fp64.abs() * math.sqrt(info.eps) + info.tiny
+    return torch.where(~right & (fp64.abs() <= info.max), original, actual)
 
 
-def _without_stray_nan(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+def _without_stray_nan(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor) -> torch.Tensor:
     """Returns the original with infinities where only it is NaN and the reference is out of the range of its dtype.
 
     On some processors torch computes float32 GELU with oneDNN, which returns NaN for infinity.
     """
-    device = device_of(actual, original, truth)
+    device = device_of(actual, original, fp64)
     if not bool(original.isnan().any()):
         return original
-    actual, original, truth = (tensor.detach().to(device) for tensor in (actual, original, truth))
-    rounded = truth.to(original.dtype)
+    actual, original, fp64 = (tensor.detach().to(device) for tensor in (actual, original, fp64))
+    rounded = fp64.to(original.dtype)
     return torch.where(original.isnan() & ~actual.isnan() & rounded.isinf(), rounded, original)
 
 
@@ -165,24 +165,24 @@ def _compare_exactly(actual: torch.Tensor, original: torch.Tensor) -> Row:
     return Row(False, largest, relative, _rms(distance), 0.0, reason)
 
 
-def _compare_floats(actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, by_truth: bool) -> Row:
+def _compare_floats(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, fp64_only: bool) -> Row:
     tolerance, info = TOLERANCES[original.dtype], torch.finfo(original.dtype)
-    eps, least = info.eps, info.eps * info.tiny  # the least number that the dtype has
-    found = deviation(actual, original, truth, atol=tolerance.atol, rtol=tolerance.rtol)
+    eps, least = info.eps, info.eps * info.tiny  # the smallest number of the dtype
+    found = deviation(actual, original, fp64, atol=tolerance.atol, rtol=tolerance.rtol)
     if (scale := _scale(found)) < 1:
-        found = deviation(actual, original, truth, atol=tolerance.atol * scale, rtol=tolerance.rtol)
+        found = deviation(actual, original, fp64, atol=tolerance.atol * scale, rtol=tolerance.rtol)
     figures = (found.max_abs, found.max_rel, found.rmse, found.rmse_original)
 
     if found.special:
         return Row(False, *figures, _special_values_differ(actual, original))
-    if found.excess <= 0 and not by_truth:
+    if found.excess <= 0 and not fp64_only:
         return Row(True, *figures)
     factor = max(tolerance.factor, SMALL_FACTOR if original.numel() < SMALL else 0.0)
-    if found.rmse > factor * found.rmse_original + FLOOR * (eps * found.rms_truth + least):
+    if found.rmse > factor * found.rmse_original + FLOOR * (eps * found.rms_fp64 + least):
         return Row(
             False, *figures, f"rmse against float64 {found.rmse:.2e}, the original's is {found.rmse_original:.2e}"
         )
-    if found.peak > PEAK * (factor * found.peak_original + eps * found.max_truth + least):
+    if found.peak > PEAK * (factor * found.peak_original + eps * found.max_fp64 + least):
         said = f"largest error against float64 {found.peak:.2e}, the original's is {found.peak_original:.2e}"
         return Row(False, *figures, said)
     return Row(True, *figures)
@@ -194,8 +194,8 @@ def _scale(found: Deviation) -> float:
     If the original has no correct digit, as in a gradient that cancels, or if the reference is zero everywhere, the
     output consists of rounding errors and has no scale of its own. The scale is then 1.
     """
-    has_digits = found.rmse_original < found.rms_truth / 2
-    return min(found.rms_truth, 1.0) if has_digits else 1.0
+    has_digits = found.rmse_original < found.rms_fp64 / 2
+    return min(found.rms_fp64, 1.0) if has_digits else 1.0
 
 
 def _special_values_differ(actual: torch.Tensor, original: torch.Tensor) -> str:

@@ -38,7 +38,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     q, k = draw(2, 3, 5, 16), draw(2, 3, 24, 16)
-    # Finite, so that differences of them can be taken; the tests have -inf.
+    # Finite, so that differences are defined; the tests cover -inf.
     causal = torch.full((24, 24), -1e4, dtype=dtype, device=device).triu(1)
     padding = torch.tensor([0.0, -1e4], dtype=dtype, device=device).repeat_interleave(12)[None, None, None]
     return [

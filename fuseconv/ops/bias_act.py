@@ -32,7 +32,7 @@ def reference(x: Tensor, bias: Tensor, act: str) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Keeps the result if the derivative is a function of it, else the arguments, from which x + bias is recomputed."""
+    """Saves the result if the derivative depends only on it, else the arguments, from which x + bias is recomputed."""
     x, bias, act = arguments.x, arguments.bias, arguments.act
     if act == "none":
         return {"act": act}

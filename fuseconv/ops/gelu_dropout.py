@@ -103,13 +103,13 @@ def _product(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
-    """Keeps the arguments: the mask is recomputed."""
+    """Saves the arguments for the backward, which recomputes the mask."""
     return vars(arguments)
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # x's alone
     """Returns the gradient of x."""
-    # gelu(32) is 32 in every dtype, a power of two, so the op itself gives the factors, and reads one element for all.
+    # gelu(32) is 32 in every dtype, a power of two, so the op itself computes the factors from one expanded element.
     factors = gelu_dropout(kept.x.new_full((), 32.0).expand(kept.x.shape), kept.seed, kept.p) / 32
     return {"x": activate_backward(grad * factors, kept.x, "gelu")}
 

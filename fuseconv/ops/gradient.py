@@ -23,10 +23,11 @@ class Gradient:
     """The gradient of an op, written with differentiable ops, so that it can be differentiated again.
 
     Attributes:
-        keep: `(arguments, results) -> values by name`: the values that the backward needs, computed from the arguments,
-            by their names in the schema, and the tuple of results. Only these stay in memory until the backward.
-        backward: `(kept, needed, *grads) -> gradients by argument`: `needed` has the names of the arguments that
-            require a gradient; others may be omitted. A grad is None if nothing depends on that result.
+        keep: `(arguments, results) -> values by name`: the values that are saved for the backward, computed from the
+            arguments, by their names in the schema, and the tuple of results. Nothing else is saved.
+        backward: `(kept, needed, *grads) -> gradients by argument`: `kept` has the saved values, `needed` the names
+            of the arguments that require a gradient; others may be omitted. A grad is None if nothing depends on that
+            result.
         unfused: `(arguments) -> results`, or None to call the op itself: the same computation as a composition of ops,
             for calls whose gradient needs a value that the fused kernel does not write.
     """
@@ -96,7 +97,7 @@ def autograd_kernel(overload: torch._ops.OpOverload, gradient: Gradient) -> Call
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if not (torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs)):
             return run(*args, **kwargs)
-        # The dispatcher leaves out what equals its default.
+        # The dispatcher omits arguments that equal their default.
         args += tuple(map(kwargs.get, names[len(args) :], defaults[len(args) :]))
         results = gradient.unfused(SimpleNamespace(**dict(zip(names, args, strict=True))))
         return Function.apply(*args) if results is None else results  # type: ignore[no-untyped-call]

@@ -44,12 +44,12 @@ def reference(
     """
     if x.shape[1] == 0:  # which torch 2.11 fails on, on CUDA
         return activate(x.contiguous(), act)
-    # Not torch.nn.functional's, which refuses groups of one element.
+    # Not torch.nn.functional.group_norm, which rejects groups of one element.
     return activate(torch.group_norm(x.contiguous(), groups, weight, bias, eps), act)
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Keeps the arguments, and the result if the derivative of the activation is a function of it."""
+    """Saves the arguments, and the result if the derivative of the activation depends only on it."""
     act = arguments.act
     return vars(arguments) | {"result": results[0] if act in FROM_RESULT and act != "none" else None}
 
@@ -67,7 +67,7 @@ def _gradients_by_kernel(kept: SimpleNamespace, needed: frozenset[str], grad: Te
     sizes = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
     value, mean, factor = aten.native_group_norm(x, weight, kept.bias, *sizes, kept.groups, kept.eps)
     grad = activate_backward(grad, kept.result if kept.act in FROM_RESULT else value, kept.act).contiguous()
-    # Asked for the gradient of a bias without a weight, it fails: torch 2.13.
+    # It fails for the gradient of a bias without a weight (torch 2.13).
     wanted = ["x" in needed, "weight" in needed, "bias" in needed and weight is not None]
     arguments = (grad, x, mean, factor, weight, *sizes, kept.groups, wanted)
     gradients = dict(zip(("x", "weight", "bias"), aten.native_group_norm_backward(*arguments), strict=True))

@@ -31,7 +31,7 @@ def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Keeps the arguments and the number of elements per mean."""
+    """Saves the arguments and the number of elements per mean for the backward."""
     x, results_count = arguments.x, results[0].numel()
     return {**vars(arguments), "count": x.numel() // results_count if results_count else 1}
 

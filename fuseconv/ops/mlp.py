@@ -98,7 +98,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
             *(MANY_ROWS if device == "cuda" else ()),
         )
     ]
-    # Infinite where a positive weight follows an infinity, and NaN should a column that is not there be met.
+    # Infinite if a positive weight follows an infinity, and NaN if a missing column is used.
     infinite = draw(70, 256)
     infinite[3, 5] = torch.inf
     positive = (draw(200, 256).abs(), draw(200), draw(136, 200).abs(), None)

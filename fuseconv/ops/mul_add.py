@@ -32,7 +32,7 @@ def reference(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
-    """Keeps each factor if the gradient of the other is needed."""
+    """Saves each factor if the gradient of the other is needed."""
     a, b, c = arguments.a, arguments.b, arguments.c
     return {
         "a": a if b.requires_grad else None,

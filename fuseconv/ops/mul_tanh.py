@@ -31,7 +31,7 @@ def reference(a: Tensor, b: Tensor) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Keeps the result, and each factor if the gradient of the other is needed."""
+    """Saves the result, and each factor if the gradient of the other is needed."""
     a, b = arguments.a, arguments.b
     return {
         "y": results[0],

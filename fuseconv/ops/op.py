@@ -20,7 +20,7 @@ from fuseconv.ops.gradient import Gradient, autograd_kernel, by_reference
 
 NAMESPACE = "fuseconv"
 _LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
-# What a Library registers goes when it does.
+# Registrations are removed with their Library object.
 
 P = ParamSpec("P")
 R = TypeVar("R")

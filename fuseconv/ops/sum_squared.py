@@ -33,7 +33,7 @@ def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
-    """Keeps the arguments."""
+    """Saves the arguments for the backward."""
     return vars(arguments)
 
 

@@ -54,7 +54,7 @@ def cases(program: Program, *, seed: int = 0) -> list[Case]:
     """
     contract = program.contract
     chosen = [Case("given", program.examples)]
-    # Each with a seed of its own: two that come out at one size are still two.
+    # Each has its own seed, so that two cases of the same size still differ.
     for own_seed, (name, sizes) in enumerate(sizes_to_try(contract, seed=seed).items(), seed):
         chosen.append(Case(name, _drawn(program, _affordable(program, sizes), own_seed)))
     sizes = _affordable(program, example_sizes(contract))

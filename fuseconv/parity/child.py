@@ -41,7 +41,7 @@ def main() -> None:
     for name in BEFOREHAND:
         if find_spec(name.partition(".")[0]) is not None:
             import_module(name)
-    # What an artifact prints, or a library says, does not get between the answers.
+    # Output of artifacts and libraries must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     pending = b""

@@ -18,7 +18,7 @@ from fuseconv.parity.cases import Case
 from fuseconv.parity.reference import Reference, tried_of
 from fuseconv.parity.report import OutputRow, worst
 from fuseconv.parity.verification import (
-    judge,
+    compare_case,
     outputs_of,
     references_of,
     with_limits,
@@ -183,14 +183,14 @@ def _cell(
         return Cell(name, runtime, absent=error)
     except (ContractError, UpstreamError) as error:
         run = partial(_fail, error)
-    rows = [row for reference in references for row in judge(name, contract, reference, run)]
+    rows = [row for reference in references for row in compare_case(name, contract, reference, run)]
     return Cell(name, runtime, tuple(with_limits(rows, manifest, target)))
 
 
 def _in_python(folder: Path, manifest: Manifest, target: str, cuda_graphs: bool, cases: Sequence[Case]) -> Run:
     model = load_target(folder, manifest, target, cuda_graphs="auto" if cuda_graphs else False)
     if cuda_graphs:
-        for case in cases:  # what is judged is then a replay, and not the first
+        for case in cases:  # the compared call is then a replay, and not the first call
             outputs_of(model, case)
         if (reason := model.cuda_graphs.reason) is not None:
             raise UnsupportedError(f"no CUDA graphs: {reason}", where=str(folder), fix="the target runs without them")

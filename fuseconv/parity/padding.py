@@ -14,8 +14,8 @@ from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.contract.values import LARGE
 from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.numerics.fp64 import run_in_float64
 from fuseconv.numerics.tolerance import compare
-from fuseconv.numerics.truth import run_in_float64
 from fuseconv.program.captured import Program, dim_symbols
 from fuseconv.runtime.rows import batched, repeated, rows_of, unpadded
 from fuseconv.sizes import failing_sizes
@@ -71,15 +71,15 @@ def prove(program: Program, buckets: Buckets) -> Program:
     has = batched(contract, settled)
     same = tuple(repeated(x, bucket) if having else x for x, having in zip(inputs, has, strict=True))
     module = program.exported.module(check_guards=False)
-    alone, truth = failing_sizes.run(module, contract, inputs), run_in_float64(program, inputs)
+    alone, fp64 = failing_sizes.run(module, contract, inputs), run_in_float64(program, inputs)
     for padded in (same, hard(contract, settled, inputs), hard(contract, settled, inputs, turn=1)):
         try:
             results = unpadded(_run(module, padded), contract, rows)
-            rows_of_outputs = zip(contract.outputs, results, alone, truth, strict=True)
-            judged = {name: compare(*triple).reason for name, *triple in rows_of_outputs}
+            rows_of_outputs = zip(contract.outputs, results, alone, fp64, strict=True)
+            compared = {name: compare(*triple).reason for name, *triple in rows_of_outputs}
         except RuntimeError as error:
-            judged = {"none": str(error)}
-        for name, reason in judged.items():
+            compared = {"none": str(error)}
+        for name, reason in compared.items():
             if reason:
                 raise UnsupportedError(
                     f"output {name!r} depends on padding: the model mixes rows of dim {buckets.dim!r} "
@@ -139,7 +139,7 @@ def _outputs(program: Program, name: str, where: str) -> tuple[str, ...]:
             found.append(output)
         elif depending:
             raise UnsupportedError(
-                f"output {output} has {name} in a place other than its first axis: its shape is {sizes}",
+                f"output {output} uses {name} on an axis other than the first: its shape is {sizes}",
                 where=where,
                 fix=f"remove --bucket, or make {name} the first axis of this output",
             )

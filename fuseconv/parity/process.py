@@ -67,7 +67,7 @@ class VerifyProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for who asks
+            start_new_session=True,  # Ctrl-C is handled by the caller
         )
         self._owner, self._pending = os.getpid(), b""
 
@@ -80,7 +80,7 @@ class VerifyProcess:
             assert pipe is not None
             pipe.close()
         if self._owner != os.getpid():
-            process.returncode = 0  # it is nobody's child here
+            process.returncode = 0  # it is not a child of this process
             return
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -156,7 +156,7 @@ class VerifyProcess:
                             f"the verification process exited before it started: {_said(log)}", where="verification"
                         )
                     return found
-        # Neither an answer nor an end: it took too long, or the process was killed.
+        # No answer and no exit: it took too long, or the process was killed.
         self.stop()
         what = (
             f"the target {at} did not respond within {TIME_LIMIT:.0f} s"
@@ -174,7 +174,7 @@ class VerifyProcess:
             try:
                 self._process.stdin.write(data)
                 self._process.stdin.flush()
-            except BrokenPipeError:  # it was idle for long, and has ended
+            except BrokenPipeError:  # it was idle for too long and has exited
                 self.stop()
                 if attempt:
                     raise
@@ -197,7 +197,7 @@ class VerifyProcess:
 
 
 PROCESS = VerifyProcess()
-"""This process's."""
+"""The verification process of this process."""
 
 atexit.register(PROCESS.stop)
 

@@ -12,7 +12,7 @@ import torch
 from fuseconv.capture.agreement import difference, not_the_original
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FileError, RefusedError
-from fuseconv.numerics.truth import run_in_float64
+from fuseconv.numerics.fp64 import run_in_float64
 from fuseconv.parity.cases import Case
 from fuseconv.program.captured import Program
 from fuseconv.sizes import failing_sizes
@@ -43,12 +43,12 @@ def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
             references.append(Reference(case, (), ()))
             continue
         original = failing_sizes.run(program.original or module, program.contract, case.inputs)
-        truth = run_in_float64(program, case.inputs)
+        fp64 = run_in_float64(program, case.inputs)
         if program.original is not None:
             captured = failing_sizes.run(module, program.contract, case.inputs)
-            if reason := difference(original, captured, program.contract.outputs, truth):
+            if reason := difference(original, captured, program.contract.outputs, fp64):
                 raise not_the_original(reason, program.original, f"in the case `{case.name}`")
-        references.append(Reference(case, original, truth))
+        references.append(Reference(case, original, fp64))
     return references
 
 

@@ -62,9 +62,9 @@ def verify_target(folder: Path, manifest: Manifest, target: str, references: Seq
     rows = [
         row
         for reference in references
-        for row in judge(target, manifest.contract, reference, partial(outputs_of, model))
+        for row in compare_case(target, manifest.contract, reference, partial(outputs_of, model))
     ]
-    return with_limits([*rows, *_judge_padded(model, references)], manifest)
+    return with_limits([*rows, *_compare_padded(model, references)], manifest)
 
 
 def with_limits(rows: Sequence[OutputRow], manifest: Manifest, target: str | None = None) -> list[OutputRow]:
@@ -129,7 +129,7 @@ def outputs_of(model: Model, case: Case) -> tuple[torch.Tensor, ...]:
     return (result,) if len(model.contract.outputs) == 1 else tuple(result)
 
 
-def judge(
+def compare_case(
     target: str,
     contract: Contract,
     reference: Reference,
@@ -143,14 +143,14 @@ def judge(
         return []
     try:
         triples = zip(run(reference.case), reference.original, reference.truth, strict=True)
-        judged = [compare(*triple, may_overflow=reference.case.kind == "special") for triple in triples]
+        compared = [compare(*triple, may_overflow=reference.case.kind == "special") for triple in triples]
     except (UpstreamError, ContractError) as error:
-        judged = [incomparable(error.what)] * len(contract.outputs)
-    rows = zip(contract.outputs, judged, strict=True)
+        compared = [incomparable(error.what)] * len(contract.outputs)
+    rows = zip(contract.outputs, compared, strict=True)
     return [OutputRow(target, reference.case.name, name, row, reference.case.kind) for name, row in rows]
 
 
-def _judge_padded(model: Model, references: Sequence[Reference]) -> list[OutputRow]:
+def _compare_padded(model: Model, references: Sequence[Reference]) -> list[OutputRow]:
     """Compares the first case that fits a bucket with itself under hard padding, which must not change its outputs."""
     contract, buckets = model.contract, model.contract.buckets
     if buckets is None:
@@ -163,4 +163,4 @@ def _judge_padded(model: Model, references: Sequence[Reference]) -> list[OutputR
     reference, rows = references[index], sizes[index]
     name = f"{reference.case.name}, padded to {buckets.dim} {buckets.rounded(rows)}"
     padded = replace(reference, case=Case(name, hard(contract, buckets, reference.case.inputs)))
-    return judge(model.target, contract, padded, lambda case: unpadded(outputs_of(model, case), contract, rows))
+    return compare_case(model.target, contract, padded, lambda case: unpadded(outputs_of(model, case), contract, rows))

@@ -37,9 +37,9 @@ class Conversion:
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
-        judged = self.report.to_json()["targets"]
+        parity = self.report.to_json()["targets"]
         done = {
-            one.target: {"path": one.path, "seconds": one.seconds, "size": one.size, "parity": judged[one.target]}
+            one.target: {"path": one.path, "seconds": one.seconds, "size": one.size, "parity": parity[one.target]}
             for one in self.written
         }
         return {

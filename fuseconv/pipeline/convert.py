@@ -12,7 +12,7 @@ from pathlib import Path
 from fuseconv.bundle.manifest import bundle_folder, check_replaceable
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.buckets import Buckets
-from fuseconv.matching.lock import sites, write_lock
+from fuseconv.matching.lock import count_matches, write_lock
 from fuseconv.matching.steps import read_plan
 from fuseconv.parity.cases import cases
 from fuseconv.parity.padding import prove
@@ -22,7 +22,7 @@ from fuseconv.pipeline.assembly import Assembly, Progress, target_names
 from fuseconv.pipeline.conversion import Conversion
 from fuseconv.pipeline.filling import Filling
 from fuseconv.pipeline.gate import Gate
-from fuseconv.pipeline.match import check_allowed, check_sites, find_plan
+from fuseconv.pipeline.match import check_allowed, check_matches, find_plan
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.packs import load_ops, op_files
@@ -92,7 +92,7 @@ def convert(
         with progress("match"):
             chosen = read_plan(Path(plan)) if plan else find_plan(program, known, names, allow)
         if frozen is not None:
-            check_sites(frozen, folder, chosen, program, known)
+            check_matches(frozen, folder, chosen, program, known)
         with progress("reference"):
             references = refer(program, cases(program))
             write_reference(staging / REFERENCE, references, program.contract)
@@ -103,11 +103,11 @@ def convert(
         filling = Filling(staging, names, gate, replan, consented, allow_mismatch, progress, chosen)
         manifest, report = filling.fill()
         if frozen is not None and filling.plan is not chosen:
-            check_sites(frozen, folder, filling.plan, program, known)
+            check_matches(frozen, folder, filling.plan, program, known)
         written, left = tuple(filling.written.values()), (tuple(manifest.left_out), tuple(manifest.limits))
         done = Conversion(folder, filling.plan, written, *left, report, by_name=bool(target))
         if strict and (error := done.error(strict=True)) is not None:
             raise error
     if lock is not None:
-        write_lock(Path(lock), folder.name, sites(done.plan, program))
+        write_lock(Path(lock), folder.name, count_matches(done.plan, program))
     return done

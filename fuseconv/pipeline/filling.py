@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fuseconv.bundle.manifest import File, LeftOut, Limit, Manifest, seal
 from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError
-from fuseconv.matching.plan import SiteKey
+from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Miss, Plan
 from fuseconv.parity.process import PROCESS, Verified
@@ -25,7 +25,7 @@ PLAN = "plan.json"
 ROUNDS = 12
 """The maximum number of plans that are written. Each is without the steps that failed in the one before."""
 
-Replan = Callable[[Mapping[SiteKey, Miss]], Plan]
+Replan = Callable[[Mapping[MatchKey, Miss]], Plan]
 """Computes a new plan, with matches to exclude."""
 
 
@@ -62,7 +62,7 @@ class Filling:
     by_plan: set[str] = field(default_factory=set)
     limits: list[Limit] = field(default_factory=list)
     found: dict[str, Verified] = field(default_factory=dict)
-    _rejected: dict[SiteKey, Miss] = field(default_factory=dict)
+    _rejected: dict[MatchKey, Miss] = field(default_factory=dict)
     _files: Mapping[str, File] = field(default_factory=dict)
 
     @property
@@ -90,7 +90,7 @@ class Filling:
                 self._leave_out(wrong)
                 continue
             libraries = self._write(fused)
-            if not self._judge(last=last) and not self._take_out():
+            if not self._check(last=last) and not self._take_out():
                 break
         if not self.written:
             raise _nothing_left(self.lost)
@@ -125,7 +125,7 @@ class Filling:
         with self.progress("verify"):
             self.found |= PROCESS.verify(self.folder, names, hashed=True)
 
-    def _judge(self, *, last: bool) -> bool:
+    def _check(self, *, last: bool) -> bool:
         """Leaves out targets that fail. Returns whether the plan was the cause and a new plan must be written."""
         wrong: dict[str, Verdict] = {}
         for name, found in self.found.items():

@@ -18,14 +18,14 @@ import torch
 from fuseconv.bundle.manifest import LeftOut, Limit, seal
 from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError, UpstreamError
 from fuseconv.matching.graph import source_line
-from fuseconv.matching.plan import SiteKey
+from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Miss, Plan, Step
 from fuseconv.parity.cases import Case
 from fuseconv.parity.process import PROCESS, Verified
 from fuseconv.parity.reference import Reference, tried_of
 from fuseconv.parity.report import OutputRow
-from fuseconv.parity.verification import judge
+from fuseconv.parity.verification import compare_case
 from fuseconv.pipeline.assembly import Assembly
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule_text import Call, parse_line
@@ -90,13 +90,13 @@ class Gate:
                 raise UpstreamError(str(error).strip().splitlines()[0]) from error
 
         chosen = [one for one in tried_of(self.references) if names is None or one.case.name in names]
-        rows = [row for one in chosen for row in judge("torch", program.contract, one, run)]
+        rows = [row for one in chosen for row in compare_case("torch", program.contract, one, run)]
         return [row for row in rows if not row.ok]
 
     def verdict(self, target: str, plan: Plan, found: Verified) -> Verdict:
         """Finds the cause of a failing target, or the outputs on which its runtime differs for special values."""
         if isinstance(found.error, UnsupportedError) and _brings_ops(plan):
-            return Verdict(error=found.error)  # the rule says which op it wants, and the target has none
+            return Verdict(error=found.error)  # the rule asks for this op, and the target does not have it
         if not plan.applied:
             self._unfused[target] = found
         elif target not in self._unfused:
@@ -152,7 +152,7 @@ def fails(found: Verified) -> bool:
     return found.error is not None or not all(row.ok for row in found.rows)
 
 
-def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[SiteKey, Miss]) -> dict[SiteKey, Miss]:
+def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[MatchKey, Miss]) -> dict[MatchKey, Miss]:
     """Returns the matches to exclude for a failed step: its own; the second time, all matches of its rule."""
     assert verdict.guilty is not None
     guilty = verdict.guilty

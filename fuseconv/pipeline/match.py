@@ -11,7 +11,7 @@ from fuseconv.errors import UsageError
 from fuseconv.matching import explanation
 from fuseconv.matching.explanation import Explanation
 from fuseconv.matching.lock import check_lock
-from fuseconv.matching.plan import SiteKey
+from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.plan import plan as make_plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Miss, Plan, read_plan
@@ -53,7 +53,7 @@ def match(
     with progress("rewrite"):
         rewrite(program, chosen)
     if frozen is not None:
-        check_sites(frozen, bundle_folder(model, output), chosen, program, known)
+        check_matches(frozen, bundle_folder(model, output), chosen, program, known)
     return chosen
 
 
@@ -70,7 +70,7 @@ def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
             raise UsageError(f"no rule declares {name} in `allow`", where=f"--allow {name}", fix=fix)
 
 
-def check_sites(path: str | Path, folder: Path, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:
+def check_matches(path: str | Path, folder: Path, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:
     """Checks that the matches of a plan equal those that a fuseconv.lock has for the bundle of a folder.
 
     Raises:
@@ -115,7 +115,7 @@ def find_plan(
     known: Sequence[Rule],
     names: Sequence[str],
     allow: Collection[str],
-    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
+    rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
 ) -> Plan:
     """Returns the plan of a program without the `rejected` matches. Every step was tested."""
     device = program.contract.device

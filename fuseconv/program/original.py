@@ -51,7 +51,7 @@ class Original:
         """
         args, kwargs = arguments(self.call, [one.clone() for one in inputs])
         states = [*self.module.named_parameters(), *self.module.named_buffers()]
-        states = [(name, state) for name, state in states if not state.is_inference()]  # those have no versions
+        states = [(name, state) for name, state in states if not state.is_inference()]  # they have no versions
         before = [state._version for _, state in states]
         with torch.no_grad(), quiet_torch(), _slow_path(), torch.random.fork_rng(devices=[]):
             results = (

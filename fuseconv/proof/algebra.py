@@ -17,7 +17,7 @@ from torch.fx import Graph, Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from fuseconv.graph.nodes import facts_of, is_call
-from fuseconv.numerics.truth import interpret_in_float64
+from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.ops import OPS
 from fuseconv.proof.difference import CANNOT_RUN
 from fuseconv.proof.field import PRIME, Field, NotApplicableError
@@ -89,9 +89,7 @@ class _Evaluation(Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target in _POSITIONS or (target in _TRIANGLES and _is_far(*args, **kwargs)):
-            raise NotApplicableError(
-                f"{target}: equality at the sizes of the example does not imply equality at others"
-            )
+            raise NotApplicableError(f"{target}: a proof at the sizes of the example does not cover other sizes")
         if target is torch.ops.aten.scaled_dot_product_attention.default:
             return _attention(*args, **kwargs)
         if target is torch.ops.aten._assert_tensor_metadata.default:
@@ -108,7 +106,7 @@ def prove(pair: Pair) -> Proof:
         specs = (*pair.text.parameters.values(), *pair.traced.inputs)
         drawn = draw_operands(specs, 2, "random", seed).tensors
         generator = torch.Generator().manual_seed(seed)
-        # A constant of one element may have been read, and be written in the replacement as a number.
+        # The value of a one-element constant may be a number in the replacement.
         known = [one if one.numel() == 1 else None for one in pair.parameters] + [None] * len(pair.traced.inputs)
         operands = [_operand(one, own, field, generator) for one, own in zip(drawn, known, strict=True)]
         try:
@@ -119,7 +117,7 @@ def prove(pair: Pair) -> Proof:
             if field.assumed and _agree(pair, (*pair.parameters, *drawn[len(pair.parameters) :])):
                 words = ", ".join(sorted(field.assumed))
                 return Proof(
-                    True, f"not applicable: equality would rest on assumptions about {words}", applicable=False
+                    True, f"not applicable: a proof would have to assume properties of {words}", applicable=False
                 )
             return Proof(False, f"{found}; {pair.changed}, {', '.join(described(specs, drawn))}")
     return Proof(True, f"equal modulo {PRIME} in {DRAWS} draws")

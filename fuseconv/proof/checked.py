@@ -20,14 +20,14 @@ from fuseconv.contract.spec import TensorSpec
 from fuseconv.errors import FuseconvError, RuleError, is_out_of_memory
 from fuseconv.matching import unforeseen
 from fuseconv.matching.graph import source_line
-from fuseconv.matching.plan import SiteKey, plan
+from fuseconv.matching.plan import MatchKey, plan
 from fuseconv.matching.steps import Miss, Plan, Step
 from fuseconv.program.captured import Program
 from fuseconv.proof.adversarial import draw, hard, kind
 from fuseconv.proof.edges import edges_of
 from fuseconv.proof.ledger import Excerpt, Ledger
 from fuseconv.proof.operands import ORDINARY, OVERFLOWING, described
-from fuseconv.proof.redrawn import JUDGES
+from fuseconv.proof.redrawn import COMPARISONS
 from fuseconv.proof.replay import replay
 from fuseconv.rulebook.rule import Rule
 
@@ -42,7 +42,7 @@ def checked_plan(
     device: str,
     targets: Collection[str],
     allow: Collection[str] = (),
-    rejected: Mapping[SiteKey, Miss] = MappingProxyType({}),
+    rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
 ) -> Plan:
     """Computes a plan without the matches at which a rule fails its numerical test.
 
@@ -90,7 +90,7 @@ class _Trial:
         self._passed: set[str] = set()
         self._kinds: dict[str, str] = {}
 
-    def wrong(self, found: Plan) -> dict[SiteKey, Miss]:
+    def wrong(self, found: Plan) -> dict[MatchKey, Miss]:
         """Returns the matches of a plan that compute something else, with the differences."""
         ledger = Ledger(self._program)
         excerpts = []
@@ -115,8 +115,10 @@ class _Trial:
         return wrong
 
     def _difference(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> str:
-        judge = JUDGES[excerpt.step.draws]
-        if found := judge(excerpt.before, excerpt.after, captured, ordinary=True, by_truth=bool(excerpt.step.literals)):
+        compare = COMPARISONS[excerpt.step.draws]
+        if found := compare(
+            excerpt.before, excerpt.after, captured, ordinary=True, fp64_only=bool(excerpt.step.literals)
+        ):
             return f"{found}; captured values, {_given(excerpt, captured)}"
         alike = kind(ledger, excerpt, captured)
         if alike not in self._kinds:
@@ -125,18 +127,18 @@ class _Trial:
 
     def _on_drawn(self, ledger: Ledger, excerpt: Excerpt, captured: Sequence[Any]) -> Iterator[str]:
         """Yields the difference of the replacement for each kind of random operands. Empty if there is none."""
-        rule, judge = self._rules[excerpt.step.rule], JUDGES[excerpt.step.draws]
+        rule, compare = self._rules[excerpt.step.rule], COMPARISONS[excerpt.step.draws]
         edges = edges_of((excerpt.before, excerpt.after), captured)
         for how in hard(ledger, excerpt, rule, edges):
             if operands := draw(ledger, excerpt, captured, how, edges, rule.domain):
                 ordinary, overflowing = how.values in ORDINARY, how.values in OVERFLOWING
-                found = judge(
+                found = compare(
                     excerpt.before,
                     excerpt.after,
                     operands,
                     ordinary=ordinary,
                     overflowing=overflowing,
-                    by_truth=bool(excerpt.step.literals),
+                    fp64_only=bool(excerpt.step.literals),
                 )
                 yield f"{found}; {how}, {_given(excerpt, operands)}" if found else ""
 

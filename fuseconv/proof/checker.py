@@ -37,10 +37,10 @@ def main() -> None:
     """Runs jobs until stdin ends."""
     confinement.die_with_parent()
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what an op prints is no answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # output of ops must not mix with the answers
     torch.set_num_threads(1)
-    tempfile.gettempdir()  # is found by writing to it; modules ask for it when they are imported
-    importlib.import_module("torch._dynamo.source")  # and with it a thousand others
+    tempfile.gettempdir()  # the directory is found by writing to it; modules look it up when they are imported
+    importlib.import_module("torch._dynamo.source")  # which imports a thousand other modules
 
     while (job := _job(jobs)) is not None:
         try:
@@ -74,8 +74,8 @@ def _answer(kind: str, subjects: Sequence[Any], seconds: int) -> Mapping[str, An
 
 
 def _prepare(files: Sequence[Path]) -> None:
-    load_ops(files, {"code"})  # the parent has asked whether it is trusted
-    os.dup2(1, 2)  # what an op prints from now on would be written to a file, which is forbidden
+    load_ops(files, {"code"})  # the parent has checked that it is trusted
+    os.dup2(1, 2)  # later output of ops would be written to a file, which is forbidden
     confinement.confine()
 
 

@@ -62,7 +62,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._said,
             bufsize=0,
-            start_new_session=True,  # Ctrl-C is for the parent, which ends its children
+            start_new_session=True,  # Ctrl-C is handled by the parent, which ends its children
         )
         self._write("ops", self._ops)
 
@@ -87,7 +87,7 @@ class Child:
             while left:
                 left = left[os.write(self._process.stdin.fileno(), left) :]
         except BrokenPipeError:
-            return  # it is dead, which `receive` will find, and say of what
+            return  # it is dead; `receive` reports the cause
 
     def receive(self) -> list[CheckRow] | None:
         """Reads available data. Returns the rows of the job once it is complete.
@@ -106,13 +106,13 @@ class Child:
             self._owed -= 1
             answer: dict[str, Any] = json.loads(line)
             if "error" in answer:
-                if self._owed:  # the ops failed, and the job would be done without them
+                if self._owed:  # the ops failed to load, and the job would run without them
                     self.again()
                 told = getattr(errors, answer["error"])(answer["what"], where=answer["where"], fix=answer["fix"])
                 raise told from RuntimeError(answer["trace"])
             if not self._owed:
                 return [CheckRow(**row) for row in answer["rows"]]
-            self.deadline = time.monotonic() + 3 * self._seconds  # it has started, and begins with the job
+            self.deadline = time.monotonic() + 3 * self._seconds  # it has started and begins the job
         return None
 
     def _death(self) -> FuseconvError:
@@ -122,7 +122,7 @@ class Child:
         last = next(reversed(self._said.read().decode(errors="replace").strip().splitlines()), "")
         self.again()
         if status == -signal.SIGXCPU:
-            return self._limit(f"take more than {self._seconds} s of processor time")
+            return self._limit(f"take more than {self._seconds} s of CPU time")
         if status < 0:
             return self._limit(f"crash the process that runs them ({signal.Signals(-status).name})")
         what = f"the process that checks rules exited with status {status}: {last}"

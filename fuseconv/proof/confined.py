@@ -95,7 +95,7 @@ def _run(every: Sequence[Child], jobs: Sequence[tuple[str, Sequence[Rule]]]) -> 
                     done[busy.pop(child)] = rows
                     idle.append(child)
     except FuseconvError:
-        for child in busy:  # nobody waits for their answers any more
+        for child in busy:  # their answers are no longer needed
             child.again()
         raise
     return [done[number] for number in range(len(jobs))]

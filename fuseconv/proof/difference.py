@@ -1,6 +1,6 @@
 """Compares two graphs with the same placeholders on the same operands and finds the first element that differs.
 
-Every replacement is judged in this way: that of a rule on its examples, and that of a match on the values of the model.
+Every replacement is compared in this way: of a rule on its examples, and of a match on the values of the model.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Interpreter
 
+from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.numerics.tolerance import TOLERANCES, compare
-from fuseconv.numerics.truth import interpret_in_float64
 
 SEED = 0
 
@@ -24,14 +24,14 @@ ROOT = torch.nn.Module()
 """The root module of the graphs, which use no attributes."""
 
 
-def judge(
+def compare_graphs(
     before: Graph,
     after: Graph,
     operands: Sequence[Any],
     *,
     ordinary: bool,
     overflowing: bool = False,
-    by_truth: bool = False,
+    fp64_only: bool = False,
 ) -> str:
     """Describes how the results of `after` differ from those of `before`. Empty if they do not.
 
@@ -46,32 +46,32 @@ def judge(
         operands: the values of the placeholders of both graphs, in order. They are not mutated.
         ordinary: whether the operands are ordinary numbers, for which rounding errors stay small.
         overflowing: whether the operands are so large that float64 may overflow too.
-        by_truth: whether the error against the fp64 reference decides alone; see tolerance.py.
+        fp64_only: whether the error against the fp64 reference decides alone; see tolerance.py.
     """
     try:
         original = run(before, operands)
-        truth = run_in_float64(before, operands)
+        fp64 = run_in_float64(before, operands)
     except CANNOT_RUN:
         return ""
     try:
         actual = run(after, operands)
     except CANNOT_RUN as problem:
         return f"the replacement cannot run: {str(problem).strip().splitlines()[0]}"
-    found = difference(actual, original, truth, by_truth)
+    found = difference(actual, original, fp64, fp64_only)
     if not found or not _are_alike(actual, original):
         return found
-    expected = [_settled(*three, overflowing) for three in zip(actual, original, truth, strict=True)]
+    expected = [_settled(*three, overflowing) for three in zip(actual, original, fp64, strict=True)]
     if not ordinary:
-        spread = _spread(before, operands, truth)
-        expected = [_conditioned(*four) for four in zip(actual, expected, truth, spread, strict=True)]
-    return difference(actual, [one for one, _ in expected], [true for _, true in expected], by_truth)
+        spread = _spread(before, operands, fp64)
+        expected = [_conditioned(*four) for four in zip(actual, expected, fp64, spread, strict=True)]
+    return difference(actual, [one for one, _ in expected], [true for _, true in expected], fp64_only)
 
 
 def agree_in_float64(before: Graph, after: Graph, operands: Sequence[Any]) -> bool:
     """Returns whether both graphs agree in float64."""
-    truth = run_in_float64(before, operands)
+    fp64 = run_in_float64(before, operands)
     try:
-        return not difference(run_in_float64(after, operands), truth, truth)
+        return not difference(run_in_float64(after, operands), fp64, fp64)
     except CANNOT_RUN:
         return False
 
@@ -83,7 +83,7 @@ def _are_alike(actual: Sequence[torch.Tensor], original: Sequence[torch.Tensor])
 
 
 def _settled(
-    actual: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, overflowing: bool
+    actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, overflowing: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the original and the reference, adjusted where the original or float64 overflows.
 
@@ -92,14 +92,14 @@ def _settled(
     wrong finite number (the square of 1e30), the element is not compared.
     """
     if not original.is_floating_point():
-        return original, truth
-    overflown, known = ~original.isfinite(), truth.isfinite()
+        return original, fp64
+    overflown, known = ~original.isfinite(), fp64.isfinite()
     free = overflown & known & ~actual.isfinite()
     if overflowing:
         free |= overflown & ~known
-        free |= ~overflown & known & ((original - truth).abs() > truth.abs() / 2)
-    expected = torch.where(overflown & known, truth.to(original.dtype), original)
-    return torch.where(free, actual, expected), torch.where(free, actual.double(), truth)
+        free |= ~overflown & known & ((original - fp64).abs() > fp64.abs() / 2)
+    expected = torch.where(overflown & known, fp64.to(original.dtype), original)
+    return torch.where(free, actual, expected), torch.where(free, actual.double(), fp64)
 
 
 _ROUNDINGS = 4
@@ -110,32 +110,32 @@ _SLACK = 8
 change."""
 
 
-def _spread(before: Graph, operands: Sequence[Any], truth: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _spread(before: Graph, operands: Sequence[Any], fp64: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Returns how far each element of the results moves if every intermediate value is rounded once more."""
     generator = torch.Generator().manual_seed(SEED)
-    spread = [torch.zeros_like(true) for true in truth]
+    spread = [torch.zeros_like(true) for true in fp64]
     for _ in range(_ROUNDINGS):
         moved = run_in_float64(before, operands, shaken=generator)
-        for at, (one, true) in enumerate(zip(moved, truth, strict=True)):
+        for at, (one, true) in enumerate(zip(moved, fp64, strict=True)):
             if true.is_floating_point() and one.shape == true.shape:
                 spread[at] = torch.maximum(spread[at], (one - true).abs())
     return spread
 
 
 def _conditioned(
-    actual: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor], truth: torch.Tensor, spread: torch.Tensor
+    actual: torch.Tensor, expected: tuple[torch.Tensor, torch.Tensor], fp64: torch.Tensor, spread: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the original and the reference, adjusted where rounding in the original makes the same error."""
     if not actual.is_floating_point():
         return expected
-    explained = (actual.double() - truth).abs() <= _SLACK * spread
+    explained = (actual.double() - fp64).abs() <= _SLACK * spread
     right, true = expected
     return torch.where(explained, actual, right), torch.where(explained, actual.double(), true)
 
 
-def overflows(original: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> bool:
+def overflows(original: Sequence[torch.Tensor], fp64: Sequence[torch.Tensor]) -> bool:
     """Returns whether an element is finite in float64 but not in the dtypes of the program."""
-    return any(bool((~one.isfinite() & true.isfinite()).any()) for one, true in zip(original, truth, strict=True))
+    return any(bool((~one.isfinite() & true.isfinite()).any()) for one, true in zip(original, fp64, strict=True))
 
 
 def run(graph: Graph, operands: Sequence[Any], seed: int = SEED) -> Any:
@@ -177,7 +177,7 @@ def copied(value: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def same_draws(seed: int = SEED) -> Iterator[None]:
     """Random ops in the block give the same numbers for the same seed. The generators of the caller are restored."""
-    # torch.manual_seed would write down the stack for accelerators that are not there: it takes milliseconds.
+    # torch.manual_seed records the stack for missing accelerators, which takes milliseconds.
     generators = [torch.default_generator, *torch.cuda.default_generators]
     states = [generator.get_state() for generator in generators]
     for generator in generators:
@@ -200,19 +200,19 @@ def cotangents(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def difference(
     actual: Sequence[torch.Tensor],
     original: Sequence[torch.Tensor],
-    truth: Sequence[torch.Tensor],
-    by_truth: bool = False,
+    fp64: Sequence[torch.Tensor],
+    fp64_only: bool = False,
 ) -> str:
     """Describes how the result of a replacement differs from the original. Empty if it does not.
 
     Args:
         actual: the result of the replacement.
         original: the result of the matched ops.
-        truth: the result of the matched ops in float64; see tolerance.py.
-        by_truth: as in `compare`.
+        fp64: the result of the matched ops in float64; see tolerance.py.
+        fp64_only: as in `compare`.
     """
-    for position, (one, other, true) in enumerate(zip(actual, original, truth, strict=True)):
-        row = compare(one, other, true, by_truth=by_truth)
+    for position, (one, other, true) in enumerate(zip(actual, original, fp64, strict=True)):
+        row = compare(one, other, true, fp64_only=fp64_only)
         if not row.ok:
             name = "the result" if len(actual) == 1 else f"result {position}"
             return f"{name} differs{_first(one, other)}: {row.reason}"

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from fuseconv.graph.nodes import facts_of, is_call
 
 NEAR = 64.0
-"""Literals up to this magnitude are combined. Functions of greater numbers may overflow, which is judged separately."""
+"""Literals up to this magnitude are combined. Functions of greater numbers may overflow, which is tested separately."""
 
 SMALL = 1e-3
 """A literal up to this magnitude is an epsilon that is added, or a lower bound."""

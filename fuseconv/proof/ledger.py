@@ -70,7 +70,7 @@ class Ledger:
         self.placeholders = {copy: node for node, copy in self._copies.items() if node.op == "placeholder"}
         for node, copy in self._copies.items():
             self._classify(copy)
-            # What is filled piece by piece, as by writes to slices of new_empty, is not what it was made as.
+            # A tensor that is filled in parts, such as slices of new_empty, no longer has its initial value.
             writers = self.workspace.aliases.writers_after(node)
             if not all(is_call(writer) and _writes_alone(writer) for writer in writers):
                 self.varying.add(copy)
@@ -87,12 +87,12 @@ class Ledger:
         captures = [from_binding(binding, workspace.node) for binding in step.bindings.values()]
         operands = frozenset(node for value in captures for node in nodes_in(value))
         point = self._copies[insertion_point(frozenset(matched), operands, frozenset(results))]
-        # A matched node may read by now what an earlier step has made: here it is written down as it is now.
+        # An earlier step may have replaced an operand of a matched node; the copy has the current operands.
         old: dict[Node, Node] = {}
         for node in matched:
             old[node] = self._add(node.target, node, lambda used: old.get(used) or self._copies[used], point)
         writes = any(any(written(node)) for node in matched)
-        apply(workspace, step, clean=False)  # what nothing reads is still to be seen here
+        apply(workspace, step, clean=False)  # values without users are still needed here
         made: set[Node] = set()
         new = [self._adopt(workspace.current(node), point, made) for node in results]
         inner, outputs = (set(old.values()), made), ([old[node] for node in results], new)
@@ -104,7 +104,9 @@ class Ledger:
         before, after = (
             _graph(read, sorted(nodes - set(read)), ends) for nodes, ends in zip(needed, outputs, strict=True)
         )
-        point = max([point, *(node.next for node in read)])  # of a duplicate's operand there may be others, made later
+        point = max(
+            [point, *(node.next for node in read)]
+        )  # an operand of a duplicate may have other copies, created later
         workspace.clean()
         return Excerpt(step, before, after, tuple(read), min(self._copies[node] for node in matched), point, writes)
 
@@ -128,7 +130,7 @@ class Ledger:
             deferred = self.workspace.deferred(node)
             call: Any = deferred or node
             target = node.target if deferred is None else deferred.op
-            # A constant is computed first of all: another step, which stands earlier in the graph, may read it too.
+            # Constants are computed first, because a step that is earlier in the graph may use them too.
             place = point if deferred is None else self._start
             self._copies[node] = self._add(target, call, lambda used: self._adopt(used, place, made), place)
             made.add(self._copies[node])

@@ -125,12 +125,14 @@ def _draw(
     drawn = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
     if values in _POWERS and dtype.is_floating_point:
         drawn = drawn.tanh() * torch.finfo(dtype).max ** _POWERS[values]
-    if values == "tiny" and shape and (scales := edges.scales()):  # rows beside what is added to them, or bounds them
+    if (
+        values == "tiny" and shape and (scales := edges.scales())
+    ):  # rows near the numbers that are added to them or bound them
         rows = torch.tensor([1.0, *(one / _SCALES["tiny"] for one in scales)], dtype=torch.float64)
         at = torch.arange(shape[0]) % len(rows)
         drawn = drawn * rows[at].reshape(-1, *[1] * (len(shape) - 1)).to(drawn.device)
     drawn = drawn * _SCALES.get(values, 1.0) + (HUGE if values == "shifted" else 0.0)
-    # Of two operands others are special: an op of a number and NaN is not one of two NaN.
+    # The two operands are special at different elements: a number and NaN is another case than two NaN.
     first = int(torch.randint(0, 4, (), generator=generator, device=generator.device)) if values in _SPECIAL else 0
     for offset, special in enumerate(_SPECIAL.get(values, ())):
         drawn.view(-1)[first + offset * 4 :: 11] = special
@@ -179,7 +181,7 @@ def _of_pool(pool: Tensor, shape: tuple[int, ...], generator: torch.Generator) -
 
 
 def differing(dtypes: Collection[str], edges: Edges) -> Collection[Values]:
-    """Returns the kinds of values that differ for operands of these dtypes and can be judged.
+    """Returns the kinds of values that differ for operands of these dtypes and can be compared.
 
     Near the largest float, sums may overflow in one order but not in another, and there is no wider reference for
     float64.

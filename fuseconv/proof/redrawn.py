@@ -16,16 +16,16 @@ from torch import Tensor
 from torch.fx import Graph, Interpreter, Node
 
 from fuseconv.graph.nodes import arguments, draws, is_getitem, op_name
-from fuseconv.numerics.truth import interpret_in_float64
+from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.proof.difference import (
     CANNOT_RUN,
     ROOT,
     SEED,
     clone,
+    compare_graphs,
     copied,
     cotangents,
     difference,
-    judge,
     overflows,
     run,
     run_in_float64,
@@ -36,14 +36,14 @@ from fuseconv.proof.shares import runs, shares
 _DROPOUTS = frozenset({"aten.dropout.default", "aten.dropout_.default", "aten.native_dropout.default"})
 
 
-def judge_redrawn(
+def compare_redrawn(
     before: Graph,
     after: Graph,
     operands: Sequence[Any],
     *,
     ordinary: bool,
     overflowing: bool = False,
-    by_truth: bool = False,
+    fp64_only: bool = False,
 ) -> str:
     """Describes how the distribution of `after` differs from that of `before`. Empty if it does not.
 
@@ -51,12 +51,13 @@ def judge_redrawn(
         before: the matched ops: one active dropout, and one result, each element of which is computed from the
             dropout's element at the same position.
         after: the replacement.
-        operands: as in `judge`.
-        ordinary: as in `judge`. Other operands are also judged in float64, but gradients only on ordinary numbers.
-        overflowing: as in `judge`. On such numbers both may be NaN.
-        by_truth: as in `judge`. An element equals one of the two values if it is within tolerance.
+        operands: as in `compare_graphs`.
+        ordinary: as in `compare_graphs`. Other operands are also compared in float64. Gradients are compared only on
+            ordinary numbers.
+        overflowing: as in `compare_graphs`. On such numbers both may be NaN.
+        fp64_only: as in `compare_graphs`. An element equals one of the two values if it is within tolerance.
     """
-    del overflowing, by_truth
+    del overflowing, fp64_only
     dropouts, results = [node for node in before.nodes if _drops(node)], list(_results(before))
     if len(dropouts) != 1 or len(results) != 1:
         found = f"{len(dropouts)} in a match with {len(results)} results"
@@ -65,22 +66,22 @@ def judge_redrawn(
     graphs = _with_factor(before, 1 / (1 - p)), _with_factor(before, 0.0)
     try:
         original = _Either(*(run(graph, operands)[0] for graph in graphs))
-        truth = _Either(*(run_in_float64(graph, operands)[0] for graph in graphs))
+        fp64 = _Either(*(run_in_float64(graph, operands)[0] for graph in graphs))
     except CANNOT_RUN:
         return ""
     if not original.kept.is_floating_point():
         return f"`draws` needs a floating-point result, but the result is {original.kept.dtype}"
     try:
-        found = _judged(lambda seed: run(after, operands, seed)[0], original, truth, p)
-        if found and (not ordinary or overflows([original.kept], [truth.kept])):
-            found = _judged(lambda seed: run_in_float64(after, operands, seed)[0], truth, truth, p)
-        return found or (_gradients(graphs, after, operands, original, truth) if ordinary else "")
+        found = _compare_values(lambda seed: run(after, operands, seed)[0], original, fp64, p)
+        if found and (not ordinary or overflows([original.kept], [fp64.kept])):
+            found = _compare_values(lambda seed: run_in_float64(after, operands, seed)[0], fp64, fp64, p)
+        return found or (_gradients(graphs, after, operands, original, fp64) if ordinary else "")
     except CANNOT_RUN as problem:
         return f"the replacement cannot run: {str(problem).strip().splitlines()[0]}"
 
 
-JUDGES: Mapping[str, Callable[..., str]] = {"same": judge, "any": judge_redrawn}
-"""How a replacement is judged, by the `draws` field of its rule."""
+COMPARISONS: Mapping[str, Callable[..., str]] = {"same": compare_graphs, "any": compare_redrawn}
+"""The comparison of a replacement with the matched ops, by the `draws` field of the rule."""
 
 
 def _results(graph: Graph) -> Iterator[Any]:
@@ -132,16 +133,16 @@ class _Either:
         return apart.isfinite() & (apart > 16 * (limits.eps * size + limits.tiny))
 
 
-def _judged(drawn: Callable[[int], Tensor], original: _Either, truth: _Either, p: float) -> str:
-    """Judges a replacement for at least two seeds: first the values, then the dropout rates."""
-    told = truth.told_apart(original.kept.dtype)
+def _compare_values(drawn: Callable[[int], Tensor], original: _Either, fp64: _Either, p: float) -> str:
+    """Describes the first difference for at least two seeds: in the values, then in the dropout rates."""
+    told = fp64.told_apart(original.kept.dtype)
     first = drawn(SEED)
     if first.shape != original.kept.shape:
-        return difference([first], [original.kept], [truth.kept])
+        return difference([first], [original.kept], [fp64.kept])
     actual = torch.stack([first, *(drawn(SEED + at) for at in range(1, runs(told, p)))])
     kept = original.keeps(actual)
-    for at in (0, ...):  # one by itself, whose elements a message can name, then all
-        if found := difference([actual[at]], [original.at(kept[at])], [truth.at(kept[at])]):
+    for at in (0, ...):  # first one mask, so that a message can name elements, then all
+        if found := difference([actual[at]], [original.at(kept[at])], [fp64.at(kept[at])]):
             return found
     if not torch.equal(original.keeps(drawn(SEED)), kept[0]):
         return "the result differs between runs with the same seed"
@@ -149,10 +150,10 @@ def _judged(drawn: Callable[[int], Tensor], original: _Either, truth: _Either, p
 
 
 def _gradients(
-    graphs: tuple[Graph, Graph], after: Graph, operands: Sequence[Any], original: _Either, truth: _Either
+    graphs: tuple[Graph, Graph], after: Graph, operands: Sequence[Any], original: _Either, fp64: _Either
 ) -> str:
     """Describes how the gradients differ from those for the same mask, at the elements where it is known."""
-    kept, told = original.keeps(run(after, operands)[0]), truth.told_apart(original.kept.dtype)
+    kept, told = original.keeps(run(after, operands)[0]), fp64.told_apart(original.kept.dtype)
 
     def chosen(either: Sequence[Any]) -> Tensor:
         return _Either(*either).at(kept)

@@ -39,7 +39,7 @@ def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Ite
         freed[reader].append(node)
     taken: dict[int, dict[Node, Any]] = {}
     for node in ledger.graph.nodes:
-        # What an excerpt writes in place, the program writes too: its operands are copied before that.
+        # The program also does the in-place writes of an excerpt, so its operands are copied before them.
         for at in starts.pop(node, ()):
             operands = (operand for operand in excerpts[at].operands if operand in interpreter.env)
             taken[at] = {operand: _copy(interpreter.env[operand]) for operand in operands if excerpts[at].writes}

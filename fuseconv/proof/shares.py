@@ -43,12 +43,12 @@ def shares(dropped: Tensor, told: Tensor, p: float) -> str:
     """
     told = told.expand(dropped.shape)
     if _is_unlikely(dropped[told], p):
-        return f"the result differs in what is dropped: {_share(dropped[told], p)}"
+        return f"the result differs in the dropout rate: {_share(dropped[told], p)}"
     both = p * p + (1 - p) * (1 - p)
     for axis, pairs in enumerate(_pairs(dropped, told)):
         if _is_unlikely(pairs, both):
             where = f"neighbours along axis {axis - 1}" if axis else "two seeds"
-            return f"the result differs in what is dropped together: of {where}, {_share(pairs, both)} agree"
+            return f"the result differs in the dropout mask: of {where}, {_share(pairs, both)} agree"
     return ""
 
 

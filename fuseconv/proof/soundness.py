@@ -23,7 +23,7 @@ from fuseconv.proof.difference import agree_in_float64
 from fuseconv.proof.edges import BEYOND_A_BYTE, Edges, edges_of
 from fuseconv.proof.example import Text
 from fuseconv.proof.operands import ORDINARY, OVERFLOWING, VALUES, Values, described, differing, draw_operands, takes
-from fuseconv.proof.redrawn import JUDGES
+from fuseconv.proof.redrawn import COMPARISONS
 from fuseconv.proof.traced import Traced, trace
 from fuseconv.proof.variants import MOST, in_dtypes, variants
 from fuseconv.rulebook.rule import Rule
@@ -125,9 +125,9 @@ def counter_example(pair: Pair, draw: Draw) -> str:
     )
     operands = (*pair.parameters, *drawn.tensors)
     ordinary, overflowing = draw.values in ORDINARY, draw.values in OVERFLOWING
-    found = JUDGES[pair.rule.draws](pair.before, pair.after, operands, ordinary=ordinary, overflowing=overflowing)
+    found = COMPARISONS[pair.rule.draws](pair.before, pair.after, operands, ordinary=ordinary, overflowing=overflowing)
     if found and not _is_as_written(pair) and agree_in_float64(pair.before, pair.after, operands):
-        return ""  # of other sizes and arguments the meaning is tried, not the rounding: a norm of one number is 0 / 0
+        return ""  # other sizes and arguments test the meaning, not the rounding: a norm of one number is 0 / 0
     given = ", ".join(described((*pair.text.parameters.values(), *pair.traced.inputs), operands))
     return f"{found}; {pair.changed}, {drawn.drawn}, {given}" if found else ""
 
@@ -161,7 +161,7 @@ MANY = Draw(40, "edge", 22)
 def draws_of(pair: Pair) -> Sequence[Draw]:
     """Returns the draws for a program: for an example, every kind of values that differs, in every dtype."""
     if pair.changed.endswith(f" as {BEYOND_A_BYTE}") and _elements(pair.traced.graph) > MOST:
-        return []  # made long by a variant, not by whoever wrote the example
+        return []  # made long by a variant, not by the author of the example
     if not _is_as_written(pair):
         return [Draw(5, "random", pair.seed), Draw(5, "edge", pair.seed)]
     dtypes = {spec.dtype for spec in pair.traced.inputs}

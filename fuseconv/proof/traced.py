@@ -72,7 +72,7 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
     sizes = example_sizes(text)
     environment = ShapeEnv()
     mode = FakeTensorMode(shape_env=environment) if sizes else _numbers()
-    # The cache would answer for a condition on sizes taken to be false what held for true.
+    # The cache would return the result for a true condition also if the condition is assumed false.
     mode.cache_enabled = not sizes
     graph = Graph()
     nodes: dict[Node, Node] = {}
@@ -117,7 +117,7 @@ _LEAVES = ("get_attr", "placeholder")
 
 def _fake(spec: TensorSpec, sizes: Mapping[str, int], mode: FakeTensorMode) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns a fake and a real tensor. Equal symbolic sizes become one symbol (DUCK): no two names have one size."""
-    from torch._dynamo.source import ConstantSource  # it takes a second, which most commands need not wait
+    from torch._dynamo.source import ConstantSource  # the import takes a second, which most commands can avoid
 
     tensor = torch.zeros(spec.sizes(sizes), dtype=torch_dtype(spec.dtype))
     if mode.shape_env is None:

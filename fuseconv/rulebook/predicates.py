@@ -23,7 +23,7 @@ FUNCTIONS: Mapping[str, Function] = functions.FUNCTIONS
 """All functions that a rule may call, by name."""
 
 _HIDDEN = -9984
-"""What is added to a score so that it weighs nothing: in every dtype exp of it is 0 beside a score that is not hidden,
+"""A term that hides a score: in every dtype the exp of their sum is 0 compared with that of a visible score,
 as long as scores themselves differ by less than nine thousand. Models add -1e4 where f16 must hold it, which is -9984
 in bf16."""
 

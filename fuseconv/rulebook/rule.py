@@ -25,7 +25,7 @@ _Parsed = TypeVar("_Parsed")
 
 Stage = Literal["canonical", "structure", "fuse"]
 STAGES: tuple[Stage, ...] = ("canonical", "structure", "fuse")
-"""The stages, in the order they run."""
+"""The stages, in execution order."""
 
 _Lines = Annotated[list[str], Field(min_length=1, max_length=64)]
 

@@ -79,7 +79,7 @@ class _Reader:
         """Yields the rules of a file or folder, included rules first."""
         if not leads_somewhere(path):
             raise RuleError(f"there is no {path.name}", where=where, fix=f"create {path}, or correct the name")
-        real = Path(os.path.realpath(path))  # a link to itself is one, for Path.resolve it is an error
+        real = Path(os.path.realpath(path))  # a symbolic link to itself is a cycle; Path.resolve raises an error
         if real in open_files:
             ring = " includes ".join(file.name for file in (*open_files[open_files.index(real) :], real))
             raise RuleError(f"include cycle: {ring}", where=where, fix="remove one of them")

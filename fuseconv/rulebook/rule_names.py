@@ -175,7 +175,7 @@ def check_replacement(lines: Sequence[Line], captures: set[str], values: set[str
                 known.add(name)
     for name, pointer in made.items():
         if name not in values and name not in used:
-            fix = f"bind one of {', '.join(sorted(values))}: what every alternative binds"
+            fix = f"bind one of {', '.join(sorted(values))}, which every alternative binds"
             raise NamesError(pointer, f"{name} replaces nothing: no line of `match` binds it", fix)
 
 

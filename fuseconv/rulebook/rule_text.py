@@ -242,7 +242,7 @@ def check_text(text: str) -> list[ast.stmt]:
         raise RuleTextError(f"the character {bad[0]!r} is not allowed here", bad.start(), "write plain ASCII, one line")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a SyntaxWarning about text that is refused a moment later
+            warnings.simplefilter("ignore")  # a SyntaxWarning about text that is rejected anyway
             return ast.parse(text).body
     except SyntaxError as problem:
         raise RuleTextError(f"syntax error: {problem.msg}", max((problem.offset or 1) - 1, 0)) from None

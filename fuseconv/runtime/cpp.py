@@ -111,7 +111,7 @@ def build() -> Path:
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             _cmake(Path(folder))
-            Path(folder, NAME).replace(program)  # at once: another process may build the same
+            Path(folder, NAME).replace(program)  # atomically: another process may build the same program
     except OSError as error:
         raise FileError(f"{NAME} cannot be stored: {error.strerror}", where=str(error.filename or program)) from error
     return program

@@ -195,7 +195,7 @@ class GraphedRunner:
         graph = self._graphs.get(shapes)
         if graph is None and self._failure is None:
             graph = self._capture(inputs, padded, stream)
-            # Room is made after the capture, for a pool without any graph is gone, and once no launch is under way.
+            # Dropped after the capture, because a pool without graphs is freed, and while no launch is running.
             dropped = self._graphs.put(shapes, graph) if graph is not None else None
             if dropped is not None:
                 self._free.synchronize()
@@ -204,7 +204,7 @@ class GraphedRunner:
         return graph
 
     def _capture(self, inputs: Sequence[torch.Tensor], padded: int, stream: torch.cuda.Stream) -> _Graph | None:
-        # A graph outlives the modes of the call that it is captured in.
+        # A graph outlives the modes of the call in which it is captured.
         with torch.inference_mode(False), torch.no_grad(), torch.autocast("cuda", enabled=False):
             places = tuple(
                 repeated(x, padded if has else len(x)) if x.dim() else x.clone()
@@ -221,7 +221,7 @@ class GraphedRunner:
 
     def _record(self, captured: torch.cuda.CUDAGraph, places: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         with _CAPTURING, torch.cuda.stream(self._stream):
-            # Other threads may do meanwhile what a capture must not, allocate memory for one.
+            # Other threads may meanwhile do what is not allowed during a capture, such as allocating memory.
             captured.capture_begin(self._pool, capture_error_mode="thread_local")
             try:
                 return tuple(self._runner(*places))
@@ -231,9 +231,9 @@ class GraphedRunner:
     def _give_up(self, captured: torch.cuda.CUDAGraph, error: BaseException, inputs: Sequence[torch.Tensor]) -> None:
         """Disables captures: an unsupported op fails for every shape, and insufficient memory remains insufficient."""
         _ABANDONED.append(captured)
-        with suppress(RuntimeError):  # where torch did not get to it
+        with suppress(RuntimeError):  # if torch did not do it
             torch._C._cuda_endAllocateToPool(self._device, self._pool)
-        # torch leaves the state of its generator in the capture, and would refuse every random number from now on.
+        # torch leaves its generator in the capture state and would reject every later random number.
         generator = torch.cuda.default_generators[self._device]
         generator.graphsafe_set_state(generator.clone_state())
         self._failure = UpstreamError(

@@ -46,7 +46,7 @@ class Model:
         self.device = contract.device
         self._runner = runner
         self._ungraphed = ungraphed
-        # A field may have any name that the model's outputs have; `rename` numbers those that Python cannot take.
+        # Fields have the names of the outputs; `rename` numbers names that are not valid in Python.
         outputs = namedtuple("Outputs", contract.outputs, rename=True)  # type: ignore[misc]  # noqa: PYI024
         self._pack: Callable[[tuple[torch.Tensor, ...]], Any] = (
             outputs._make if len(contract.outputs) != 1 else lambda tensors: tensors[0]
@@ -158,7 +158,7 @@ def load_target(
     contract = manifest.contract
     ungraphed = ungraphed_reason(cuda_graphs, contract.device, target)
     check_target(folder, manifest, target, device)
-    if spec_of(target).runtime == "torch":  # a session of ONNX Runtime loads its own library
+    if spec_of(target).runtime == "torch":  # ONNX Runtime sessions load their own library
         for library in op_libraries(manifest, target):
             _load_library(folder / library)
     try:

@@ -43,7 +43,7 @@ def run(module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> t
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            raise  # says nothing about the sizes that the model takes
+            raise  # says nothing about the sizes that the model accepts
         raise _explained(error, module, contract, inputs) from error
 
 
@@ -51,19 +51,19 @@ def _run(module: Runs, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, 
     with torch.no_grad():
         outputs = tuple(pytree.tree_leaves(module(*inputs)))
     if any(x.is_cuda for x in inputs):
-        torch.cuda.synchronize()  # what a kernel has to say is said here, and not of a later call
+        torch.cuda.synchronize()  # kernel errors are raised here and not by a later call
     return outputs
 
 
 def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> FuseconvError:
     why = f"{type(error).__name__}: {first_line(error)}"
     at = sizes_text(_sizes(contract, inputs))
-    if isinstance(error, torch.AcceleratorError):  # after which nothing runs in this process any more
+    if isinstance(error, torch.AcceleratorError):  # after which CUDA is unusable in this process
         return UnsupportedError(
             f"the model fails on the GPU{f' at {at}' if at else ''}: {why}",
             fix="narrow the ranges in --input; run with --device cpu to see which sizes the model accepts",
         )
-    graph = getattr(module, "module", module)  # an archive's original has one too
+    graph = getattr(module, "module", module)  # the original of an archive also has one
     where = model_line(error) or (_failing_line(graph, inputs) if isinstance(graph, GraphModule) else "")
 
     def takes(tried: Mapping[str, int]) -> bool:

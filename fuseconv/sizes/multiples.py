@@ -152,7 +152,7 @@ def _check(dim: Dim, sizes: dict[str, Any]) -> None:
     alike: dict[tuple[bool, ...], list[int]] = {}
     for size in tried:
         alike.setdefault(treated(size), []).append(size)
-    if dim.min < wanted[0] and tried:  # of one step: some guards say no more than that it is not
+    if dim.min < wanted[0] and tried:  # of one step: some guards only exclude it
         alike.get(treated(dim.min), alike[treated(wanted[0])]).insert(0, dim.min)
     if equal or any(not all(ways) for ways in alike) or (tried and len(tried) < len(wanted)):
         dims = {ways: _of(dim, sizes) for ways, sizes in alike.items()}

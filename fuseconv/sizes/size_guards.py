@@ -68,7 +68,7 @@ def suspects(exported: ExportedProgram, contract: Contract) -> list[Suspect]:
     open_guards = {guard for guard in guards if not always(guard, ranges)}
     found = []
     points = sorted(_points(list(contract.dims().values())), key=lambda point: math.prod(point.values()))
-    for point in points:  # the smallest first: the model will run at them
+    for point in points:  # the smallest first, because the model is run at them
         values = {symbols[name]: sympy.Integer(point[name] // dim.step) for name, dim in dims.items()}
         failing = {guard for guard in open_guards if guard.xreplace(values) != sympy.true}
         if failing:

@@ -39,7 +39,7 @@ def _together(dims: Sequence[Dim], ordinary: dict[str, int]) -> Iterator[dict[st
     for dim in dims:
         for size in ends[dim.name]:
             yield {**ordinary, dim.name: size}
-    for sizes in ((0, 0), (0, -1)):  # all at their first, then at their last
+    for sizes in ((0, 0), (0, -1)):  # all dims at their first size, then at their last
         yield {dim.name: ends[dim.name][sizes[1]] for dim in dims}
     ways = [(*ends[dim.name], ordinary[dim.name]) for dim in dims]
     for chosen in itertools.islice(itertools.product(*ways), MOST_TOGETHER):

@@ -66,7 +66,7 @@ def load(path: Path, options: Options) -> Loaded:
         )
     else:
         guards = _renamed_guards(exported, path)
-        flat = flatten(exported, examples=examples or None)  # torch checks guards where there are examples
+        flat = flatten(exported, examples=examples or None)  # torch checks guards if there are examples
         exported, names = flat.exported, flat.inputs
         exported._guards_code = guards
         exported.module_call_graph[0].signature.out_spec = pytree.tree_structure(dict.fromkeys(flat.outputs))
@@ -112,7 +112,9 @@ def load_exported(path: Path) -> ExportedProgram:
     """
     try:
         with open_plain(path) as file, quiet_torch(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The given buffer is not writable")  # of torch's own, up to 2.12
+            warnings.filterwarnings(
+                "ignore", "The given buffer is not writable"
+            )  # a warning of torch itself, up to 2.12
             return torch.export.load(file)
     except FuseconvError:
         raise

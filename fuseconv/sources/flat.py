@@ -89,7 +89,7 @@ def flatten(
     arguments = pytree.tree_structure((tuple(range(len(wanted))), {}))
     results = pytree.tree_structure(tuple(range(len(nodes))))
     call_signature = ModuleCallSignature([], [], arguments, results, list(wanted))
-    # Those of multiples are there too, and a program saved with them cannot be decomposed: torch 2.13.
+    # It contains multiples too, and a program saved with them cannot be decomposed (torch 2.13).
     ranges = {symbol: values for symbol, values in exported.range_constraints.items() if symbol.is_Symbol}
     flat = ExportedProgram(
         root=exported.graph_module,
@@ -102,8 +102,8 @@ def flatten(
         constants=exported.constants,
         verifiers=exported.verifiers,
     )
-    # They name the caller's containers, which are gone. What they say of sizes, the range constraints say too, when
-    # the dims were given explicitly, as `capture` does.
+    # They name the caller's containers, which were removed. Their constraints on sizes are also in the range
+    # constraints if the dims were given explicitly, as `capture` does.
     flat._guards_code = []
     return Flat(flat, wanted, _unique([name for _, name in outputs]))
 

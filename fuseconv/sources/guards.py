@@ -43,7 +43,7 @@ def _holds(module: torch.nn.Module, contract: Contract, sizes: dict[str, int]) -
     )
     try:
         module._guards_fn(*tensors)  # type: ignore[operator]
-    except (AssertionError, ZeroDivisionError):  # torch divides by what may be 0
+    except (AssertionError, ZeroDivisionError):  # torch divides by a size that may be 0
         return False
     return True
 

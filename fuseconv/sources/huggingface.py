@@ -162,7 +162,7 @@ def _pretrained(model_class: Any, path: Path, options: Options) -> torch.nn.Modu
     if info["unexpected_keys"]:
         logger.warning("%s: %s does not use %s", path, model_class.__name__, listed(sorted(info["unexpected_keys"])))
     assert isinstance(module, torch.nn.Module)
-    for part in module.modules():  # an encoder and a decoder each have a config of their own
+    for part in module.modules():  # encoder and decoder have separate configs
         config = getattr(part, "config", None)
         if config is not None and hasattr(config, "use_cache"):
             config.use_cache = False

@@ -212,7 +212,7 @@ def _central(directory: bytes, count: int, path: Path) -> Iterator[Member]:
     at = 0
     for _ in range(count):
         if at + _CENTRAL.size > len(directory):
-            raise _refused(path, "has fewer members than it says")
+            raise _refused(path, "has fewer members than its directory declares")
         fields = _CENTRAL.unpack_from(directory, at)
         signature, _, _, flags, method, _, _, crc, packed, size = fields[:10]
         name_length, extra_length, comment, disk, _, attributes, header = fields[10:]
@@ -235,7 +235,7 @@ def _central(directory: bytes, count: int, path: Path) -> Iterator[Member]:
             raise _refused(path, f"has {name!r}, which declares two sizes")
         yield Member(name, size, packed, method, crc, header)
     if at != len(directory):
-        raise _refused(path, "has more members than it says")
+        raise _refused(path, "has more members than its directory declares")
 
 
 def _widen(extra: bytes, size: int, packed: int, header: int, path: Path) -> tuple[int, int, int]:
@@ -286,7 +286,7 @@ def _locate(file: BinaryIO, members: tuple[Member, ...], start: int, path: Path)
         name = file.read(name_length)
         data = member.header + _LOCAL.size + name_length + extra_length
         if name != member.name.encode() or method != member.method or flags & _ENCRYPTED:
-            raise _refused(path, f"has {member.name!r} in its directory, but another header")
+            raise _refused(path, f"has {member.name!r} in its directory, but its header differs")
         if member.header < free or data + member.packed > start:
             raise _refused(path, f"has {member.name!r}, which overlaps another member")
         free = data + member.packed

@@ -29,7 +29,7 @@ _TARGET = re.compile(
     r"|wrap_activation_checkpoint|wrap_with_autocast|wrap_with_set_grad_enabled)"
     r"|torch\.(_check|_check_is_size|_?sym_[a-z_]+))\Z"
 )
-"""What a node may call besides ops: functions of numbers, and subprograms."""
+"""The permitted targets of nodes besides ops: functions of numbers, and subprograms."""
 
 _OP = re.compile(r"^torch\.ops\.(?P<name>(?P<namespace>\w+)\.[A-Za-z_]\w*\.[A-Za-z]\w*)\Z")
 _NAME = re.compile(r"^[\w.$:/ -]*\Z")

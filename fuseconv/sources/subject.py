@@ -196,7 +196,7 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
             fix=f"its forward takes ({', '.join(one.name for one in parameters(loaded))}): specify each as "
             "--input 'NAME=DTYPE[DIM,...]', or a file of tensors with --inputs",
         )
-    if loaded.parameters and call:  # a program, which takes them by position alone
+    if loaded.parameters and call:  # a program, which takes them only by position
         places = sorted(range(len(call)), key=lambda place: loaded.parameters.index(call[place]))
         specs, call = tuple(specs[place] for place in places), ()
         examples = tuple(examples[place] for place in places) if examples else ()

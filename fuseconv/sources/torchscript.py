@@ -29,7 +29,12 @@ def load(path: Path, options: Options) -> Loaded:
     require_loads(path)
     try:
         script = torch.jit.load(path, map_location=options.device).eval()  # type: ignore[no-untyped-call]
-    except (RuntimeError, ValueError, TypeError, LookupError) as error:  # whatever its C++ met in a damaged archive
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        LookupError,
+    ) as error:  # any error of its C++ code for a damaged archive
         raise UpstreamError(
             f"torch cannot read the archive: {error}", where=str(path), fix="save it again with torch.jit.save"
         ) from error
@@ -39,7 +44,9 @@ def load(path: Path, options: Options) -> Loaded:
     settled = settle(Loaded(script, parameters=arguments, by_keyword=True), path, options)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Manually populate", UserWarning)  # a buffer that only training uses
+            warnings.filterwarnings(
+                "ignore", "Manually populate", UserWarning
+            )  # a buffer that is used only in training
             exported = TS2EPConverter(script, settled.examples, {}).convert()
     except Exception as error:
         raise UnsupportedError(

@@ -52,6 +52,6 @@ def load(path: Path, device: str) -> Runner:
     import torch
 
     with warnings.catch_warnings():
-        # torch 2.11 says of weights, which it reads from bytes, that somebody could write to them. Nobody does.
+        # torch 2.11 warns that weights read from bytes are not writable. Nothing writes to them.
         warnings.filterwarnings("ignore", "The given buffer is not writable")
         return torch.export.load(str(path)).module(check_guards=False)

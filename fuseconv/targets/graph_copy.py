@@ -15,7 +15,7 @@ def copied(graph: Graph) -> Graph:
     end = copy.output(copy.graph_copy(graph, nodes))
     end.meta = dict(graph.output_node().meta)
     for node, twin in nodes.items():
-        twin.name = node.name  # a copy is renamed where a name hides a Python builtin, as `input`
+        twin.name = node.name  # a copy is renamed if its name is a Python builtin, such as `input`
     return copy
 
 

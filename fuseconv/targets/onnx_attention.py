@@ -60,7 +60,7 @@ def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
         right: [..., shared heads, k, n].
     """
     heads, shared, queries = query.shape[-3], group.shape[-3], query.shape[-2]
-    is_known = isinstance(queries, int)  # a size to be found out is none where there are no elements
+    is_known = isinstance(queries, int)  # an inferred size is undefined if there are no elements
     kept = [0] * (len(query.shape) - 3)
     rows = op.Reshape(left, op.Constant(value_ints=[*kept, shared, heads // shared * queries if is_known else -1, 0]))
     product = _product(query, rows, right)
@@ -114,7 +114,7 @@ def _masked_softmax(scores: Any, mask: Any, dtype: ir.DataType) -> Any:
         mask: bool, in the dtype of the scores, or float32.
         dtype: the dtype of the scores.
     """
-    # What float32 can tell from -inf, float16 need not.
+    # A number that differs from -inf in float32 may be -inf in float16.
     wide = mask.dtype if dtype.itemsize < mask.dtype.itemsize else _comparable(dtype)
     if wide != dtype:
         return op.CastLike(_masked_softmax(op.Cast(scores, to=wide), mask, wide), scores)

@@ -14,7 +14,7 @@ def count_axes_from_the_first(nodes: Iterable[ir.Node]) -> None:
             continue
         shape = node.inputs[0].shape
         if shape is None or not len(shape):
-            continue  # the exporter knows no rank inside of its own functions
+            continue  # the exporter does not know ranks inside its own functions
         if node.op_type.startswith("Arg"):
             axis = node.attributes.get_int("axis", 0)
             node.attributes["axis"] = ir.AttrInt64("axis", axis % len(shape))

@@ -23,7 +23,7 @@ from fuseconv.ops import OPS, Op
 DOMAIN = "com.fuseconv"
 VERSION = 1
 
-# A float is a tensor of one double: ONNX's own FLOAT has not the digits that f64 needs.
+# A float is a tensor of one double, because ONNX's FLOAT is too imprecise for f64.
 _ATTRIBUTES: Mapping[str, tuple[Any, Any]] = {
     "str": (str, OpSchema.AttrType.STRING),
     "float": (float, OpSchema.AttrType.TENSOR),

@@ -47,8 +47,8 @@ def conv3d(
 def keep_pads(model: ir.Model) -> None:
     """Sets the axes of every Pad that a pool uses, so that ONNX Runtime does not fuse it."""
     for node in list(model.graph.all_nodes()):
-        readers = [reader for reader, _ in node.outputs[0].uses()]
-        if node.op_type != "Pad" or len(node.inputs) > 3 or not any("Pool" in reader.op_type for reader in readers):
+        users = [user for user, _ in node.outputs[0].uses()]
+        if node.op_type != "Pad" or len(node.inputs) > 3 or not any("Pool" in user.op_type for user in users):
             continue
         shape = node.inputs[0].shape
         assert shape is not None, "the exporter knows the rank of every tensor"

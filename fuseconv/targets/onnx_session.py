@@ -41,7 +41,7 @@ def runner(session: Any, device: str) -> Runner:
         for name in outputs:
             binding.bind_output(name, device)
         if device == "cuda":
-            torch.cuda.current_stream().synchronize()  # ONNX Runtime works on a stream of its own
+            torch.cuda.current_stream().synchronize()  # ONNX Runtime uses its own stream
         session.run_with_iobinding(binding)
         binding.synchronize_outputs()
         return tuple(_tensor(value) for value in binding.get_outputs())
@@ -117,7 +117,7 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
         providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors: its warnings are about its own optimiser
-    # Else its threads spin after a call, and take the cores from whatever the program does next.
+    # Otherwise its threads spin after a call and take CPU cores from the rest of the program.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if library is not None:
         try:

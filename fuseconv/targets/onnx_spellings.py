@@ -50,7 +50,7 @@ def respelled(exported: ExportedProgram, device: str) -> ExportedProgram:
     if not any(_is_spelled(node, spellings) for graph in graphs for node in graph.nodes):
         return exported
     spelled: ExportedProgram = exported.run_decompositions(dict(spellings))
-    spelled._guards_code = exported._guards_code  # not anew: a flat program's name no containers
+    spelled._guards_code = exported._guards_code  # unchanged: the specs of a flat program name no containers
     return spelled
 
 

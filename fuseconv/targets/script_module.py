@@ -43,7 +43,7 @@ def compile_script(script: Script) -> torch.jit.ScriptModule:
 
 
 def _compiled(script: Script) -> torch.jit.ScriptModule:
-    # A class of its own for every model: the compiler keys its types by class, and a type has one forward.
+    # A separate class per model: the compiler keys its types by class, and a type has one forward.
     owner = type("Model", (torch.nn.Module,), {})()
     for name, tensor in script.tensors.items():
         owner.register_buffer(name, tensor.detach())
@@ -69,7 +69,7 @@ def _taken_for_others(module: torch.jit.ScriptModule, script: Script) -> dict[st
         output.debugName().split(".")[0]: node.schema() for node in module.graph.nodes() for output in node.outputs()
     }
     expected = {name: str(overload._schema) for name, overload in script.overloads.items()}
-    # What nothing uses is not compiled.
+    # Unused values are not compiled.
     return {name: chosen[name] for name in expected if chosen.get(name, expected[name]) != expected[name]}
 
 

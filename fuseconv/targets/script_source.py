@@ -244,7 +244,7 @@ class _Printer:
         schema = target._schema
         is_spelled = not self.spelled.isdisjoint((node.name, f"{node.name}_0"))
         positional = zip(schema.arguments, node.args, strict=False)
-        # What is left to its default is not told, but a word: convolutions are told apart by the word of their padding.
+        # Defaults are omitted, except strings: the padding string selects the overload of a convolution.
         words = {
             argument.name: argument.default_value
             for argument in schema.arguments[len(node.args) :]
@@ -255,7 +255,7 @@ class _Printer:
             for argument in schema.arguments
             if argument.name in words | node.kwargs
         )
-        # Interpolations are told apart by the names of their arguments alone.
+        # The overloads of interpolations differ only in the names of their arguments.
         named = target._overloadname == "vec"
         given = [(argument, value, f"{argument.name}=" if named else "") for argument, value in positional]
         given += [(argument, value, f"{argument.name}=") for argument, value in keyword]
@@ -267,11 +267,11 @@ class _Printer:
         if not schema.returns:
             self.lines.append(call)
             return
-        # TorchScript makes an int of a bool in the place of a number, and so changes the dtype of the result.
+        # TorchScript converts a bool that is passed as a number to an int, which changes the dtype of the result.
         is_narrowed = any(
             isinstance(value, bool) and argument.type.kind() == "NumberType" for argument, value, _ in given
         )
-        # A number in the place of a tensor selects, rightly, the overload for scalars.
+        # A number passed as a tensor correctly selects the overload for scalars.
         is_scalar = any(argument.type.kind() == "TensorType" and not _is_tensor(value) for argument, value, _ in given)
         if len(schema.returns) > 1:
             self.results[node] = names = [self.fresh(f"{node.name}_{index}") for index in range(len(schema.returns))]

@@ -118,7 +118,7 @@ def _program(column: int, architecture: int) -> bytes:
     lines += [(_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _X32), refuse]
     numbers = (call.split(":")[1 + column] for call in _FORBIDDEN.split())
     lines += [line for number in numbers if number != "-" for line in ((_EQUAL, 0, 1, int(number)), refuse)]
-    # glibc asks for clone3 first, whose flags a filter cannot see, and takes clone where there is none.
+    # glibc first calls clone3, whose flags a filter cannot see, and falls back to clone if it is missing.
     lines += [(_EQUAL, 0, 1, _CLONE3[column]), lacking]
     allow = (_RETURN, 0, 0, _ALLOWED)
     lines += [(_EQUAL, 0, 4, _CLONE[column]), (_LOAD, 0, 0, _ARGUMENTS_AT)]

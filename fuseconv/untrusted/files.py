@@ -43,12 +43,12 @@ def open_plain(path: Path, *, links: bool = True) -> BufferedReader:
         OSError: the file cannot be opened or is not a plain file. `strerror` has the reason.
     """
     try:
-        # What is no plain file is not even opened: to open a device may set it going. The second look is at what was
-        # opened, and that cannot be exchanged any more.
+        # Only plain files are opened, because opening a device may start it. The second check is on the open file,
+        # which cannot be replaced any more.
         _check_kind(path.stat(follow_symlinks=links), path)
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(path, flags if links else flags | os.O_NOFOLLOW)
-    except ValueError:  # a NUL, or a character that no file name can have
+    except ValueError:  # a NUL, or a character that is not allowed in file names
         raise OSError(errno.EINVAL, "no file can have this name", repr(str(path))) from None
     try:
         _check_kind(os.fstat(descriptor), path)

@@ -144,9 +144,9 @@ def refusal(op: torch._ops.OpOverload) -> str:
     if packet.startswith("_") and packet not in _PRIVATE and torch.Tag.core not in op.tags:
         return "it is internal to torch"
     if _MEMORY.match(packet):
-        return "it concerns the memory of a tensor, not its value"
+        return "it acts on the memory of a tensor, not on its values"
     if _LAYOUTS.match(packet) or _PACKED.match(packet):
-        return "it works on tensors that are not plain"
+        return "it works on tensors that are not plain: sparse, nested, quantized or packed"
     for argument in op._schema.arguments:
         kind = str(argument.real_type)
         if argument.is_out:

@@ -1,4 +1,4 @@
-"""The command line from outside: exit statuses, the one JSON object, three-line errors, and how fast help comes."""
+"""The command line from outside: exit statuses, the JSON object, three-line errors, and the time of --help."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fuseconv import cli
 
 
 class Gate(nn.Module):
-    """Has one site for each of mul-add and linear-act."""
+    """Has one match of each of mul-add and linear-act."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`fuseconv explain`: models spelled almost right, and what is said of them; its JSON; how long matching takes."""
+"""`fuseconv explain`: its report on models that almost match; its JSON; the time of matching."""
 
 import importlib
 import io

@@ -1,4 +1,4 @@
-"""`fuseconv bench`: what it times, what it is called with, and what it says of what does not run here."""
+"""`fuseconv bench`: what it times, with which inputs, and its messages for targets that do not run here."""
 
 from __future__ import annotations
 

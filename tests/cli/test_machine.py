@@ -1,4 +1,4 @@
-"""`fuseconv doctor`: what this machine can do, target by target; what can be loaded of a bundle, without loading it."""
+"""`fuseconv doctor`: what this machine can do per target, and which targets of a bundle load, without loading it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""[tool.fuseconv]: what it may hold, what wins, where a setting is said to come from."""
+"""[tool.fuseconv]: the valid settings, their precedence, and the reported origin of each."""
 
 import json
 import re

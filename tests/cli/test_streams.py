@@ -1,4 +1,4 @@
-"""Streams that are closed, full or read by nobody: each command ends with the status it should."""
+"""Streams that are closed, full or have no reader: each command ends with the right exit status."""
 
 from __future__ import annotations
 

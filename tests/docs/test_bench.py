@@ -1,4 +1,4 @@
-"""bench/: every op has a case, the benchmark runs on this machine, and the page shows what the files hold."""
+"""bench/: every op has a case, the benchmark runs on this machine, and the page shows the results in the files."""
 
 from __future__ import annotations
 

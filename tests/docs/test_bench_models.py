@@ -1,4 +1,4 @@
-"""bench/models.py: its models exist, its rows are measured, joined and drawn, and nothing is left out in silence."""
+"""bench/models.py: its models exist, its rows are measured, merged and plotted, and nothing is omitted silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule pages of the site: each rule has one, links resolve, and pictures can be read: no box covers another."""
+"""The rule pages of the site: each rule has one, links resolve, and no box of a picture covers another."""
 
 import os
 import re

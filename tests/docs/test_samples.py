@@ -1,4 +1,4 @@
-"""Every command of the README and of every sample is run, in order, and prints what the page says it prints."""
+"""Every command of the README and of every sample runs, in order, and prints what the page shows."""
 
 from __future__ import annotations
 

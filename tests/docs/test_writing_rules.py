@@ -1,4 +1,4 @@
-"""docs/writing-rules.md: its example runs and prints what the page says; its table is the functions there are."""
+"""docs/writing-rules.md: its example runs and prints what the page shows; its table lists all functions."""
 
 import re
 import subprocess

@@ -1,1 +1,1 @@
-"""Machines that look for mistakes: random models, mutated rules, damaged files. See docs/fuzzing.md."""
+"""Fuzzers: random models, mutated rules, damaged files. See docs/fuzzing.md."""

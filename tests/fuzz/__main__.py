@@ -1,4 +1,4 @@
-"""`python -m fuzz --seconds 600 [--seed S] [--only PART ...]`: looks for mistakes, and exits 1 if any is found."""
+"""`python -m fuzz --seconds 600 [--seed S] [--only PART ...]`: searches for errors, and exits 1 if it finds one."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _one(part: str, seed: str, case: int, options: dict[str, Any]) -> int:
 def _replay(path: Path) -> int:
     from fuseconv.rulebook.rule_file import load_rules
 
-    from .judge import convert
+    from .oracle import convert
 
     outcome = convert(path.read_text(), load_rules("rules/default.json"))
     print(json.dumps(dict(outcome.counts), indent=1))

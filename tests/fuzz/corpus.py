@@ -1,4 +1,4 @@
-"""Sound files of every form that fuseconv reads, and how each is read."""
+"""Valid files of every format that fuseconv reads, and how each is read."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def _rules(_: Path) -> list[Seed]:
 
 
 def _plans(folder: Path) -> list[Seed]:
-    from fuseconv.matching.lock import sites, write_lock
+    from fuseconv.matching.lock import count_matches, write_lock
     from fuseconv.matching.plan import plan
 
     path = folder / "model"
     saved_models.SAVERS["pt2"](saved_models.made(saved_models.Perceptron), path)
     program = capture(read(path))
     found = plan(program, load_rules("rules/default.json"), device="cpu", targets=("export",))
-    write_lock(folder / "some.lock", "model.fuseconv", sites(found, program))
+    write_lock(folder / "some.lock", "model.fuseconv", count_matches(found, program))
     lock = (folder / "some.lock").read_bytes()
     return [
         Seed(

@@ -1,4 +1,4 @@
-"""A rule judged by itself: both sides of its examples on operands of every dtype, the extremes among them."""
+"""Compares both sides of a rule's examples on operands of every dtype, including the extremes."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ def _compared(pair: Pair, kind: str, seed: int) -> str:
     operands = [*pair.parameters, *(within(one, pair.rule.domain) for one in drawn)]
     try:
         before = _run(pair.before, operands)
-        truth = run_in_float64(pair.before, operands)
+        fp64 = run_in_float64(pair.before, operands)
     except NO_PROGRAM:
         return ""
     try:
         after = _run(pair.after, operands)
     except NO_PROGRAM as problem:
         return f"the replacement cannot run: {str(problem).splitlines()[0][:200]}"
-    for at, (old, new, true) in enumerate(zip(before, after, truth, strict=True)):
+    for at, (old, new, true) in enumerate(zip(before, after, fp64, strict=True)):
         if said := _differs(old, new, true, special=kind == "special"):
             return f"output {at}: {said}"
     return ""

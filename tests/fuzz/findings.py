@@ -1,4 +1,4 @@
-"""What was found: one folder each, with what is needed to see it again."""
+"""The findings: one folder each, with everything needed to reproduce it."""
 
 from __future__ import annotations
 

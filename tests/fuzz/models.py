@@ -1,4 +1,4 @@
-"""Random models: what they are made of, and how each is tried."""
+"""Random models: their parts, and how each is tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutations of rules: one thing of a rule is changed, and of its examples with it where they must go together."""
+"""Mutations of rules: one part of a rule is changed, and its examples with it if they must agree."""
 
 from __future__ import annotations
 

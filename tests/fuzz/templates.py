@@ -1,4 +1,4 @@
-"""The lines that random models are made of: expressions and statements with holes. `grow.filled` says what fits."""
+"""The lines of random models: expressions and statements with holes. `grow.filled` fills them."""
 
 EXPRESSIONS = {
     "elementwise": (

@@ -1,4 +1,4 @@
-"""The fuzzers run, find what is planted for them, and find nothing else in a short time."""
+"""The fuzzers run, find planted errors, and find nothing else in a short time."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from support import ROOT
 from fuseconv.contract.input_text import parse_inputs
 from fuseconv.matching.steps import Plan
 from fuseconv.program.captured import Program
-from fuzz import judge
+from fuzz import oracle
 from fuzz.mutate import CHANGES, mutated
 from fuzz.program import Model, make
 from fuzz.shrink import minimised, minimised_model
@@ -44,7 +44,7 @@ def model(*lines: str, returned: tuple[str, ...] = ("v1",), targets: tuple[str, 
     return Model(INPUTS, {}, lines, returned, targets)
 
 
-def test_the_judge_sees_a_wrong_target(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oracle_sees_a_wrong_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rewrite that takes another op, planted: it is found, and minimised to the one line that matters."""
     import torch
 
@@ -55,7 +55,7 @@ def test_the_judge_sees_a_wrong_target(monkeypatch: pytest.MonkeyPatch) -> None:
         program.exported.graph_module.recompile()
         return program
 
-    monkeypatch.setattr(judge, "rewrite", wrong)
+    monkeypatch.setattr(oracle, "rewrite", wrong)
     large = model(
         "v1 = torch.tanh(x0)",
         "v2 = v1 * 2",
@@ -64,14 +64,14 @@ def test_the_judge_sees_a_wrong_target(monkeypatch: pytest.MonkeyPatch) -> None:
         "v5 = F.relu(v4)",
         returned=("v5", "v3"),
     )
-    found = judge.convert(large.text(), ())
+    found = oracle.convert(large.text(), ())
     assert found.kind == "wrong"
-    small = minimised_model(large, lambda other: judge.convert(other.text(), ()).kind == "wrong", 20)
+    small = minimised_model(large, lambda other: oracle.convert(other.text(), ()).kind == "wrong", 20)
     assert small.lines == ("v1 = torch.tanh(x0)",)
 
 
 def test_a_sound_model_is_sound() -> None:
-    outcome = judge.convert(model("v1 = F.gelu(x0) * x0.shape[0]", targets=("export", "torchscript")).text(), ())
+    outcome = oracle.convert(model("v1 = F.gelu(x0) * x0.shape[0]", targets=("export", "torchscript")).text(), ())
     assert (outcome.kind, outcome.counts["converted export"], outcome.counts["converted torchscript"]) == ("", 1, 1)
 
 

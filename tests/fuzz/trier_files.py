@@ -1,4 +1,4 @@
-"""The part `files`: one case is one damaged or hostile file: it is refused in words, or read, and touches nothing."""
+"""The part `files`: each case is one damaged or hostile file, which must be rejected with a message, or read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fuseconv.errors import FuseconvError, is_out_of_memory
 
 from . import damage
 from .corpus import GROUPS, Seed, corpus, reseal
-from .judge import _words
+from .oracle import _words
 
 SLOW = 5.0
 """Seconds of processor time after which a file counts as one that hangs."""
@@ -92,7 +92,7 @@ class Files:
             except Exception as error:  # noqa: BLE001 - each one is a finding
                 result = "out of memory" if is_out_of_memory(error) else "bug"
                 if result == "bug":
-                    from .judge import _full, _short
+                    from .oracle import _full, _short
 
                     found.append(("bug", f"{seed.form}: {_short(error)}", _full(error)))
         seconds = time.process_time() - started

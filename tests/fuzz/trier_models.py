@@ -1,4 +1,4 @@
-"""The part `models`: one case is one random model, converted and judged; a wrong one is minimised."""
+"""The part `models`: each case is one random model, converted and compared; a failing one is minimized."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from fuseconv.rulebook.rule_file import load_rules
 
-from .judge import Outcome, convert
 from .models import random_model
+from .oracle import Outcome, convert
 from .program import Model
 from .shrink import minimised_model
 

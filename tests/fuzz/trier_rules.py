@@ -1,4 +1,4 @@
-"""The part `rules`: one case is one mutated rule, checked; one that passes is judged here, and none may be wrong."""
+"""The part `rules`: each case is one mutated rule; a rule that passes its check is compared here and must be right."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_file import load_rules
 
 from .extremes import wrong
-from .judge import _full, _short
 from .mutate import Json, mutated
+from .oracle import _full, _short
 
 UNTOUCHED = 0.05
 """The share of rules that are judged as they are."""

@@ -1,4 +1,4 @@
-"""The watchdog: cases are tried in child processes, which may die or hang; then that case is the finding."""
+"""The watchdog: cases run in child processes, which may crash or hang; that case is then the finding."""
 
 from __future__ import annotations
 

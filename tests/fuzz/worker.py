@@ -1,4 +1,4 @@
-"""The child of the watchdog: `python -m fuzz.worker PART SEED FIRST LAST STEP OPTIONS` tries cases, and says so."""
+"""The child of the watchdog: `python -m fuzz.worker PART SEED FIRST LAST STEP OPTIONS` runs cases and reports each."""
 
 from __future__ import annotations
 

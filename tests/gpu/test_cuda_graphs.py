@@ -1,4 +1,4 @@
-"""CUDA graphs on a GPU: the artifact's own bits, whatever the shapes, threads, streams and modes of the calls."""
+"""CUDA graphs on a GPU: the same bits as the artifact, for all shapes, threads, streams and modes of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FUSECONV_REQUIRE_GPU=1: on a machine that is there for its GPU, no test of it is skipped in silence."""
+"""FUSECONV_REQUIRE_GPU=1: on a machine with a GPU, no GPU test is skipped silently."""
 
 from __future__ import annotations
 

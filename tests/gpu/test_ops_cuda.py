@@ -1,10 +1,10 @@
-"""Every op where CUDA is: in graphs, on streams, on each device, with more than 2^31 elements."""
+"""Every op on CUDA: in graphs, on streams, on each device, with more than 2^31 elements."""
 
 from typing import Any
 
 import pytest
 import torch
-from support.truth import assert_close_to_truth
+from support.fp64 import assert_close_to_fp64
 from torch import Tensor
 
 from fuseconv import ops
@@ -91,8 +91,8 @@ def test_gradients_of_large_f32_layers(act: str) -> None:
         leaves = [(value if dtype is None else value.double()).clone().requires_grad_() for value in (x, weight, bias)]
         layer(leaves[0], leaves[1], leaves[2], act=act).backward(grad if dtype is None else grad.double())
         gradients.append([leaf.grad for leaf in leaves])
-    for ours, eager, truth in zip(*gradients, strict=True):
-        assert_close_to_truth(ours, eager, truth)
+    for ours, eager, fp64 in zip(*gradients, strict=True):
+        assert_close_to_fp64(ours, eager, fp64)
 
 
 def huge(columns: int) -> Tensor:

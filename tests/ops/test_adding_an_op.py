@@ -1,4 +1,4 @@
-"""docs/adding-an-op.md: its files make an op, in a copy of the repository that is built."""
+"""docs/adding-an-op.md: its files define an op, in a copy of the repository that is built."""
 
 import os
 import re

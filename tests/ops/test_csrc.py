@@ -1,4 +1,4 @@
-"""The compiled half: what its sources may include, and what its libraries must be."""
+"""The compiled part: what its sources may include, and the properties of its libraries."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""fuseconv.nn: modules that stand in for torch.nn's, as a table of pairs: ours, and what it stands for."""
+"""fuseconv.nn: a table of pairs, each of our modules with the torch.nn modules that it replaces."""
 
 from __future__ import annotations
 
@@ -170,9 +170,9 @@ def test_computes_and_differentiates_as_what_it_stands_for(pair: Pair, device: s
     wide, inputs = copy.deepcopy(theirs).double(), drawn(pair, device, dtype)
     names = [name for name, _ in ours.named_parameters()]
     actual, original = outcome(ours, inputs, names), outcome(theirs, inputs, names)
-    truth = outcome(wide, [x.detach().double().requires_grad_() for x in inputs], names)
+    fp64 = outcome(wide, [x.detach().double().requires_grad_() for x in inputs], names)
     for name, value in original.items():
-        row = compare(actual[name], value, truth[name])
+        row = compare(actual[name], value, fp64[name])
         assert row.ok, f"{name}: {row.reason}"
 
 
@@ -183,9 +183,9 @@ def test_autocast_gives_the_dtypes_of_what_it_stands_for(pair: Pair) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         actual, original = outcome(ours, drawn(pair), names), outcome(theirs, drawn(pair), names)
     assert {k: v.dtype for k, v in actual.items()} == {k: v.dtype for k, v in original.items()}
-    truth = outcome(copy.deepcopy(theirs).double(), [x.detach().double().requires_grad_() for x in drawn(pair)], names)
+    fp64 = outcome(copy.deepcopy(theirs).double(), [x.detach().double().requires_grad_() for x in drawn(pair)], names)
     for name, value in original.items():
-        row = compare(actual[name], value, truth[name])
+        row = compare(actual[name], value, fp64[name])
         assert row.ok, f"{name}: {row.reason}"
 
 

@@ -1,4 +1,4 @@
-"""The op library: which instruction set it takes, and what is said where it is missing or damaged."""
+"""The op library: its choice of instruction set, and the errors if it is missing or damaged."""
 
 import os
 import platform

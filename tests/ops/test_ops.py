@@ -8,8 +8,8 @@ from typing import Any, TypeGuard
 
 import pytest
 import torch
+from support.fp64 import assert_close_to_fp64
 from support.op_table import DEVICES, rows, tensors
-from support.truth import assert_close_to_truth
 from torch import Tensor
 
 from fuseconv import ops
@@ -70,10 +70,10 @@ def test_values(op: Op[..., Any], sample: Sample) -> None:
     results = run_on_dirty_memory(op, sample)
     eager = tensors(op.reference(*sample.args, **sample.kwargs))
     kwargs = dict(zip(sample.kwargs, as_f64(sample.kwargs.values()), strict=True))
-    truth = tensors(op.reference(*as_f64(sample.args), **kwargs))
+    fp64 = tensors(op.reference(*as_f64(sample.args), **kwargs))
     assert len(results) == len(eager)
-    for result, original, true in zip(results, eager, truth, strict=True):
-        assert_close_to_truth(result, original, true)
+    for result, original, true in zip(results, eager, fp64, strict=True):
+        assert_close_to_fp64(result, original, true)
         assert layout(result) == layout(original)  # a view of eager's result is a view of this one
     for value, was in zip(sample.args, before, strict=True):
         if isinstance(value, Tensor):
@@ -161,16 +161,16 @@ def test_special_values_through_activations(act: str, dtype: torch.dtype, device
     # Against f64: the f32 gelu of torch 2.13 on CPU gives NaN at +inf and inf at the largest number.
     x = specials(dtype, device)
     zero = torch.zeros_like(x)
-    truth = ops.bias_act.reference(x.double(), zero.double(), act).to(dtype)
-    torch.testing.assert_close(ops.bias_act(x, zero, act), truth, equal_nan=True)
+    fp64 = ops.bias_act.reference(x.double(), zero.double(), act).to(dtype)
+    torch.testing.assert_close(ops.bias_act(x, zero, act), fp64, equal_nan=True)
     # And through a product with the unit matrix, where 0 * inf would be NaN.
     finite = x[x.isfinite()]
     one = torch.ones(1, 1, dtype=dtype, device=device)
-    truth = ops.linear_act.reference(finite[:, None].double(), one.double(), act=act).to(dtype)
-    torch.testing.assert_close(ops.linear_act(finite[:, None], one, act=act), truth)
+    fp64 = ops.linear_act.reference(finite[:, None].double(), one.double(), act=act).to(dtype)
+    torch.testing.assert_close(ops.linear_act(finite[:, None], one, act=act), fp64)
     ones = torch.ones(2, 1, dtype=dtype, device=device)
-    truth = ops.linear_gated.reference(finite[:, None].double(), ones.double(), act=act).to(dtype)
-    torch.testing.assert_close(ops.linear_gated(finite[:, None], ones, act=act), truth)
+    fp64 = ops.linear_gated.reference(finite[:, None].double(), ones.double(), act=act).to(dtype)
+    torch.testing.assert_close(ops.linear_gated(finite[:, None], ones, act=act), fp64)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -193,10 +193,10 @@ def test_special_values_through_sums_and_norms(dtype: torch.dtype, device: str) 
         for op, args in calls:
             # Truth on the CPU: the RMS norm of torch 2.11 on CUDA makes a whole row NaN of one infinity, if its length
             # is odd enough.
-            truth = op.reference(*(v.cpu().double() if isinstance(v, Tensor) else v for v in (rows_in, *args)))
-            results = tensors(op(rows_in, *args)), tensors(op.reference(rows_in, *args)), tensors(truth)
+            fp64 = op.reference(*(v.cpu().double() if isinstance(v, Tensor) else v for v in (rows_in, *args)))
+            results = tensors(op(rows_in, *args)), tensors(op.reference(rows_in, *args)), tensors(fp64)
             for result, original, true in zip(*results, strict=True):
-                assert_close_to_truth(result, original, true.to(device))
+                assert_close_to_fp64(result, original, true.to(device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -226,9 +226,9 @@ def test_norms_are_at_least_as_exact_as_eager(op: Op[..., Any], mean: float, col
         ops.layer_norm_act: (x, weight, bias, 1e-5, "none"),
         ops.rms_norm: (x, weight, 1e-5),
     }[op]
-    truth = op.reference(*as_f64(args))
+    fp64 = op.reference(*as_f64(args))
     result, eager = op(*args), op.reference(*args)
-    assert (result - truth).square().mean() <= 1.1 * (eager - truth).square().mean()
+    assert (result - fp64).square().mean() <= 1.1 * (eager - fp64).square().mean()
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.125])
@@ -239,9 +239,9 @@ def test_scores_are_at_least_as_exact_as_eager(dtype: torch.dtype, device: str, 
     for seed in range(9):  # of one draw, a few large scores say most
         draw = Draw(device, dtype, seed)
         args = (draw(4, 33, 64, scale=0.5), draw(4, 264, 64, scale=0.5), draw(33, 264), scale)
-        truth = ops.attention_score.reference(*as_f64(args))
+        fp64 = ops.attention_score.reference(*as_f64(args))
         result, eager = ops.attention_score(*args), ops.attention_score.reference(*args)
-        ratios.append(((result - truth).square().mean() / (eager - truth).square().mean()).item())
+        ratios.append(((result - fp64).square().mean() / (eager - fp64).square().mean()).item())
     assert statistics.median(ratios) <= 1.1
 
 
@@ -259,8 +259,8 @@ def test_scores_of_special_values(dtype: torch.dtype, device: str, columns: int)
     mask[4, 5] = float("inf")
     mask[5] = -1e4
     result, eager = ops.attention_score(q, k, mask, 0.25), ops.attention_score.reference(q, k, mask, 0.25)
-    truth = ops.attention_score.reference(q.double(), k.double(), mask.double(), 0.25)
-    assert_close_to_truth(result, eager, truth)
+    fp64 = ops.attention_score.reference(q.double(), k.double(), mask.double(), 0.25)
+    assert_close_to_fp64(result, eager, fp64)
     assert result[[0, 3, 4]].isnan().all()
     assert result[1, 0] == 1
     assert (result[2, ::2] == 0).all()

@@ -1,4 +1,4 @@
-"""Attention of heads folded into the batch, as batched products of matrices take it, and unfolded for a mask."""
+"""Attention with heads folded into the batch, as batched matrix products, and unfolded for a mask."""
 
 import math
 from collections.abc import Callable

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fuseconv.matching.graph import op_name
+from fuseconv.numerics.fp64 import run_in_float64
 from fuseconv.numerics.tolerance import compare
-from fuseconv.numerics.truth import run_in_float64
 from fuseconv.rulebook.rule import Rule
 
 

@@ -17,8 +17,8 @@ from fuseconv.matching.graph import op_name
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
+from fuseconv.numerics.fp64 import run_in_float64
 from fuseconv.numerics.tolerance import compare
-from fuseconv.numerics.truth import run_in_float64
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule import Rule
 

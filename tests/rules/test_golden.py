@@ -1,4 +1,4 @@
-"""Whole models: the fused graph as text, kept in tests/golden; `--update-goldens` writes it anew."""
+"""Whole models: the fused graph as text, stored in tests/golden; `--update-goldens` rewrites it."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from fuseconv.matching.graph import Workspace, op_name
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
+from fuseconv.numerics.fp64 import run_in_float64
 from fuseconv.numerics.tolerance import compare
-from fuseconv.numerics.truth import run_in_float64
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule import Rule
@@ -114,8 +114,8 @@ def test_nothing_is_left_that_need_not_be(hub: Fused) -> None:
 
 
 def check_parity(program: Program, fused_program: Program) -> None:
-    truth = run_in_float64(program, program.examples)
-    for row in map(compare, programs.run(fused_program), programs.run(program), truth):
+    fp64 = run_in_float64(program, program.examples)
+    for row in map(compare, programs.run(fused_program), programs.run(program), fp64):
         assert row.ok, row.reason
 
 

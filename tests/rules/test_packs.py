@@ -1,4 +1,4 @@
-"""Packs: ops that rule files bring run where they are trusted, once, and their libraries go with the bundle."""
+"""Rule packs: their ops run if trusted, once, and their libraries are put in the bundle."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Rule files: what is read, and what is refused, where and how fast."""
+"""Rule files: what is read, what is rejected, at which position, and in what time."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What the shorter forms of a rule stand for: either, optional operands, fragments, tables, derived examples."""
+"""The shorter forms of a rule: choices, optional operands, fragments, tables, derived examples."""
 
 from __future__ import annotations
 

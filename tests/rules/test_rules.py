@@ -1,4 +1,4 @@
-"""The shipped rules: each does what its examples say, each alternative is shown, and wrong twins are found out."""
+"""The default rules: each does what its examples say, each alternative is shown, and wrong variants are detected."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +58,7 @@ def test_attention_that_would_end_the_process_is_not_called(query: str, key: str
 def test_every_alternative_is_shown(name: str) -> None:
     rule = RULES[name]
     if rule.merge:
-        return  # a member alone is no site
+        return  # one member alone is not a match
     graphs = [Index(Workspace(traced_example(lines))) for lines in rule.examples.hit]
     shown = [any(match(graph, [pattern])[0] for graph in graphs) for pattern in compile_rule(rule)]
     assert shown == [True] * len(shown)

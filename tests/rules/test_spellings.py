@@ -1,4 +1,4 @@
-"""Every spelling of an idea ends as the same ops: a table of small modules and the ops of their fused graphs."""
+"""Every spelling of a function becomes the same ops: a table of small modules and the ops of their fused graphs."""
 
 import math
 from collections import Counter
@@ -32,8 +32,8 @@ from torch.nn import functional as F
 from fuseconv.matching.graph import op_name
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
+from fuseconv.numerics.fp64 import run_in_float64
 from fuseconv.numerics.tolerance import compare
-from fuseconv.numerics.truth import run_in_float64
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule import Rule
 
@@ -220,5 +220,5 @@ def test_a_norm_in_f32_is_a_norm(name: str, dtype: torch.dtype, canonical_rules:
     called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
     assert called == ["aten.rms_norm.default"]
     (actual,), (expected,) = programs.run(result), programs.run(program)
-    (truth,) = run_in_float64(program, program.examples)
-    assert compare(actual, expected, truth).ok
+    (fp64,) = run_in_float64(program, program.examples)
+    assert compare(actual, expected, fp64).ok

@@ -1,4 +1,4 @@
-"""Rules that are wrong in one thing each: the check must find every one out, with a counter-example."""
+"""Rules with one error each: the check must detect every one, with a counterexample."""
 
 import pytest
 from support.wrong_rules import RIGHT, WRONG, WRONG_BY_VALUE, rule, rule_by_value

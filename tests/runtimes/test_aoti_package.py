@@ -1,4 +1,4 @@
-"""AOTInductor packages: they call our ops as C functions, which give what the dispatcher gives, wherever they are."""
+"""AOTInductor packages call our ops as C functions, with the results of the dispatcher, from any folder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 
 from fuseconv import ops
 from fuseconv.contract.spec import Contract
+from fuseconv.numerics.fp64 import run_in_float64
 from fuseconv.numerics.tolerance import compare
-from fuseconv.numerics.truth import run_in_float64
 from fuseconv.ops import library
 from fuseconv.ops.description import DTYPES
 from fuseconv.ops.op import Op, Sample
@@ -155,8 +155,8 @@ def test_a_package_has_kernels_of_its_own_for_what_decomposes(device: str, tmp_p
     package = tmp_path / aoti.write(program, tmp_path, Context(tmp_path))
     assert not any(f"aoti_torch_{device}_{op.name}" in wrapper(package) for op in made)
     loaded = aoti.load(package, device)(*inputs)
-    truth = run_in_float64(program, inputs)
-    for row in map(compare, loaded, program.exported.module()(*inputs), truth):
+    fp64 = run_in_float64(program, inputs)
+    for row in map(compare, loaded, program.exported.module()(*inputs), fp64):
         assert row.ok, row.reason
 
 

@@ -1,4 +1,4 @@
-"""The C++ runtime: what fuseconv.load does, in the same words, without Python."""
+"""The C++ runtime: the behavior and messages of fuseconv.load, without Python."""
 
 import shutil
 import subprocess

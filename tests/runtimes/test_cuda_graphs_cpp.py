@@ -1,4 +1,4 @@
-"""CUDA graphs in C++: type-checked where CUDA's headers are, built and run where LibTorch has CUDA."""
+"""CUDA graphs in C++: compiled if CUDA headers are found, built and run if LibTorch has CUDA."""
 
 from __future__ import annotations
 

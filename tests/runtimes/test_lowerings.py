@@ -1,4 +1,4 @@
-"""Ops with odd arguments in ONNX and TorchScript, held to PyTorch: table by table, several functions in one program."""
+"""Ops with unusual arguments in ONNX and TorchScript against PyTorch, several functions per program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention in ONNX against PyTorch, in every form a model calls it in."""
+"""Attention in ONNX against PyTorch, in every form that models use."""
 
 from __future__ import annotations
 
@@ -152,9 +152,9 @@ def test_every_row(name: str, found: dict[str, Tensor]) -> None:
     row = ROWS[name]
     module = Attention(**row.arguments)
     (original,) = module(*row.inputs)
-    (truth,) = module(*(tensor.double() if tensor.is_floating_point() else tensor for tensor in row.inputs))
-    judged = compare(found[name], original, truth)
-    assert judged.ok, judged.reason
+    (fp64,) = module(*(tensor.double() if tensor.is_floating_point() else tensor for tensor in row.inputs))
+    row_of_output = compare(found[name], original, fp64)
+    assert row_of_output.ok, row_of_output.reason
     if "padding" in name:
         assert found[name][-1].eq(0).all() == ("lowest" not in name)
     else:
@@ -206,9 +206,9 @@ def test_bfloat16_is_neither_compared_nor_selected_and_right(name: str, tmp_path
     with np.errstate(invalid="ignore"):  # its softmax of a row of -inf is NaN, as ONNX's is
         (found,) = ReferenceEvaluator(model).run(None, given)
     (original,) = module(*row.inputs)
-    (truth,) = module(*(tensor.double() if tensor.is_floating_point() else tensor for tensor in row.inputs))
-    judged = compare(torch.from_numpy(found.view("uint16")).view(torch.bfloat16), original, truth)
-    assert judged.ok, judged.reason
+    (fp64,) = module(*(tensor.double() if tensor.is_floating_point() else tensor for tensor in row.inputs))
+    row_of_output = compare(torch.from_numpy(found.view("uint16")).view(torch.bfloat16), original, fp64)
+    assert row_of_output.ok, row_of_output.reason
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 5, 2), (4, 2, 7)], ids=str)

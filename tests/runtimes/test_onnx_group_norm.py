@@ -1,4 +1,4 @@
-"""Group norm in ONNX: PyTorch's own op and the body of ours, in the precision of the model."""
+"""Group norm in ONNX: PyTorch's op and the function body of ours, in the precision of the model."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fuseconv import ops
+from fuseconv.numerics.fp64 import run_in_float64
 from fuseconv.numerics.tolerance import compare
-from fuseconv.numerics.truth import run_in_float64
 from fuseconv.targets import TARGETS, Context
 
 
@@ -45,9 +45,9 @@ def test_computes_in_its_inputs_precision(form: str, dtype: torch.dtype, tmp_pat
     for sizes in ((1, 64, 5, 64), (3, 64, 5, 7)):  # 64 twice: a size like that of the channels is no channel
         x = torch.randn(sizes, dtype=torch.float64).to(dtype)
         with torch.no_grad():
-            expected, truth = module(x), Norms.forward(module.double(), x.double())
+            expected, fp64 = module(x), Norms.forward(module.double(), x.double())
             module.to(dtype)
-        for result, original, true in zip(runner(x), expected, truth, strict=True):
+        for result, original, true in zip(runner(x), expected, fp64, strict=True):
             assert compare(result, original, true).ok
 
 
@@ -83,8 +83,8 @@ def test_groups_of_nearly_equal_values_are_exact(name: str, tmp_path: Path) -> N
     x[1] *= 16
     x[3] = x[3] * 1e-4 + 5
     with torch.no_grad():
-        expected, truth = module(x), run_in_float64(program, (x,))[0]
+        expected, fp64 = module(x), run_in_float64(program, (x,))[0]
     (result,) = runner(x)
     for row in range(len(x)):
-        judged = compare(result[row], expected[row], truth[row])
-        assert judged.ok, (row, judged)
+        row_of_output = compare(result[row], expected[row], fp64[row])
+        assert row_of_output.ok, (row, row_of_output)

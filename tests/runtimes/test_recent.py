@@ -1,4 +1,4 @@
-"""What is kept are the values used last, whatever the order of uses."""
+"""The most recently used values are kept, for any order of uses."""
 
 from hypothesis import given
 from hypothesis import strategies as st

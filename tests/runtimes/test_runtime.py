@@ -1,4 +1,4 @@
-"""A loaded model gives the right numbers or an error with a name, and loads nothing foreign."""
+"""A loaded model returns the right numbers or a named error, and loads no foreign code."""
 
 from __future__ import annotations
 

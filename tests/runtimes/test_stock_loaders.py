@@ -1,4 +1,4 @@
-"""A bundle where there is no fuseconv: the programs of docs/bundle.md, run where it cannot be imported."""
+"""A bundle without fuseconv: the programs of docs/bundle.md, run where fuseconv cannot be imported."""
 
 from __future__ import annotations
 

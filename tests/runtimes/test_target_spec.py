@@ -1,4 +1,4 @@
-"""A target is one module: what lists targets, chooses one or asks what it can do reads the module's SPEC."""
+"""A target is one module: everything that lists, selects or queries targets reads its SPEC."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The targets: what they write computes what the graph computes, at every size, and what they cannot they say."""
+"""The targets compute what the graph computes, at every size, and report what they do not support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests share: models, tables, bundles and comparisons. Nothing in here is a test."""
+"""Shared by several tests: models, tables, bundles and comparisons. Nothing here is a test."""
 
 from pathlib import Path
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fuseconv.matching.graph import op_name
 from fuseconv.matching.rewrite import rewrite
+from fuseconv.numerics.fp64 import run_in_float64
 from fuseconv.numerics.tolerance import compare
-from fuseconv.numerics.truth import run_in_float64
 from fuseconv.program.captured import Program
 from fuseconv.proof.checked import checked_plan
 from fuseconv.rulebook.rule import Rule

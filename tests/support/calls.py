@@ -1,4 +1,4 @@
-"""Calls of the small bundle that its contract takes, and calls that it refuses."""
+"""Calls of the small bundle that its contract accepts, and calls that it rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of one function, and comparison of what targets give for them."""
+"""Modules with one function, and the comparison of their results on targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The op library with bytes exchanged, as another build would have them."""
+"""The op library with changed bytes, as another build would have them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Ops with odd arguments, as tables: what every target is held to, op by op."""
+"""Tables of ops with unusual arguments, which every target must compute correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in float64, reductions of halves, and reductions of no elements: what every target is held to, op by op."""
+"""Numbers in float64, reductions of half dtypes, and reductions without elements, for every target."""
 
 from __future__ import annotations
 

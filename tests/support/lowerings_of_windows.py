@@ -1,4 +1,4 @@
-"""Convolutions, pools and reductions with odd arguments: see `lowerings`."""
+"""Convolutions, pools and reductions with unusual arguments: see `lowerings`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that an artifact is not for."""
+"""Machines for which an artifact was not built."""
 
 from __future__ import annotations
 

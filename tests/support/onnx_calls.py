@@ -1,4 +1,4 @@
-"""ONNX models that make calls of our ops."""
+"""ONNX models that call our ops."""
 
 from collections.abc import Sequence
 from pathlib import Path

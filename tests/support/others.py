@@ -1,4 +1,4 @@
-"""A model that differs a little from the one in the small bundle."""
+"""A model that differs slightly from the one in the small bundle."""
 
 from __future__ import annotations
 

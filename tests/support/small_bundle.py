@@ -1,4 +1,4 @@
-"""A small model in two spellings, plain and fused, and a bundle of it: what the tests of bundles share."""
+"""A small model in two spellings, plain and fused, and its bundle, for the tests of bundles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that models write by hand, in every spelling, with the op that each of them is."""
+"""Functions that models write by hand, in every spelling, with the op that each of them becomes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

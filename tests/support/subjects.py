@@ -1,4 +1,4 @@
-"""Programs captured from a module and its inputs as text; what must be equal to the original."""
+"""Programs captured from a module and its inputs as text, which must be equal to the original."""
 
 from collections.abc import Sequence
 from functools import partial

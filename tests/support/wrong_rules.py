@@ -1,4 +1,4 @@
-"""Rules that are wrong, in ways that most values do not show, and right ones near them."""
+"""Wrong rules whose error shows for few values, and similar right ones."""
 
 import re
 from collections.abc import Sequence

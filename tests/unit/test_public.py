@@ -1,4 +1,4 @@
-"""What is public: its names, and that `help` of each says how it is called, what it gives and what it refuses."""
+"""The public names, and that `help` of each shows its arguments, results and errors."""
 
 import dataclasses
 import doctest

@@ -1,4 +1,4 @@
-"""How the package is laid out: few files at its root, a sentence for each room, and none is loaded in vain."""
+"""The layout of the package: few files at its root, one sentence per package, and no unneeded imports."""
 
 import ast
 import subprocess

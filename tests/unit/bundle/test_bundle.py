@@ -1,4 +1,4 @@
-"""The bundle finds any damage to itself, and names the file."""
+"""A bundle detects any damage to itself and names the file."""
 
 from __future__ import annotations
 

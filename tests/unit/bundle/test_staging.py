@@ -1,4 +1,4 @@
-"""A folder is replaced whole or not at all, whatever happens to the writer."""
+"""A folder is replaced completely or not at all, whatever happens to the writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A captured program is held against the module itself, at the sizes that torch.export takes for granted."""
+"""A captured program is compared with the module itself, at the sizes that torch.export assumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How inputs are bound to forward's parameters: by name, in any order, in every form of source."""
+"""How inputs are bound to forward's parameters: by name, in any order, in every source format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any subject becomes a graph of tensors to a tuple of tensors, or an error that names the line."""
+"""Every subject becomes a graph from tensors to a tuple of tensors, or an error that names the line."""
 
 import importlib.util
 import subprocess

@@ -1,4 +1,4 @@
-"""What cannot be captured is refused with the line of the model and the remedy."""
+"""Models that cannot be captured are rejected with the line of the model and a fix."""
 
 from collections.abc import Iterator
 from pathlib import Path

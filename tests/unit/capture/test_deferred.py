@@ -1,4 +1,4 @@
-"""Guards on sizes that torch.export cannot simplify: taken out where they are proved, an error in words where not."""
+"""Guards on sizes that torch.export cannot simplify: removed if proved, otherwise an error message."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A program that fails at sizes of its own contract is refused, and the error says which sizes it takes."""
+"""A program that fails at sizes of its own contract is rejected, and the error names the sizes that work."""
 
 from __future__ import annotations
 

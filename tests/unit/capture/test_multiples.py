@@ -1,4 +1,4 @@
-"""Dims of multiples: from the archives that have them, into every format, and found by trying."""
+"""Dims of multiples: from archives that have them, into every format, and found by trying."""
 
 from __future__ import annotations
 

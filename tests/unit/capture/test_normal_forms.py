@@ -1,4 +1,4 @@
-"""What capture makes of a graph: one name for each op, no regions that change nothing, no ops of other libraries."""
+"""The graph after capture: one name per op, no regions without effect, no ops of other libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs that are one value, views of one another, inputs or weights: in every target each has memory of its own."""
+"""Outputs that are one value, views of one another, inputs or weights get their own memory in every target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buckets: their syntax, which models may have them, and that padding shows nowhere."""
+"""Buckets: their syntax, which models may have them, and that padding does not affect results."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_dims_that_cannot_have_buckets_are_usage_errors(
     ids=["second_axis", "both_axes", "rows_flattened", "twice_the_rows"],
 )
 def test_an_output_with_the_dim_elsewhere_is_refused(function: Callable[..., object]) -> None:
-    with pytest.raises(UnsupportedError, match="output output_0 has batch in a place other than its first axis"):
+    with pytest.raises(UnsupportedError, match="output output_0 uses batch on an axis other than the first"):
         padding.prove(program(function, X), BATCH)
 
 

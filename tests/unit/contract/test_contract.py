@@ -1,4 +1,4 @@
-"""The input syntax, and the check made on every call."""
+"""The input syntax, and the check of every call."""
 
 import json
 import timeit

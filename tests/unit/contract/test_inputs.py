@@ -1,4 +1,4 @@
-"""Tensors for a contract: files, random draws, extremes."""
+"""Tensors for a contract: from files, random, and extreme."""
 
 import zipfile
 from collections.abc import Callable, Mapping

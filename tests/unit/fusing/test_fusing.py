@@ -1,4 +1,4 @@
-"""fuse(): what it fuses, what it leaves alone because the model still learns, and that it is the same model."""
+"""fuse(): what it fuses, what it leaves unfused so that the model can train, and that the results agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fuse` leaves out, and what it refuses."""
+"""What `fuse` leaves unfused, and what it rejects."""
 
 from __future__ import annotations
 
@@ -161,6 +161,6 @@ def test_sizes_at_which_the_model_takes_another_branch_are_refused(
 def test_a_branch_on_a_size_of_one_is_refused(is_first: Callable[[Tensor], bool], sizes: str, training: bool) -> None:
     model = Branches(is_first).train(training)
     one, two = (torch.export.Dim(name, min=1, max=64) for name in ("rows", "columns"))
-    with pytest.raises(UnsupportedError, match=f"differs with ({sizes}): .* of output 0 differ"):
+    with pytest.raises(UnsupportedError, match=f"differs at ({sizes}): .* of output 0 differ"):
         fuseconv.fuse(model, torch.randn(4, 7, 8), dynamic_shapes={"x": {0: one, 1: two}})
     fuseconv.fuse(model, torch.randn(4, 7, 8), dynamic_shapes={"x": {0: dim("rows"), 1: dim("columns")}})

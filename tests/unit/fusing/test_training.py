@@ -1,10 +1,10 @@
 """A model trained fused and unfused, from the same seed on the same data, learns the same.
 
-The curve of the loss is judged as any output is (docs/numerics.md): the truth is the same training in float64, where
-rounding is 2^29 times finer than in f32, and the fused curve may be at most as far from it, by the table's factor, as
-the unfused one. So the tolerance is what rounding does to this very training, amplified by its 200 steps as they
-amplify it, and no figure is chosen here. The curves of several seeds are judged together: one training's distance from
-the truth is the sum of few random numbers, and the ratio of two such sums scatters.
+The loss curve is compared like any output (docs/numerics.md). The fp64 reference is the same training in float64, where
+rounding is 2^29 times finer than in f32. The error of the fused curve against it may exceed that of the unfused curve
+by at most the factor in the table. The tolerance thus follows from the rounding errors of this training and their
+growth over 200 steps; no number is chosen here. The curves of several seeds are compared together, because the error of
+one training is the sum of few random numbers, and the ratio of two such sums varies.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def drawn(seed: int) -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
 
 
 @functools.cache
-def truth(seed: int, optimizer: str) -> Tensor:
+def fp64(seed: int, optimizer: str) -> Tensor:
     """The curve of the model itself in float64."""
     model, (inputs, targets) = drawn(seed)
     exact = copy.deepcopy(model).double()
@@ -107,7 +107,7 @@ def test_learns_the_same(optimizer: str, low: bool) -> None:
             found.append(curve(model, called, optimizer, data, low))
     original = curves.pop(None)
     assert all(learned[-1] < 0.7 * learned[0] for learned in original), "the model learns"
-    exact = torch.cat([truth(seed, optimizer) for seed in range(SEEDS)])
+    exact = torch.cat([fp64(seed, optimizer) for seed in range(SEEDS)])
     for fused, found in curves.items():
         assert fused is not None
         row = compare(torch.cat(found), torch.cat(original), exact)

@@ -1,4 +1,4 @@
-"""The facts of ops, held against torch where torch can answer: what an op does is tried on tensors."""
+"""The properties of ops, compared with the behavior of torch's ops on tensors."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Values that nothing reads, and constants that several steps share: what is planned is also tried and executed."""
+"""Values without users, and constants shared by several steps: the plan is tested and executed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

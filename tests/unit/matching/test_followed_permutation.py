@@ -1,6 +1,6 @@
 """Keys permuted by (0, 2, 3, 1), in attention: followed exactly, where every shape would fit the plain transpose too.
 
-A rule that takes the one for the other is found out, by the check of the rule and by the trial at the site.
+A rule that takes the one for the other is found out, by the check of the rule and by the trial at the match.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def drawn(*shape: int) -> tuple[Tensor, ...]:
     )
 
 
-def sites(program: Program) -> list[Node]:
+def attentions(program: Program) -> list[Node]:
     return [node for node in program.exported.graph.nodes if op_name(node.target) == SDPA]
 
 
@@ -66,7 +66,7 @@ def test_the_keys_are_those_of_the_program(
     found = checked_plan(program, canonical_rules, **EVERYWHERE)
     assert found.rejected == ()
     result = rewrite(program, found)
-    assert len(sites(result)) == 1
+    assert len(attentions(result)) == 1
     expected = programs.run(program)
     torch.testing.assert_close(programs.run(result), expected)
     assumed = F.scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], scale=0.5)
@@ -83,7 +83,7 @@ def test_lengths_that_grow_equal_to_heads_change_nothing(canonical_rules: tuple[
         programs.Function(attend(ORDERS["permute"])), *by_position, dims=({2: length}, {1: length}, {2: length})
     )
     result = rewrite(program, checked_plan(program, canonical_rules, **EVERYWHERE))
-    assert len(sites(result)) == 1
+    assert len(attentions(result)) == 1
     for size in (2, 4, 6, 8):
         inputs = (drawn(2, 4, size, 8)[0], drawn(2, size, 4, 8)[1], drawn(2, 4, size, 8)[2])
         torch.testing.assert_close(programs.run(result, inputs), programs.run(program, inputs))

@@ -1,4 +1,4 @@
-"""Literals that differ from a rule's by a few digits: taken where the error of the result stays, else left alone."""
+"""Literals that differ from a rule's by a few digits: matched if the error of the result does not grow."""
 
 import math
 from collections.abc import Callable

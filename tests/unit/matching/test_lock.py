@@ -1,4 +1,4 @@
-"""fuseconv.lock: what is counted, what a frozen conversion says of a site lost or gained, and a damaged file."""
+"""fuseconv.lock: what is counted, what a frozen conversion reports for a lost or new match, and a damaged file."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -49,20 +49,21 @@ def fusions(found: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def test_sites_are_counted_by_rule_and_module(default_rules: tuple[Rule, ...]) -> None:
+def test_counts_are_counted_by_rule_and_module(default_rules: tuple[Rule, ...]) -> None:
     program, found = planned(model(), default_rules)
     assert found.counts()["eval-dropout"] == 2
-    assert fusions(lock.sites(found, program)) == LOCKED
+    assert fusions(lock.count_matches(found, program)) == LOCKED
 
 
 def test_every_step_that_puts_an_op_in_place_is_counted_once(default_rules: tuple[Rule, ...]) -> None:
     program = programs.bert()
     found = plan(program, default_rules, device="cpu", targets=())
-    counted = {rule: sum(modules.values()) for rule, modules in lock.sites(found, program).items()}
+    counted = {rule: sum(modules.values()) for rule, modules in lock.count_matches(found, program).items()}
     removing = {"eval-dropout", "assert-metadata", "no-op-to", "no-op-view", "add-zero"}
     assert counted == {rule: count for rule, count in found.counts().items() if rule not in removing}
     assert any(
-        module.startswith("layers.1") or ".1" in module for module in lock.sites(found, program)["add-layer-norm"]
+        module.startswith("layers.1") or ".1" in module
+        for module in lock.count_matches(found, program)["add-layer-norm"]
     )
 
 
@@ -83,7 +84,7 @@ def frozen(tmp_path: Path, program: Program, found: Plan, rules: Sequence[Rule])
 @pytest.fixture
 def locked(tmp_path: Path, default_rules: tuple[Rule, ...]) -> tuple[Program, Plan]:
     program, found = planned(model(), default_rules)
-    lock.write_lock(tmp_path / "fuseconv.lock", "m.fuseconv", lock.sites(found, program))
+    lock.write_lock(tmp_path / "fuseconv.lock", "m.fuseconv", lock.count_matches(found, program))
     frozen(tmp_path, program, found, default_rules)
     return program, found
 
@@ -104,7 +105,7 @@ def test_a_rule_left_out_is_the_reason(
     tmp_path: Path, locked: tuple[Program, Plan], default_rules: tuple[Rule, ...]
 ) -> None:
     rules = [rule for rule in default_rules if rule.name != "add-layer-norm"]
-    with pytest.raises(FrozenError, match=r"- add-layer-norm at 0: .* not among the rules in use") as caught:
+    with pytest.raises(FrozenError, match=r"- add-layer-norm at 0: .* the rule is not in use") as caught:
         frozen(tmp_path, *planned(model(), rules), rules)
     assert "+ add-layer-norm-sum at 0: 0 locked, 1 found" in caught.value.what
 
@@ -121,10 +122,10 @@ def test_a_step_turned_off_by_hand_is_the_reason(
 
 def test_what_takes_the_place_of_a_site_is_the_reason(tmp_path: Path, default_rules: tuple[Rule, ...]) -> None:
     program, found = planned(model(), default_rules)
-    sites = lock.sites(found, program)
-    sites["mlp"] = {"0": 1}
-    del sites["linear-act"]["0"]
-    lock.write_lock(tmp_path / "fuseconv.lock", "m.fuseconv", sites)
+    counts = lock.count_matches(found, program)
+    counts["mlp"] = {"0": 1}
+    del counts["linear-act"]["0"]
+    lock.write_lock(tmp_path / "fuseconv.lock", "m.fuseconv", counts)
     with pytest.raises(FrozenError) as caught:
         frozen(tmp_path, program, Plan(found.steps), default_rules)
     assert "- mlp at 0: 1 locked, 0 found: linear-act matches there now" in caught.value.what

@@ -1,4 +1,4 @@
-"""Matching: what is a site, what is not and why, and that asking changes nothing."""
+"""Matching: what matches, what does not and why; and that matching changes nothing."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fuseconv.errors import RuleError
 from fuseconv.matching.graph import Workspace
-from fuseconv.matching.match import Site, match
+from fuseconv.matching.match import Match, match
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import compile_rule
 from fuseconv.matching.plan import plan
@@ -33,13 +33,13 @@ def rule(
     return Rule.model_validate({**base, **changes})
 
 
-def find(rule: Rule, program: Program) -> tuple[list[Site], list[NearMiss]]:
+def find(rule: Rule, program: Program) -> tuple[list[Match], list[NearMiss]]:
     return match(Index(Workspace(program.exported)), compile_rule(rule))
 
 
 def reason(rule: Rule, program: Program) -> str:
-    sites, misses = find(rule, program)
-    assert sites == []
+    matches, misses = find(rule, program)
+    assert matches == []
     return " | ".join(miss.miss.reason for miss in misses)
 
 
@@ -89,8 +89,8 @@ def test_operands_of_a_commutative_op_are_tried_both_ways(order: str) -> None:
         ["same_shape(h, r)"],
     )
     lines = ["x: f64[n, 8]", "r: f64[n, 4]", "w: parameter f64[4, 8]", "s = aten.linear.default(x, w)"]
-    (site,), _ = find(residual, example_program([*lines, f"y = aten.add.Tensor({order})", "return y"]))
-    assert site.captures["r"].name == "r"
+    (match,), _ = find(residual, example_program([*lines, f"y = aten.add.Tensor({order})", "return y"]))
+    assert match.captures["r"].name == "r"
 
 
 def test_the_second_way_to_match_is_taken_when_the_first_is_refused() -> None:
@@ -100,9 +100,9 @@ def test_the_second_way_to_match_is_taken_when_the_first_is_refused() -> None:
     )
     lines = ["x: f64[n, 8]", "w: parameter f64[4, 8]", "v: parameter f64[4, 8]"]
     lines += ["f = aten.linear.default(x, w)", "g = aten.linear.default(x, v)", "y = aten.add.Tensor(f, g)"]
-    (site,), _ = find(residual, example_program([*lines, "z = aten.neg.default(f)", "return y, z"]))
-    assert site.captures["w"].name == "p_v"
-    assert site.captures["r"].name == "linear"
+    (match,), _ = find(residual, example_program([*lines, "z = aten.neg.default(f)", "return y, z"]))
+    assert match.captures["w"].name == "p_v"
+    assert match.captures["r"].name == "linear"
 
 
 def test_alpha_is_not_commuted() -> None:
@@ -139,8 +139,8 @@ def test_a_name_used_twice_is_one_value() -> None:
 )
 def test_literals(written: str, in_graph: str, is_same: bool) -> None:
     program = example_program(["x: f64[n]", f"y = aten.mul.Tensor(x, {in_graph})", "return y"])
-    sites, _ = find(rule([f"y = aten.mul.Tensor(x, {written})"], ["y = aten.neg.default(x)"]), program)
-    assert bool(sites) == is_same
+    matches, _ = find(rule([f"y = aten.mul.Tensor(x, {written})"], ["y = aten.neg.default(x)"]), program)
+    assert bool(matches) == is_same
 
 
 def test_arguments_left_out_are_the_defaults() -> None:
@@ -192,9 +192,9 @@ def test_shapes_after_a_squeeze_of_what_may_be_one_are_not_known(default_rules: 
     change, known = SQUEEZED[name]
     x = torch.randn(3, 8)
     no_op = next(rule for rule in default_rules if rule.name == "no-op-view")
-    sites, misses = find(no_op, capture(Function(lambda _, x: torch.neg(change(torch.relu(x)))), x))
-    assert bool(sites) == known
-    assert known or "has fewer axes if the size squeezed by" in misses[0].miss.found
+    matches, misses = find(no_op, capture(Function(lambda _, x: torch.neg(change(torch.relu(x)))), x))
+    assert bool(matches) == known
+    assert known or "loses an axis if the size that" in misses[0].miss.found
     two = torch.export.Dim("n", min=2, max=64)
     assert find(no_op, capture(Function(lambda _, x: torch.neg(change(torch.relu(x)))), x, dims=({0: two},)))[0]
 
@@ -203,7 +203,7 @@ def test_shapes_after_a_squeeze_of_what_may_be_one_are_not_known(default_rules: 
 def test_a_rank_after_a_squeeze_of_what_may_be_one_is_not_known(condition: str) -> None:
     found = rule(["y = aten.relu.default(h)"], ["y = aten.clamp_min.default(h, 0)"], [condition])
     module, x = Function(lambda _, x: torch.relu(torch.exp(x).squeeze(0))), torch.randn(3, 8)
-    assert "which has fewer axes if the size squeezed by" in reason(found, capture(module, x))
+    assert "which loses an axis if the size that" in reason(found, capture(module, x))
     assert find(found, capture(module, x, dims=({0: torch.export.Dim("n", min=2, max=64)},)))[0]
 
 
@@ -280,8 +280,8 @@ def test_a_line_that_hangs_on_a_shared_operand_is_found() -> None:
     )
     lines = ["x: f64[n, 8]", "v: parameter f64[4, 8]", "w: parameter f64[4, 8]"]
     lines += ["a = aten.linear.default(x, v)", "b = aten.linear.default(x, w)", "return a, b"]
-    sites, _ = find(pair, example_program(lines))
-    assert len(sites) == 2  # anchored at either; planning keeps one
+    matches, _ = find(pair, example_program(lines))
+    assert len(matches) == 2  # anchored at either; planning keeps one
     assert len(plan(example_program(lines), [pair], device="cpu", targets=()).steps) == 1
 
 
@@ -292,7 +292,7 @@ def test_a_result_read_before_an_operand_is_there() -> None:
         ["s = aten.add.Tensor(x, r)", "y = aten.layer_norm.default(s, [8], w, b, eps, _)"],
         ["y, s = fuseconv.add_layer_norm.default(x, r, w, b, eps)"],
     )
-    assert "neg after it" in reason(norm, example_program(lines))
+    assert "neg, defined after it" in reason(norm, example_program(lines))
 
 
 def test_a_pattern_that_takes_too_long_is_refused() -> None:

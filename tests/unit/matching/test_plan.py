@@ -1,4 +1,4 @@
-"""Planning: stages, overlaps, what is left out, and the plan as a file."""
+"""Planning: stages, overlaps, what is left out, and the plan file."""
 
 import json
 from collections.abc import Sequence

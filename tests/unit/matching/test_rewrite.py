@@ -1,4 +1,4 @@
-"""Executing plans: as made, as edited by hand, and what the result carries."""
+"""Executing plans: generated, edited by hand, and the metadata of the result."""
 
 import re
 from dataclasses import replace
@@ -130,7 +130,7 @@ def test_steps_that_nothing_is_built_on_are_left_out_alone(left_out: str, defaul
     assert "silu" in found.counts()
 
 
-def test_a_step_left_out_is_no_site(planned: tuple[Program, Plan]) -> None:
+def test_a_step_left_out_does_not_match(planned: tuple[Program, Plan]) -> None:
     _, found = planned
     assert off(found, 0).counts() == {rule: count for rule, count in found.counts().items() if rule != "gelu-erf"}
 

@@ -1,4 +1,4 @@
-"""What rules do to a program as a whole: weights concatenated once, constants computed, duplicates gone."""
+"""Rewrites of a whole program: weights concatenated once, constants folded, duplicates merged."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

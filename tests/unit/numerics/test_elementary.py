@@ -1,4 +1,4 @@
-"""The functions that activations are made of, in f64: against 40 digits, to a few roundings."""
+"""The elementary functions of activations in f64, against 40 digits, within a few roundings."""
 
 from __future__ import annotations
 

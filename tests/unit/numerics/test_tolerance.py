@@ -1,4 +1,4 @@
-"""The tolerance table and the judgement of one output."""
+"""The tolerance table and the comparison of one output."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def test_the_page_on_numerics_shows_this_table() -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 def test_the_original_passes_and_a_wrong_element_does_not(dtype: torch.dtype) -> None:
-    truth = draw(64, 64).to(torch.complex128 if dtype.is_complex else torch.float64)
-    original = truth.to(dtype)
-    row = compare(original, original, truth)
+    fp64 = draw(64, 64).to(torch.complex128 if dtype.is_complex else torch.float64)
+    original = fp64.to(dtype)
+    row = compare(original, original, fp64)
     assert row.ok
     assert row.max_abs == row.max_rel == 0
     assert row.rmse_vs_fp64 == row.rmse_original_vs_fp64
     wrong = original.clone()
     wrong[63, 63] += 0.5
-    row = compare(wrong, original, truth)
+    row = compare(wrong, original, fp64)
     assert not row.ok
     assert row.max_abs == pytest.approx(0.5, rel=0.02)
     assert "against float64" in row.reason
@@ -56,12 +56,12 @@ def test_the_original_passes_and_a_wrong_element_does_not(dtype: torch.dtype) ->
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-7, 1e-20])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64], ids=str)
 def test_small_outputs_are_judged_as_those_of_ordinary_size(dtype: torch.dtype, scale: float) -> None:
-    truth = scale * draw(64, 64).to(torch.complex128 if dtype.is_complex else torch.float64)
-    original = truth.to(dtype)
-    again = (truth * (1 + torch.finfo(dtype).eps * draw(64, 64, seed=1).sign() / 2)).to(dtype)
-    assert compare(again, original, truth).ok
+    fp64 = scale * draw(64, 64).to(torch.complex128 if dtype.is_complex else torch.float64)
+    original = fp64.to(dtype)
+    again = (fp64 * (1 + torch.finfo(dtype).eps * draw(64, 64, seed=1).sign() / 2)).to(dtype)
+    assert compare(again, original, fp64).ok
     for wrong in (original * 2, original * 0, original * 1.1, -original, original.roll(1)):
-        assert not compare(wrong, original, truth).ok
+        assert not compare(wrong, original, fp64).ok
 
 
 def test_a_reference_of_zeros_has_no_scale_and_is_judged_as_one_of_ordinary_size() -> None:
@@ -71,53 +71,53 @@ def test_a_reference_of_zeros_has_no_scale_and_is_judged_as_one_of_ordinary_size
 
 
 def test_what_is_rounding_alone_has_no_scale_of_its_own() -> None:
-    truth = 1e-17 * draw(64)  # the gradient of a bias that softmax cancels
-    assert compare((3e-7 * draw(64, seed=1)).float(), (4e-8 * draw(64, seed=2)).float(), truth).ok
-    assert not compare((1e-3 * draw(64, seed=1)).float(), (4e-8 * draw(64, seed=2)).float(), truth).ok
+    fp64 = 1e-17 * draw(64)  # the gradient of a bias that softmax cancels
+    assert compare((3e-7 * draw(64, seed=1)).float(), (4e-8 * draw(64, seed=2)).float(), fp64).ok
+    assert not compare((1e-3 * draw(64, seed=1)).float(), (4e-8 * draw(64, seed=2)).float(), fp64).ok
 
 
 def test_the_least_numbers_of_a_dtype_may_be_rounded_either_way() -> None:
-    truth = torch.full((4096,), 6e-8, dtype=torch.float64)  # float16 has 0, 6e-8 and 1.2e-7
-    original = truth.half()
-    assert compare(torch.full_like(original, 1.2e-7), original, truth).ok
-    assert not compare(torch.full_like(original, 1e-6), original, truth).ok
+    fp64 = torch.full((4096,), 6e-8, dtype=torch.float64)  # float16 has 0, 6e-8 and 1.2e-7
+    original = fp64.half()
+    assert compare(torch.full_like(original, 1.2e-7), original, fp64).ok
+    assert not compare(torch.full_like(original, 1e-6), original, fp64).ok
 
 
 def test_a_more_exact_result_passes_though_it_is_not_close_to_the_original() -> None:
-    truth = draw(10000)
-    original = (truth + 1e-3 * draw(10000, seed=1)).float()
-    exact = truth.float()
+    fp64 = draw(10000)
+    original = (fp64 + 1e-3 * draw(10000, seed=1)).float()
+    exact = fp64.float()
     assert not torch.allclose(exact, original, rtol=1.3e-6, atol=1e-5)
-    assert compare(exact, original, truth).ok
-    assert not compare(original, exact, truth).ok
+    assert compare(exact, original, fp64).ok
+    assert not compare(original, exact, fp64).ok
 
 
 @pytest.mark.parametrize(("dtype", "count", "factor"), [
     (torch.float32, 10000, 2), (torch.float32, 100, 3), (torch.float16, 10000, 3), (torch.bfloat16, 10000, 3),
 ])  # fmt: skip
 def test_the_error_may_be_a_small_multiple_of_the_original_s(dtype: torch.dtype, count: int, factor: int) -> None:
-    truth, noise = draw(count), 0.1 * draw(count, seed=1)
-    original = (truth + noise).to(dtype)
-    assert compare((truth - 0.95 * factor * noise).to(dtype), original, truth).ok
-    assert "rmse against float64" in compare((truth - 1.05 * factor * noise).to(dtype), original, truth).reason
+    fp64, noise = draw(count), 0.1 * draw(count, seed=1)
+    original = (fp64 + noise).to(dtype)
+    assert compare((fp64 - 0.95 * factor * noise).to(dtype), original, fp64).ok
+    assert "rmse against float64" in compare((fp64 - 1.05 * factor * noise).to(dtype), original, fp64).reason
 
 
 def test_one_wrong_element_among_a_million_does_not_hide_in_the_mean() -> None:
-    truth = draw(1000, 1000)
-    original = (truth + 1e-3 * draw(1000, 1000, seed=1)).float()
-    wrong = (truth + 1e-3 * draw(1000, 1000, seed=2)).float()
-    assert compare(wrong, original, truth).ok
+    fp64 = draw(1000, 1000)
+    original = (fp64 + 1e-3 * draw(1000, 1000, seed=1)).float()
+    wrong = (fp64 + 1e-3 * draw(1000, 1000, seed=2)).float()
+    assert compare(wrong, original, fp64).ok
     wrong[500, 500] += 0.1
-    row = compare(wrong, original, truth)
+    row = compare(wrong, original, fp64)
     assert row.rmse_vs_fp64 < 2 * row.rmse_original_vs_fp64
     assert "largest error" in row.reason
 
 
 def test_an_original_that_is_exact_by_luck_leaves_room_for_a_rounding() -> None:
-    truth = torch.full((4096,), 1024.0, dtype=torch.float64)
-    original = truth.to(torch.bfloat16)
-    assert compare(torch.full_like(original, 1028), original, truth).ok
-    assert not compare(torch.full_like(original, 1056), original, truth).ok
+    fp64 = torch.full((4096,), 1024.0, dtype=torch.float64)
+    original = fp64.to(torch.bfloat16)
+    assert compare(torch.full_like(original, 1028), original, fp64).ok
+    assert not compare(torch.full_like(original, 1056), original, fp64).ok
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_special_values_appear_exactly_where_the_original_has_them(
 
 
 @pytest.mark.parametrize(
-    ("actual", "original", "truth", "ok"),
+    ("actual", "original", "fp64", "ok"),
     [
         (NAN, 0.0, 2.6, True),  # the original squared the largest number, and divided by infinity
         (2.6, INF, 2.6, True),
@@ -156,17 +156,17 @@ def test_special_values_appear_exactly_where_the_original_has_them(
     ],
 )
 def test_where_the_original_itself_overflows_at_the_ends_of_the_range_nothing_is_judged(
-    actual: float, original: float, truth: float, ok: bool
+    actual: float, original: float, fp64: float, ok: bool
 ) -> None:
     tensors = [torch.tensor([1.0, one], dtype=dtype) for one, dtype in (
-        (actual, torch.float32), (original, torch.float32), (truth, torch.float64),
+        (actual, torch.float32), (original, torch.float32), (fp64, torch.float64),
     )]  # fmt: skip
     assert compare(*tensors, may_overflow=True).ok is ok
     assert not compare(*tensors).ok
 
 
 @pytest.mark.parametrize(
-    ("actual", "truth", "ok"),
+    ("actual", "fp64", "ok"),
     [
         (INF, INF, True),
         (INF, 1e39, True),
@@ -178,9 +178,9 @@ def test_where_the_original_itself_overflows_at_the_ends_of_the_range_nothing_is
         (-INF, -INF, True),
     ],
 )
-def test_where_the_original_alone_is_nan_infinity_is_right(actual: float, truth: float, ok: bool) -> None:
+def test_where_the_original_alone_is_nan_infinity_is_right(actual: float, fp64: float, ok: bool) -> None:
     ours, original = (torch.tensor([1.0, one], dtype=torch.float32) for one in (actual, NAN))
-    assert compare(ours, original, torch.tensor([1.0, truth], dtype=torch.float64)).ok is ok
+    assert compare(ours, original, torch.tensor([1.0, fp64], dtype=torch.float64)).ok is ok
 
 
 def test_the_original_s_own_overflow_is_no_error_of_the_artifact() -> None:

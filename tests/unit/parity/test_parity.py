@@ -1,4 +1,4 @@
-"""Verification: right bundles pass, wrong ones fail with the output named, with the original and without it."""
+"""Verification: right bundles pass, wrong ones fail and the output is named, with and without the original."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_kinds_and_reasons_of_cases_come_back_as_they_were(bundle: Path, tmp_pat
     assert [(one.case.name, one.case.kind, one.case.untried) for one in back] == [
         ("NaN", "special", ""), (second.case.name, "ordinary", ""), ("integers", "ordinary", "the model takes none"),
     ]  # fmt: skip
-    assert verification.judge("export", contract, back[-1], lambda _: ()) == []
+    assert verification.compare_case("export", contract, back[-1], lambda _: ()) == []
 
 
 def test_a_reference_without_a_case_proves_nothing_and_is_refused(bundle: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`fuseconv verify --all-runtimes`: every cell that can run here is judged, every other one says why it is not here."""
+"""`fuseconv verify --all-runtimes`: every cell that runs here is compared; the others give the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What values are tried: by dtype, by what they feed, and by what the original takes."""
+"""The values that are tested: by dtype, by the ops that use them, and by what the original accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a target: one that fails, however late and in whatever way, leaves nothing behind and says what failed."""
+"""Writing a target: a failure, at any point, leaves no files and reports what failed."""
 
 from __future__ import annotations
 

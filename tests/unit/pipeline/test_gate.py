@@ -1,4 +1,4 @@
-"""The gate of a conversion: the step or the target that is to blame is left out, by name, and the rest is kept."""
+"""The gate of a conversion: the faulty step or target is left out and named; the rest is kept."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ WRONG = {
 
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets wrong steps pass the trial of every site, as a fault of the trial would."""
+    """Lets wrong steps pass the trial of every match, as a fault of the trial would."""
     monkeypatch.setattr(checked._Trial, "wrong", lambda *_: {})
 
 
 @pytest.mark.usefixtures("untried")
-@pytest.mark.parametrize("sites", [1, 4])
-def test_a_wrong_step_is_found_left_out_and_named(sites: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("matches", [1, 4])
+def test_a_wrong_step_is_found_left_out_and_named(matches: int, tmp_path: Path) -> None:
     def function(module: Function, x: torch.Tensor) -> torch.Tensor:
         x = torch.exp(module.first(x)).log1p()
-        for _ in range(sites):
+        for _ in range(matches):
             x = module.second(torch.sigmoid(x))
         return torch.exp(x).log1p()
 
@@ -85,7 +85,7 @@ def test_a_wrong_step_is_found_left_out_and_named(sites: int, tmp_path: Path) ->
     rules = rule_file(tmp_path / "rules.json", RIGHT, WRONG)
     done = convert(model, rules=rules, target=TORCH)
     assert done.plan.counts() == {"right": 2}
-    assert len(done.plan.rejected) == sites
+    assert len(done.plan.rejected) == matches
     assert {miss.rule for miss in done.plan.rejected} == {"wrong"}
     assert "rmse against float64" in done.plan.rejected[0].reason
     assert "model.pt2" not in done.plan.rejected[0].where

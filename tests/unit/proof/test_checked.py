@@ -1,4 +1,4 @@
-"""Every match is tried before it stays: wrong rules are rejected at their sites, with numbers; right ones are kept."""
+"""Every match is tested before it is replaced: wrong rules are rejected with the measured error."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan
 from fuseconv.proof import adversarial
 from fuseconv.proof.checked import checked_plan
-from fuseconv.proof.difference import judge
+from fuseconv.proof.difference import compare_graphs
 from fuseconv.proof.example import example_program
 from fuseconv.proof.ledger import Ledger
 from fuseconv.proof.replay import replay
@@ -30,7 +30,7 @@ def rule(name: str, match: Sequence[str], replace: Sequence[str], where: Sequenc
 
 
 def neighbour() -> Rule:
-    """A right rule, which every model below has a site for."""
+    """A right rule, which matches in every model below."""
     return rule("right", ["e = aten.exp.default(x)", "y = aten.log1p.default(e)"], ["y = aten.softplus.default(x)"])
 
 
@@ -124,7 +124,7 @@ def test_a_site_that_lost_to_a_rejected_one_gets_its_turn() -> None:
     assert [miss.rule for miss in found.rejected] == ["wrong"]
 
 
-def test_a_wrong_canonical_rule_is_rejected_at_every_site() -> None:
+def test_a_wrong_canonical_rule_is_rejected_at_every_match() -> None:
     wrong = rule("wrong", ["y = aten.silu.default(x)"], ["y = aten.mish.default(x)"], stage="canonical")
     program = programs.capture(nn.Sequential(*[nn.SiLU() for _ in range(4)]), torch.randn(3, 8))
     found = checked_plan(program, [wrong], **EVERYWHERE)
@@ -223,8 +223,8 @@ def test_what_is_computed_of_values_that_stay_two_stays(default_rules: tuple[Rul
     assert (found.steps, found.rejected) == ((), ())
 
 
-def test_a_site_that_writes_in_place_is_tried_on_what_it_writes_to(default_rules: tuple[Rule, ...]) -> None:
-    """The model's values there: what is written down of the site beside the model does not write to them as well."""
+def test_a_match_that_mutates_in_place_is_tested_on_its_operands(default_rules: tuple[Rule, ...]) -> None:
+    """The model's values there: the recorded copy of the match does not mutate them as well."""
     program = MODELS["in place"]()
     (x,) = program.examples
     ledger = Ledger(program)
@@ -260,4 +260,4 @@ def test_operands_that_nothing_runs_on_show_nothing(default_rules: tuple[Rule, .
     text = parse_example(["w: f64[4, 8]", "i: i64[3]", "y = aten.embedding.default(w, i)", "return y"])
     graph = trace(text, {}).graph
     out_of_range = [torch.randn(4, 8, dtype=torch.float64), torch.tensor([1, 2, 9])]
-    assert judge(graph, graph, out_of_range, ordinary=True) == ""
+    assert compare_graphs(graph, graph, out_of_range, ordinary=True) == ""

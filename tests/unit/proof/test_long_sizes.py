@@ -1,4 +1,4 @@
-"""Rules that are right at small sizes alone, and where they stand: what only sizes decide is tried at long ones."""
+"""Rules that are right only at small sizes: what depends only on sizes is tested at large ones."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Sites that draw other random numbers than the model did: found in a model that learns, judged, and trained."""
+"""Matches whose replacement uses other random numbers: found in a model in train mode, compared, and trained."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""An error that nothing foresaw, at whatever step of a site, costs that site: it is named, and the rest is planned."""
+"""An unexpected error at any step of a match excludes only that match: it is reported, and the rest is planned."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -11,7 +11,7 @@ from fuseconv.errors import RuleError
 from fuseconv.matching import plan as planning
 from fuseconv.matching import worklist
 from fuseconv.matching.graph import Workspace
-from fuseconv.matching.match import judge
+from fuseconv.matching.match import match_at
 from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import apply, rewrite
 from fuseconv.matching.steps import Step
@@ -43,7 +43,7 @@ def fail(function: Callable[..., Any], is_broken: Callable[[Any], bool]) -> Call
 
 
 def in_matching(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worklist, "judge", fail(judge, lambda args: args[1][0].rule.name == "broken"))
+    monkeypatch.setattr(worklist, "match_at", fail(match_at, lambda args: args[1][0].rule.name == "broken"))
 
 
 def in_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_an_error_on_purpose_and_memory_that_ran_out_are_no_such_thing(monkeypat
         def raises(*_: object, error: Exception = error) -> NoReturn:
             raise error
 
-        for name, module in (("apply", planning), ("judge", worklist)):
+        for name, module in (("apply", planning), ("match_at", worklist)):
             with monkeypatch.context() as patch:
                 patch.setattr(module, name, raises)
                 with pytest.raises(type(error)):

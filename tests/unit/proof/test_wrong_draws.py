@@ -1,4 +1,4 @@
-"""Rules that draw random numbers: another distribution is found out."""
+"""Rules with random numbers: a different distribution is detected."""
 
 from collections.abc import Sequence
 
@@ -21,16 +21,16 @@ WRONG_DRAWS = {
     ),
     "as_many_dropped_as_should_be_kept": (
         [*SEED, "d = fuseconv.gelu_dropout.default(x, s, 0.9)", "y = aten.mul.Tensor(d, 0.1111111111111111)"],
-        "the result differs in what is dropped: ",
+        "the result differs in the dropout rate: ",
     ),
     "not_random": (["y = aten.gelu.default(x)"], "the result differs at [0, 0]"),
     "nothing_dropped": (
         ["g = aten.gelu.default(x)", "y = aten.div.Tensor(g, 0.9)"],
-        "the result differs in what is dropped: 0 of 2560, with a probability of 0.1 each",
+        "the result differs in the dropout rate: 0 of 2560, with a probability of 0.1 each",
     ),
     "everything_dropped": (
         ["y = aten.zeros_like.default(x)"],
-        "the result differs in what is dropped: 2560 of 2560, with a probability of 0.1 each",
+        "the result differs in the dropout rate: 2560 of 2560, with a probability of 0.1 each",
     ),
     "gelu_of_another_kind": (
         ["g = aten.gelu.default(x, approximate='tanh')", "y = aten.dropout.default(g, 0.1, True)"],
@@ -42,7 +42,7 @@ WRONG_DRAWS = {
     ),
     "one_seed_for_ever": (
         ["s = aten.new_full.default(x, [1], 5, dtype=i64)", "y = fuseconv.gelu_dropout.default(x, s, 0.1)"],
-        "the result differs in what is dropped together: of two seeds, 1280 of 1280",
+        "the result differs in the dropout mask: of two seeds, 1280 of 1280",
     ),
     "one_mask_for_all_rows": (
         [
@@ -51,7 +51,7 @@ WRONG_DRAWS = {
             "g = aten.gelu.default(x)",
             "y = aten.mul.Tensor(g, m)",
         ],
-        "the result differs in what is dropped together: of neighbours along axis 0, 1024 of 1024",
+        "the result differs in the dropout mask: of neighbours along axis 0, 1024 of 1024",
     ),
     "gradient_lost": (
         ["g = aten.gelu.default(x)", "d = aten.detach.default(g)", "y = aten.dropout.default(d, 0.1, True)"],

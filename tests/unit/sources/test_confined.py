@@ -1,4 +1,4 @@
-"""Rules of anyone's are checked in a process that can do no harm, and what it dies of is said of the rule."""
+"""Untrusted rules are checked in a sandboxed process, and the cause of its death is reported for the rule."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _(x, what):
 
 ENDS = {
     1: "rule odd: its examples crash the process that runs them (SIGSEGV)",
-    2: "rule odd: its examples take more than 2 s of processor time",
+    2: "rule odd: its examples take more than 2 s of CPU time",
     4: "a bug in fuseconv: SystemError: unforeseen",
     5: "the example cannot run: ",
 }

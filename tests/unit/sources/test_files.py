@@ -1,4 +1,4 @@
-"""Files from outside: what is no plain file is refused by every reader, and what runs as code nobody may change."""
+"""Untrusted files: every reader rejects what is not a plain file, and code that others may change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would run code, and files that are damaged or no models, are refused, and nothing runs."""
+"""Files that would run code, and files that are damaged or not models, are rejected, and nothing runs."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Folders of the transformers library are read as their library would, and what would run code in them does not run."""
+"""Folders of transformers are read like the library reads them, and code in them does not run."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Sources that are sound, and of a kind that is not converted: the error is of its class, and never a bug of ours."""
+"""Valid sources of a kind that is not supported: the right class of error, never a bug in fuseconv."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The closed list of ops: each op of this torch is decided; the dangerous are refused, those of models are not."""
+"""The closed list of ops: every op of this torch is classified; dangerous ops are rejected, model ops are not."""
 
 import json
 import re

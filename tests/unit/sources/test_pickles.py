@@ -1,4 +1,4 @@
-"""Pickles: what code one would run is told without running it."""
+"""Pickles: the code that one would run is reported without running it."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Hostile and damaged zips, pickles and serialized graphs: refused, quickly, and nothing of them runs."""
+"""Hostile and damaged zips, pickles and serialized graphs are rejected quickly, and nothing in them runs."""
 
 import stat
 import struct

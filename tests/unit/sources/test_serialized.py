@@ -1,4 +1,4 @@
-"""Serialized graphs: a real one passes, and what would run code in one is refused."""
+"""Serialized graphs: a real one passes, and one that would run code is rejected."""
 
 import io
 import json

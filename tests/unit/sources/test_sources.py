@@ -1,4 +1,4 @@
-"""Every form of model is read, by content."""
+"""Every format of model is read, detected by content."""
 
 import logging
 import shutil

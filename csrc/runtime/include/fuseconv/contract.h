@@ -1,4 +1,4 @@
-// The input contract of fuseconv/contract.py: the same check on every call, with the same words.
+// The input contract of fuseconv/contract: the same check on every call, with the same messages.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 
 namespace fuseconv::runtime {
 
-// A size: static, or a symbolic dim, which has one size wherever it is named, a multiple of `step`.
+// A size: static, or a symbolic dim, which has the same size wherever it occurs, a multiple of `step`.
 struct Size {
   int64_t value;     // of a static one
   std::string name;  // empty for a static one
@@ -23,13 +23,14 @@ struct TensorSpec {
   std::vector<Size> shape;
 };
 
-// The sizes that a dim, the first axis of whatever has it, is rounded up to for CUDA graphs.
+// The sizes to which a dim, the first axis of its inputs, is rounded up for CUDA graphs.
 struct Buckets {
   std::string dim;
   std::vector<int64_t> sizes;        // ascending
   std::vector<std::string> outputs;  // those that have the dim
 
-  // How many rows a call of `size` rows is run with; of none there is none to repeat.
+  // The number of rows that a call of `size` rows is run with. 0 rows are not padded, because there is no row to
+  // repeat.
   int64_t rounded(int64_t size) const;
 };
 

@@ -1,4 +1,4 @@
-// The errors of fuseconv/errors.py: what went wrong, where, how to mend it, and the exit status of its kind.
+// The errors of fuseconv/errors.py: what went wrong, where, how to fix it, and the exit status of its kind.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// A loaded bundle. Nothing of it is loaded before its files, this machine and the libraries' permissions are checked.
+// A loaded bundle. Its files, this machine and the permissions of the libraries are checked before anything is loaded.
 //
 //   fuseconv::runtime::Model model = fuseconv::runtime::Model::load("model.fuseconv", "onnx");
 //   fuseconv::runtime::NamedTensors outputs = model({{"x", x}});
@@ -23,15 +23,15 @@ struct Options {
 
 class Model {
  public:
-  // `target` is aoti, torchscript, onnx-plugin or onnx; empty takes the first of these that the bundle has. Throws
-  // Error as fuseconv.load does.
+  // `target` is aoti, torchscript, onnx-plugin or onnx. Empty selects the first of these in the bundle. Throws Error as
+  // fuseconv.load does.
   static Model load(const std::filesystem::path& bundle, const std::string& target = "", const Options& options = {});
 
-  // Checks the tensors against the contract and computes the outputs, by name. Throws Error: of kind contract when the
-  // call does not honour it, of kind upstream when the artifact fails.
+  // Checks the tensors against the contract and computes the outputs, by name. Throws Error: of kind contract if the
+  // call violates it, of kind upstream if the artifact fails.
   NamedTensors operator()(const NamedTensors& inputs) const;
 
-  // What is replayed from CUDA graphs so far.
+  // The CUDA graphs captured so far.
   CudaGraphs cuda_graphs() const;
 
   const Contract& contract() const { return contract_; }

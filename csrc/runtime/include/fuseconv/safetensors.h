@@ -7,7 +7,7 @@
 
 namespace fuseconv::runtime {
 
-// Throws Error of kind refused when the file is not sound, of kind file when it cannot be read or written.
+// Throws Error of kind refused if the file is damaged, of kind file if it cannot be read or written.
 NamedTensors load_tensors(const std::filesystem::path& path);
 void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors);
 

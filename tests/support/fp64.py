@@ -1,4 +1,4 @@
-"""Comparison with truth: a result may differ from eager PyTorch's, if it is as near to the f64 result."""
+"""Comparison with the fp64 reference: a result may differ from eager PyTorch if it is as close to the reference."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ _FACTORS = {torch.float64: 2.0, torch.float32: 2.0, torch.float16: 3.0, torch.bf
 _SMALL = 64
 
 
-def assert_close_to_truth(result: Tensor, eager: Tensor, truth: Tensor) -> None:
+def assert_close_to_fp64(result: Tensor, eager: Tensor, fp64: Tensor) -> None:
     """Checks dtype, shape, and the values against eager's or the f64 result, NaN and infinities too.
 
     The error allowed over eager's own has a floor, that of a result rounded once: eps / sqrt(12) of its size.
@@ -16,17 +16,17 @@ def assert_close_to_truth(result: Tensor, eager: Tensor, truth: Tensor) -> None:
     assert result.dtype == eager.dtype
     assert result.shape == eager.shape
     special = _special(result)
-    assert torch.equal(special, _special(eager)) or torch.equal(special, _special(truth.to(result.dtype))), (
-        "NaN or infinity where neither eager nor truth has it"
+    assert torch.equal(special, _special(eager)) or torch.equal(special, _special(fp64.to(result.dtype))), (
+        "NaN or infinity where neither eager nor the fp64 reference has it"
     )
     if result.numel() == 0 or torch.allclose(result, eager, *_defaults(result.dtype), equal_nan=True):
         return
-    finite = result.isfinite() & truth.isfinite()
+    finite = result.isfinite() & fp64.isfinite()
     factor = 3.0 if result.numel() < _SMALL else _FACTORS[result.dtype]
-    floor = torch.finfo(result.dtype).eps / 12**0.5 * _rms(truth[finite])
+    floor = torch.finfo(result.dtype).eps / 12**0.5 * _rms(fp64[finite])
     # Where only eager is NaN it has no error to be held against.
     seen = finite & eager.isfinite()
-    own, original = (_rms(values[where].double() - truth[where]) for values, where in ((result, finite), (eager, seen)))
+    own, original = (_rms(values[where].double() - fp64[where]) for values, where in ((result, finite), (eager, seen)))
     assert own <= factor * original + floor, f"rms error {own:.3g}, eager's {original:.3g}, floor {floor:.3g}"
 
 

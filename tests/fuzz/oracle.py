@@ -1,4 +1,4 @@
-"""A model converted and judged: every target against the model itself in float64, at several sizes."""
+"""Converts a model and compares every target with the model itself in float64, at several sizes."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Case:
     name: str
     inputs: Tensors
     original: Tensors
-    truth: Tensors
+    fp64: Tensors
     nearby: Tensors
 
 
@@ -192,13 +192,13 @@ def _cases(made: Made, device: str) -> Iterator[Case]:
         try:
             with torch.no_grad():
                 original = tuple(made.module(*(one.clone() for one in inputs)))
-            truth = in_float64(made.module, inputs)
+            fp64 = in_float64(made.module, inputs)
             nearby = in_float64(made.module, tuple(_moved(one) for one in inputs))
         except (RuntimeError, IndexError, ValueError, TypeError):
             continue  # the model itself does not run at these sizes
         if not all(isinstance(one, torch.Tensor) for one in original):
             continue  # cuDNN's attention gives an undefined tensor for a batch of 0
-        yield Case(f"{name} {sizes}", inputs, original, truth, nearby)
+        yield Case(f"{name} {sizes}", inputs, original, fp64, nearby)
 
 
 def _moved(value: torch.Tensor) -> torch.Tensor:
@@ -211,39 +211,39 @@ def _moved(value: torch.Tensor) -> torch.Tensor:
 
 
 COARSE = 1e-9
-"""The digits asked for in float64: the truth has no more, and ONNX Runtime's exp and sin have not all of them."""
+"""The relative error allowed in float64: the reference rounds, and exp and sin of ONNX Runtime are less exact."""
 
 
 def differs(results: Tensors, case: Case) -> str:
     """Says how results differ from the model's; nothing when they do not."""
     if len(results) != len(case.original):
         return f"{len(results)} outputs, the model gives {len(case.original)}"
-    for at, (result, original, truth, nearby) in enumerate(
-        zip(results, case.original, case.truth, case.nearby, strict=True)
+    for at, (result, original, fp64, nearby) in enumerate(
+        zip(results, case.original, case.fp64, case.nearby, strict=True)
     ):
-        if said := _differs(result, original, truth, nearby):
+        if said := _differs(result, original, fp64, nearby):
             return f"output {at}: {said}"
     return ""
 
 
-def _differs(result: torch.Tensor, original: torch.Tensor, truth: torch.Tensor, nearby: torch.Tensor) -> str:
-    result, original, truth, nearby = (one.cpu() for one in (result, original, truth, nearby))
+def _differs(result: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, nearby: torch.Tensor) -> str:
+    result, original, fp64, nearby = (one.cpu() for one in (result, original, fp64, nearby))
     if result.dtype != original.dtype or result.shape != original.shape:
         return f"{result.dtype}{list(result.shape)}, the model gives {original.dtype}{list(original.shape)}"
     if not original.dtype.is_floating_point and not original.dtype.is_complex:
         count = int((result != original).sum())
         return f"{count} of {original.numel()} elements differ" if count else ""
     for name, of in (("NaN", torch.isnan), ("infinite", torch.isinf)):
-        if not torch.equal(of(result), of(original)) and not torch.equal(of(result), of(truth.to(original.dtype))):
+        if not torch.equal(of(result), of(original)) and not torch.equal(of(result), of(fp64.to(original.dtype))):
             return f"{int(of(result).sum())} elements are {name}, {int(of(original).sum())} of the model's"
-    finite = result.isfinite() & original.isfinite() & truth.isfinite() & nearby.isfinite()
-    result, original, truth, nearby = (one[finite] for one in (result, original, truth, nearby))
+    finite = result.isfinite() & original.isfinite() & fp64.isfinite() & nearby.isfinite()
+    result, original, fp64, nearby = (one[finite] for one in (result, original, fp64, nearby))
     eps = max(torch.finfo(original.dtype).eps, COARSE)
     wide = torch.complex128 if original.is_complex() else torch.float64
-    error = (result.to(wide) - truth).abs()
-    own = (original.to(wide) - truth).abs()
-    moved = (nearby - truth).abs()
-    scale = truth.abs()
+    error = (result.to(wide) - fp64).abs()
+    own = (original.to(wide) - fp64).abs()
+    moved = (nearby - fp64).abs()
+    scale = fp64.abs()
     allowed = 10 * (_rms(own) + _rms(moved)) + 8 * eps * _rms(scale)
     peak = 10 * (_max(own) + _max(moved)) + 16 * eps * _max(scale)
     if _rms(error) > allowed or _max(error) > peak:

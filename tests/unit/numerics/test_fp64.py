@@ -1,4 +1,4 @@
-"""A program run in float64 gives what the same model written in float64 gives."""
+"""A program run in float64 equals the same model written in float64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support import small_bundle
 from torch import Tensor
 from torch.nn import functional as F
 
-from fuseconv.numerics.truth import interpret_in_float64, run_in_float64
+from fuseconv.numerics.fp64 import interpret_in_float64, run_in_float64
 
 
 class Model(torch.nn.Module):

@@ -68,15 +68,15 @@ class _Float64(Interpreter):
     """Widens the operands of every op, so that no default of an op can narrow a value."""
 
     def run_node(self, n: Node) -> Any:
-        if not draws(n) or any(written(n)):  # what writes an operand is not given a copy of it
+        if not draws(n) or any(written(n)):  # an in-place op must not get a copy of its operand
             return super().run_node(n)
-        # How many random numbers a kernel draws depends on its dtype: in its own it draws those of the original.
+        # The random numbers of a kernel depend on its dtype. In the original dtype they are those of the original.
         args, kwargs = map_arg((n.args, dict(n.kwargs)), lambda operand: _as_captured(self.env[operand], operand))
         return _widen(n.target(*args, **kwargs))  # type: ignore[operator]  # an OpOverload
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.aten._assert_tensor_metadata.default:
-            return None  # it asserts the very dtypes that are changed here
+            return None  # it asserts the dtypes that are changed here
         args, kwargs = pytree.tree_map(_widen, (args, kwargs))
         return super().call_function(_NARROW_ONLY.get(target, target), args, kwargs)
 
