@@ -42,7 +42,7 @@ class Case:
         ours: the op.
         eager: the same in plain PyTorch, on the same operands.
         products: the sizes (m, n, k) of the matrix products in it; none for an op that memory bounds.
-        truth: plain PyTorch that gives in float64 what `ours` must give, where `eager` draws other random numbers.
+        plain: plain PyTorch that gives in float64 what `ours` must give, where `eager` draws other random numbers.
         learns: whether the gradients of the operands that require them are a part of the call.
     """
 
@@ -54,7 +54,7 @@ class Case:
     ours: Call
     eager: Call
     products: tuple[tuple[int, int, int], ...] = ()
-    truth: Call | None = None
+    plain: Call | None = None
     learns: bool = False
 
     @property
@@ -193,7 +193,7 @@ def image_cases(shapes: Sequence[tuple[int, ...]]) -> Iterator[Case]:
     for dtype, shape in itertools.product(("f32", "bf16", "f16"), shapes):
         for case in op_case("group_norm_act", dtype, (shape, *[shape[1:2]] * 2), ("silu",), act="silu"):
             ours, eager = call(case.ours), call(case.eager)
-            yield Case(case.op, case.act, dtype, shape, case.draw, ours, eager, truth=eager)
+            yield Case(case.op, case.act, dtype, shape, case.draw, ours, eager, plain=eager)
 
 
 def convolution_cases(shapes: Sequence[tuple[int, ...]], *, half: bool) -> Iterator[Case]:
@@ -226,7 +226,7 @@ def dropout_case(dtype: str, shape: tuple[int, int]) -> Iterator[Case]:
         def eager(x: Tensor, _: Tensor, p: float) -> Tensor:
             return nn.functional.dropout(nn.functional.gelu(x), p)
 
-        yield Case(case.op, "gelu", dtype, shape, seeded, case.ours, eager, truth=case.truth)
+        yield Case(case.op, "gelu", dtype, shape, seeded, case.ours, eager, plain=case.plain)
 
 
 def seed_cases() -> Iterator[Case]:

@@ -32,11 +32,11 @@ def errors(m: int, n: int, k: int, *, positive: bool = False, scale: float = 1.0
     if positive:
         x, weight = x.abs(), weight.abs()
     x *= scale
-    truth = x.double() @ weight.double().T
-    size = truth.square().mean().sqrt()
+    fp64 = x.double() @ weight.double().T
+    size = fp64.square().mean().sqrt()
     rows = []
     for backend in ("tf32x3", "aten"):
-        off = (ops.linear_act(x, weight, backend=backend).double() - truth) / size
+        off = (ops.linear_act(x, weight, backend=backend).double() - fp64) / size
         rows.append(
             {
                 "op": "linear_act",

@@ -78,11 +78,11 @@ class Contestants:
                 self.absent[full] = reason(error)
                 continue
             self.calls[full] = call
-            self.judge(full, (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs))
+            self.compare(full, (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs))
 
-    def judge(self, name: str, outputs: Sequence[torch.Tensor]) -> None:
+    def compare(self, name: str, outputs: Sequence[torch.Tensor]) -> None:
         """Notes what does not compute what the original computes."""
-        pairs = zip(outputs, self.reference.original, self.reference.truth, strict=True)
+        pairs = zip(outputs, self.reference.original, self.reference.fp64, strict=True)
         wrong = [row.reason for row in (compare(*three) for three in pairs) if not row.ok]
         if wrong:
             self.off[name] = wrong[0]
@@ -154,7 +154,7 @@ def timed(ours: Contestants, theirs: Contestants, rounds: int) -> Row:
     times = in_turn({name: sampler([call]) for name, call in {**calls, AGAIN: calls[noisy]}.items()}, rounds)
     milliseconds = {name: statistics.median(times[name]) / 1e3 for name in calls}
     fastest = min(ours.calls, key=lambda name: milliseconds[OURS + name])
-    return judged(
+    return summarized(
         {
             "targets": {name: milliseconds[OURS + name] for name in ours.calls},
             "targets_absent": ours.absent,
@@ -168,7 +168,7 @@ def timed(ours: Contestants, theirs: Contestants, rounds: int) -> Row:
     )
 
 
-def judged(row: Row) -> Row:
+def summarized(row: Row) -> Row:
     """Returns a row with the figures that follow from its others."""
     graphs = {kind: [ms for name, ms in row["targets"].items() if name.endswith(GRAPH) == kind] for kind in (0, 1)}
     best = min(row["ratios"], key=row["ratios"].__getitem__, default=None)
@@ -191,7 +191,7 @@ def joined(old: Row, new: Row) -> Row:
         for name, why in kept["peers_absent"].items()
         if name not in kept["peers"]
     }
-    return judged({**new, **kept})
+    return summarized({**new, **kept})
 
 
 def table(rows: Sequence[Row]) -> Table:

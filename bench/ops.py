@@ -55,9 +55,9 @@ def check(case: Case, operands: Operands) -> float:
     """Returns ours' error against float64, relative to the reference's own; stops where the tolerance table does.
 
     Raises:
-        AssertionError: ours is farther from the truth than the table allows.
+        AssertionError: ours is farther from fp64 than the table allows.
     """
-    truth = case.truth or case.eager
+    plain = case.plain or case.eager
 
     def results(call: Call, given: Operands) -> list[Tensor]:
         return [value for value in pytree.tree_leaves(bound(call, given, case)()) if value.is_floating_point()]
@@ -70,7 +70,7 @@ def check(case: Case, operands: Operands) -> float:
     dtype = DTYPES[case.dtype]
     worst = 0.0
     for ours, theirs, exact in zip(
-        results(case.ours, operands), results(truth, operands), results(truth, wide), strict=True
+        results(case.ours, operands), results(plain, operands), results(plain, wide), strict=True
     ):
         error, own = ((value.double() - exact).square().mean().sqrt().item() for value in (ours, theirs))
         size = exact.square().mean().sqrt().item()

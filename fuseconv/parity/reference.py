@@ -26,7 +26,7 @@ class Reference:
 
     case: Case
     original: tuple[torch.Tensor, ...]
-    truth: tuple[torch.Tensor, ...]
+    fp64: tuple[torch.Tensor, ...]
 
 
 def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
@@ -76,7 +76,7 @@ def write_reference(path: Path, references: Sequence[Reference], contract: Contr
         for kind, names, values in (
             ("input", [spec.name for spec in contract.inputs], reference.case.inputs),
             ("original", contract.outputs, reference.original),
-            ("truth", contract.outputs, reference.truth),
+            ("truth", contract.outputs, reference.fp64),
         ):
             tensors |= {
                 f"{index}/{kind}/{name}": value.detach().cpu() for name, value in zip(names, values, strict=True)

@@ -142,7 +142,7 @@ def compare_case(
     if reference.case.untried:
         return []
     try:
-        triples = zip(run(reference.case), reference.original, reference.truth, strict=True)
+        triples = zip(run(reference.case), reference.original, reference.fp64, strict=True)
         compared = [compare(*triple, may_overflow=reference.case.kind == "special") for triple in triples]
     except (UpstreamError, ContractError) as error:
         compared = [incomparable(error.what)] * len(contract.outputs)

@@ -174,8 +174,8 @@ def test_references_of_every_dtype_come_back_as_they_were(dtype: str, tmp_path: 
     assert [reference.case.name for reference in back] == [reference.case.name for reference in references]
     for one, other in zip(references, back, strict=True):
         pairs = zip(
-            (*one.case.inputs, *one.original, *one.truth),
-            (*other.case.inputs, *other.original, *other.truth),
+            (*one.case.inputs, *one.original, *one.fp64),
+            (*other.case.inputs, *other.original, *other.fp64),
             strict=True,
         )
         assert all(a.dtype == b.dtype and same_bits(a, b) for a, b in pairs)
@@ -236,10 +236,10 @@ def test_a_reference_without_a_case_proves_nothing_and_is_refused(bundle: Path, 
 def test_the_truth_is_nearer_than_the_original(original: Program) -> None:
     (reference,) = refer(original, cases(original)[:1])
     assert reference.original[0].dtype == torch.float32
-    assert reference.truth[0].dtype == torch.float64
+    assert reference.fp64[0].dtype == torch.float64
     exact = Block(fused=False).double().eval()
     x, skip, keep = original.examples
     with torch.no_grad():
         expected = exact(x.double(), skip.double(), keep)
-    torch.testing.assert_close(reference.truth[0], expected[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(reference.fp64[0], expected[0], rtol=1e-12, atol=1e-12)
     assert (reference.original[0] - expected[0]).abs().max() > 1e-9
