@@ -12,6 +12,7 @@
 #include "kernels/convolution_pass.h"
 #include "kernels/depthwise.h"
 #include "kernels/linear.h"
+#include "kernels/pixels.h"
 
 namespace fuseconv::cuda {
 namespace {
@@ -22,11 +23,20 @@ bool is_depthwise(const Convolution& c) { return c.parameters.groups > 1 && c.we
 // times as fast.
 bool is_for_cudnn(const Convolution& c) {
   return (c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16) && fits_channels_last(c.y) && !c.parameters.transposed &&
-         !is_depthwise(c) && (!c.bias || is_aligned(c.bias->data));
+         !is_depthwise(c) && (c.parameters.groups == 1 || c.weight.sizes[1] >= kPixelChannels) &&
+         (!c.bias || is_aligned(c.bias->data));
 }
 
-// The tensor, or a copy of it, channels last and aligned.
+// The tensor, or a copy of it, channels last and aligned. Images and kernels of fewer than 4 channels get zeros for the
+// others: cuDNN takes 4 channels faster than 3, which it would copy itself.
 In laid_out(CudaHost& host, In tensor, Spec& spec) {
+  if (tensor.rank == 4 && tensor.sizes[1] < kPixelChannels) {
+    const int64_t sizes[] = {tensor.sizes[0], kPixelChannels, tensor.sizes[2], tensor.sizes[3]};
+    spec = channels_last(tensor.dtype, tensor.rank, sizes);
+    void* const data = host.scratch(static_cast<size_t>(element_count(spec) * size_of(spec.dtype)));
+    pack_pixels(host, tensor, {data, spec.dtype, spec.rank, spec.sizes, spec.strides});
+    return {data, spec.dtype, spec.rank, spec.sizes, spec.strides};
+  }
   if (fits_channels_last(tensor) && is_aligned(tensor.data)) {
     return tensor;
   }

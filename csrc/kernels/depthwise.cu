@@ -1,153 +1,259 @@
-// A depthwise convolution moves few bytes per operation, and cuDNN's kernels reach a third of the bandwidth on it, or a
-// thirtieth with a bias in the same call. Here a thread computes kWidth neighbors of a row for one vector of channels:
-// the rows of x that it needs are read once each, the rows that several threads need come from the first-level cache,
-// and weights wait in shared memory as f32. Sums are in f32.
+// A depthwise convolution moves few bytes per operation, so that loads, conversions and indices take as many
+// instructions as the sums if each output is computed alone.
+//
+// A block copies the positions of x that it needs into shared memory, zeros where the padding is. A thread then
+// computes kRows x kColumns positions of two channels: it reads each row beneath them once, widens it to f32, and adds
+// it to every row of its result that needs it. Threads of a warp are neighbors along the channels. Sums are in f32.
 #include "kernels/depthwise.h"
 
 #include <algorithm>
 
+#include "arch/sm80.cuh"
+#include "core/coarse.cuh"
 #include "core/cuda.cuh"
 #include "core/layout.h"
+#include "kernels/run.cuh"
 
 namespace fuseconv::cuda {
 namespace {
 
-constexpr int kWidth = 4;
+constexpr int kRows = 2, kColumns = 7;  // of a thread; images of powers of 2 times 7 are common
+constexpr int kPair = 2;                // channels of a thread
+constexpr int kLanes = 16;              // threads along the channels
 constexpr int kThreads = 256;
-constexpr int kMaxVectors = 16;  // vectors of channels per block
+constexpr int kMinBlocks = 4;  // per SM: while some copy, others compute
+constexpr int kMostColumns = 2;
+constexpr size_t kMostShared = 96 << 10;  // which every GPU from sm_80 on has
+
+// Divides n by d, exactly where n d < 2^32.
+struct Divisor {
+  int divisor;
+  unsigned reciprocal;  // of 2^32, rounded up; 0 for 1
+
+  explicit Divisor(int d)
+      : divisor(d), reciprocal(static_cast<unsigned>(d == 1 ? 0 : ((int64_t{1} << 32) + d - 1) / d)) {}
+  __device__ __forceinline__ int quotient(int n) const {
+    return divisor == 1 ? n : static_cast<int>(__umulhi(static_cast<unsigned>(n), reciprocal));
+  }
+};
 
 struct Problem {
   const void *x, *weight, *bias, *residual;
   void* y;
   int height, width, out_height, out_width, channels, padding_h, padding_w;
-  int vectors;  // per block
+  Divisor blocks;         // across an image
+  Divisor columns;        // of threads in a block
+  int rows;               // of threads in a block
+  Divisor copies;         // of 16 bytes per position
+  Divisor input_columns;  // that a block copies
   AnyActivation act;
   bool residual_first;
 };
 
-template <class T, int kKernel, int kStride>
-__global__ void __launch_bounds__(kThreads) depthwise_kernel(const Problem p) {
-  constexpr int V = kVectorSize<T>;
-  constexpr int kInputs = (kWidth - 1) * kStride + kKernel;
-  extern __shared__ float weights[];  // [kKernel^2, channels of the block]
-  const int channels = p.vectors * V;
-  const int groups = p.channels / channels;
-  const int image = static_cast<int>(blockIdx.z) / groups;
-  const int first_channel = static_cast<int>(blockIdx.z) % groups * channels;
-  const int thread = static_cast<int>((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x * blockDim.y * blockDim.z);
-  const T* const weight = static_cast<const T*>(p.weight) + int64_t{first_channel} * kKernel * kKernel;
-  for (int i = thread; i < channels * kKernel * kKernel; i += threads) {
-    weights[i % (kKernel * kKernel) * channels + i / (kKernel * kKernel)] = widen(weight[i]);
+__host__ __device__ constexpr int inputs_of(int outputs, int kernel, int stride) {
+  return (outputs - 1) * stride + kernel;
+}
+
+// The thread's part of the result, from `row` and `column` on, after the sums.
+template <class T>
+__device__ __forceinline__ void finish(const Problem& p, float (&sums)[kRows][kColumns][kPair], int row, int column,
+                                       int channel) {
+  const int64_t place = ((int64_t{blockIdx.z} * p.out_height + row) * p.out_width + column) * p.channels + channel;
+  const auto each = [&](auto visit) {
+#pragma unroll
+    for (int o = 0; o < kRows; ++o) {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        if (row + o < p.out_height && column + i < p.out_width) {
+          visit(place + int64_t{o * p.out_width + i} * p.channels, sums[o][i]);
+        }
+      }
+    }
+  };
+  const auto add_residual = [&] {
+    each([&](int64_t offset, float (&values)[kPair]) {
+      float addend[kPair];
+      widen_run(load_run<kPair>(static_cast<const T*>(p.residual) + offset), addend);
+      values[0] += addend[0];
+      values[1] += addend[1];
+    });
+  };
+  if (p.residual != nullptr && p.residual_first) {
+    add_residual();
   }
+  dispatch(p.act.activation, [&](auto act) {
+#pragma unroll
+    for (int i = 0; i < kRows * kColumns * kPair; ++i) {
+      float& value = sums[i / kPair / kColumns][i / kPair % kColumns][i % kPair];
+      value = value_of(act(FormulaType<T>(value)));
+    }
+  });
+  if (p.residual != nullptr && !p.residual_first) {
+    add_residual();
+  }
+  each([&](int64_t offset, const float (&values)[kPair]) {
+    store_run(static_cast<T*>(p.y) + offset, narrow_run<T>(values));
+  });
+}
+
+// Blocks have kLanes threads along the channels and p.rows x p.columns tiles; the grid has the blocks of an image,
+// those of the channels, and the images.
+template <class T, int kKernel, int kStride>
+__global__ void __launch_bounds__(kThreads, kMinBlocks) depthwise_kernel(const Problem p) {
+  constexpr int kTaps = kKernel * kKernel;
+  constexpr int kInputColumns = inputs_of(kColumns, kKernel, kStride);
+  constexpr int kChannels = kLanes * kPair;
+  extern __shared__ uint4 shared[];
+  const int own = static_cast<int>(threadIdx.x), tile = static_cast<int>(threadIdx.y);
+  const int thread = tile * kLanes + own, threads = static_cast<int>(blockDim.y) * kLanes;
+  const int first = static_cast<int>(blockIdx.y) * kChannels, left_channels = p.channels - first;
+  const int block_row = p.blocks.quotient(static_cast<int>(blockIdx.x));
+  const int block_column = static_cast<int>(blockIdx.x) - block_row * p.blocks.divisor;
+  const int first_row = block_row * p.rows * kRows, first_column = block_column * p.columns.divisor * kColumns;
+  const int input_columns = p.input_columns.divisor;
+  const int positions = inputs_of(p.rows * kRows, kKernel, kStride) * input_columns;
+  T* const inputs = reinterpret_cast<T*>(shared);                                   // [rows, columns, kChannels]
+  float* const weights = reinterpret_cast<float*>(inputs + positions * kChannels);  // [kTaps, kChannels]
+  {
+    const int top = first_row * kStride - p.padding_h, left = first_column * kStride - p.padding_w;
+    const T* const image = static_cast<const T*>(p.x) + int64_t{blockIdx.z} * p.height * p.width * p.channels + first;
+    const uint32_t to = arch::sm80::shared_address(inputs);
+    for (int i = thread; i < positions * p.copies.divisor; i += threads) {
+      const int position = p.copies.quotient(i), channel = (i - position * p.copies.divisor) * kVectorSize<T>;
+      const int row = p.input_columns.quotient(position);
+      const int h = top + row, w = left + position - row * input_columns;
+      const bool inside = static_cast<unsigned>(h) < static_cast<unsigned>(p.height) &&
+                          static_cast<unsigned>(w) < static_cast<unsigned>(p.width) && channel < left_channels;
+      const T* const from = image + (inside ? (h * p.width + w) * p.channels + channel : 0);
+      arch::sm80::copy_async(to + static_cast<uint32_t>(i) * kVectorBytes, from, inside ? kVectorBytes : 0);
+    }
+    arch::sm80::copy_commit();
+  }
+  for (int i = thread; i < min(kChannels, left_channels) * kTaps; i += threads) {
+    const int channel = i / kTaps, tap = i - channel * kTaps;
+    weights[tap * kChannels + channel] = widen(static_cast<const T*>(p.weight)[first * kTaps + i]);
+  }
+  const int channel = first + kPair * own;
+  float bias[kPair] = {};
+  if (p.bias != nullptr && channel < p.channels) {
+    bias[0] = widen(static_cast<const T*>(p.bias)[channel]);
+    bias[1] = widen(static_cast<const T*>(p.bias)[channel + 1]);
+  }
+  const int tile_row = p.columns.quotient(tile), tile_column = tile - tile_row * p.columns.divisor;
+  const int row = first_row + tile_row * kRows, column = first_column + tile_column * kColumns;
+  arch::sm80::copy_wait<0>();
   __syncthreads();
-  const int own = static_cast<int>(threadIdx.x) * V;
-  const int channel = first_channel + own;
-  const int row = static_cast<int>(blockIdx.y * blockDim.z + threadIdx.z);
-  const int column = static_cast<int>(blockIdx.x * blockDim.y + threadIdx.y) * kWidth;
-  if (row >= p.out_height || column >= p.out_width) {
+  if (channel >= p.channels || row >= p.out_height || column >= p.out_width) {
     return;
   }
-  float sums[kWidth][V];
+  float sums[kRows][kColumns][kPair];
 #pragma unroll
-  for (int v = 0; v < V; ++v) {
-    const float start = p.bias == nullptr ? 0.0f : widen(static_cast<const T*>(p.bias)[channel + v]);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      sums[i][v] = start;
-    }
+  for (int i = 0; i < kRows * kColumns * kPair; ++i) {
+    sums[i / kPair / kColumns][i / kPair % kColumns][i % kPair] = bias[i % kPair];
   }
-  const int top = row * kStride - p.padding_h, left = column * kStride - p.padding_w;
-#pragma unroll 1
-  for (int kh = 0; kh < kKernel; ++kh) {
-    const int h = top + kh;
-    if (h < 0 || h >= p.height) {
-      continue;
-    }
-    const T* const line =
-        static_cast<const T*>(p.x) + ((int64_t{image} * p.height + h) * p.width) * p.channels + channel;
-    Vector<T, V> inputs[kInputs];
+  const T* line =
+      inputs + (tile_row * kRows * input_columns + tile_column * kColumns) * kStride * kChannels + kPair * own;
 #pragma unroll
-    for (int i = 0; i < kInputs; ++i) {
-      const int w = left + i;
-      inputs[i] = w >= 0 && w < p.width ? *reinterpret_cast<const Vector<T, V>*>(line + int64_t{w} * p.channels)
-                                        : Vector<T, V>{};
+  for (int r = 0; r < inputs_of(kRows, kKernel, kStride); ++r, line += input_columns * kChannels) {
+    float wide[kInputColumns][kPair];
+#pragma unroll
+    for (int i = 0; i < kInputColumns; ++i) {
+      widen_run(load_run<kPair>(line + i * kChannels), wide[i]);
     }
 #pragma unroll
-    for (int kw = 0; kw < kKernel; ++kw) {
-      const float* const factors = weights + (kh * kKernel + kw) * channels + own;
+    for (int o = 0; o < kRows; ++o) {
+      const int kh = r - o * kStride;
+      if (kh >= 0 && kh < kKernel) {
 #pragma unroll
-      for (int v = 0; v < V; ++v) {
-        const float factor = factors[v];
+        for (int kw = 0; kw < kKernel; ++kw) {
+          const float2 factors =
+              *reinterpret_cast<const float2*>(weights + (kh * kKernel + kw) * kChannels + kPair * own);
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          sums[i][v] += widen(inputs[i * kStride + kw].values[v]) * factor;
+          for (int i = 0; i < kColumns; ++i) {
+            sums[o][i][0] += wide[i * kStride + kw][0] * factors.x;
+            sums[o][i][1] += wide[i * kStride + kw][1] * factors.y;
+          }
         }
       }
     }
   }
-  const int64_t place = ((int64_t{image} * p.out_height + row) * p.out_width + column) * p.channels + channel;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    if (column + i < p.out_width) {
-      const int64_t at = place + int64_t{i} * p.channels;
-      Vector<T, V> addend{};
-      if (p.residual != nullptr) {
-        addend = *reinterpret_cast<const Vector<T, V>*>(static_cast<const T*>(p.residual) + at);
-      }
-      Vector<T, V> result;
-      dispatch(p.act.activation, [&](auto act) {
-#pragma unroll
-        for (int v = 0; v < V; ++v) {
-          const float added = widen(addend.values[v]);
-          const float value = sums[i][v];
-          result.values[v] = narrow<T>(p.residual == nullptr ? act(value)
-                                       : p.residual_first    ? act(value + added)
-                                                             : act(value) + added);
-        }
-      });
-      *reinterpret_cast<Vector<T, V>*>(static_cast<T*>(p.y) + at) = result;
-    }
-  }
+  finish<T>(p, sums, row, column, channel);
+}
+
+int quotient_up(int64_t count, int64_t each) { return static_cast<int>((count + each - 1) / each); }
+
+// As many of `count` per block as are allowed, spread evenly over the blocks that this takes.
+int per_block(int count, int most) { return quotient_up(count, quotient_up(count, most)); }
+
+template <class T>
+size_t shared_bytes(int rows, int columns, int kernel, int stride) {
+  const size_t positions = static_cast<size_t>(inputs_of(rows * kRows, kernel, stride)) *
+                           static_cast<size_t>(inputs_of(columns * kColumns, kernel, stride));
+  return kLanes * kPair * (sizeof(T) * positions + sizeof(float) * static_cast<size_t>(kernel * kernel));
 }
 
 template <class T, int kKernel, int kStride>
-void launch(CudaHost& host, const Problem& p, int images) {
-  constexpr int V = kVectorSize<T>;
-  const auto over = [](int count, int each) { return static_cast<unsigned>((count + each - 1) / each); };
-  const int tiles = static_cast<int>(over(p.out_width, kWidth));
-  const int across = std::clamp(kThreads / p.vectors, 1, std::min(tiles, 8));
-  const int down = std::clamp(kThreads / (p.vectors * across), 1, std::min(p.out_height, 64));
-  const dim3 block(static_cast<unsigned>(p.vectors), static_cast<unsigned>(across), static_cast<unsigned>(down));
-  const dim3 grid(over(tiles, across), over(p.out_height, down),
-                  static_cast<unsigned>(images * (p.channels / (p.vectors * V))));
-  const size_t shared = sizeof(float) * static_cast<size_t>(kKernel * kKernel * p.vectors * V);
+void launch(CudaHost& host, const Convolution& c) {
+  const auto number = [](int64_t value) { return static_cast<int>(value); };
+  const int channels = number(c.x.sizes[1]);
+  const int across = quotient_up(c.y.sizes[3], kColumns), down = quotient_up(c.y.sizes[2], kRows);
+  const int columns = per_block(across, kMostColumns);
+  int rows = per_block(down, kThreads / kLanes / columns);
+  while (rows > 1 && shared_bytes<T>(rows, columns, kKernel, kStride) > kMostShared) {
+    --rows;
+  }
+  const int blocks_across = quotient_up(across, columns), blocks_down = quotient_up(down, rows);
+  const int input_columns = inputs_of(columns * kColumns, kKernel, kStride);
+  const Problem p{c.x.data,
+                  c.weight.data,
+                  c.bias ? c.bias->data : nullptr,
+                  c.residual ? c.residual->data : nullptr,
+                  c.y.data,
+                  number(c.x.sizes[2]),
+                  number(c.x.sizes[3]),
+                  number(c.y.sizes[2]),
+                  number(c.y.sizes[3]),
+                  channels,
+                  number(c.parameters.padding[0]),
+                  number(c.parameters.padding[1]),
+                  Divisor(blocks_across),
+                  Divisor(columns),
+                  rows,
+                  Divisor(kLanes * kPair / kVectorSize<T>),
+                  Divisor(input_columns),
+                  {c.activation},
+                  c.residual_first};
+  const dim3 block(kLanes, static_cast<unsigned>(rows * columns));
+  const dim3 grid(static_cast<unsigned>(blocks_across * blocks_down),
+                  static_cast<unsigned>(quotient_up(channels, kLanes * kPair)), static_cast<unsigned>(c.x.sizes[0]));
+  const size_t shared = shared_bytes<T>(rows, columns, kKernel, kStride);
+  check_cuda(cudaFuncSetAttribute(depthwise_kernel<T, kKernel, kStride>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(kMostShared)),
+             "cudaFuncSetAttribute");
   depthwise_kernel<T, kKernel, kStride><<<grid, block, shared, stream_of(host)>>>(p);
   check_launch("depthwise");
 }
 
 template <class T, int kKernel>
-void launch(CudaHost& host, const Problem& p, int images, int64_t stride) {
-  return stride == 1 ? launch<T, kKernel, 1>(host, p, images) : launch<T, kKernel, 2>(host, p, images);
+void launch(CudaHost& host, const Convolution& c) {
+  return c.parameters.stride[0] == 1 ? launch<T, kKernel, 1>(host, c) : launch<T, kKernel, 2>(host, c);
 }
 
 template <class T>
-void launch(CudaHost& host, const Problem& p, int images, int64_t kernel, int64_t stride) {
-  return kernel == 3   ? launch<T, 3>(host, p, images, stride)
-         : kernel == 5 ? launch<T, 5>(host, p, images, stride)
-                       : launch<T, 7>(host, p, images, stride);
-}
-
-// The most vectors of channels, up to kMaxVectors, whose number divides that of all.
-int vectors_per_block(int64_t vectors) {
-  int most = 1;
-  for (int count = 2; count <= kMaxVectors; ++count) {
-    most = vectors % count == 0 ? count : most;
-  }
-  return most;
+void launch(CudaHost& host, const Convolution& c) {
+  const int64_t kernel = c.weight.sizes[2];
+  return kernel == 3 ? launch<T, 3>(host, c) : kernel == 5 ? launch<T, 5>(host, c) : launch<T, 7>(host, c);
 }
 
 bool is_dense_and_aligned(In tensor) { return fits_channels_last(tensor) && is_aligned(tensor.data); }
+
+// Whether the grid, the offsets within an image and the divisions can hold these sizes.
+bool is_in_range(In tensor) {
+  const int64_t across = (tensor.sizes[3] + kColumns - 1) / kColumns, down = (tensor.sizes[2] + kRows - 1) / kRows;
+  return tensor.sizes[0] < (1 << 16) && tensor.sizes[1] / (kLanes * kPair) < (1 << 16) - 1 &&
+         element_count(tensor) / tensor.sizes[0] < (int64_t{1} << 31) && across < (1 << 16) &&
+         across * across * down < (int64_t{1} << 32);
+}
 
 }  // namespace
 
@@ -159,37 +265,15 @@ bool depthwise(CudaHost& host, const Convolution& c) {
     return false;
   }
   const int64_t kernel = c.weight.sizes[2], vector = kVectorBytes / size_of(c.y.dtype);
-  const In weight = c.weight;
-  if (kernel != weight.sizes[3] || (kernel != 3 && kernel != 5 && kernel != 7) || groups % vector != 0 ||
-      !is_contiguous(weight) || !is_dense_and_aligned(c.x) || !is_dense_and_aligned(c.y) ||
-      (c.residual && !is_dense_and_aligned(*c.residual)) || (c.bias && c.bias->strides[0] != 1)) {
+  if (kernel != c.weight.sizes[3] || (kernel != 3 && kernel != 5 && kernel != 7) || groups % vector != 0 ||
+      !is_contiguous(c.weight) || !is_dense_and_aligned(c.x) || !is_dense_and_aligned(c.y) ||
+      (c.residual && !is_dense_and_aligned(*c.residual)) || (c.bias && c.bias->strides[0] != 1) || !is_in_range(c.x) ||
+      !is_in_range(c.y)) {
     return false;
   }
-  const int64_t vectors = groups / vector;
-  const int per_block = vectors_per_block(vectors);
-  if (c.x.sizes[0] * (vectors / per_block) > 65535 || c.y.sizes[2] > 65535 ||
-      std::max(element_count(c.x), element_count(c.y)) / c.x.sizes[0] >= (int64_t{1} << 31)) {
-    return false;
-  }
-  const auto number = [](int64_t value) { return static_cast<int>(value); };
-  const Problem p{c.x.data,
-                  weight.data,
-                  c.bias ? c.bias->data : nullptr,
-                  c.residual ? c.residual->data : nullptr,
-                  c.y.data,
-                  number(c.x.sizes[2]),
-                  number(c.x.sizes[3]),
-                  number(c.y.sizes[2]),
-                  number(c.y.sizes[3]),
-                  number(groups),
-                  number(padding[0]),
-                  number(padding[1]),
-                  per_block,
-                  {c.activation},
-                  c.residual_first};
   dispatch(c.y.dtype, [&]<class T>(T) {
     if constexpr (sizeof(T) < 8) {
-      launch<T>(host, p, number(c.x.sizes[0]), kernel, stride[0]);
+      launch<T>(host, c);
     }
   });
   return true;
