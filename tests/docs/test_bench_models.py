@@ -43,6 +43,22 @@ def test_no_model_is_measured_twice() -> None:
     assert len({entry.at for entry in zoo.ENTRIES}) == len(zoo.ENTRIES)
 
 
+def test_a_batch_norm_of_a_model_is_not_the_identity() -> None:
+    (entry,) = (entry for entry in zoo.ENTRIES if entry.name == "resnet-18")
+    module, inputs = entry.made(torch.float32, None)
+    norms = [part for part in module.modules() if isinstance(part, torch.nn.BatchNorm2d)]
+    assert len(norms) == 20
+    for norm in norms:
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        assert norm.running_mean.std() > 0
+        assert norm.running_var.std() > 0
+        assert not norm.training
+    again, _ = entry.made(torch.float32, None)
+    small = inputs[0][:1, :, :64, :64]
+    assert torch.equal(module(small)[0], again(small)[0])
+
+
 def test_a_run_prints_and_joins_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
