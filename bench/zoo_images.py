@@ -20,17 +20,20 @@ def lively(build: Build) -> Build:
     """Returns what builds the model with drawn values where fresh ones would hide what is computed.
 
     Fresh batch norms have the mean 0 and the variance 1, so that a wrong folding of them passes. Here they have about
-    those of noise, so that activations neither grow nor vanish with depth: a gate of large values would make chaos of
-    rounding errors. The weights of convolutions are drawn for the same end. The response normalization of ConvNeXt V2
-    starts as the identity, which here it is not.
+    those of noise, and the weights of convolutions before them keep the size of activations. A deep model of random
+    weights amplifies rounding errors, and squeeze-and-excitation, which multiplies activations with functions of them,
+    does so most of all where inputs are large: biases above 0, and small weights of all other convolutions, avoid that.
+    The response normalization of ConvNeXt V2 starts as the identity, which here it is not.
     """
 
     def built(layers: int | None) -> nn.Module:
         module = build(layers).eval()
         with torch.no_grad():
             for part in module.modules():
-                if isinstance(part, nn.Conv2d):
+                if isinstance(part, nn.Conv2d) and part.bias is None:
                     nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
+                elif isinstance(part, nn.Conv2d):
+                    nn.init.normal_(part.weight, 0, 0.02)
                 elif type(part).__name__ == "ConvNextV2GRN":
                     nn.init.normal_(part.get_parameter("weight"), 0, 0.2)
                     nn.init.normal_(part.get_parameter("bias"), 0, 0.2)
@@ -45,7 +48,7 @@ def _normalize(module: nn.Module, norms: Sequence[nn.BatchNorm2d]) -> None:
     momentum = [norm.momentum for norm in norms]
     for norm in norms:
         norm.weight.uniform_(0.5, 1.5)
-        norm.bias.normal_(0, 0.2)
+        norm.bias.normal_(0.5, 0.2)
         norm.train().momentum = 1.0
     if norms:
         module(torch.randn(4, 3, 96, 96))

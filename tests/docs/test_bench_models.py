@@ -25,12 +25,13 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import plot  # scripts, not a package
 import zoo
+import zoo_parts
 
 models = importlib.import_module("models")
 
 
 @pytest.mark.parametrize("entry", zoo.ENTRIES, ids=lambda entry: entry.at)
-def test_a_model_takes_the_inputs_drawn_for_it(entry: zoo.Entry) -> None:
+def test_a_model_takes_the_inputs_drawn_for_it(entry: zoo_parts.Entry) -> None:
     inputs = entry.draw(entry.shape, torch.Generator().manual_seed(0))
     with torch.device("meta"), torch.no_grad():
         module = entry.build(1).eval()
