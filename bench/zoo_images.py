@@ -100,8 +100,9 @@ SPEECH_STEM = hub(
     encoder_layers=2,
     encoder_attention_heads=12,
     encoder_ffn_dim=3072,
+    num_labels=35,
 )
-"""Whisper small's two convolutions of the spectrum and two of its layers, with a classifier."""
+"""Whisper small's two convolutions of the spectrum and two of its layers, with a classifier of spoken commands."""
 
 ENTRIES = (
     Entry("resnet-50", (1, 3, 224, 224), "f16", RESNET_50, noise()),
