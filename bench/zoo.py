@@ -4,83 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
+import zoo_images
 from torch import Tensor, nn
-
-Inputs = tuple[Tensor, ...]
-Draw = Callable[[tuple[int, ...], torch.Generator], Inputs]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A model at one shape.
-
-    Attributes:
-        name: as users know it.
-        shape: (batch), (batch, tokens) or (batch, 3, height, width).
-        dtype: the one it is timed in when none is asked for.
-        build: `(layers) -> module` in float32 that takes tensors and returns a tuple of them; None for all its layers.
-        draw: `(shape, generator) -> inputs`, floating ones in float32.
-        kind: what onnxruntime.transformers' optimizer calls it; empty where it knows no such models.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    build: Callable[[int | None], nn.Module]
-    draw: Draw
-    kind: str = ""
-
-    @property
-    def at(self) -> str:
-        """Name and shape in one word: `bert-base:1x128`."""
-        return f"{self.name}:{'x'.join(map(str, self.shape))}"
-
-    def made(self, dtype: torch.dtype, layers: int | None) -> tuple[nn.Module, Inputs]:
-        """Returns the module and inputs for it, on the CPU, the same every time."""
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(0)
-            module = self.build(layers).eval().requires_grad_(False).to(dtype)
-        inputs = self.draw(self.shape, torch.Generator().manual_seed(0))
-        return module, tuple(one.to(dtype) if one.is_floating_point() else one for one in inputs)
-
-
-class Tensors(nn.Module):
-    """A model of the transformers library as tensors in, a tuple of tensors out."""
-
-    def __init__(self, model: nn.Module, takes: Sequence[str], gives: Sequence[str]) -> None:
-        super().__init__()
-        self.model = model
-        self.takes = tuple(takes)
-        self.gives = tuple(gives)
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Returns the outputs named."""
-        results = self.model(**dict(zip(self.takes, inputs, strict=True)))
-        return tuple(results[name] for name in self.gives)
-
-
-def hub(
-    model: str,
-    config: str,
-    takes: Sequence[str],
-    gives: Sequence[str] = ("last_hidden_state",),
-    layers: str = "num_hidden_layers",
-    **sizes: Any,
-) -> Callable[[int | None], nn.Module]:
-    """Returns what builds a model of the transformers library; `layers` names the number of its layers, if one does."""
-
-    def build(count: int | None) -> nn.Module:
-        import transformers
-
-        chosen = {layers: count} if count is not None and layers else {}
-        made = getattr(transformers, config)(**{**sizes, **chosen})
-        return Tensors(getattr(transformers, model)(made), takes, gives)
-
-    return build
+from zoo_parts import Draw, Entry, Inputs, Single, hub, noise
 
 
 def mlp(widths: Sequence[int], act: Callable[[], nn.Module]) -> Callable[[int | None], nn.Module]:
@@ -92,14 +20,6 @@ def mlp(widths: Sequence[int], act: Callable[[], nn.Module]) -> Callable[[int | 
         return nn.Sequential(*layers[:-1], Single())
 
     return build
-
-
-class Single(nn.Module):
-    """One tensor as a tuple."""
-
-    def forward(self, x: Tensor) -> tuple[Tensor]:
-        """Returns `(x,)`."""
-        return (x,)
 
 
 class Recommender(nn.Module):
@@ -138,11 +58,6 @@ def ids(below: int, *, masked: bool = False) -> Draw:
     return draw
 
 
-def noise(*rest: int) -> Draw:
-    """Returns what draws normal values of the shape and the sizes after it."""
-    return lambda shape, generator: (torch.randn(*shape, *rest, generator=generator),)
-
-
 def clicks(shape: tuple[int, ...], generator: torch.Generator) -> Inputs:
     """Draws what a `Recommender` takes."""
     dense = torch.randn(*shape, Recommender.DENSE, generator=generator)
@@ -176,8 +91,6 @@ VIT = hub("ViTModel", "ViTConfig", ("pixel_values",))
 GPT2 = hub("GPT2Model", "GPT2Config", ("input_ids",), layers="n_layer", use_cache=False)
 LLAMA = hub("LlamaModel", "LlamaConfig", ("input_ids",), **LLAMA_1B)
 QWEN3 = hub("Qwen3Model", "Qwen3Config", ("input_ids",), **QWEN3_06B)
-RESNET = hub("ResNetModel", "ResNetConfig", ("pixel_values",), layers="")
-CONVNEXT = hub("ConvNextModel", "ConvNextConfig", ("pixel_values",), layers="")
 
 ENTRIES = (
     Entry("mlp-4x4096-gelu", (4096,), "bf16", mlp([4096] * 5, nn.GELU), noise(4096)),
@@ -191,9 +104,10 @@ ENTRIES = (
     Entry("gpt2", (1, 1024), "f16", GPT2, ids(50_257), "gpt2"),
     Entry("llama-1b", (1, 2048), "bf16", LLAMA, ids(128_256)),
     Entry("qwen3-0.6b", (1, 2048), "bf16", QWEN3, ids(151_936), "qwen3"),
-    Entry("resnet-50", (64, 3, 224, 224), "f16", RESNET, noise()),
-    Entry("convnext-t", (64, 3, 224, 224), "f16", CONVNEXT, noise()),
+    Entry("resnet-50", (64, 3, 224, 224), "f16", zoo_images.RESNET_50, noise()),
+    Entry("convnext-t", (64, 3, 224, 224), "f16", zoo_images.CONVNEXT_T, noise()),
     Entry("bert-large", (1, 128), "f16", hub(*BERT, **LARGE), ids(30_522), "bert"),
     Entry("bert-large", (32, 128), "f16", hub(*BERT, **LARGE), ids(30_522), "bert"),
+    *zoo_images.ENTRIES,
 )
 """The important ones first: a run that is short of time leaves the last."""

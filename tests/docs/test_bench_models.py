@@ -25,12 +25,13 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import plot  # scripts, not a package
 import zoo
+import zoo_parts
 
 models = importlib.import_module("models")
 
 
 @pytest.mark.parametrize("entry", zoo.ENTRIES, ids=lambda entry: entry.at)
-def test_a_model_takes_the_inputs_drawn_for_it(entry: zoo.Entry) -> None:
+def test_a_model_takes_the_inputs_drawn_for_it(entry: zoo_parts.Entry) -> None:
     inputs = entry.draw(entry.shape, torch.Generator().manual_seed(0))
     with torch.device("meta"), torch.no_grad():
         module = entry.build(1).eval()
@@ -41,6 +42,22 @@ def test_a_model_takes_the_inputs_drawn_for_it(entry: zoo.Entry) -> None:
 
 def test_no_model_is_measured_twice() -> None:
     assert len({entry.at for entry in zoo.ENTRIES}) == len(zoo.ENTRIES)
+
+
+def test_a_batch_norm_of_a_model_is_not_the_identity() -> None:
+    (entry,) = (entry for entry in zoo.ENTRIES if entry.name == "resnet-18")
+    module, inputs = entry.made(torch.float32, None)
+    norms = [part for part in module.modules() if isinstance(part, torch.nn.BatchNorm2d)]
+    assert len(norms) == 20
+    for norm in norms:
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        assert norm.running_mean.std() > 0
+        assert norm.running_var.std() > 0
+        assert not norm.training
+    again, _ = entry.made(torch.float32, None)
+    small = inputs[0][:1, :, :64, :64]
+    assert torch.equal(module(small)[0], again(small)[0])
 
 
 def test_a_run_prints_and_joins_its_rows(
