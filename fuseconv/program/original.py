@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.func import functional_call
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fuseconv.errors import UnsupportedError
@@ -71,11 +72,26 @@ class Original:
     def on(self, device: str, exported: ExportedProgram) -> Original:
         """Returns the model on a device, with its parameters and buffers there."""
         if isinstance(self.module, torch.jit.ScriptModule) or self.kind == "archive":
-            return replace(self, module=self.module.to(device))
+            moved = self.module.to(device)
+            _move_constants(moved, device)
+            return replace(self, module=moved)
         kinds = (InputKind.PARAMETER, InputKind.BUFFER)
         names = [str(spec.target) for spec in exported.graph_signature.input_specs if spec.kind in kinds]
         tensors = {**exported.constants, **exported.state_dict}
         return replace(self, placed={name: tensors[name] for name in names})
+
+
+def _move_constants(module: torch.nn.Module, device: str) -> None:
+    """Changes the device of each tensor that the graphs of an archive make, such as the positions for a mask."""
+    for part in module.modules():
+        if not isinstance(part, GraphModule):
+            continue
+        for node in part.graph.nodes:
+            if node.kwargs.get("device") is not None:
+                node.update_kwarg("device", torch.device(device))
+            elif node.target is torch.ops.aten.to.device:
+                node.update_arg(1, torch.device(device))
+        part.recompile()
 
 
 @contextmanager
