@@ -131,6 +131,17 @@ def composed(_: Constants, first: Any, second: Any) -> list[int]:
 
 
 @rule_function(tensors=False)
+def same_padding(_: Constants, weight: Any, dilation: Any) -> list[int]:
+    """The padding per side with which a convolution of stride 1 keeps the sizes: `'same'`, if both sides are equal."""
+    kernel = _fake(weight).shape[2:]
+    steps = list(dilation) * (len(kernel) if len(dilation) == 1 else 1)
+    totals = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
+    if not all(isinstance(total, int) and total % 2 == 0 for total in totals):
+        raise Refused("a kernel that is padded by as much on either side", text_of(weight))
+    return [total // 2 for total in totals]
+
+
+@rule_function(tensors=False)
 def product_of(_: Constants, a: Any, b: Any) -> float:
     """The product of two numbers."""
     is_number(_, a, b)
