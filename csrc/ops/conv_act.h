@@ -68,8 +68,8 @@ struct ConvAct {
       const int64_t size = x.sizes[i + 2];
       sizes[i + 2] = transposed ? (size - 1) * stride[i] - 2 * padding[i] + extent + output_padding[i]
                                 : (size + 2 * padding[i] - extent + stride[i]) / stride[i];
-      check(sizes[i + 2] > 0, "fuseconv::", name, ": spatial dim ", i, " of x is too small for the kernel: x has ",
-            to_string(x), " and weight ", to_string(weight));
+      check(sizes[i + 2] >= (transposed ? 0 : 1), "fuseconv::", name, ": spatial dim ", i,
+            " of x is too small for the kernel: x has ", to_string(x), " and weight ", to_string(weight));
     }
     const bool last = is_channels_last(x) || is_channels_last(weight);
     const Spec y = last ? channels_last(x.dtype, x.rank, sizes) : contiguous(x.dtype, x.rank, sizes);

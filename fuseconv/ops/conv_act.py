@@ -186,6 +186,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         sample("one_channel", (2, 1, 7, 9), square, "relu", padding=1),
         sample("one_element", (1, 1, 1, 1), (1, 1), "sigmoid", channels=1),
         sample("no_batch", (0, 4, 7, 9), square, "relu"),
+        sample("transposed_nothing", (0, 4, 7, 0), square, "relu", padding=1, output_padding=0),
         depthwise(3, 1, 16, "silu", None),
         depthwise(3, 2, 24, "relu", True),
         depthwise(5, 1, 24, "gelu", False),

@@ -131,6 +131,13 @@ def composed(_: Constants, first: Any, second: Any) -> list[int]:
 
 
 @rule_function(tensors=False)
+def keeps_order(_: Constants, permutation: Any) -> None:
+    """The permutation leaves every axis in place."""
+    if [axis % len(permutation) for axis in permutation] != list(range(len(permutation))):
+        raise Refused("a permutation that leaves every axis in place", text_of(permutation))
+
+
+@rule_function(tensors=False)
 def same_padding(_: Constants, weight: Any, dilation: Any) -> list[int]:
     """The padding per side with which a convolution of stride 1 keeps the sizes: `'same'`, if both sides are equal."""
     kernel = _fake(weight).shape[2:]
@@ -309,6 +316,16 @@ def is_contiguous(_: Constants, *operands: Any) -> None:
             raise Refused("a layout that does not depend on the kernel", f"a view of {source.name}")
         if not row_major(_fake(operand)):
             raise Refused("a contiguous tensor", text_of(operand))
+
+
+@rule_function(tensors=False, shapes=True)
+def moves_by_its_size(_: Constants, weight: Any, stride: Any, x: Any) -> None:
+    """The kernel of a convolution moves by its own size, and x is covered without a remainder, for every size."""
+    kernel, sizes = _fake(weight).shape[2:], _fake(x).shape[2:]
+    if list(stride) != list(kernel) or len(sizes) != len(kernel):
+        raise Refused("a kernel that moves by its own size", f"{text_of(weight)} that moves by {stride}")
+    for size, length in zip(sizes, kernel, strict=True):
+        divides(_, length, size)
 
 
 @rule_function()
