@@ -24,6 +24,8 @@ MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 PEERS = ("eager", "compile", "max_autotune")
 MODEL_PEERS = ("eager", "compile", "aoti", "max_autotune")
 GRAPH = "+graph"
+WAYS = ("", GRAPH, "_channels_last", f"_channels_last{GRAPH}")
+"""How a peer may run: its fastest way is its figure."""
 
 Row = dict[str, Any]
 
@@ -48,7 +50,9 @@ def table(marker: str) -> Iterator[str]:
         raise ValueError(f"no row of {file} is {marker}")
     yield f"{contents['device']}, torch {contents['versions']['torch']}; [{file}](../bench/results/{file})."
     yield ""
-    if "model" in rows[0]:
+    if "of_bare" in rows[0]:
+        yield from convolution_lines(rows)
+    elif "model" in rows[0]:
         yield from model_lines(rows)
     elif "issue_percent" in rows[0]:
         yield from counter_lines(rows)
@@ -63,13 +67,26 @@ def model_lines(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         ratios = row["ratios"]
         nearest = [
-            min((ratios[name] for name in (peer, peer + GRAPH) if name in ratios), default=None) for peer in MODEL_PEERS
+            min((ratios[peer + way] for way in WAYS if peer + way in ratios), default=None) for peer in MODEL_PEERS
         ]
         shape = word(row, "shape").replace("x", ", ")
         milliseconds = f"{row['targets'][row['ours']]:.3f}"
         figures = [f"{one:.2f}x" if one else "" for one in nearest]
         cells = [row["model"], row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"])]
         yield f"| {' | '.join(cells)} |"
+
+
+def convolution_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields one line per convolution: its time, the ratio to cuDNN's bare convolution, and the ratios of the peers."""
+    yield "| model | x | weight | stride | groups | act | residual | µs | of bare | eager | compile |"
+    yield "|---|---|---|--:|--:|---|---|--:|--:|--:|--:|"
+    for row in rows:
+        shapes = [word(row, key).replace("x", ", ") for key in ("x", "weight")]
+        numbers = [word(row, key) for key in ("stride", "groups", "act")]
+        figures = [f"{row['us']['ours']:.1f}", f"{row['of_bare']:.2f}"]
+        peers = [f"{row['ratios'][peer]:.2f}x" for peer in ("eager", "compile")]
+        added = "yes" if row["residual"] else ""
+        yield f"| {' | '.join([row['model'], *shapes, *numbers, added, *figures, *peers])} |"
 
 
 def counter_lines(rows: Sequence[Row]) -> Iterator[str]:

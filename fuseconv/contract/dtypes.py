@@ -28,8 +28,8 @@ _SHORT: dict[object, str] = {}
 def short_dtype(dtype: object) -> str:
     """Returns the short name of a dtype, or its full name if it has none.
 
-    Names are kept, because printing a dtype is slower than the rest of a check. They are kept in a dict rather than by
-    `functools.cache`, about which torch.compile warns.
+    Names are cached, because printing a dtype is slower than the rest of a check. They are in a dict, because
+    torch.compile warns about `functools.cache`.
     """
     short = _SHORT.get(dtype)
     if short is None:

@@ -66,7 +66,7 @@ def is_repeatable(op: torch._ops.OpOverload, value: Any) -> bool:
 
     Args:
         op: the op.
-        value: its result on fake tensors. Data-dependent sizes differ from call to call.
+        value: its result on fake tensors. If its sizes depend on data, the op counts as not repeatable.
     """
     return not facts(op).writes and not facts(op).draws and not free_unbacked_symbols(value)
 
@@ -141,7 +141,7 @@ def may_squeeze(node: Node, ranges: Mapping[Any, Any]) -> bool:
 
 
 def squeezed(graph: Graph, ranges: Mapping[Any, Any]) -> dict[Node, Node]:
-    """Returns the values whose rank at a size of 1 differs from the one recorded in the graph.
+    """Returns the values that have fewer axes than the graph records if a size is 1, because of a squeeze.
 
     Returns:
         Each such value, with the node that determines its shape. Two values of the same node have the same shape;

@@ -109,7 +109,7 @@ def _types(op: torch._ops.OpOverload) -> list[Any]:
 
 
 def name_ops_once(exported: ExportedProgram) -> None:
-    """Replaces all aliases in a program in place, including those in subgraphs."""
+    """Replaces ops that are aliases of others with the canonical op, in place and in all subgraphs."""
     for module in exported.graph_module.modules():
         if not isinstance(module, GraphModule):
             continue

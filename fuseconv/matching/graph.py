@@ -254,7 +254,7 @@ class Workspace:
         return self.results[key]
 
     def computed(self) -> dict[str, torch.Tensor]:
-        """Returns the computed constants that are used, by the name of their node."""
+        """Returns the computed constants that are in use, keyed by node name."""
         used = [node for node in self._computed.values() if node.users]
         tensors = ((node.name, self.constant(node)) for node in used)
         return {name: tensor for name, tensor in tensors if tensor is not None}

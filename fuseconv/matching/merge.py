@@ -13,11 +13,11 @@ from fuseconv.rulebook.rule_text import Apply, Call, Each, Items, Line, Name, Te
 
 
 def spread(lines: Sequence[Line], shared: Collection[str], count: int) -> tuple[Line, ...]:
-    """Expands `replace` for `count` matches. The names that belong to match N end in `_N`.
+    """Expands `replace` for `count` matches. Names that differ from match to match get the suffix `_N` in match N.
 
     Args:
         lines: the parsed lines.
-        shared: the pattern variables on which the matches agree.
+        shared: the pattern variables that have one value in all matches.
         count: the number of matches.
     """
     common = set(shared)

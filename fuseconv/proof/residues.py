@@ -18,11 +18,11 @@ from fuseconv.proof.field import PRIME, Field, NotApplicableError, inverse, matm
 
 
 class Residues(torch.Tensor):
-    """A tensor of residues.
+    """A tensor of integers modulo PRIME.
 
     Attributes:
         residues: int64, from 0 to PRIME - 1.
-        field: the field.
+        field: the finite field that these integers form, with its functions.
     """
 
     residues: torch.Tensor

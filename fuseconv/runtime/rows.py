@@ -21,7 +21,7 @@ def rows_of(inputs: Sequence[torch.Tensor], has: Sequence[bool]) -> int:
 
 
 def repeated(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """Returns a contiguous copy padded to the given number of rows. Padding repeats the first row, which is valid."""
+    """Returns a contiguous copy padded to the given number of rows, with copies of the first, which are valid input."""
     padded = torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
     padded[: len(tensor)] = tensor
     padded[len(tensor) :] = tensor[:1]
