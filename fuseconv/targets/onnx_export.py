@@ -37,10 +37,11 @@ def save(program: Program, path: Path) -> None:
     import onnx_ir as ir
 
     program = own_outputs(program)
-    outputs = _apart(program.contract.outputs, {*program.exported.state_dict, *program.exported.constants})
-    device = program.contract.device
-    model = _export(program.exported, device, [spec.name for spec in program.contract.inputs], outputs)
-    _name_outputs(model, program.contract.outputs)
+    inputs, device = list(program.contract.names), program.contract.device
+    names = _distinct(program.contract.outputs, inputs)
+    outputs = _apart(names, {*program.exported.state_dict, *program.exported.constants})
+    model = _export(program.exported, device, inputs, outputs)
+    _name_outputs(model, names)
     _name_dims(model, program)
     _add_functions(model, device)
     try:
@@ -58,6 +59,18 @@ def save(program: Program, path: Path) -> None:
         raise UpstreamError(f"the exported model is not valid: {error}", where="the target onnx") from error
 
 
+def _distinct(outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:
+    """Returns output names that no input has: one with the name of an input gets the suffix `_out`."""
+    taken = {*inputs, *outputs}
+    names = []
+    for name in outputs:
+        if name in inputs:
+            name = next(new for at in itertools.count() if (new := f"{name}_out{at or ''}") not in taken)  # noqa: PLW2901
+            taken.add(name)
+        names.append(name)
+    return names
+
+
 def _apart(outputs: Sequence[str], weights: Collection[str]) -> list[str]:
     """Returns output names that no weight has, because the exporter puts both in one namespace."""
     free = (name for at in itertools.count() if (name := f"output_{at}") not in weights and name not in outputs)
@@ -65,7 +78,7 @@ def _apart(outputs: Sequence[str], weights: Collection[str]) -> list[str]:
 
 
 def _name_outputs(model: Any, names: Sequence[str]) -> None:
-    """Sets the output names of the contract. A weight with the same name is renamed."""
+    """Sets the names of the outputs. A weight with the same name is renamed."""
     initializers = model.graph.initializers
     for value, name in zip(model.graph.outputs, names, strict=True):
         if value.name == name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -238,6 +239,22 @@ def test_onnx_makes_one_body_for_calls_of_one_kind(tmp_path: Path) -> None:
     model = onnx_model(tmp_path)
     assert len(model.functions) == 1
     assert sum(node.op_type == "LinearAct" for node in model.graph.node) == 2
+
+
+def test_onnx_keeps_outputs_apart_from_inputs_with_their_names(tmp_path: Path) -> None:
+    class Same(torch.nn.Module):
+        def forward(self, sample: Tensor, other: Tensor) -> dict[str, Tensor]:
+            return {"sample": sample + 1, "sample_out": sample * other, "third": other - 1}
+
+    made = small_bundle.program(Same(), ("sample=f32[n:1..4,3]", "other=f32[n,3]"))
+    program = replace(made, contract=replace(made.contract, outputs=("sample", "sample_out", "third")))
+    path = tmp_path / TARGETS["onnx"].write(program, tmp_path, Context(tmp_path))
+    graph = onnx.load(path).graph
+    assert [value.name for value in graph.input] == ["sample", "other"]
+    assert [value.name for value in graph.output] == ["sample_out1", "sample_out", "third"]
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    for result, own in zip(TARGETS["onnx"].load(path, "cpu")(x, y), (x + 1, x * y, y - 1), strict=True):
+        torch.testing.assert_close(result, own)
 
 
 def test_onnx_finds_our_nodes_under_whatever_name(tmp_path: Path) -> None:
