@@ -140,7 +140,10 @@ In convolution(ConvolutionShim shim, Device device, Scratch& scratch, In x, In w
                               length(p.stride), p.padding.data(), length(p.padding), p.dilation.data(),
                               length(p.dilation), p.transposed, p.output_padding.data(), length(p.output_padding),
                               p.groups, &result));
-  return scratch.keep(Tensor(result));
+  const In y = scratch.keep(Tensor(result));
+  check(y.dtype == x.dtype,
+        "fuseconv: a convolution under torch.autocast has another dtype: call the op outside of it");
+  return y;
 }
 
 void linear(const GemmShims& shims, Device device, In x, In weight, std::optional<In> bias, Out y) {

@@ -165,11 +165,11 @@ Spec channels_last(Dtype dtype, int32_t rank, const int64_t* sizes) {
 }
 
 bool is_contiguous(In tensor) {
+  if (element_count(tensor) == 0) {
+    return true;
+  }
   int64_t expected = 1;
   for (int axis = tensor.rank - 1; axis >= 0; --axis) {
-    if (tensor.sizes[axis] == 0) {
-      return true;
-    }
     if (tensor.sizes[axis] != 1 && tensor.strides[axis] != expected) {
       return false;
     }

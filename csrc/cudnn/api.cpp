@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <map>
+#include <mutex>
 #include <optional>
 
 namespace fuseconv::cudnn {
@@ -40,21 +41,52 @@ const Functions* functions() {
   return found ? &*found : nullptr;
 }
 
-Handle handle_of_thread() {
-  // Not destroyed: CUDA may be gone before a thread's destructors run.
-  thread_local std::map<int, Handle>* const handles = new std::map<int, Handle>;
-  if (functions() == nullptr) {
-    return nullptr;
+namespace {
+
+// Handles that no thread holds, by device. Not destroyed: CUDA may be gone before a static destructor runs.
+struct Pool {
+  std::mutex mutex;
+  std::multimap<int, Handle> handles;
+};
+Pool& pool() {
+  static Pool& pool = *new Pool;
+  return pool;
+}
+
+// The handles of a thread, which other threads get after it.
+struct Held {
+  std::map<int, Handle> handles;
+
+  ~Held() {
+    const std::lock_guard lock(pool().mutex);
+    pool().handles.insert(handles.begin(), handles.end());
   }
+};
+
+Handle taken(int device) {
+  {
+    const std::lock_guard lock(pool().mutex);
+    if (const auto found = pool().handles.find(device); found != pool().handles.end()) {
+      const Handle handle = found->second;
+      pool().handles.erase(found);
+      return handle;
+    }
+  }
+  Handle handle;
+  check(functions()->create(&handle), "cudnnCreate");
+  return handle;
+}
+
+}  // namespace
+
+Handle handle_of_thread() {
+  thread_local Held held;
   int device;
   if (cudaGetDevice(&device) != cudaSuccess) {
     throw std::runtime_error("fuseconv: cudaGetDevice failed");
   }
-  Handle& handle = (*handles)[device];
-  if (handle == nullptr) {
-    check(functions()->create(&handle), "cudnnCreate");
-  }
-  return handle;
+  const auto found = held.handles.find(device);
+  return found != held.handles.end() ? found->second : held.handles.emplace(device, taken(device)).first->second;
 }
 
 }  // namespace fuseconv::cudnn

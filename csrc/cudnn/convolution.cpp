@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "core/layout.h"
@@ -155,7 +157,7 @@ class Graph {
     configuration.get(kConfigEngine, kTypeDescriptor, &raw, 1);
     int notes[16];
     const int64_t count = engine.get(kEngineBehaviorNotes, kTypeBehaviorNote, notes, 16);
-    return std::find(notes, notes + count, int{kRuntimeCompilation}) != notes + count;
+    return std::find(notes, notes + std::min<int64_t>(count, 16), int{kRuntimeCompilation}) != notes + count;
   }
 
   std::vector<std::unique_ptr<Descriptor>> kept_;
@@ -167,13 +169,15 @@ class Graph {
 struct Plan {
   Descriptor descriptor;
   int64_t workspace;
+  std::mutex mutex;
 
   Plan(Handle handle, const Descriptor& configuration) : descriptor(kExecutionPlan) {
     descriptor.set(kPlanHandle, kTypeHandle, handle).set(kPlanConfig, configuration).finalize();
     descriptor.get(kPlanWorkspace, kTypeInt64, &workspace, 1);
   }
 
-  void run(Handle handle, void* stream, const Problem& p, void* workspace_data) const {
+  // One thread at a time: a plan may hold state of its execution, whatever the handle.
+  void run(Handle handle, void* stream, const Problem& p, void* workspace_data) {
     std::vector<int64_t> ids{kX, kWeight, kY};
     std::vector<const void*> pointers{p.x.data, p.weight.data, p.y.data};
     if (p.bias) {
@@ -189,26 +193,20 @@ struct Plan {
         .set(kPackIds, ids)
         .set(kPackWorkspace, kTypePointer, workspace_data)
         .finalize();
+    const std::lock_guard lock(mutex);
     check(functions()->set_stream(handle, stream), "cudnnSetStream");
     check(functions()->execute(handle, descriptor.get(), pack.get()), "execute");
   }
 };
 
-// What is known of a problem: the graph, and the plan that is used. No plan: cuDNN does not take it.
-struct Known {
-  std::unique_ptr<Graph> graph;
-  std::shared_ptr<const Plan> plan;
-  bool timed = false;
-};
-
-std::vector<std::shared_ptr<const Plan>> plans_of(Handle handle, const Graph& graph, size_t most) {
-  std::vector<std::shared_ptr<const Plan>> plans;
+std::vector<std::shared_ptr<Plan>> plans_of(Handle handle, const Graph& graph, size_t most) {
+  std::vector<std::shared_ptr<Plan>> plans;
   for (const Descriptor& configuration : graph.configurations()) {
     if (plans.size() == most) {
       break;
     }
     try {
-      auto plan = std::make_shared<const Plan>(handle, configuration);
+      auto plan = std::make_shared<Plan>(handle, configuration);
       if (plan->workspace <= kLargestWorkspace) {
         plans.push_back(std::move(plan));
       }
@@ -219,8 +217,8 @@ std::vector<std::shared_ptr<const Plan>> plans_of(Handle handle, const Graph& gr
   return plans;
 }
 
-std::shared_ptr<const Plan> fastest(CudaHost& host, Handle handle, const Problem& p,
-                                    const std::vector<std::shared_ptr<const Plan>>& plans) {
+std::shared_ptr<Plan> fastest(CudaHost& host, Handle handle, const Problem& p,
+                              const std::vector<std::shared_ptr<Plan>>& plans) {
   if (plans.size() == 1) {
     return plans.front();
   }
@@ -231,7 +229,7 @@ std::shared_ptr<const Plan> fastest(CudaHost& host, Handle handle, const Problem
   void* const workspace = bytes > 0 ? host.scratch(static_cast<size_t>(bytes)) : nullptr;
   linear::cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(host.stream())), "cudaStreamSynchronize");
   linear::Stopwatch watch;
-  std::vector<std::pair<float, std::shared_ptr<const Plan>>> times;
+  std::vector<std::pair<float, std::shared_ptr<Plan>>> times;
   for (const auto& plan : plans) {
     try {
       const auto run = [&] { plan->run(handle, watch.stream, p, workspace); };
@@ -243,7 +241,9 @@ std::shared_ptr<const Plan> fastest(CudaHost& host, Handle handle, const Problem
         least = std::min(least, watch.replay(graph));
       }
       times.emplace_back(least, plan);
-    } catch (const Refused&) {
+    } catch (const std::runtime_error&) {
+      cudaGetLastError();  // an engine that cannot be captured leaves one; an error that stays is thrown by the next
+                           // line
       linear::cuda_check(cudaStreamSynchronize(watch.stream), "an engine");
     }
   }
@@ -258,50 +258,93 @@ bool is_capturing(void* stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-std::shared_ptr<const Plan> plan_for(CudaHost& host, Handle handle, const Problem& p, bool may_time) {
-  // Not destroyed: CUDA may be gone before a static destructor runs.
-  static std::mutex& mutex = *new std::mutex;
-  static auto& known = *new std::map<Key, Known>;
-  const Key key = key_of(p);
-  const std::lock_guard lock(mutex);
-  Known& found = known[key];
-  if (found.timed || (found.plan != nullptr && !may_time)) {
-    return found.plan;
+// What is known of a problem. No plan: cuDNN does not take it.
+struct Known {
+  std::shared_ptr<Plan> plan;
+  bool timed;
+};
+
+// The plans of all threads, by problem.
+class Plans {
+ public:
+  std::optional<Known> find(const Key& key) {
+    const std::lock_guard lock(mutex_);
+    const auto found = known_.find(key);
+    return found == known_.end() ? std::nullopt : std::optional(found->second);
   }
-  const bool times = may_time && !is_capturing(host.stream());
-  if (found.plan != nullptr && !times) {
-    return found.plan;
+
+  void keep(const Key& key, Known known) {
+    const std::lock_guard lock(mutex_);
+    known_.insert_or_assign(key, std::move(known));
   }
-  try {
-    if (found.graph == nullptr) {
-      found.graph = std::make_unique<Graph>(handle, p);
-    }
-    const auto plans = plans_of(handle, *found.graph, times ? kTimed : 1);
-    found.plan = plans.empty() ? nullptr : times ? fastest(host, handle, p, plans) : plans.front();
-  } catch (const Refused&) {
-    found.plan = nullptr;  // operations that it does not take together
-  }
-  found.timed = times || found.plan == nullptr;
-  if (found.timed) {
-    found.graph = nullptr;
-  }
-  return found.plan;
+
+ private:
+  std::mutex mutex_;
+  std::map<Key, Known> known_;
+};
+
+// Not destroyed: CUDA may be gone before a static destructor runs.
+Plans& plans() {
+  static Plans& plans = *new Plans;
+  return plans;
 }
+
+Known search(CudaHost& host, Handle handle, const Problem& p, bool times) {
+  try {
+    const Graph graph(handle, p);
+    const auto found = plans_of(handle, graph, times ? kTimed : 1);
+    const auto plan = found.empty() ? nullptr : times ? fastest(host, handle, p, found) : found.front();
+    return {plan, times || plan == nullptr};
+  } catch (const Refused&) {
+    return {nullptr, true};  // operations that it does not take together
+  }
+}
+
+// No lock is held meanwhile: timing waits for work of the stream, which may wait for another thread's.
+std::shared_ptr<Plan> plan_for(CudaHost& host, Handle handle, const Problem& p, const Key& key, bool may_time) {
+  const std::optional<Known> found = plans().find(key);
+  const bool times = may_time && !is_capturing(host.stream());
+  if (found && (found->timed || !times)) {
+    return found->plan;
+  }
+  const Known made = search(host, handle, p, times);
+  plans().keep(key, made);
+  return made.plan;
+}
+
+// cuDNN may allocate memory while another stream is captured, in this block.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
 
 }  // namespace
 
 bool run(CudaHost& host, const Problem& problem, bool may_time) {
-  const Handle handle = handle_of_thread();
-  if (handle == nullptr) {
+  if (functions() == nullptr) {
     return false;
   }
-  const std::shared_ptr<const Plan> plan = plan_for(host, handle, problem, may_time);
-  if (plan == nullptr) {
+  const RelaxedCapture relaxed;
+  const Key key = key_of(problem);
+  try {
+    const Handle handle = handle_of_thread();
+    const std::shared_ptr<Plan> plan = plan_for(host, handle, problem, key, may_time);
+    if (plan == nullptr) {
+      return false;
+    }
+    void* const workspace = plan->workspace > 0 ? host.scratch(static_cast<size_t>(plan->workspace)) : nullptr;
+    plan->run(handle, host.stream(), problem, workspace);
+    return true;
+  } catch (const Refused&) {
+    plans().keep(key, {nullptr, true});  // a handle or an execution that cuDNN refuses
     return false;
   }
-  void* const workspace = plan->workspace > 0 ? host.scratch(static_cast<size_t>(plan->workspace)) : nullptr;
-  plan->run(handle, host.stream(), problem, workspace);
-  return true;
 }
 
 }  // namespace fuseconv::cudnn

@@ -10,7 +10,7 @@ namespace fuseconv::linear {
 
 inline void cuda_check(cudaError_t status, const char* call) {
   if (status != cudaSuccess) {
-    throw std::runtime_error(std::string("fuseconv::linear_act: ") + call + ": " + cudaGetErrorString(status));
+    throw std::runtime_error(std::string("fuseconv: ") + call + ": " + cudaGetErrorString(status));
   }
 }
 

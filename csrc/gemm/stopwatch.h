@@ -38,7 +38,10 @@ class Stopwatch {
     } catch (...) {
       cudaGraph_t broken = nullptr;
       cudaStreamEndCapture(stream, &broken);
-      cudaGraphDestroy(broken);
+      if (broken != nullptr) {
+        cudaGraphDestroy(broken);
+      }
+      cudaGetLastError();  // of a capture that the body has invalidated: the next check of a launch would find it
       throw;
     }
     cudaGraph_t graph;

@@ -19,12 +19,18 @@ namespace {
 
 bool is_depthwise(const Convolution& c) { return c.parameters.groups > 1 && c.weight.sizes[1] == 1; }
 
+// Whether a tensor has fewer than 2^31 elements, also packed to four channels: beyond, engines fail or read elsewhere.
+bool is_small(In tensor) {
+  const int64_t channels = tensor.sizes[1];
+  return element_count(tensor) / channels * std::max<int64_t>(channels, kPixelChannels) < (int64_t{1} << 31);
+}
+
 // Whether cuDNN's fused engines are for it: without the fusion they are faster on other layouts, and depthwise ones ten
 // times as fast.
 bool is_for_cudnn(const Convolution& c) {
   return (c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16) && fits_channels_last(c.y) && !c.parameters.transposed &&
-         !is_depthwise(c) && (c.parameters.groups == 1 || c.weight.sizes[1] >= kPixelChannels) &&
-         (!c.bias || is_aligned(c.bias->data));
+         !is_depthwise(c) && (c.parameters.groups == 1 || c.weight.sizes[1] >= kPixelChannels) && is_small(c.x) &&
+         is_small(c.y) && (!c.bias || (c.bias->strides[0] == 1 && is_aligned(c.bias->data)));
 }
 
 // The tensor, or a copy of it, channels last and aligned. Images and kernels of fewer than 4 channels get zeros for the

@@ -23,6 +23,7 @@ constexpr int kLanes = 16;              // threads along the channels
 constexpr int kThreads = 256;
 constexpr int kMinBlocks = 4;  // per SM: while some copy, others compute
 constexpr int kMostColumns = 2;
+constexpr size_t kSharedWithoutAsking = 48 << 10;
 constexpr size_t kMostShared = 96 << 10;  // which every GPU from sm_80 on has
 
 // Divides n by d, exactly where n d < 2^32.
@@ -227,9 +228,11 @@ void launch(CudaHost& host, const Convolution& c) {
   const dim3 grid(static_cast<unsigned>(blocks_across * blocks_down),
                   static_cast<unsigned>(quotient_up(channels, kLanes * kPair)), static_cast<unsigned>(c.x.sizes[0]));
   const size_t shared = shared_bytes<T>(rows, columns, kKernel, kStride);
-  check_cuda(cudaFuncSetAttribute(depthwise_kernel<T, kKernel, kStride>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(kMostShared)),
-             "cudaFuncSetAttribute");
+  if (shared > kSharedWithoutAsking) {
+    check_cuda(cudaFuncSetAttribute(depthwise_kernel<T, kKernel, kStride>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(kMostShared)),
+               "cudaFuncSetAttribute");
+  }
   depthwise_kernel<T, kKernel, kStride><<<grid, block, shared, stream_of(host)>>>(p);
   check_launch("depthwise");
 }

@@ -3,6 +3,7 @@
 // The result is channels last if x or weight is, as aten::convolution's, and contiguous otherwise.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -68,6 +69,10 @@ struct ConvAct {
       const int64_t size = x.sizes[i + 2];
       sizes[i + 2] = transposed ? (size - 1) * stride[i] - 2 * padding[i] + extent + output_padding[i]
                                 : (size + 2 * padding[i] - extent + stride[i]) / stride[i];
+      check(size > 0 || x.sizes[0] == 0, "fuseconv::", name, ": spatial dim ", i, " of x must not be empty, but x has ",
+            to_string(x));
+      check(!transposed || output_padding[i] < std::max(stride[i], dilation[i]), "fuseconv::", name,
+            ": output_padding must be less than the stride or the dilation, but is ", output_padding[i]);
       check(sizes[i + 2] >= (transposed ? 0 : 1), "fuseconv::", name, ": spatial dim ", i,
             " of x is too small for the kernel: x has ", to_string(x), " and weight ", to_string(weight));
     }

@@ -58,6 +58,8 @@ def reference(
     """
     if 0 in weight.shape:  # for which torch gives a result of another shape
         raise RuntimeError(f"weight must not be empty, but has {list(weight.shape)}")
+    if any(len(numbers) != x.dim() - 2 for numbers in (stride, padding, dilation, output_padding)):
+        raise RuntimeError(f"stride, padding, dilation and output_padding must have {x.dim() - 2} numbers each")
     y = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     if residual is not None and residual_first:
         y = y + residual
@@ -186,6 +188,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         sample("one_channel", (2, 1, 7, 9), square, "relu", padding=1),
         sample("one_element", (1, 1, 1, 1), (1, 1), "sigmoid", channels=1),
         sample("no_batch", (0, 4, 7, 9), square, "relu"),
+        sample("no_batch_channels_last", (0, 4, 7, 9), square, "relu", last="x"),
         sample("transposed_nothing", (0, 4, 7, 0), square, "relu", padding=1, output_padding=0),
         depthwise(3, 1, 16, "silu", None),
         depthwise(3, 2, 24, "relu", True),
@@ -219,6 +222,12 @@ def errors(device: str) -> list[Sample]:
         Sample("numbers", (x, weight, None, None, [1], *rest[1:]), matches="stride must have 2 numbers, but has 1"),
         Sample("bias", (x, weight, draw(4), None, *rest), matches=r"bias must have the shape \[6\], but has \[4\]"),
         Sample("residual", (x, weight, None, x, *rest), matches=r"residual must have .*\[2, 6, 5, 7\].*\[2, 4, 7, 9\]"),
+        Sample("empty_dim", (draw(2, 4, 0, 9), weight, None, None, *rest), matches="spatial dim 0 of x must not be empty"),
+        Sample(
+            "output_padding",
+            (x, draw(4, 6, 3, 3), None, None, ones, zeros, ones, True, [1, 1], 1),
+            matches="output_padding must be less than the stride or the dilation, but is 1",
+        ),
         Sample("small", (draw(2, 4, 2, 9), weight, None, None, *rest), matches="spatial dim 0 of x is too small"),
         Sample("act", (x, weight, None, None, *rest, "ReLU"), matches="unknown activation 'ReLU'"),
         Sample("dtypes", (x, weight.half(), None, None, *rest), matches="weight and x must have the same dtype"),

@@ -95,7 +95,7 @@ def row(
     artifact: str, *, peers: Mapping[str, float] = {}, absent: Mapping[str, str] = {}, off: Mapping[str, str] = {}
 ) -> dict[str, Any]:
     ratios = dict(peers)
-    return models.judged(
+    return models.summarized(
         {
             "artifact": artifact,
             "targets": {"aoti": 2.0, "export": 3.0, "aoti+graph": 1.0},
@@ -109,9 +109,9 @@ def row(
 
 
 def test_the_figures_of_a_row_follow_from_its_times() -> None:
-    judged = row("a", peers={"eager": 3.0, "aoti+graph": 1.5, "compile": 2.0})
-    assert (judged["ours_ms"], judged["ours_graph_ms"]) == (2, 1)
-    assert (judged["best_peer"], judged["ratio"]) == ("aoti+graph", 1.5)
+    summary = row("a", peers={"eager": 3.0, "aoti+graph": 1.5, "compile": 2.0})
+    assert (summary["ours_ms"], summary["ours_graph_ms"]) == (2, 1)
+    assert (summary["best_peer"], summary["ratio"]) == ("aoti+graph", 1.5)
 
 
 def test_rows_of_one_artifact_are_joined_and_of_another_replaced() -> None:
@@ -129,7 +129,7 @@ def test_rows_of_one_artifact_are_joined_and_of_another_replaced() -> None:
 def test_a_peer_that_fails_or_computes_something_else_is_named() -> None:
     truth = torch.linspace(-1, 1, 100, dtype=torch.float64)
     problem = SimpleNamespace(device="cpu")
-    contestants = models.Contestants(problem, SimpleNamespace(original=(truth.float(),), truth=(truth,)))
+    contestants = models.Contestants(problem, SimpleNamespace(original=(truth.float(),), fp64=(truth,)))
 
     def broken(problem: object, graph: object) -> None:
         raise RuntimeError("\n no such kernel\nand more")

@@ -272,7 +272,7 @@ LEFT_ALONE = {
     "heads mixed before": (by(lambda m, s, q: torch.einsum("bhij,hg->bgij", s, m.mix)), "aten.einsum.default"),
     "heads mixed after": (
         lambda m, q, k, v: torch.einsum("bhij,hg->bgij", (q @ k.mT).softmax(-1), m.mix) @ v,
-        "used by aten.einsum.default",
+        "the users aten.einsum.default",
     ),
     "weights returned": (returned, "aten.sum.default"),
     "hidden by little": (by(lambda m, s, q: s.masked_fill(future(q), -5.0)), "a fill value of -10000 or less"),
