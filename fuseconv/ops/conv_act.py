@@ -222,7 +222,9 @@ def errors(device: str) -> list[Sample]:
         Sample("numbers", (x, weight, None, None, [1], *rest[1:]), matches="stride must have 2 numbers, but has 1"),
         Sample("bias", (x, weight, draw(4), None, *rest), matches=r"bias must have the shape \[6\], but has \[4\]"),
         Sample("residual", (x, weight, None, x, *rest), matches=r"residual must have .*\[2, 6, 5, 7\].*\[2, 4, 7, 9\]"),
-        Sample("empty_dim", (draw(2, 4, 0, 9), weight, None, None, *rest), matches="spatial dim 0 of x must not be empty"),
+        Sample(
+            "empty_dim", (draw(2, 4, 0, 9), weight, None, None, *rest), matches="spatial dim 0 of x must not be empty"
+        ),
         Sample(
             "output_padding",
             (x, draw(4, 6, 3, 3), None, None, ones, zeros, ones, True, [1, 1], 1),
