@@ -215,7 +215,9 @@ def errors(device: str) -> list[Sample]:
     return [
         Sample("scalar", (draw(), weight, None, None, *rest), matches=r"x must have the shape \[N, C, ...\]"),
         Sample("weight_rank", (x, draw(6, 4), None, None, *rest), matches="weight must have as many dims as x, 4"),
-        Sample("empty", (draw(2, 0, 7, 9), draw(6, 0, 3, 3), None, None, *rest), matches="weight must not be empty"),
+        Sample(
+            "empty_weight", (draw(2, 0, 7, 9), draw(6, 0, 3, 3), None, None, *rest), matches="weight must not be empty"
+        ),
         Sample("channels", (x, draw(6, 5, 3, 3), None, None, *rest), matches="x must have 5 channels"),
         Sample("groups", (x, weight, None, None, *rest[:-1], 4), matches="groups must divide the first dim of weight"),
         Sample("stride", (x, weight, None, None, zeros, *rest[1:]), matches="stride must be at least 1, but is 0"),
