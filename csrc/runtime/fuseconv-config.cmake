@@ -39,7 +39,7 @@ target_link_libraries(fuseconv_runtime PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(fuseconv_runtime PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
 set_source_files_properties(${runtime}/onnx_runner.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON) # names of its own
 # Whatever is loaded is hashed first, which takes ten times as long where the compiler does not optimize.
-set_source_files_properties(${runtime}/sha256.cpp PROPERTIES COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU,Clang>:-O2>")
+set_source_files_properties(${runtime}/sha256.cpp PROPERTIES COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU,Clang>:-O3>")
 
 if("torch" IN_LIST components)
   find_package(Torch REQUIRED)
