@@ -15,12 +15,13 @@ import torch
 from filelock import FileLock
 from safetensors.torch import save_file
 from support import ROOT, saved_models, small_bundle
+from support.shared import made_once
 from support.small_bundle import Block
 
 from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.program.captured import Program
+from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.rule import Rule
-from fuseconv.rulebook.rule_file import load_rules
 from fuseconv.runtime import cpp
 from fuseconv.targets import TARGETS
 from fuseconv.untrusted import permitted
@@ -53,7 +54,7 @@ def no_trust_from_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def default_rules() -> tuple[Rule, ...]:
-    return load_rules("rules/default.json")
+    return load_rules()
 
 
 @pytest.fixture(scope="session")
@@ -89,13 +90,12 @@ def fused() -> Program:
 @pytest.fixture(scope="session")
 def bundle(original: Program, fused: Program, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of all targets; tests only read it. Of several workers the first writes it, and the others find it."""
-    folder = tmp_path_factory.getbasetemp()
-    output = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "block.fuseconv"
-    with FileLock(f"{output}.lock"):
-        if not output.exists():
-            scratch = tmp_path_factory.mktemp("scratch")
-            small_bundle.write_bundle(original, fused, output, list(TARGETS), scratch=scratch)
-    return output
+
+    def write(output: Path) -> None:
+        scratch = tmp_path_factory.mktemp("scratch")
+        small_bundle.write_bundle(original, fused, output, list(TARGETS), scratch=scratch)
+
+    return made_once(tmp_path_factory, "block.fuseconv", write)
 
 
 @pytest.fixture
@@ -104,15 +104,25 @@ def bundle_copy(bundle: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(bundle, tmp_path / "copy.fuseconv"))
 
 
-@pytest.fixture
-def loaded(bundle_copy: Path, tmp_path: Path) -> Callable[[], bool]:
-    """Puts a library in place of each of a bundle's that leaves a mark when it is loaded; returns who asks for it."""
-    mark = tmp_path / "loaded"
+@pytest.fixture(scope="session")
+def marking(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A library that leaves a mark when it is loaded, and the path of the mark."""
+    folder = tmp_path_factory.mktemp("marking")
+    library, mark = folder / "marking.so", folder / "loaded"
     code = f'#include <stdio.h>\n__attribute__((constructor)) static void f(void) {{ fclose(fopen("{mark}", "w")); }}\n'
+    command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(command, input=code, text=True, check=True)
+    return library, mark
+
+
+@pytest.fixture
+def loaded(bundle_copy: Path, marking: tuple[Path, Path]) -> Callable[[], bool]:
+    """Puts a library in place of each of a bundle's that leaves a mark when it is loaded; returns who asks for it."""
+    marks, mark = marking
+    mark.unlink(missing_ok=True)
     manifest = open_bundle(bundle_copy)
     for library in (bundle_copy / "lib").iterdir():
-        command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
-        subprocess.run(command, input=code, text=True, check=True)
+        shutil.copy(marks, library)
     seal(bundle_copy, manifest)
     return mark.exists
 

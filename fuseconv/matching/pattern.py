@@ -116,11 +116,25 @@ def _orders(line: OpLine) -> Iterator[list[Slot]]:
 
 
 def compile_rule(rule: Rule) -> tuple[Pattern, ...]:
-    """Compiles every alternative of a rule and its replacement for the ops of this process.
+    """Compiles every alternative of a rule and its replacement for the ops of this process, once.
 
     Raises:
         RuleError: an op is unknown, or its arguments or results do not match its schema.
     """
+    if id(rule) not in _COMPILED:
+        compiled = _compiled(rule)
+        if len(_COMPILED) >= _MOST_COMPILED:
+            _COMPILED.clear()
+        _COMPILED[id(rule)] = rule, compiled
+    return _COMPILED[id(rule)][1]
+
+
+_MOST_COMPILED = 1024
+_COMPILED: dict[int, tuple[Rule, tuple[Pattern, ...]]] = {}
+"""What was compiled, by the identity of the rule, which is kept here so that no other gets it."""
+
+
+def _compiled(rule: Rule) -> tuple[Pattern, ...]:
     for at, line in enumerate(rule.replacement):
         if isinstance(line.value, Call):
             _bind(rule, line, line.value, f"/replace/{at}")

@@ -119,6 +119,7 @@ def measure(
     manifest = open_bundle(folder)
     names = [choose_target(manifest, name, folder) for name in target] or sorted(manifest.targets)
     inputs = chosen_inputs(manifest.contract, options.inputs_file, sizes or {})
+    originals = {} if against is None else _originals(against, manifest, peers, inputs, options)
     calls: dict[str, Callable[[], object]] = {}
     failures: dict[str, FuseconvError] = {}
     starts: dict[str, ColdStart] = {}
@@ -131,8 +132,7 @@ def measure(
             calls.pop(name, None)
     if not calls:
         raise next(iter(failures.values()))
-    if against is not None:
-        calls |= _originals(against, manifest, peers, inputs, options)
+    calls |= originals
     with torch.no_grad():
         times = samples(calls, rounds=rounds)
         rates = {name: _rate(call, rounds) for name, call in calls.items()}

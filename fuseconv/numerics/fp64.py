@@ -8,10 +8,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx import Graph, GraphModule, Interpreter, Node, map_arg
+from torch.fx import Graph, GraphModule, Node, map_arg
+from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
 
 from fuseconv.graph.nodes import draws, written
+from fuseconv.graph.runner import Runner
 
 if TYPE_CHECKING:
     from fuseconv.program.captured import Program
@@ -64,21 +66,30 @@ def interpret_in_float64(
         return [_widen(output) for output in pytree.tree_leaves(interpreter.run(*operands))]
 
 
-class _Float64(Interpreter):
+class _Float64(Runner):
     """Widens the operands of every op, so that no default of an op can narrow a value."""
 
     def run_node(self, n: Node) -> Any:
-        if not draws(n) or any(written(n)):  # an in-place op must not get a copy of its operand
+        if n.op != "call_function":
             return super().run_node(n)
+        if not draws(n) or any(written(n)):  # an in-place op must not get a copy of its operand
+            return self._widened(n)
         # The random numbers of a kernel depend on its dtype. In the original dtype they are those of the original.
         args, kwargs = map_arg((n.args, dict(n.kwargs)), lambda operand: _as_captured(self.env[operand], operand))
         return _widen(n.target(*args, **kwargs))  # type: ignore[operator]  # an OpOverload
 
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is torch.ops.aten._assert_tensor_metadata.default:
+    def _widened(self, node: Node) -> Any:
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
             return None  # it asserts the dtypes that are changed here
-        args, kwargs = pytree.tree_map(_widen, (args, kwargs))
-        return super().call_function(_NARROW_ONLY.get(target, target), args, kwargs)
+
+        def wide(leaf: Any) -> Any:
+            value = self.env[leaf] if isinstance(leaf, Node) else leaf
+            return pytree.tree_map(_widen, value) if isinstance(value, list | tuple) else _widen(value)
+
+        args: Any = map_aggregate(node.args, wide)
+        kwargs: Any = map_aggregate(node.kwargs, wide)
+        target: Any = node.target
+        return _NARROW_ONLY.get(target, target)(*args, **kwargs)
 
 
 class _Shaken(_Float64):

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, Interpreter, Node
+from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 from fuseconv.graph.nodes import facts_of, is_call
+from fuseconv.graph.runner import Runner
 from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.ops import OPS
 from fuseconv.proof.difference import CANNOT_RUN
@@ -52,7 +53,7 @@ class Proof:
     applicable: bool = True
 
 
-class _Evaluation(Interpreter):
+class _Evaluation(Runner):
     """Evaluates a graph on residues. Fused ops are evaluated by their reference, attention by its formula.
 
     Integers and bools are not residues and have random values. Moving them, or using them as indices and masks of

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -122,19 +123,20 @@ def _may_be_integer(node: Node) -> bool:
     return not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
 
 
-def near_edges(edges: Edges, dtype: torch.dtype, values: Literal["edge", "far edge"]) -> list[float]:
+@lru_cache(256)
+def near_edges(edges: Edges, dtype: torch.dtype, values: Literal["edge", "far edge"]) -> tuple[float, ...]:
     """Returns the floats at which ops change behavior. There may be none far from 0."""
     limits = torch.finfo(dtype)
     if values == "far edge":
-        return [
+        return tuple(
             one
             for literal in edges.literals
             if NEAR < abs(literal) <= limits.max / 4
             for one in _beside(literal, dtype)
-        ]
+        )
     pool = [*_FLOATS, limits.smallest_normal, -limits.smallest_normal, limits.smallest_normal / 4, limits.eps]
     pool += [one for literal in edges.literals if abs(literal) <= NEAR for one in _beside(literal, dtype)]
-    return [*pool, *(one for solved in _solved(edges.literals) for one in _beside(solved, dtype)[:3])]
+    return (*pool, *(one for solved in _solved(edges.literals) for one in _beside(solved, dtype)[:3]))
 
 
 def _solved(literals: tuple[float, ...]) -> list[float]:

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, Interpreter, Node
+from torch.fx import Graph, Node
 
 from fuseconv.graph.nodes import arguments, draws, is_getitem, op_name
+from fuseconv.graph.runner import Runner
 from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.proof.difference import (
     CANNOT_RUN,
@@ -159,7 +160,7 @@ def _gradients(
         return _Either(*either).at(kept)
 
     def narrow(graph: Graph, leaves: Sequence[Any]) -> Any:
-        return Interpreter(ROOT, graph=graph).run(*leaves)[0]
+        return Runner(ROOT, graph=graph).run(*leaves)[0]
 
     def wide(graph: Graph, leaves: Sequence[Any]) -> Any:
         return interpret_in_float64(ROOT, leaves, graph)[0]

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.fx import Interpreter, Node
+from torch.fx import Node
 
 from fuseconv.errors import UnsupportedError
 from fuseconv.graph.nodes import written
+from fuseconv.graph.runner import Runner
 from fuseconv.matching.graph import is_call, is_getitem, source_line
 from fuseconv.program.captured import Program
 from fuseconv.proof.difference import same_draws
@@ -25,7 +26,7 @@ def replay(program: Program, ledger: Ledger, excerpts: Sequence[Excerpt]) -> Ite
     Raises:
         UnsupportedError: the program cannot run on its example inputs.
     """
-    interpreter = Interpreter(ledger.workspace.root, graph=ledger.graph)
+    interpreter = Runner(ledger.workspace.root, graph=ledger.graph)
     states = _states(program)
     needed = _needed(ledger, excerpts)
     starts, ends, last = defaultdict(list), defaultdict(list), _last_reads(needed)
@@ -96,7 +97,7 @@ def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _run(interpreter: Interpreter, node: Node) -> Any:
+def _run(interpreter: Runner, node: Node) -> Any:
     try:
         with torch.no_grad(), same_draws():
             return interpreter.run_node(node)

@@ -71,8 +71,8 @@ def applied(rule: Rule, patterns: Sequence[Pattern], text: Text, changed: str, s
     except NO_PROGRAM:
         return None
     workspace = Workspace(traced)
-    if workspace.mode is not None and workspace.mode.shape_env is None:
-        workspace.results = _results(rule.name)
+    static = workspace.mode is not None and workspace.mode.shape_env is None
+    workspace.results = _results(rule.name) if static else traced.results
     steps = [step for step, _ in run_stage(workspace, rule.stage, [(rule, tuple(patterns))]) if step]
     if not steps:
         return None

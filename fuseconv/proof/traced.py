@@ -7,8 +7,8 @@ have to be computed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -22,15 +22,20 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Graph, Node, map_arg
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    free_unbacked_symbols,
+)
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import torch_dtype
 from fuseconv.contract.spec import TensorSpec
-from fuseconv.graph.all_sizes import likeness, run_for_all_sizes
+from fuseconv.graph.all_sizes import key_of, likeness, run_for_all_sizes
 from fuseconv.graph.hazards import check_call
-from fuseconv.graph.nodes import is_getitem
+from fuseconv.graph.nodes import facts_of, is_call, is_getitem
 from fuseconv.proof.example import MAX_SIZE, Text, example_sizes, graph_of
 
 
@@ -46,6 +51,7 @@ class Traced:
         constants: empty.
         range_constraints: symbolic size to its range.
         inputs: the inputs, in order.
+        results: the results of ops on fake values, for a Workspace: programs of the same symbolic sizes share them.
     """
 
     graph: Graph
@@ -55,6 +61,16 @@ class Traced:
     constants: Mapping[str, torch.Tensor]
     range_constraints: Mapping[Any, Any]
     inputs: tuple[TensorSpec, ...]
+    results: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Fakes:
+    """A fake mode, with the values that programs in it share: leaves by name, dtype and shape, and results by call."""
+
+    mode: FakeTensorMode
+    leaves: dict[Any, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    results: dict[Any, Any] = field(default_factory=dict)
 
 
 def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
@@ -70,15 +86,14 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
         RuntimeError, TypeError, ValueError, IndexError: an op rejects its arguments.
     """
     sizes = example_sizes(text)
-    environment = ShapeEnv()
-    mode = FakeTensorMode(shape_env=environment) if sizes else _numbers()
-    # The cache would return the result for a true condition also if the condition is assumed false.
-    mode.cache_enabled = not sizes
+    written = graph_of(text)
+    # What is written in place must be the program's own.
+    writes = any(is_call(node) and facts_of(node).writes for node in written.nodes)
+    fakes = _numbers() if not sizes else _symbolic() if writes else _shared(tuple(sizes.items()))
     graph = Graph()
     nodes: dict[Node, Node] = {}
     reals: dict[Node, Any] = {}
     returned: list[Node] = []
-    written = graph_of(text)
     # Parameters come first, as in an exported program; graph_of writes them after the inputs.
     for node in sorted(written.nodes, key=lambda node: node.op != "get_attr"):
         if node.op == "output":
@@ -88,50 +103,77 @@ def trace(text: Text, parameters: Mapping[str, torch.Tensor]) -> Traced:
             name = str(node.target)
             nodes[node] = graph.placeholder(f"p_{name}" if node.op == "get_attr" else name)
             spec = text.parameters[name] if node.op == "get_attr" else text.inputs[name]
-            nodes[node].meta["val"], reals[nodes[node]] = _fake(spec, sizes, mode)
+            nodes[node].meta["val"], reals[nodes[node]] = _fake(spec, sizes, fakes)
             continue
         args, kwargs = map_arg((node.args, node.kwargs), lambda operand: nodes[operand])
         name = "getitem" if is_getitem(node) else node.target._schema.name.split("::")[1]
         nodes[node] = graph.create_node("call_function", node.target, args, dict(kwargs), name)
-        nodes[node].meta["val"] = _call(nodes[node], mode, reals)
+        nodes[node].meta["val"] = _call(nodes[node], fakes, reals)
     graph.output(tuple(returned)).meta["val"] = tuple(node.meta["val"] for node in returned)
     leaves = [
         *(InputSpec(InputKind.PARAMETER, TensorArgument(f"p_{name}"), name) for name in text.parameters),
         *(InputSpec(InputKind.USER_INPUT, TensorArgument(name), None) for name in text.inputs),
     ]
     results = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in returned]
-    ranges = dict.fromkeys(environment.var_to_range, ValueRanges(1, MAX_SIZE))
+    environment = fakes.mode.shape_env
+    ranges = dict.fromkeys(environment.var_to_range if environment else (), ValueRanges(1, MAX_SIZE))
     signature = ExportGraphSignature(leaves, results)
     inputs = tuple(text.inputs.values())
-    return Traced(graph, torch.nn.Module(), signature, dict(parameters), {}, ranges, inputs)
+    known = fakes.results if sizes else {}
+    return Traced(graph, torch.nn.Module(), signature, dict(parameters), {}, ranges, inputs, known)
 
 
 @cache
-def _numbers() -> FakeTensorMode:
-    """The fake mode shared by all programs with static sizes, so that results can be cached across programs."""
-    return FakeTensorMode()
+def _numbers() -> _Fakes:
+    """What programs with static sizes share: the mode, which caches results itself."""
+    return _Fakes(FakeTensorMode())
+
+
+def _symbolic() -> _Fakes:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    # The cache would return the result for a true condition also if the condition is assumed false.
+    mode.cache_enabled = False
+    return _Fakes(mode)
+
+
+@lru_cache(maxsize=8)
+def _shared(sizes: tuple[tuple[str, int], ...]) -> _Fakes:
+    """What programs with the same symbolic sizes share: variants of an example consist of the same calls."""
+    del sizes
+    return _symbolic()
 
 
 _LEAVES = ("get_attr", "placeholder")
 
 
-def _fake(spec: TensorSpec, sizes: Mapping[str, int], mode: FakeTensorMode) -> tuple[torch.Tensor, torch.Tensor]:
+def _fake(spec: TensorSpec, sizes: Mapping[str, int], fakes: _Fakes) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns a fake and a real tensor."""
+    if fakes.mode.shape_env is None:
+        tensor = torch.zeros(spec.sizes(sizes), dtype=torch_dtype(spec.dtype))
+        return likeness(fakes.mode, tensor), tensor
+    if spec not in fakes.leaves:
+        fakes.leaves[spec] = _symbolic_leaf(spec, sizes, fakes.mode, fakes.mode.shape_env, len(fakes.leaves))
+    return fakes.leaves[spec]
+
+
+def _symbolic_leaf(
+    spec: TensorSpec, sizes: Mapping[str, int], mode: FakeTensorMode, environment: ShapeEnv, number: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns a fake and a real tensor. Equal symbolic sizes become one symbol (DUCK): no two names have one size."""
     from torch._dynamo.source import ConstantSource  # the import takes a second, which most commands can avoid
 
     tensor = torch.zeros(spec.sizes(sizes), dtype=torch_dtype(spec.dtype))
-    if mode.shape_env is None:
-        return likeness(mode, tensor), tensor
     kinds = [DimDynamic.DUCK if isinstance(size, Dim) else DimDynamic.STATIC for size in spec.shape]
     context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
-    fake = mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(spec.name))
-    for symbol in mode.shape_env.var_to_range:
-        mode.shape_env.var_to_range[symbol] = ValueRanges(2, MAX_SIZE)
+    fake = mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(f"{spec.name}_{number}"))
+    for symbol in environment.var_to_range:
+        environment.var_to_range[symbol] = ValueRanges(2, MAX_SIZE)
     return fake, tensor
 
 
-def _call(node: Node, mode: FakeTensorMode, reals: dict[Node, Any]) -> Any:
+def _call(node: Node, fakes: _Fakes, reals: dict[Node, Any]) -> Any:
     """Returns the result of an op on fake tensors, or on real ones if all sizes are static, which is faster."""
+    mode = fakes.mode
     values = reals if mode.shape_env is None else {operand: operand.meta["val"] for operand in node.all_input_nodes}
     given: Any = map_arg((node.args, dict(node.kwargs)), values.__getitem__)
     args, kwargs = given
@@ -142,7 +184,12 @@ def _call(node: Node, mode: FakeTensorMode, reals: dict[Node, Any]) -> Any:
         with torch.no_grad():
             result = node.target(*args, **kwargs)  # type: ignore[operator]  # graph_of: an op
     else:
+        key = (node.target, key_of(args), key_of(list(kwargs.items())))
+        if key in fakes.results:
+            return fakes.results[key]
         result = run_for_all_sizes(mode, lambda: node.target(*args, **kwargs))  # type: ignore[operator]  # as above
+        if not free_unbacked_symbols(result):
+            fakes.results[key] = result
     if mode.shape_env is not None:
         return result
     reals[node] = result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
+from functools import cache
 from pathlib import Path
 
 from fuseconv.errors import RuleError
@@ -44,4 +45,10 @@ def named(name: str, rules: Sequence[Rule]) -> Rule:
 
 
 def _read(path: str | Path | None) -> tuple[Rule, ...]:
-    return rule_file.load_rules(rule_file.own_folder() / "default.json" if path is None else path)
+    return rule_file.load_rules(path) if path is not None else _own(rule_file.own_folder() / "default.json")
+
+
+@cache
+def _own(path: Path) -> tuple[Rule, ...]:
+    """Reads the rules that come with fuseconv, once per process: for a small model it takes half of a conversion."""
+    return rule_file.load_rules(path)

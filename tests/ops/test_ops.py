@@ -102,7 +102,8 @@ def opchecked(op: Op[..., Any], sample: Sample, checks: Sequence[str]) -> None:
 
 @pytest.mark.parametrize(("op", "sample"), rows(dtypes=DTYPES, most=1) + rows()[1::4])
 def test_opcheck(op: Op[..., Any], sample: Sample) -> None:
-    opchecked(op, sample, (*UNTRACED, TRACED))
+    """Traced; the other checks of the same rows are below."""
+    opchecked(op, sample, [TRACED])
 
 
 @pytest.mark.parametrize(("op", "sample"), rows() + rows(dtypes=[torch.float64, torch.float16, torch.bfloat16], most=3))

@@ -18,10 +18,10 @@ from fuseconv.proof.example import Text, parse_example
 from fuseconv.proof.operands import draw_operands
 from fuseconv.proof.soundness import NO_PROGRAM
 from fuseconv.proof.traced import Traced, trace
+from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.rule import STAGES, Rule
-from fuseconv.rulebook.rule_file import load_rules
 
-RULES = load_rules("rules/default.json")
+RULES = load_rules()
 _REASONS = json.loads((Path(__file__).parent / "respelled_exceptions.json").read_text())
 EXCEPTIONS = {name: reason for reason, names in _REASONS.items() for name in names}
 """Variant to the reason why it is not found, as `rule/example/what is changed`."""
@@ -45,6 +45,7 @@ def traced_of(text: Text) -> Traced:
 def ends_as(traced: Traced, stages: Stages) -> Counter[str]:
     """How often each op is called after all rules; views left out."""
     workspace = Workspace(traced)
+    workspace.results = traced.results
     for stage, rules in stages:
         for _ in run_stage(workspace, stage, rules):
             pass

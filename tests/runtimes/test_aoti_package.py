@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 import torch
 from support.libraries import patched
 from support.op_table import DEVICES, rows, tensors
+from support.shared import made_once
 from torch import Tensor
 from torch._inductor import config
 from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -161,47 +162,91 @@ def test_a_package_has_kernels_of_its_own_for_what_decomposes(device: str, tmp_p
 
 
 LOAD = """
-import sys, torch
-package, *libraries = sys.argv[1:]
-for path in libraries:
-    torch.ops.load_library(path)
-model = torch._inductor.aoti_load_package(package)
-print(model(*(torch.tensor([[number]]) for number in (1.0, 2.0, 3.0)))[0].item())
+import json, os, sys, traceback, torch, torch._inductor.cpu_vec_isa
+
+def load(package, *libraries):
+    for path in libraries:
+        torch.ops.load_library(path)
+    model = torch._inductor.aoti_load_package(package)
+    print(model(*(torch.tensor([[number]]) for number in (1.0, 2.0, 3.0)))[0].item(), flush=True)
+
+torch._inductor.cpu_vec_isa.pick_vec_isa()  # the loader asks for it, and each would compile it anew
+for line in sys.stdin:
+    said, *arguments = json.loads(line)
+    if (child := os.fork()) == 0:
+        for stream, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{said}.{name}", os.O_WRONLY | os.O_CREAT), stream)
+        try:
+            load(*arguments)
+        except Exception:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """linear_act with a residual, compiled."""
-    folder, inputs = tmp_path_factory.mktemp("package"), tuple(torch.ones(3, 1, 1))
+    inputs = tuple(torch.ones(3, 1, 1))
     x, weight, residual = inputs
     module = EveryOp([(ops.linear_act, ops.Sample("", (x, weight, None, residual)))])
-    program = Program(torch.export.export(module, inputs), Contract((), (), "cpu"), inputs)
-    return folder / aoti.write(program, folder, Context(folder))
+
+    def write(folder: Path) -> None:
+        program = Program(torch.export.export(module, inputs), Contract((), (), "cpu"), inputs)
+        folder.mkdir()
+        aoti.write(program, folder, Context(folder))
+
+    return made_once(tmp_path_factory, "package", write) / aoti.SPEC.artifact
 
 
-def loaded_where(package: Path, *libraries: str | Path) -> subprocess.CompletedProcess[str]:
-    """Loads the package in a process that has these libraries, and no fuseconv, and prints 1 * 2 + 3."""
-    return subprocess.run([sys.executable, "-P", "-c", LOAD, package, *libraries], capture_output=True, text=True)
+LoadedWhere = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def loaded_where(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedWhere]:
+    """Loads the package in a process that has these libraries, and no fuseconv, and prints 1 * 2 + 3.
+
+    The process is a fork of one that has imported torch. Returned are its status, and what it said on both streams.
+    """
+    said = tmp_path_factory.mktemp("said") / "said"
+    command = [sys.executable, "-P", "-c", LOAD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def load(*libraries: Path) -> tuple[int, str, str]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            streams = [Path(f"{said}.{name}") for name in ("out", "err")]
+            for stream in streams:
+                stream.unlink(missing_ok=True)
+            process.stdin.write(json.dumps([str(said), str(package), *map(str, libraries)]) + "\n")
+            process.stdin.flush()
+            status = int(process.stdout.readline())
+            out, err = (stream.read_text() for stream in streams)
+            return status, out, err
+
+        yield load
 
 
 @pytest.mark.parametrize("copies", [("one",), ("older", "one"), ("one", "older"), ("one", "other")], ids="-".join)
 def test_a_package_is_served_by_the_copy_that_has_the_op(
-    copies: tuple[str, ...], package: Path, tmp_path: Path
+    copies: tuple[str, ...], loaded_where: LoadedWhere, tmp_path: Path
 ) -> None:
     original = library.library_paths("cpu")[0]
     for name in copies:
         (tmp_path / name).mkdir()
         path = tmp_path / name / original.name
         patched(path, b"linear_act", b"act_linear") if name == "older" else shutil.copy(original, path)
-    done = loaded_where(package, *(tmp_path / name / original.name for name in copies))
-    assert done.stdout.split() == ["5.0"], done.stderr
+    _, out, err = loaded_where(*(tmp_path / name / original.name for name in copies))
+    assert out.split() == ["5.0"], err
 
 
-def test_without_the_op_library_the_loader_names_it(package: Path) -> None:
-    done = loaded_where(package)
-    assert done.returncode == 1
-    assert "libfuseconv_cpu.so" in done.stderr
+def test_without_the_op_library_the_loader_names_it(loaded_where: LoadedWhere) -> None:
+    status, _, err = loaded_where()
+    assert status == 1
+    assert "libfuseconv_cpu.so" in err
 
 
 def test_an_unknown_op_has_no_c_function() -> None:

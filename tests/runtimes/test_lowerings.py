@@ -21,7 +21,7 @@ from fuseconv.targets import TARGETS, Context
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16}
 
-AT_ONCE = 14
+AT_ONCE = 56
 """Functions in one program: to export one takes most of a second, whatever is in it."""
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from support import small_bundle
 from support.calls import MAX_BATCH, MAX_SEQ, draw
 from support.machines import CPP_TARGETS, ELSEWHERE
+from support.shared import made_once
 from support.small_bundle import Block
 from torch import Tensor
 
@@ -295,11 +296,13 @@ DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 @pytest.fixture(scope="module", params=DEVICES)
 def power(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("power")
-    program = small_bundle.program(Power(), ("x=f32[n:1..32767]",), device=request.param)
     targets = ["aoti", "export", "torchscript", "onnx"] if request.param == "cpu" else ["export", "torchscript"]
-    small_bundle.write_bundle(program, program, folder / "power.fuseconv", targets, scratch=folder)
-    return folder / "power.fuseconv"
+
+    def write(output: Path) -> None:
+        program = small_bundle.program(Power(), ("x=f32[n:1..32767]",), device=request.param)
+        small_bundle.write_bundle(program, program, output, targets, scratch=tmp_path_factory.mktemp("power"))
+
+    return made_once(tmp_path_factory, f"power-{request.param}.fuseconv", write)
 
 
 @pytest.mark.parametrize("target", ["aoti", "export", "torchscript", "onnx"])

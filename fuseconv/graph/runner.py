@@ -1,0 +1,32 @@
+"""Runs a graph op by op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import Interpreter, Node, map_arg
+
+
+class Runner(Interpreter):
+    """The interpreter of torch without progress bar, logs and annotated errors, which take longer than a small op."""
+
+    def run(self, *operands: Any) -> Any:  # type: ignore[override]  # no options
+        """Returns the output of the graph.
+
+        Args:
+            operands: the values of the placeholders, in order.
+        """
+        env = self.env = {}
+        self.args_iter = iter(self.graph.process_inputs(*operands))
+        for node in self.graph.nodes:
+            env[node] = self.run_node(node)
+            for used in self.user_to_last_uses.get(node, ()):
+                del env[used]
+            if node.op == "output":
+                return self.graph.process_outputs(env[node])
+        return None
+
+    def run_node(self, n: Node) -> Any:
+        """Returns the value of a node."""
+        args, kwargs = map_arg((n.args, n.kwargs), self.env.__getitem__)
+        return getattr(self, n.op)(n.target, args, kwargs)
