@@ -37,7 +37,8 @@ target_include_directories(fuseconv_runtime SYSTEM PRIVATE ${FUSECONV_JSON})
 target_link_libraries(fuseconv_runtime PRIVATE ${CMAKE_DL_LIBS})
 # As one file: most of the time goes into headers that its files share.
 set_target_properties(fuseconv_runtime PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
-set_source_files_properties(${runtime}/onnx_runner.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON) # names of its own
+# Names of their own, and headers that the others need not have.
+set_source_files_properties(${runtime}/onnx_runner.cpp ${runtime}/cuda_graphs.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 # Whatever is loaded is hashed first, which takes ten times as long where the compiler does not optimize.
 set_source_files_properties(${runtime}/sha256.cpp PROPERTIES COMPILE_OPTIONS "$<$<CXX_COMPILER_ID:GNU,Clang>:-O3>")
 
