@@ -60,6 +60,7 @@ def test_a_batch_norm_of_a_model_is_not_the_identity() -> None:
     assert torch.equal(module(small)[0], again(small)[0])
 
 
+@pytest.mark.long
 def test_a_run_prints_and_joins_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
 def test_sample(page: Path, warm: Path, tmp_path: Path) -> None:

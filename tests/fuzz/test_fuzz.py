@@ -27,6 +27,7 @@ BUDGETS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", BUDGETS)
 def test_a_short_run_finds_nothing(part: str, tmp_path: Path) -> None:
     """With a seed that no run before had: a failure says which, so that it can be seen again."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support import ROOT
 
 PAGE = (ROOT / "docs" / "adding-an-op.md").read_text()
@@ -40,6 +41,7 @@ def test_the_page_adds_two_files_and_a_line() -> None:
     assert BLOCKS["fuseconv/ops/__init__.py"].count("\n") == 1
 
 
+@pytest.mark.long
 def test_they_make_an_op(tmp_path: Path) -> None:
     for name in ("csrc", "fuseconv", "rules"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "lib"))

@@ -130,6 +130,7 @@ def wrapper(package: Path) -> str:
     return source
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_package_calls_every_op_by_its_c_function(device: str, tmp_path: Path) -> None:
     called = [op for op in ops.OPS if not op.decomposes]
@@ -145,6 +146,7 @@ def test_a_package_calls_every_op_by_its_c_function(device: str, tmp_path: Path)
         torch.testing.assert_close(result, other, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_package_has_kernels_of_its_own_for_what_decomposes(device: str, tmp_path: Path) -> None:
     made = [op for op in ops.OPS if op.decomposes]

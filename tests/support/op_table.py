@@ -1,6 +1,8 @@
 """The table of every op and sample, by device and dtype."""
 
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,12 @@ from fuseconv import ops
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
+@cache
+def _calls(op: ops.Op[..., Any], device: str, dtype: torch.dtype) -> list[ops.Sample]:
+    """Draws the samples of an op once; tests do not write to them."""
+    return op.samples(device, dtype)
+
+
 def rows(
     calls: str = "samples", dtypes: Sequence[torch.dtype] = (torch.float32,), most: int | None = None
 ) -> list[ParameterSet]:
@@ -20,7 +28,7 @@ def rows(
     for op in ops.OPS:
         for device in DEVICES:
             for dtype in dtypes:
-                for sample in (op.samples(device, dtype) if calls == "samples" else op.errors(device))[:most]:
+                for sample in (_calls(op, device, dtype) if calls == "samples" else op.errors(device))[:most]:
                     name = f"{op.name}-{device}-{str(dtype).removeprefix('torch.')}-{sample.name}"
                     table.append(pytest.param(op, sample, id=name))
     return table

@@ -111,6 +111,7 @@ class Every(nn.Module):
         return tuple(output for form in self.forms for output in form(x))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["onnx", "onnx-plugin", "aoti"])
 def test_outputs_share_no_memory_in_targets_that_compile(
     target: str, canonical_rules: tuple[Rule, ...], tmp_path: Path

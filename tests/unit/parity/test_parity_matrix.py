@@ -231,6 +231,7 @@ def test_a_build_that_fails_shows_the_log_and_leaves_nothing(tmp_path: Path, mon
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.long
 def test_the_program_is_built_once_and_says_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is kept beside the other builds of the tests: a compiler takes a minute for it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(ROOT / "build" / "cache"))
