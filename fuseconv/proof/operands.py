@@ -132,7 +132,7 @@ def _draw(
         at = torch.arange(shape[0]) % len(rows)
         drawn = drawn * rows[at].reshape(-1, *[1] * (len(shape) - 1)).to(drawn.device)
     drawn = drawn * _SCALES.get(values, 1.0) + (HUGE if values == "shifted" else 0.0)
-    # NaN and infinities of two operands are at different elements, so that each also meets ordinary numbers.
+    # A random offset, so that the NaN and infinities of one operand also meet ordinary numbers of the other.
     first = int(torch.randint(0, 4, (), generator=generator, device=generator.device)) if values in _SPECIAL else 0
     for offset, special in enumerate(_SPECIAL.get(values, ())):
         drawn.view(-1)[first + offset * 4 :: 11] = special
