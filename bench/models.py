@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import artifact
+import kernels
 import record
 import torch
 from cases import DTYPES
@@ -117,6 +118,8 @@ def measure(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Pa
     with turns.alone():
         for target in made.targets:
             ours.add(target, artifact.builder(made.bundle, target))
+            if arguments.kernels and target in ours.calls:
+                kernels.write(arguments.kernels, f"{entry.at} {dtype} {target}", ours.calls[target])
         assert ours.calls, f"{entry.at}: no target runs: {ours.absent}"
         assert not ours.off, f"{entry.at}: {ours.off}"
         oppose(theirs, TIMED, arguments)
@@ -234,6 +237,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, help="of transformers and perceptrons, in place of all that they have")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--kernels", type=Path, metavar="FILE", help="append which kernels our targets run on the GPU")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="nothing but a first model is begun after")
     parser.add_argument(
         "--together", action="store_true", help="build the models side by side, in a process each; time them in turn"
