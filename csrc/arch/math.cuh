@@ -1,4 +1,4 @@
-// Approximations of the multi-function unit, and a maximum that keeps a NaN (PTX ISA 7.0, sm_80).
+// Approximations of the multi-function unit, and limits that keep a NaN (PTX ISA 7.0, sm_80).
 #pragma once
 
 namespace fuseconv::arch {
@@ -35,6 +35,13 @@ __device__ __forceinline__ float tanh_approx(float x) {
 __device__ __forceinline__ float relu(float x) {
   float y;
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// NaN if an operand is NaN.
+__device__ __forceinline__ float min(float x, float limit) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(limit));
   return y;
 }
 

@@ -21,7 +21,10 @@ namespace fuseconv {
   DO(gelu_tanh, GeluTanh)        \
   DO(silu, Silu)                 \
   DO(sigmoid, Sigmoid)           \
-  DO(tanh, Tanh)
+  DO(tanh, Tanh)                 \
+  DO(hard_swish, HardSwish)      \
+  DO(hard_sigmoid, HardSigmoid)  \
+  DO(relu6, Relu6)
 
 #define FUSECONV_ENUMERATOR(name, Functor) name,
 enum class Activation : int32_t { FUSECONV_ACTIVATIONS(FUSECONV_ENUMERATOR) };
@@ -82,6 +85,31 @@ struct Tanh {
   template <class A>
   FUSECONV_INLINE A operator()(A x) const {
     return hyperbolic_tangent(x);
+  }
+};
+
+// x between two limits.
+template <class A>
+FUSECONV_INLINE A clip(A x, A low, A high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+struct HardSwish {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return x * clip(x * A(0.16666666666666666) + A(0.5), A(0), A(1));
+  }
+};
+struct HardSigmoid {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return clip(x * A(0.16666666666666666) + A(0.5), A(0), A(1));
+  }
+};
+struct Relu6 {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return clip(x, A(0), A(6));
   }
 };
 
@@ -172,6 +200,18 @@ template <class A>
 FUSECONV_INLINE A activation_gradient(Tanh, A grad, A x) {
   const A t = hyperbolic_tangent(x);
   return grad * (A(1) - t * t);
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(HardSwish, A grad, A x) {
+  return x <= A(-3) ? A(0) : x < A(3) ? grad * (x * A(0.33333333333333333) + A(0.5)) : grad;
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(HardSigmoid, A grad, A x) {
+  return x > A(-3) && x < A(3) ? grad * A(0.16666666666666666) : A(0);
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(Relu6, A grad, A x) {
+  return x > A(0) && x < A(6) ? grad : A(0);
 }
 template <class A>
 FUSECONV_INLINE A activation_gradient(AnyActivation any, A grad, A x) {

@@ -23,6 +23,8 @@ struct Coarse {
   friend __device__ __forceinline__ Coarse operator*(Coarse a, Coarse b) { return Coarse(a.value * b.value); }
   friend __device__ __forceinline__ Coarse operator-(Coarse a) { return Coarse(-a.value); }
   friend __device__ __forceinline__ bool operator<(Coarse a, int b) { return a.value < static_cast<float>(b); }
+  friend __device__ __forceinline__ bool operator<(Coarse a, Coarse b) { return a.value < b.value; }
+  friend __device__ __forceinline__ bool operator>(Coarse a, Coarse b) { return a.value > b.value; }
   friend __device__ __forceinline__ bool operator<=(Coarse a, Coarse b) { return a.value <= b.value; }
 };
 

@@ -10,14 +10,14 @@
 # which bench/linear_library.py and tests/gpu/test_linear_backends.py drive.
 
 set(FUSECONV_GEMM ${CMAKE_CURRENT_LIST_DIR})
-# The names of the activations, from their list in core/activation.h.
-file(READ ${FUSECONV_GEMM}/../core/activation.h activations)
-string(REGEX MATCHALL "\n  DO\\([a-z_0-9]+" FUSECONV_LINEAR_ACTIVATIONS "${activations}")
-list(TRANSFORM FUSECONV_LINEAR_ACTIVATIONS REPLACE "\n  DO\\(" "")
-if(NOT "gelu_tanh" IN_LIST FUSECONV_LINEAR_ACTIVATIONS)
-  message(FATAL_ERROR "core/activation.h has no list of activations that this file can read: ${FUSECONV_LINEAR_ACTIVATIONS}")
+# The names of the activations, from their list in sm90_kernel_table.h.
+file(READ ${FUSECONV_GEMM}/sm90_kernel_table.h activations)
+string(REGEX MATCHALL "\n  DO\\([a-z_0-9]+" FUSECONV_SM90_ACTIVATIONS "${activations}")
+list(TRANSFORM FUSECONV_SM90_ACTIVATIONS REPLACE "\n  DO\\(" "")
+if(NOT "gelu_tanh" IN_LIST FUSECONV_SM90_ACTIVATIONS)
+  message(FATAL_ERROR "sm90_kernel_table.h has no list of activations that this file can read: ${FUSECONV_SM90_ACTIVATIONS}")
 endif()
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${FUSECONV_GEMM}/../core/activation.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${FUSECONV_GEMM}/sm90_kernel_table.h)
 
 function(fuseconv_gemm_backends target)
   find_package(CUDAToolkit 12.3 REQUIRED)
@@ -34,7 +34,7 @@ function(fuseconv_gemm_backends target)
   fuseconv_cuda_code(${target} ${FUSECONV_CUDA_ARCHS})
   if("90a" IN_LIST FUSECONV_CUDA_ARCHS)
     # One unit an activation, so that they build side by side. Only this architecture has the instructions in them.
-    foreach(activation IN LISTS FUSECONV_LINEAR_ACTIVATIONS)
+    foreach(activation IN LISTS FUSECONV_SM90_ACTIVATIONS)
       add_library(${target}_${activation} OBJECT ${FUSECONV_GEMM}/sm90_kernels.cu)
       target_compile_definitions(${target}_${activation} PRIVATE FUSECONV_ACTIVATION=${activation})
       fuseconv_cuda_code(${target}_${activation} 90a)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <stdexcept>
 #include <utility>
 
 #include "gemm/cuda_check.h"
@@ -16,9 +17,34 @@ constexpr int kDepth = 64;  // of a tile, along k
 constexpr size_t kCandidates = 10;
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of sizes and numbers of tiles
 
+bool is_clipped(Activation a) {
+  return a == Activation::hard_swish || a == Activation::hard_sigmoid || a == Activation::relu6;
+}
+
+Clip clip_of(Activation activation) {
+  if (activation == Activation::relu6) {
+    return {1.0f, 0.0f, 6.0f, false};
+  }
+  return {1.0f / 6.0f, 0.5f, 1.0f, activation == Activation::hard_swish};
+}
+
 Kernel find(const Problem& p, int shape) {
   const Form form = p.gated != 0 ? Form::gated : p.residual != nullptr ? Form::residual : Form::plain;
-  return with_constant(p.activation, [&]<class C>(C) { return kernel<C::value>(p.element, form, shape); });
+  switch (is_clipped(p.activation) ? Activation::hard_swish : p.activation) {
+#define FUSECONV_CASE(name) \
+  case Activation::name:    \
+    return kernel<Activation::name>(p.element, form, shape);
+    FUSECONV_SM90_ACTIVATIONS(FUSECONV_CASE)
+#undef FUSECONV_CASE
+    default:
+      throw std::logic_error("linear: backend sm90 has no kernel for this activation");
+  }
+}
+
+bool has_kernel(Activation activation) {
+#define FUSECONV_IS(name) || activation == Activation::name
+  return is_clipped(activation) FUSECONV_SM90_ACTIVATIONS(FUSECONV_IS);
+#undef FUSECONV_IS
 }
 
 // The rows of x in a box. If y has fewer rows than a tile, a smaller box saves copy time.
@@ -87,6 +113,9 @@ std::string refuses(const Problem& p) {
   if (p.element != Element::f16 && p.element != Element::bf16) {
     return "the element type is neither f16 nor bf16";
   }
+  if (!has_kernel(p.activation)) {
+    return "it has no kernel with this activation";
+  }
   const int64_t w_limit = p.gated != 0 ? kLimit / 2 : kLimit;
   if (p.m < 1 || p.n < 1 || p.k < 1 || p.m > kLimit || p.n > w_limit || p.k > kLimit) {
     return "a size is 0 or does not fit in 32 bits";
@@ -140,6 +169,7 @@ void run(const Problem& p, const Configuration& c) {
   arguments.strip = Divisor::of(height * columns);
   arguments.height = Divisor::of(height);
   arguments.last_height = Divisor::of(rows - (arguments.strips - 1) * height);
+  arguments.clip = clip_of(p.activation);
   void* parameters[] = {&x_map, &w_map, &y_map, &arguments};
 
   const int blocks = c.cluster_m * c.cluster_n;

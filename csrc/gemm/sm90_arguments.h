@@ -13,6 +13,12 @@ struct Divisor {
   static Divisor of(int value) { return {value == 1 ? 0 : ~uint64_t{0} / static_cast<uint64_t>(value) + 1, value}; }
 };
 
+// Which of hard_swish, hard_sigmoid and relu6 is computed: min(max(scale x + shift, 0), high), times x for hard_swish.
+struct Clip {
+  float scale, shift, high;
+  bool times_x;
+};
+
 struct Arguments {
   const void* bias;
   const void* residual;
@@ -28,6 +34,7 @@ struct Arguments {
   Divisor height;       // rows of tiles per whole strip
   Divisor last_height;  // and in the last strip
   int strips;
+  Clip clip;
 };
 
 }  // namespace fuseconv::linear::sm90

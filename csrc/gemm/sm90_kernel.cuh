@@ -8,6 +8,8 @@
 // it.) Each warp writes its own 16 rows of a band to y, 64 columns at a time, and synchronizes only within itself.
 #pragma once
 
+#include <type_traits>
+
 #include "arch/pairs.cuh"
 #include "arch/sm90.cuh"
 #include "arch/sm90_wgmma.cuh"
@@ -95,12 +97,32 @@ __device__ __forceinline__ void load_residual(uint32_t (&residual)[16], const Ar
   }
 }
 
+struct Clipped {
+  static constexpr float kScale = 1.0f;
+  const Clip& clip;
+
+  __device__ __forceinline__ float apply(float x) const {
+    const float line = arch::min(arch::relu(fmaf(x, clip.scale, clip.shift)), clip.high);
+    return clip.times_x ? x * line : line;
+  }
+};
+
+template <class Epilogue>
+__device__ __forceinline__ Epilogue epilogue_of(const Arguments& a) {
+  if constexpr (std::is_same_v<Epilogue, Clipped>) {
+    return {a.clip};
+  } else {
+    return {};
+  }
+}
+
 // Writes 16 rows of a chunk, those of one warp, from accumulators to y through `shared`, where the 16-byte pieces of a
 // row are swizzled as in the tensor map of y. The ups of a gated tile are kYColumns after its gates.
 template <class Element, class Epilogue, bool kResidual, class Tile>
-__device__ __forceinline__ void finish(const float* accumulators, const uint32_t* bias, const uint32_t* residual,
-                                       uint32_t shared, int lane) {
+__device__ __forceinline__ void finish(const Arguments& a, const float* accumulators, const uint32_t* bias,
+                                       const uint32_t* residual, uint32_t shared, int lane) {
   constexpr int kRowBytes = Tile::kChunk * 2;
+  const auto epilogue = epilogue_of<Epilogue>(a);
   const int row = lane % 16;
 #pragma unroll
   for (int j = 0; j < Tile::kChunk / 8; j += 2) {
@@ -110,8 +132,8 @@ __device__ __forceinline__ void finish(const float* accumulators, const uint32_t
       const int column = j + i / 2, half = i % 2;
       const float2 b = unpack(bias[column], Element());
       const float* d = accumulators + column * 4 + half * 2;
-      float low = Epilogue::apply(fmaf(d[0], Epilogue::kScale, b.x * Epilogue::kScale));
-      float high = Epilogue::apply(fmaf(d[1], Epilogue::kScale, b.y * Epilogue::kScale));
+      float low = epilogue.apply(fmaf(d[0], Epilogue::kScale, b.x * Epilogue::kScale));
+      float high = epilogue.apply(fmaf(d[1], Epilogue::kScale, b.y * Epilogue::kScale));
       if constexpr (Tile::kGated) {
         const float2 up = unpack(bias[column + Tile::kYColumns / 8], Element());
         low *= d[Tile::kYColumns / 2] + up.x;
@@ -220,7 +242,7 @@ __device__ __forceinline__ void multiply_tiles(const Arguments& a, const CUtenso
         store_wait<1>();
       }
       __syncwarp();
-      finish<Element, Epilogue, kResidual, Tile>(&d[band][column / 2], &bias[column / 8], residual, from, lane);
+      finish<Element, Epilogue, kResidual, Tile>(a, &d[band][column / 2], &bias[column / 8], residual, from, lane);
       shared_fence();
       __syncwarp();
       if (lane == 0) {

@@ -1,9 +1,20 @@
-// The compiled kernels of one activation. Each activation has its own translation unit, made from sm90_kernels.cu.
+// The compiled kernels by activation. Each line of the list has its own translation unit, made from sm90_kernels.cu.
 #pragma once
 
 #include "gemm/problem.h"
 
 namespace fuseconv::linear::sm90 {
+
+// The activations that have kernels. Those of hard_swish compute hard_sigmoid and relu6 too; a product with another
+// activation is left to other backends. A translation unit takes 40 s to compile: csrc/gemm/backends.cmake reads this.
+#define FUSECONV_SM90_ACTIVATIONS(DO) \
+  DO(none)                            \
+  DO(relu)                            \
+  DO(gelu)                            \
+  DO(gelu_tanh)                       \
+  DO(silu)                            \
+  DO(sigmoid)                         \
+  DO(hard_swish)
 
 // A __global__ function and what is needed to launch it.
 struct Kernel {

@@ -1,4 +1,6 @@
 // linear_kernel for one activation, FUSECONV_ACTIVATION, in every element type, form and tile shape.
+#include <type_traits>
+
 #include "gemm/sm90_kernel.cuh"
 #include "gemm/sm90_kernel_table.h"
 
@@ -7,7 +9,8 @@ namespace {
 
 template <class T, Activation kActivation, Form kForm, class Tile>
 Kernel describe() {
-  return {reinterpret_cast<const void*>(&linear_kernel<T, Epilogue<kActivation>, kForm == Form::residual, Tile>),
+  using Act = std::conditional_t<kActivation == Activation::hard_swish, Clipped, Epilogue<kActivation>>;
+  return {reinterpret_cast<const void*>(&linear_kernel<T, Act, kForm == Form::residual, Tile>),
           Tile::kRows,
           Tile::kYColumns,
           Tile::kColumns,

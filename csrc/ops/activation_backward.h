@@ -32,9 +32,10 @@ struct ActivationBackward {
     check_has_dims(name, {"grad", args.grad});
     check_same_sizes(name, {"grad", args.grad}, {"y", args.y});
     const Activation activation = parse_activation(name, args.act);
-    check(activation == Activation::relu || activation == Activation::sigmoid || activation == Activation::tanh,
+    check(activation == Activation::relu || activation == Activation::sigmoid || activation == Activation::tanh ||
+              activation == Activation::relu6,
           "fuseconv::", name, ": the derivative of '", args.act,
-          "' does not follow from y; use one of relu, sigmoid, tanh");
+          "' does not follow from y; use one of relu, sigmoid, tanh, relu6");
     const int64_t columns = args.sum_rows ? args.grad.sizes[args.grad.rank - 1] : 0;
     return {contiguous_like(args.grad), contiguous(args.grad.dtype, 1, &columns)};
   }
@@ -69,6 +70,12 @@ struct ActivationBackward {
       return grad * (A(1) - y * y);
     }
   };
+  struct Relu6Backward {
+    template <class A>
+    FUSECONV_INLINE A operator()(A grad, A y) const {
+      return y > A(0) && y < A(6) ? grad : A(0);
+    }
+  };
 
   template <class Function>
   static void dispatch(std::string_view act, Function function) {
@@ -78,6 +85,9 @@ struct ActivationBackward {
     }
     if (activation == Activation::sigmoid) {
       return function(SigmoidBackward{});
+    }
+    if (activation == Activation::relu6) {
+      return function(Relu6Backward{});
     }
     return function(TanhBackward{});
   }

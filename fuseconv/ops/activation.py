@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hard_swish", "hard_sigmoid", "relu6")
 """The valid values of an `act` argument. gelu is the erf form."""
 
 
@@ -31,10 +31,16 @@ def activate(x: Tensor, act: str) -> Tensor:
             return torch.sigmoid(x)
         case "tanh":
             return torch.tanh(x)
+        case "hard_swish":
+            return functional.hardswish(x)
+        case "hard_sigmoid":
+            return functional.hardsigmoid(x)
+        case "relu6":
+            return functional.relu6(x)
     raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
 
 
-FROM_RESULT = frozenset({"none", "relu", "sigmoid", "tanh"})
+FROM_RESULT = frozenset({"none", "relu", "sigmoid", "tanh", "relu6"})
 """The activations whose derivative is a function of their result. The derivative of the others needs their input."""
 
 
@@ -70,6 +76,13 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
             result = aten.sigmoid_backward(grad, value)
         case "tanh":
             result = aten.tanh_backward(grad, value)
+        case "hard_swish":
+            result = aten.hardswish_backward(grad, value)
+        case "hard_sigmoid":
+            assert value is not None  # hardsigmoid_backward has no derivative of its own
+            result = torch.where((value > -3) & (value < 3), grad / 6, 0)
+        case "relu6":
+            result = aten.hardtanh_backward(grad, value, 0, 6)
         case _:
             raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
     return result

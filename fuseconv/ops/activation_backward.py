@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fuseconv.ops.activation import activate_backward
+from fuseconv.ops import activation
+from fuseconv.ops.activation import FROM_RESULT, activate_backward
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
-ACTIVATIONS = ("relu", "sigmoid", "tanh")
+ACTIVATIONS = tuple(act for act in activation.ACTIVATIONS if act in FROM_RESULT - {"none"})
 """The activations whose derivative is a function of their result."""
 
 
@@ -24,7 +25,7 @@ def reference(grad: Tensor, y: Tensor, act: str, sum_rows: bool) -> tuple[Tensor
     Args:
         grad: [..., C], the gradient with respect to y.
         y: [..., C], the result of the activation, with the shape and dtype of `grad`.
-        act: an activation whose derivative is a function of its result: none, relu, sigmoid or tanh.
+        act: an activation whose derivative is a function of its result: relu, sigmoid, tanh or relu6.
         sum_rows: whether to compute the sum.
 
     Returns:
