@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.calls import KEEP, SKIP, X
 from support.libraries import patched
 from support.op_table import DEVICES, rows, tensors
-from support.shared import made_once
+from support.small_bundle import Block
 from torch import Tensor
 from torch._inductor import config
 from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -123,6 +124,10 @@ class EveryOp(torch.nn.Module):
         return tuple(results)
 
 
+def tensors_of(calls: Sequence[tuple[Op[..., Any], Sample]]) -> tuple[Tensor, ...]:
+    return tuple(value for _, sample in calls for value in sample.args if isinstance(value, Tensor))
+
+
 def wrapper(package: Path) -> str:
     """The C++ source of a package."""
     with zipfile.ZipFile(package) as archive:
@@ -132,52 +137,46 @@ def wrapper(package: Path) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_package_calls_every_op_by_its_c_function(device: str, tmp_path: Path) -> None:
-    called = [op for op in ops.OPS if not op.decomposes]
+def test_a_package_calls_ops_by_their_c_functions_and_has_kernels_of_its_own_for_what_decomposes(
+    device: str, tmp_path: Path
+) -> None:
+    """In one package: most of the time goes into what any package takes."""
+    called, made = ([op for op in ops.OPS if op.decomposes is decomposes] for decomposes in (False, True))
     calls = [(op, sample) for op in called for dtype in DTYPES for sample in op.samples(device, dtype)[:1]]
-    inputs = tuple(value for _, sample in calls for value in sample.args if isinstance(value, Tensor))
-    assert not any(isinstance(value, Tensor) for _, sample in calls for value in sample.kwargs.values())
-    module = EveryOp(calls)
-    program = Program(torch.export.export(module, inputs), Contract((), (), device), inputs)
-    package = tmp_path / aoti.write(program, tmp_path, Context(tmp_path))
-    assert "proxy_executor_call" not in wrapper(package)
-    loaded = torch._inductor.aoti_load_package(str(package))
-    for result, other in zip(loaded(*inputs), module(*inputs), strict=True):
-        torch.testing.assert_close(result, other, rtol=0, atol=0, equal_nan=True)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_package_has_kernels_of_its_own_for_what_decomposes(device: str, tmp_path: Path) -> None:
-    made = [op for op in ops.OPS if op.decomposes]
+    direct = EveryOp(calls)(*tensors_of(calls))
     narrow = (torch.float32, torch.bfloat16)
-    calls = [(op, sample) for op in made for dtype in narrow for sample in op.samples(device, dtype)[:1]]
-    inputs = tuple(value for _, sample in calls for value in sample.args if isinstance(value, Tensor))
-    module = EveryOp(calls)
-    program = Program(torch.export.export(module, inputs), Contract((), (), device), inputs)
+    calls += [(op, sample) for op in made for dtype in narrow for sample in op.samples(device, dtype)[:1]]
+    assert not any(isinstance(value, Tensor) for _, sample in calls for value in sample.kwargs.values())
+    inputs = tensors_of(calls)
+    program = Program(torch.export.export(EveryOp(calls), inputs), Contract((), (), device), inputs)
     package = tmp_path / aoti.write(program, tmp_path, Context(tmp_path))
-    assert not any(f"aoti_torch_{device}_{op.name}" in wrapper(package) for op in made)
-    loaded = aoti.load(package, device)(*inputs)
-    fp64 = run_in_float64(program, inputs)
-    for row in map(compare, loaded, program.exported.module()(*inputs), fp64):
+    source = wrapper(package)
+    assert "proxy_executor_call" not in source
+    assert all(f"aoti_torch_{device}_{op.name}(" in source for op in called)
+    assert not any(f"aoti_torch_{device}_{op.name}(" in source for op in made)
+    results = aoti.load(package, device)(*inputs)
+    exact = len(direct)
+    for result, other in zip(results[:exact], direct, strict=True):
+        torch.testing.assert_close(result, other, rtol=0, atol=0, equal_nan=True)
+    expected, fp64 = program.exported.module()(*inputs), run_in_float64(program, inputs)
+    for row in map(compare, results[exact:], expected[exact:], fp64[exact:]):
         assert row.ok, row.reason
 
 
 LOAD = """
 import json, os, sys, traceback, torch, torch._inductor.cpu_vec_isa
 
-def load(package, *libraries):
+def load(package, inputs, outputs, *libraries):
     for path in libraries:
         torch.ops.load_library(path)
-    model = torch._inductor.aoti_load_package(package)
-    print(model(*(torch.tensor([[number]]) for number in (1.0, 2.0, 3.0)))[0].item(), flush=True)
+    torch.save(torch._inductor.aoti_load_package(package)(*torch.load(inputs)), outputs)
 
 torch._inductor.cpu_vec_isa.pick_vec_isa()  # the loader asks for it, and each would compile it anew
 for line in sys.stdin:
     said, *arguments = json.loads(line)
     if (child := os.fork()) == 0:
-        for stream, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{said}.{name}", os.O_WRONLY | os.O_CREAT), stream)
+        for stream in (1, 2):
+            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), stream)
         try:
             load(*arguments)
         except Exception:
@@ -189,45 +188,36 @@ for line in sys.stdin:
 """
 
 
+LoadedWhere = Callable[..., tuple[int, Path, str]]
+
+
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """linear_act with a residual, compiled."""
-    inputs = tuple(torch.ones(3, 1, 1))
-    x, weight, residual = inputs
-    module = EveryOp([(ops.linear_act, ops.Sample("", (x, weight, None, residual)))])
-
-    def write(folder: Path) -> None:
-        program = Program(torch.export.export(module, inputs), Contract((), (), "cpu"), inputs)
-        folder.mkdir()
-        aoti.write(program, folder, Context(folder))
-
-    return made_once(tmp_path_factory, "package", write) / aoti.SPEC.artifact
-
-
-LoadedWhere = Callable[..., tuple[int, str, str]]
+def package(bundle: Path) -> Path:
+    """The package of the small bundle: it calls linear_act, also with a residual."""
+    return bundle / aoti.SPEC.artifact
 
 
 @pytest.fixture(scope="module")
 def loaded_where(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedWhere]:
-    """Loads the package in a process that has these libraries, and no fuseconv, and prints 1 * 2 + 3.
+    """Loads the package in a process that has these libraries, and no fuseconv, and calls it.
 
-    The process is a fork of one that has imported torch. Returned are its status, and what it said on both streams.
+    The process is a fork of one that has imported torch. Returned are its status, the file of the results, and what it
+    said.
     """
-    said = tmp_path_factory.mktemp("said") / "said"
+    folder = tmp_path_factory.mktemp("said")
+    said, inputs, outputs = folder / "said", folder / "inputs.pt", folder / "outputs.pt"
+    torch.save((X, SKIP, KEEP), inputs)
     command = [sys.executable, "-P", "-c", LOAD]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
-        def load(*libraries: Path) -> tuple[int, str, str]:
+        def load(*libraries: Path) -> tuple[int, Path, str]:
             assert process.stdin is not None
             assert process.stdout is not None
-            streams = [Path(f"{said}.{name}") for name in ("out", "err")]
-            for stream in streams:
-                stream.unlink(missing_ok=True)
-            process.stdin.write(json.dumps([str(said), str(package), *map(str, libraries)]) + "\n")
+            for path in (said, outputs):
+                path.unlink(missing_ok=True)
+            process.stdin.write(json.dumps([*map(str, (said, package, inputs, outputs, *libraries))]) + "\n")
             process.stdin.flush()
-            status = int(process.stdout.readline())
-            out, err = (stream.read_text() for stream in streams)
-            return status, out, err
+            return int(process.stdout.readline()), outputs, said.read_text()
 
         yield load
 
@@ -241,14 +231,17 @@ def test_a_package_is_served_by_the_copy_that_has_the_op(
         (tmp_path / name).mkdir()
         path = tmp_path / name / original.name
         patched(path, b"linear_act", b"act_linear") if name == "older" else shutil.copy(original, path)
-    _, out, err = loaded_where(*(tmp_path / name / original.name for name in copies))
-    assert out.split() == ["5.0"], err
+    status, outputs, said = loaded_where(*(tmp_path / name / original.name for name in copies))
+    assert status == 0, said
+    with torch.no_grad():
+        expected = Block(fused=False)(X, SKIP, KEEP)
+    torch.testing.assert_close(torch.load(outputs), list(expected))
 
 
 def test_without_the_op_library_the_loader_names_it(loaded_where: LoadedWhere) -> None:
-    status, _, err = loaded_where()
+    status, _, said = loaded_where()
     assert status == 1
-    assert "libfuseconv_cpu.so" in err
+    assert "libfuseconv_cpu.so" in said
 
 
 def test_an_unknown_op_has_no_c_function() -> None:
