@@ -10,8 +10,8 @@ import torch
 from fuseconv.contract.inputs import torch_dtype
 from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.sources.flat import drop_detach
-from fuseconv.sources.loads import require_loads
 from fuseconv.sources.subject import Loaded, Options, settle
+from fuseconv.untrusted.loads import require_loads
 
 
 def load(path: Path, options: Options) -> Loaded:

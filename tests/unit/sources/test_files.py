@@ -343,7 +343,7 @@ OWN = {
     "targets/artifact.py": "what it writes",
     "targets/onnx_plugin.py": "our own library",
     "commands/streams.py": "/dev/null",
-    "sources/records.py": "members of an archive that was screened, opened by untrusted/files.py",
+    "untrusted/records.py": "members of an archive that was screened, opened by untrusted/files.py",
     "parity/child.py": "its own stdout and its log",
     "parity/process.py": "the log of its child",
 }
