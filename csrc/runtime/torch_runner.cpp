@@ -1,6 +1,6 @@
 // TorchScript and AOTInductor, by LibTorch.
-#include <ATen/Functions.h>
 #include <ATen/Version.h>
+#include <ATen/ops/empty.h>
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/passes/tensorexpr_fuser.h>
