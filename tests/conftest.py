@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import io
+import logging
 import os
 import shutil
 import subprocess
@@ -60,6 +62,18 @@ def no_trust_from_before() -> Iterator[None]:
     if permitted._trusted:
         permitted._trusted = False
         permitted.refusal.cache_clear()
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What fuseconv says in its log."""
+    logger, said = logging.getLogger("fuseconv"), io.StringIO()
+    handler, before = logging.StreamHandler(said), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield said
+    logger.setLevel(before)
+    logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,7 @@ PICKLES = {
 
 @pytest.mark.parametrize("name", PICKLES)
 def test_hostile_pickles_do_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO, name: str
 ) -> None:
     path, proof = tmp_path / "model.pt", tmp_path / "ran"
     PICKLES[name](path, proof)
@@ -78,7 +78,7 @@ def test_hostile_pickles_do_not_run(
     with pytest.raises(RefusedError, match="mkdir") as caught:
         read(path, options=options)
     assert "--trust pickle" in caught.value.fix
-    assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" in caplog.text
+    assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" in logged.getvalue()
     assert not proof.exists()
 
 

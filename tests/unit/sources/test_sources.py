@@ -1,6 +1,6 @@
 """Every format of model is read, detected by content."""
 
-import logging
+import io
 import shutil
 from pathlib import Path
 from typing import Any
@@ -112,11 +112,10 @@ def test_input_ranges(saved: Saved) -> None:
     assert read(saved[Tied, "pickle"], options=options).examples[0].unique().tolist() == [7]
 
 
-def test_training_mode_is_left_with_a_note(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_training_mode_is_left_with_a_note(tmp_path: Path, logged: io.StringIO) -> None:
     torch.save(made(Convolution).train(), tmp_path / "model.pt")
-    with caplog.at_level(logging.INFO, "fuseconv"):
-        subject = read(tmp_path / "model.pt", options=options_for(Convolution, "pickle"))
-    assert "training mode" in caplog.text
+    subject = read(tmp_path / "model.pt", options=options_for(Convolution, "pickle"))
+    assert "training mode" in logged.getvalue()
     torch.testing.assert_close(run(subject)[0], made(Convolution)(*subject.examples))
 
 
