@@ -1,34 +1,16 @@
 // The norms of kernels/norm.h on CUDA.
 //
 // Rows that are dense, aligned and not too long stay in the registers of a group of threads between the passes and are
-// read once. Other rows use a kernel that reads them three times, usually from cache.
+// read once, and so are rows that lie across memory (norm_across.cuh). Others use a kernel that reads them two or three
+// times, usually from cache.
 #pragma once
 
 #include "arch/math.cuh"
 #include "core/activation.h"
-#include "kernels/moments.cuh"
-#include "kernels/norm.h"
+#include "kernels/norm_across.cuh"
+#include "kernels/norm_arguments.cuh"
 
 namespace fuseconv::cuda {
-
-template <class T>
-struct NormArguments {
-  Loop rows;  // operands: y, x, residual, sum
-  int64_t row_count;
-  int64_t columns;
-  int64_t column_strides[4];
-  int64_t weight_stride;
-  int64_t bias_stride;
-  T* y;
-  const T* x;
-  const T* residual;  // these four may be null
-  T* sum;
-  const T* weight;
-  const T* bias;
-  RowNorm<T> norm;
-  bool large;  // whether the result is larger than L2
-  Activation activation;
-};
 
 // Calls body(activate), where activate(values) applies the activation to an array in place. There is one branch around
 // the whole body, so that its loads can be issued at once.
@@ -174,34 +156,6 @@ __global__ void __launch_bounds__(kStridedThreads) norm_strided(const __grid_con
 }
 
 template <class T>
-NormArguments<T> arguments_of(const Norm& norm) {
-  // In the loop x stands in for missing operands; their pointers stay null.
-  const In operands[4] = {norm.y, norm.x, norm.residual ? *norm.residual : norm.x, norm.sum ? In(*norm.sum) : norm.x};
-  const auto data = [](const std::optional<In>& tensor) {
-    return tensor ? static_cast<const T*>(tensor->data) : nullptr;
-  };
-  NormArguments<T> a{};
-  a.rows = row_loop(operands, 4);
-  a.row_count = a.rows.count();
-  a.columns = norm.x.sizes[norm.x.rank - 1];
-  for (int operand = 0; operand < 4; ++operand) {
-    a.column_strides[operand] = operands[operand].strides[operands[operand].rank - 1];
-  }
-  a.weight_stride = norm.weight ? norm.weight->strides[0] : 1;
-  a.bias_stride = norm.bias ? norm.bias->strides[0] : 1;
-  a.y = static_cast<T*>(norm.y.data);
-  a.x = static_cast<const T*>(norm.x.data);
-  a.residual = data(norm.residual);
-  a.sum = norm.sum ? static_cast<T*>(norm.sum->data) : nullptr;
-  a.weight = data(norm.weight);
-  a.bias = data(norm.bias);
-  a.norm = RowNorm<T>(a.columns, norm.eps, norm.centred);
-  a.activation = norm.activation;
-  a.large = is_large(element_count(norm.x) * sizeof(T));
-  return a;
-}
-
-template <class T>
 bool can_stay_in_registers(const NormArguments<T>& a) {
   const void* data[] = {a.y, a.x, a.residual, a.sum};
   bool can = a.columns % kVectorSize<T> == 0;
@@ -221,7 +175,9 @@ void run_norm(CudaHost& host, const Norm& norm) {
                                                       : &norm_in_registers<T, true, Threads, Chunks>;
     kernel<<<row_grid<Threads>(arguments.row_count), kRowBlock<Threads>, 0, stream>>>(arguments);
   };
-  if (!can_stay_in_registers(arguments) || !with_group<T>(arguments.columns, in_registers)) {
+  const bool runs = (can_stay_in_registers(arguments) && with_group<T>(arguments.columns, in_registers)) ||
+                    run_across(arguments, stream);
+  if (!runs) {
     norm_strided<T><<<row_blocks(arguments.row_count, 1), kStridedThreads, 0, stream>>>(arguments);
   }
   check_launch("a norm kernel");

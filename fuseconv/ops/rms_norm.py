@@ -52,6 +52,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         Sample("zeros", (torch.zeros_like(draw(4, 48)), weight, 1e-5)),
         Sample("permuted", (draw.permuted(4, 6, 48), weight, 1e-5)),
         Sample("swapped_dims", (draw(3, 2, 48).transpose(0, 1), weight, 1e-5)),
+        Sample("across", (draw.across(2, 37, 48), weight, 1e-5)),
         Sample("strided", (draw.strided(4, 48), draw.strided(48), 1e-5, "gelu_tanh")),
         Sample("padded", (draw.padded(4, 48), weight, 1e-5)),
         Sample("unaligned", (draw.unaligned(4, 48), draw.unaligned(48), 1e-5)),

@@ -25,6 +25,10 @@ class Draw:
         """Returns a tensor whose memory order is the reverse of its dims."""
         return self(*reversed(shape)).permute(*reversed(range(len(shape))))
 
+    def across(self, *shape: int) -> Tensor:
+        """Returns a tensor whose last two dims are swapped in memory."""
+        return self(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
+
     def strided(self, *shape: int) -> Tensor:
         """Returns every second element, along the last dim, of a larger tensor."""
         return self(*shape[:-1], 2 * shape[-1])[..., ::2]
