@@ -319,6 +319,17 @@ def is_contiguous(_: Constants, *operands: Any) -> None:
 
 
 @rule_function(tensors=False, shapes=True)
+def covers(_: Constants, window: Any, x: Any, axes: Any) -> None:
+    """The window of a pool is at least as long as the tensor along each of these axes, for every size."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    lengths = list(window) * (len(axes) if len(window) == 1 else 1)
+    for length, axis in zip(lengths, axes, strict=True):
+        if not statically_known_true(length >= size(_, x, axis)):
+            raise Refused(f"a window over all positions of {text_of(x)}", str(lengths))
+
+
+@rule_function(tensors=False, shapes=True)
 def moves_by_its_size(_: Constants, weight: Any, stride: Any, x: Any) -> None:
     """The kernel of a convolution moves by its own size, and x is covered without a remainder, for every size."""
     kernel, sizes = _fake(weight).shape[2:], _fake(x).shape[2:]
