@@ -282,6 +282,23 @@ def is_parameter(constants: Constants, *operands: Any) -> None:
             raise Refused("a parameter of the model", text_of(operand))
 
 
+@rule_function(shapes=True)
+def scales_channels(constants: Constants, factor: Any, weight: Any) -> None:
+    """The constant has a factor per channel of what the weight computes, and their products lose only to rounding."""
+    import torch
+
+    w, g = constants.constant(weight), constants.constant(factor)
+    if w is None or g is None:
+        raise Refused("constants", text_of(factor if w is not None else weight))
+    each = [w.shape[0], *[1] * (w.dim() - 2)]
+    if g.dim() < len(each) or [*g.shape] != [1] * (g.dim() - len(each)) + each:
+        raise Refused(f"a factor per channel, [{', '.join(map(str, each))}]", text_of(factor))
+    exact = w.double() * g.double().reshape(-1, *[1] * (w.dim() - 1))
+    lost = torch.linalg.vector_norm(exact.to(w.dtype) - exact)
+    if not lost <= torch.linalg.vector_norm(exact) * torch.finfo(w.dtype).eps / 2:
+        raise Refused(f"products that {SHORT_DTYPES[str(w.dtype)]} represents", f"{weight.name} times {factor.name}")
+
+
 @rule_function()
 def is_vector(_: Constants, *operands: Any) -> None:
     """Each operand is a tensor with at most one axis longer than 1."""
