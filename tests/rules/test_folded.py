@@ -1,4 +1,4 @@
-"""Layers that vanish into their neighbours: batch norm, padding, group norm, last activations."""
+"""Layers that vanish into their neighbours: batch norm, layer scale, padding, group norm, pools, last activations."""
 
 from typing import Any
 
@@ -43,6 +43,31 @@ class Padded(nn.Module):
         return self.conv(F.pad(x, self.pads))
 
 
+class Scaled(nn.Module):
+    """A layer with a layer scale, as transformers and timm write it."""
+
+    def __init__(self, layer: nn.Module, *shape: int, in_place: bool = False, scale: float = 1.0) -> None:
+        super().__init__()
+        self.layer, self.in_place = layer, in_place
+        self.gamma = nn.Parameter(scale * torch.empty(shape).uniform_(0.5, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).mul_(self.gamma) if self.in_place else self.gamma * self.layer(x)
+
+
+class Residual(nn.Module):
+    """A block of ConvNeXt: its linears are channels last, its residual channels first."""
+
+    def __init__(self, residual_first: bool) -> None:
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(6, 6, 3, padding=1, groups=6), Scaled(nn.Linear(6, 6), 6)
+        self.residual_first = residual_first
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.last(self.conv(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return x + h if self.residual_first else h + x
+
+
 def norm(module: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
     """Gives a batch norm statistics and factors that are not those it starts with."""
     for tensor in (*module.parameters(), module.get_buffer("running_mean"), module.get_buffer("running_var")):
@@ -56,6 +81,8 @@ def image(channels: int = 6) -> Tensor:
 
 MLP = "fuseconv.mlp.default"
 MUL_ADD = "fuseconv.mul_add.default"
+PERMUTE = "aten.permute.default"
+BLOCK = ["aten.conv2d.default", PERMUTE, PERMUTE, "fuseconv.linear_act.default", PERMUTE]
 
 TABLE = {
     "group norm, one axis": (lambda: GroupNorm(3, 6, False), image(), ["aten.group_norm.default"]),
@@ -96,6 +123,41 @@ TABLE = {
         torch.randn(5, 6),
         ["aten.linear.default"],
     ),
+    "layer scale": (lambda: Scaled(nn.Linear(6, 4), 4), torch.randn(2, 5, 6), ["aten.linear.default"]),
+    "layer scale in place": (
+        lambda: Scaled(nn.Linear(6, 4, bias=False), 1, 1, 4, in_place=True),
+        torch.randn(2, 5, 6),
+        ["aten.linear.default"],
+    ),
+    "layer scale of images": (lambda: Scaled(nn.Conv2d(6, 4, 3), 4, 1, 1), image(), ["aten.conv2d.default"]),
+    "another axis than the channels'": (
+        lambda: Scaled(nn.Conv2d(6, 5, 3), 5),
+        image(),
+        ["aten.conv2d.default", "aten.mul.Tensor"],
+    ),
+    "a factor per row": (
+        lambda: Scaled(nn.Linear(6, 4), 5, 1),
+        torch.randn(2, 5, 6),
+        ["aten.linear.default", "aten.mul.Tensor"],
+    ),
+    "more axes than the product": (
+        lambda: Scaled(nn.Linear(6, 4), 1, 1, 4),
+        torch.randn(5, 6),
+        ["aten.linear.default", "aten.mul.Tensor"],
+    ),
+    "a block of ConvNeXt": (lambda: Residual(residual_first=False), image(), BLOCK),
+    "a block of ConvNeXt whose layout is restored": (
+        lambda: Residual(residual_first=True),
+        image(),
+        [*BLOCK, "aten.clone.default"],
+    ),
+    "a window over all positions": (lambda: nn.AvgPool2d(1280, ceil_mode=True), image(), ["aten.mean.dim"]),
+    "a window over most positions": (lambda: nn.AvgPool2d((7, 6)), image(), ["aten.avg_pool2d.default"]),
+    "a sum over all positions": (
+        lambda: nn.AvgPool2d(7, divisor_override=1),
+        image(),
+        ["aten.avg_pool2d.default"],
+    ),
     "a last relu": (
         lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU()),
         torch.randn(5, 8),
@@ -119,3 +181,54 @@ def test_what_is_left(name: str, dtype: torch.dtype, default_rules: tuple[Rule, 
     called = [op_name(node.target) for node in result.exported.graph.nodes if node.op == "call_function"]
     assert [op for op in called if op != "aten.sym_size.int"] == ops
     torch.testing.assert_close(programs.run(result), programs.run(program))
+
+
+@pytest.mark.parametrize(("dtype", "left"), [(torch.float16, 1), (torch.bfloat16, 0), (torch.float32, 0)], ids=str)
+def test_a_factor_that_a_dtype_cannot_fold_is_left(
+    dtype: torch.dtype, left: int, default_rules: tuple[Rule, ...]
+) -> None:
+    """A new ConvNeXt has a layer scale of 1e-6: its products with weights are zeros in f16."""
+    torch.manual_seed(0)
+    model = Scaled(nn.Linear(64, 32), 32, scale=1e-6).to(dtype)
+    found = plan(programs.capture(model, torch.randn(5, 64).to(dtype)), default_rules, device="cpu", targets=())
+    assert found.counts().get("linear-scale", 0) == 1 - left
+    reasons = [miss.reason for miss in found.misses if miss.rule == "linear-scale"]
+    assert any("products that f16 represents" in reason for reason in reasons) == bool(left)
+
+
+def test_a_window_is_compared_with_the_largest_map(default_rules: tuple[Rule, ...]) -> None:
+    dims = ({0: torch.export.Dim("n"), 2: torch.export.Dim("height", min=2, max=7)},)
+    program = programs.capture(nn.AvgPool2d(7, ceil_mode=True), torch.randn(2, 6, 5, 5), dims=dims)
+    assert plan(program, default_rules, device="cpu", targets=()).counts() == {"mean-pool-2d": 1}
+
+
+def test_a_window_that_some_maps_exceed_is_kept(default_rules: tuple[Rule, ...]) -> None:
+    dims = ({0: torch.export.Dim("n"), 2: torch.export.Dim("height", min=14, max=64)},)
+    program = programs.capture(nn.AvgPool2d(7), torch.randn(2, 6, 21, 14), dims=dims)
+    assert plan(program, default_rules, device="cpu", targets=()).counts() == {}
+
+
+class Norms(nn.Module):
+    """A layer norm alone, one after a residual and one before an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alone, self.added, self.active = nn.LayerNorm(8), nn.LayerNorm(8), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        h = self.alone(x).sin()
+        return self.added(x + h), torch.relu(self.active(h))
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "alone"),
+    [("cuda", torch.float16, 1), ("cuda", torch.float32, 1), ("cuda", torch.float64, 0), ("cpu", torch.float32, 0)],
+    ids=str,
+)
+def test_a_layer_norm_that_is_left_over(
+    device: str, dtype: torch.dtype, alone: int, default_rules: tuple[Rule, ...]
+) -> None:
+    program = programs.capture(Norms().to(dtype), torch.randn(5, 3, 8).to(dtype))
+    counts = plan(program, default_rules, device=device, targets=()).counts()
+    rest = {"layer-norm-fused": 1} if alone else {}
+    assert counts == {"add-layer-norm": 1, "layer-norm-act": 1, **rest}
