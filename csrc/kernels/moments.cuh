@@ -102,29 +102,21 @@ __device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& gr
   return norm.moments(origin, sums);
 }
 
-// The same for a row in memory, `load(column)`, by the threads of a block or of one of its warps.
+// The same for a row in memory, `load(column)`, by the threads of a block.
 template <class T, int Threads, class Load>
 __device__ __forceinline__ Moments<Compute<T>> moments_of(Group<Threads>& group, const RowNorm<T>& norm, Load load,
                                                           int64_t columns) {
   using A = Compute<T>;
-  constexpr int64_t kFewColumns = 1 << 14;
-  const int own = static_cast<int>(threadIdx.x) % Threads;
-  const auto mean = [&] {
+  A origin = 0;
+  if (norm.centred && !std::is_same_v<T, float>) {
     Total<T> total = 0;
-    for (int64_t column = own; column < columns; column += Threads) {
+    for (int64_t column = threadIdx.x; column < columns; column += Threads) {
       total += load(column);
     }
-    return group.sum(total) * norm.share;
-  };
-  A origin = 0;
-  if constexpr (std::is_same_v<T, double>) {
-    origin = norm.centred ? mean() : origin;
-  } else if (norm.centred && sizeof(T) == 2) {
-    // The first element of a long row may be too far from the mean.
-    origin = columns <= kFewColumns ? load(0) : mean();
+    origin = group.sum(total) * norm.share;
   }
   Total<T> sums[2] = {};
-  for (int64_t column = own; column < columns; column += Threads) {
+  for (int64_t column = threadIdx.x; column < columns; column += Threads) {
     const Total<T> distance = load(column) - origin;
     sums[0] += distance;
     sums[1] += distance * distance;

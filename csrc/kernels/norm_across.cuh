@@ -1,8 +1,9 @@
 // Norms of rows that lie across memory, as those of x.transpose(1, 2) do: not the elements of a row are adjacent, but
 // those of neighboring rows.
 //
-// A block copies the elements of kTile neighboring rows to shared memory as they are in memory, and each of its warps
-// then takes one row at a time from there. So x is read once, and y, whose rows are dense, is written in whole lines.
+// A block copies the elements of kTile neighboring rows to shared memory as they are in memory, so that x is read once.
+// A thread always copies elements of the same rows and adds up their moments on the way. Then each warp writes 64
+// columns of several rows, two columns a thread, so that y, whose rows are dense, is written in whole lines.
 #pragma once
 
 #include <utility>
@@ -12,13 +13,16 @@
 
 namespace fuseconv::cuda {
 
-inline constexpr int kAcrossThreads = 256;
-inline constexpr size_t kMostAcrossShared = 96 << 10;  // which every GPU from sm_80 on has
-inline constexpr int kCopies = 4;                      // loads of a thread in flight
+inline constexpr size_t kMostAcrossShared = 96 << 10;  // of the rows; which every GPU from sm_80 on has, and a bit more
+inline constexpr int kCopyBytes = 32;                  // of an operand that a thread has in flight, or kCopies elements
+inline constexpr int kCopies = 8;
+inline constexpr int kFewColumns = 384;  // for which half the threads have enough to do
+inline constexpr int kRowsAtOnce = 8;    // whose stores are independent
 
-// A loop over rows whose last axis is along memory in x, and in the others that `across` names.
+// A loop over rows whose last axis is along memory in x, and in the others that are named.
 struct Across {
   bool residual, sum;
+  bool pairs;     // whether two columns of dense rows can be stored at once
   int64_t tiles;  // along the last axis
 };
 
@@ -28,13 +32,49 @@ __device__ __forceinline__ int tile_place(int row, int column) {
   return column * kTile + (row ^ (column & (kTile - 1)));
 }
 
+// The moments of kTile rows from the threads' sums over their columns. Thread t has the kSize rows from
+// t % (kTile / kSize) * kSize on.
+template <class T, int kTile, int kSize, int kThreads>
+__device__ __forceinline__ void moments_of_tile(const RowNorm<T>& norm, Total<T> (&sums)[kSize][2],
+                                                const Compute<T>* origins, Moments<Compute<T>>* moments) {
+  constexpr int kLanes = kTile / kSize, kWarps = kThreads / 32;
+  __shared__ Total<T> partial[kWarps][kTile][2];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+#pragma unroll
+      for (int distance = 16; distance >= kLanes; distance /= 2) {
+        sums[j][k] += __shfl_xor_sync(0xffffffffu, sums[j][k], distance);
+      }
+      if (lane < kLanes) {
+        partial[warp][lane * kSize + j][k] = sums[j][k];
+      }
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < kTile) {
+    Total<T> total[2] = {};
+    for (int w = 0; w < kWarps; ++w) {
+      total[0] += partial[w][threadIdx.x][0];
+      total[1] += partial[w][threadIdx.x][1];
+    }
+    moments[threadIdx.x] = norm.moments(origins[threadIdx.x], total);
+  }
+  __syncthreads();
+}
+
 // Runs of kSize rows are aligned in every operand that is read or written across.
-template <class T, int kTile, int kSize>
-__global__ void __launch_bounds__(kAcrossThreads)
+template <class T, int kTile, int kSize, int kThreads>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     norm_across(const __grid_constant__ NormArguments<T> a, const __grid_constant__ Across across) {
   using A = Compute<T>;
-  constexpr int kLanes = kTile / kSize, kStep = kAcrossThreads / kLanes;
+  constexpr int kLanes = kTile / kSize, kStep = kThreads / kLanes;
+  constexpr int kBatch = kSize == 1 ? kCopies : kCopyBytes / kVectorBytes;
   extern __shared__ __align__(16) unsigned char shared[];
+  __shared__ Moments<A> moments[kTile];
+  __shared__ A origins[kTile];
   A* const tile = reinterpret_cast<A*>(shared);
   const int columns = static_cast<int>(a.columns), axis = a.rows.rank - 1;
   const int64_t outer = blockIdx.x / across.tiles, first = (blockIdx.x - outer * across.tiles) * kTile;
@@ -42,11 +82,37 @@ __global__ void __launch_bounds__(kAcrossThreads)
   int64_t offsets[4];
   row_offsets(a.rows, outer * a.rows.sizes[axis] + first, offsets);
 
+  // f16 and bf16 measure distances from the first element of a row, f64 too; f32 from 0, in f64.
+  if (threadIdx.x < kTile) {
+    A origin = 0;
+    if (a.norm.centred && !std::is_same_v<T, float> && threadIdx.x < rows) {
+      origin = widen(a.x[offsets[1] + threadIdx.x]);
+      if (a.residual != nullptr) {
+        origin += widen(a.residual[offsets[2] + threadIdx.x * a.rows.strides[2][axis]]);
+      }
+    }
+    origins[threadIdx.x] = origin;
+  }
+  __syncthreads();
   const int row = static_cast<int>(threadIdx.x) % kLanes * kSize;
-  for (int start = static_cast<int>(threadIdx.x) / kLanes; start < columns && row < rows; start += kStep * kCopies) {
-    Run<T, kSize> x[kCopies], residual[kCopies];
+  const bool active = row < rows;
+  const int own = static_cast<int>(threadIdx.x) / kLanes;
+  Total<T> sums[kSize][2] = {};
+  if (a.residual != nullptr && !across.residual) {  // its rows are dense, or nearly
+    constexpr int kWarps = kThreads / 32;
+    for (int r = static_cast<int>(threadIdx.x) / 32; r < rows; r += kWarps) {
+      const T* const residual = a.residual + offsets[2] + r * a.rows.strides[2][axis];
+#pragma unroll 8
+      for (int column = static_cast<int>(threadIdx.x) % 32; column < columns; column += 32) {
+        tile[tile_place<kTile>(r, column)] = widen(residual[column * a.column_strides[2]]);
+      }
+    }
+    __syncthreads();
+  }
+  for (int start = own; start < columns && active; start += kStep * kBatch) {
+    Run<T, kSize> x[kBatch], residual[kBatch];
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
+    for (int i = 0; i < kBatch; ++i) {
       const int column = start + i * kStep;
       if (column < columns) {
         x[i] = load_run<kSize>(a.x + offsets[1] + column * a.column_strides[1] + row);
@@ -56,57 +122,79 @@ __global__ void __launch_bounds__(kAcrossThreads)
       }
     }
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
+    for (int i = 0; i < kBatch; ++i) {
       const int column = start + i * kStep;
       if (column < columns) {
-        A values[kSize];
+        A values[kSize], added[kSize] = {};
         widen_run(x[i], values);
         if (across.residual) {
-          A added[kSize];
           widen_run(residual[i], added);
-#pragma unroll
-          for (int j = 0; j < kSize; ++j) {
-            values[j] += added[j];
-          }
         }
 #pragma unroll
         for (int j = 0; j < kSize; ++j) {
-          tile[tile_place<kTile>(row + j, column)] = values[j];
+          A& place = tile[tile_place<kTile>(row + j, column)];
+          if (a.residual != nullptr) {
+            values[j] += across.residual ? added[j] : place;
+          }
+          place = values[j];
+          const Total<T> distance = static_cast<Total<T>>(values[j]) - origins[row + j];
+          sums[j][0] += distance;
+          sums[j][1] += distance * distance;
         }
       }
     }
   }
-  __syncthreads();
+  moments_of_tile<T, kTile, kSize, kThreads>(a.norm, sums, origins, moments);
 
-  const int lane = threadIdx.x % 32;
-  Group<32> group;
-  for (int r = static_cast<int>(threadIdx.x) / 32; r < rows; r += kAcrossThreads / 32) {
-    const auto at = [&](int operand) { return offsets[operand] + r * a.rows.strides[operand][axis]; };
-    if (a.residual != nullptr && !across.residual) {
-      const T* const residual = a.residual + at(2);
-      for (int column = lane; column < columns; column += 32) {
-        tile[tile_place<kTile>(r, column)] += widen(residual[column * a.column_strides[2]]);
-      }
-      __syncwarp();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  T* const sum = a.sum == nullptr || across.sum ? nullptr : a.sum;
+  const int groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce, strips = (columns + 63) / 64;
+  for (int item = static_cast<int>(threadIdx.x) / 32; item < groups * strips; item += kThreads / 32) {
+    const int strip = item / groups, top = (item - strip * groups) * kRowsAtOnce;
+    const int column = strip * 64 + lane * 2;
+    const bool has[2] = {column < columns, column + 1 < columns};
+    A scale[2], shift[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      scale[k] = a.weight != nullptr && has[k] ? widen(a.weight[(column + k) * a.weight_stride]) : A(1);
+      shift[k] = a.bias != nullptr && has[k] ? widen(a.bias[(column + k) * a.bias_stride]) : A(-0.0);
     }
-    const auto load = [&](int64_t column) { return tile[tile_place<kTile>(r, static_cast<int>(column))]; };
-    const Moments<A> m = moments_of<T>(group, a.norm, load, a.columns);
-    T* const y = a.y + at(0);
-    T* const sum = a.sum == nullptr || across.sum ? nullptr : a.sum + at(3);
-    for (int column = lane; column < columns; column += 32) {
-      const A scale = a.weight != nullptr ? widen(a.weight[column * a.weight_stride]) : A(1);
-      const A shift = a.bias != nullptr ? widen(a.bias[column * a.bias_stride]) : A(-0.0);
-      const A s = load(column);
-      if (sum != nullptr) {
-        sum[column * a.column_strides[3]] = narrow<T>(s);
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const int r = top + i;
+      if (r < rows && has[0]) {
+        const Moments<A> m = moments[r];
+        A s[2], y[2];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          s[k] = tile[tile_place<kTile>(r, has[k] ? column + k : column)];
+          y[k] = fma(m.normalised(s[k]), scale[k], shift[k]);
+        }
+        if (a.activation != Activation::none) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            y[k] = value_of(AnyActivation{a.activation}(FormulaType<T>(y[k])));
+          }
+        }
+        const auto store = [&](T* to, int64_t stride, const A(&values)[2]) {
+          if (across.pairs && stride == 1) {
+            store_run(to, narrow_run<T>(values));
+          } else {
+            to[0] = narrow<T>(values[0]);
+            if (has[1]) {
+              to[stride] = narrow<T>(values[1]);
+            }
+          }
+        };
+        store(a.y + offsets[0] + r * a.rows.strides[0][axis] + column, 1, y);
+        if (sum != nullptr) {
+          store(sum + offsets[3] + r * a.rows.strides[3][axis] + column * a.column_strides[3], a.column_strides[3], s);
+        }
       }
-      const FormulaType<T> value(fma(m.normalised(s), scale, shift));
-      y[column] = narrow<T>(value_of(AnyActivation{a.activation}(value)));
     }
   }
-  if (across.sum) {
-    __syncthreads();
-    for (int column = static_cast<int>(threadIdx.x) / kLanes; column < columns && row < rows; column += kStep) {
+  if (across.sum && active) {
+    for (int column = own; column < columns; column += kStep) {
       A values[kSize];
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
@@ -136,6 +224,16 @@ bool has_aligned_runs(const NormArguments<T>& a, int operand, const T* data) {
   return aligned;
 }
 
+// Whether pairs of columns are aligned, if the rows are dense.
+template <class T>
+bool has_pairs(const NormArguments<T>& a, int operand, const T* data) {
+  bool aligned = a.columns % 2 == 0 && reinterpret_cast<uintptr_t>(data) % (2 * sizeof(T)) == 0;
+  for (int axis = 0; axis < a.rows.rank; ++axis) {
+    aligned &= a.column_strides[operand] != 1 || a.rows.sizes[axis] == 1 || a.rows.strides[operand][axis] % 2 == 0;
+  }
+  return aligned;
+}
+
 // Runs the kernel if it is for these operands.
 template <class T>
 bool run_across(NormArguments<T> a, cudaStream_t stream) {
@@ -144,19 +242,20 @@ bool run_across(NormArguments<T> a, cudaStream_t stream) {
     std::swap(a.column_strides[1], a.column_strides[2]);
     std::swap(a.rows.strides[1], a.rows.strides[2]);
   }
-  Across across{a.residual != nullptr && lies_across(a, 2), a.sum != nullptr && lies_across(a, 3), 0};
+  Across across{a.residual != nullptr && lies_across(a, 2), a.sum != nullptr && lies_across(a, 3),
+                has_pairs(a, 0, a.y) && has_pairs<T>(a, 3, a.sum), 0};
   const int64_t rows = a.rows.sizes[a.rows.rank - 1];
-  const auto launch = [&]<int kTile, int kSize>() {
+  const auto launch = [&]<int kTile, int kSize, int kThreads>() {
     across.tiles = (rows + kTile - 1) / kTile;
     const int64_t blocks = a.row_count / rows * across.tiles;
     const size_t shared = static_cast<size_t>(a.columns) * kTile * sizeof(Compute<T>);
     if (blocks > kMaxBlocks || shared > kMostAcrossShared) {
       return false;
     }
-    check_cuda(cudaFuncSetAttribute(norm_across<T, kTile, kSize>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    check_cuda(cudaFuncSetAttribute(norm_across<T, kTile, kSize, kThreads>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(kMostAcrossShared)),
                "cudaFuncSetAttribute");
-    norm_across<T, kTile, kSize><<<static_cast<unsigned>(blocks), kAcrossThreads, shared, stream>>>(a, across);
+    norm_across<T, kTile, kSize, kThreads><<<static_cast<unsigned>(blocks), kThreads, shared, stream>>>(a, across);
     return true;
   };
   if (!lies_across(a, 1) || a.column_strides[0] != 1) {
@@ -164,10 +263,13 @@ bool run_across(NormArguments<T> a, cudaStream_t stream) {
   }
   const bool aligned = has_aligned_runs(a, 1, a.x) && (!across.residual || has_aligned_runs(a, 2, a.residual)) &&
                        (!across.sum || has_aligned_runs<T>(a, 3, a.sum));
-  if (aligned) {
-    return launch.template operator()<32, kVectorSize<T>>() || launch.template operator()<16, kVectorSize<T>>();
-  }
-  return launch.template operator()<32, 1>() || launch.template operator()<16, 1>();
+  const auto with_size = [&]<int kSize>() {
+    if (a.columns <= kFewColumns) {
+      return launch.template operator()<32, kSize, 256>();
+    }
+    return launch.template operator()<32, kSize, 512>() || launch.template operator()<16, kSize, 512>();
+  };
+  return aligned ? with_size.template operator()<kVectorSize<T>>() : with_size.template operator()<1>();
 }
 
 }  // namespace fuseconv::cuda
