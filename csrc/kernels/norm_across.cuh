@@ -14,10 +14,14 @@
 namespace fuseconv::cuda {
 
 inline constexpr size_t kMostAcrossShared = 96 << 10;  // of the rows; which every GPU from sm_80 on has, and a bit more
-inline constexpr int kCopyBytes = 32;                  // of an operand that a thread has in flight, or kCopies elements
-inline constexpr int kCopies = 8;
-inline constexpr int kFewColumns = 384;  // for which half the threads have enough to do
-inline constexpr int kRowsAtOnce = 8;    // whose stores are independent
+inline constexpr int kAcrossThreads = 512;             // or half as many for rows up to kFewColumns
+inline constexpr int kFewColumns = 384;
+inline constexpr int kCopies = 4;      // loads of a thread in flight
+inline constexpr int kRowsAtOnce = 8;  // whose stores are independent
+
+// Elements of neighboring rows that a thread loads at once.
+template <class T>
+inline constexpr int kAcrossRun = 8 / sizeof(T);
 
 // A loop over rows whose last axis is along memory in x, and in the others that are named.
 struct Across {
@@ -32,13 +36,14 @@ __device__ __forceinline__ int tile_place(int row, int column) {
   return column * kTile + (row ^ (column & (kTile - 1)));
 }
 
-// The moments of kTile rows from the threads' sums over their columns. Thread t has the kSize rows from
-// t % (kTile / kSize) * kSize on.
+// The moments of kTile rows from the threads' sums over their columns, which are distances from the origins. Thread t
+// has the kSize rows from t % (kTile / kSize) * kSize on.
 template <class T, int kTile, int kSize, int kThreads>
 __device__ __forceinline__ void moments_of_tile(const RowNorm<T>& norm, Total<T> (&sums)[kSize][2],
-                                                const Compute<T>* origins, Moments<Compute<T>>* moments) {
+                                                const Compute<T> (&origins)[kSize], Moments<Compute<T>>* moments) {
   constexpr int kLanes = kTile / kSize, kWarps = kThreads / 32;
   __shared__ Total<T> partial[kWarps][kTile][2];
+  __shared__ Compute<T> shared_origins[kTile];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
@@ -52,15 +57,19 @@ __device__ __forceinline__ void moments_of_tile(const RowNorm<T>& norm, Total<T>
         partial[warp][lane * kSize + j][k] = sums[j][k];
       }
     }
+    if (threadIdx.x < kLanes) {
+      shared_origins[lane * kSize + j] = origins[j];
+    }
   }
   __syncthreads();
   if (threadIdx.x < kTile) {
     Total<T> total[2] = {};
+#pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       total[0] += partial[w][threadIdx.x][0];
       total[1] += partial[w][threadIdx.x][1];
     }
-    moments[threadIdx.x] = norm.moments(origins[threadIdx.x], total);
+    moments[threadIdx.x] = norm.moments(shared_origins[threadIdx.x], total);
   }
   __syncthreads();
 }
@@ -70,59 +79,68 @@ template <class T, int kTile, int kSize, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     norm_across(const __grid_constant__ NormArguments<T> a, const __grid_constant__ Across across) {
   using A = Compute<T>;
-  constexpr int kLanes = kTile / kSize, kStep = kThreads / kLanes;
-  constexpr int kBatch = kSize == 1 ? kCopies : kCopyBytes / kVectorBytes;
+  constexpr int kLanes = kTile / kSize, kStep = kThreads / kLanes, kWarps = kThreads / 32;
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Moments<A> moments[kTile];
-  __shared__ A origins[kTile];
   A* const tile = reinterpret_cast<A*>(shared);
   const int columns = static_cast<int>(a.columns), axis = a.rows.rank - 1;
   const int64_t outer = blockIdx.x / across.tiles, first = (blockIdx.x - outer * across.tiles) * kTile;
   const int rows = static_cast<int>(min(a.rows.sizes[axis] - first, int64_t{kTile}));
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int64_t offsets[4];
   row_offsets(a.rows, outer * a.rows.sizes[axis] + first, offsets);
 
-  // f16 and bf16 measure distances from the first element of a row, f64 too; f32 from 0, in f64.
-  if (threadIdx.x < kTile) {
-    A origin = 0;
-    if (a.norm.centred && !std::is_same_v<T, float> && threadIdx.x < rows) {
-      origin = widen(a.x[offsets[1] + threadIdx.x]);
-      if (a.residual != nullptr) {
-        origin += widen(a.residual[offsets[2] + threadIdx.x * a.rows.strides[2][axis]]);
-      }
-    }
-    origins[threadIdx.x] = origin;
-  }
-  __syncthreads();
-  const int row = static_cast<int>(threadIdx.x) % kLanes * kSize;
-  const bool active = row < rows;
-  const int own = static_cast<int>(threadIdx.x) / kLanes;
-  Total<T> sums[kSize][2] = {};
   if (a.residual != nullptr && !across.residual) {  // its rows are dense, or nearly
-    constexpr int kWarps = kThreads / 32;
-    for (int r = static_cast<int>(threadIdx.x) / 32; r < rows; r += kWarps) {
+    for (int r = warp; r < rows; r += kWarps) {
       const T* const residual = a.residual + offsets[2] + r * a.rows.strides[2][axis];
 #pragma unroll 8
-      for (int column = static_cast<int>(threadIdx.x) % 32; column < columns; column += 32) {
+      for (int column = lane; column < columns; column += 32) {
         tile[tile_place<kTile>(r, column)] = widen(residual[column * a.column_strides[2]]);
       }
     }
     __syncthreads();
   }
-  for (int start = own; start < columns && active; start += kStep * kBatch) {
-    Run<T, kSize> x[kBatch], residual[kBatch];
+
+  const int row = static_cast<int>(threadIdx.x) % kLanes * kSize, own = static_cast<int>(threadIdx.x) / kLanes;
+  const bool active = row < rows;
+  const T* x_at = a.x + offsets[1] + row;
+  const T* residual_at = across.residual ? a.residual + offsets[2] + row : nullptr;
+  A origins[kSize] = {};
+  Total<T> sums[kSize][2] = {};
+  if (active) {
+    // f16, bf16 and f64 measure distances from the first element of a row; f32 from 0, in f64.
+    if (a.norm.centred && !std::is_same_v<T, float>) {
+      A added[kSize] = {};
+      widen_run(load_run<kSize>(x_at), origins);
+      if (across.residual) {
+        widen_run(load_run<kSize>(residual_at), added);
+      }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int column = start + i * kStep;
-      if (column < columns) {
-        x[i] = load_run<kSize>(a.x + offsets[1] + column * a.column_strides[1] + row);
-        if (across.residual) {
-          residual[i] = load_run<kSize>(a.residual + offsets[2] + column * a.column_strides[2] + row);
-        }
+      for (int j = 0; j < kSize; ++j) {
+        origins[j] += a.residual != nullptr && !across.residual ? tile[tile_place<kTile>(row + j, 0)] : added[j];
       }
     }
+    x_at += own * a.column_strides[1];
+    residual_at += own * a.column_strides[2];
+  }
+  if (a.residual != nullptr && !across.residual) {
+    __syncthreads();  // the origins are read before the sums are written
+  }
+  for (int start = own; start < columns && active; start += kStep * kCopies) {
+    Run<T, kSize> x[kCopies], residual[kCopies];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
+    for (int i = 0; i < kCopies; ++i) {
+      if (start + i * kStep < columns) {
+        x[i] = load_run<kSize>(x_at);
+        if (across.residual) {
+          residual[i] = load_run<kSize>(residual_at);
+        }
+      }
+      x_at += kStep * a.column_strides[1];
+      residual_at += kStep * a.column_strides[2];
+    }
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
       const int column = start + i * kStep;
       if (column < columns) {
         A values[kSize], added[kSize] = {};
@@ -137,56 +155,68 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
             values[j] += across.residual ? added[j] : place;
           }
           place = values[j];
-          const Total<T> distance = static_cast<Total<T>>(values[j]) - origins[row + j];
+          const Total<T> distance = static_cast<Total<T>>(values[j]) - origins[j];
           sums[j][0] += distance;
           sums[j][1] += distance * distance;
         }
       }
     }
   }
-  moments_of_tile<T, kTile, kSize, kThreads>(a.norm, sums, origins, moments);
 
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  T* const sum = a.sum == nullptr || across.sum ? nullptr : a.sum;
-  const int groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce, strips = (columns + 63) / 64;
-  for (int item = static_cast<int>(threadIdx.x) / 32; item < groups * strips; item += kThreads / 32) {
-    const int strip = item / groups, top = (item - strip * groups) * kRowsAtOnce;
-    const int column = strip * 64 + lane * 2;
-    const bool has[2] = {column < columns, column + 1 < columns};
-    A scale[2], shift[2];
+  // A warp takes a strip of 64 columns of several rows at a time. The first one's weights are loaded ahead.
+  const int groups = (rows + kRowsAtOnce - 1) / kRowsAtOnce, items = groups * ((columns + 63) / 64);
+  A scale[2], shift[2];
+  const auto load_affine = [&](int column) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      scale[k] = a.weight != nullptr && has[k] ? widen(a.weight[(column + k) * a.weight_stride]) : A(1);
-      shift[k] = a.bias != nullptr && has[k] ? widen(a.bias[(column + k) * a.bias_stride]) : A(-0.0);
+      const bool inside = column + k < columns;
+      scale[k] = a.weight != nullptr && inside ? widen(a.weight[(column + k) * a.weight_stride]) : A(1);
+      shift[k] = a.bias != nullptr && inside ? widen(a.bias[(column + k) * a.bias_stride]) : A(-0.0);
     }
+  };
+  load_affine(warp / groups * 64 + lane * 2);
+  moments_of_tile<T, kTile, kSize, kThreads>(a.norm, sums, origins, moments);
+
+  T* const sum = a.sum == nullptr || across.sum ? nullptr : a.sum;
+  for (int item = warp; item < items; item += kWarps) {
+    const int strip = item / groups, top = (item - strip * groups) * kRowsAtOnce;
+    const int column = strip * 64 + lane * 2;
+    const bool both = column + 1 < columns;
+    if (item != warp) {
+      load_affine(column);
+    }
+    if (column >= columns) {
+      continue;
+    }
+    const auto store = [&](T* to, int64_t stride, const A(&values)[2]) {
+      if (across.pairs && stride == 1) {
+        store_run(to, narrow_run<T>(values));
+      } else {
+        to[0] = narrow<T>(values[0]);
+        if (both) {
+          to[stride] = narrow<T>(values[1]);
+        }
+      }
+    };
+    T* y = a.y + offsets[0] + top * a.rows.strides[0][axis] + column;
 #pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i) {
+    for (int i = 0; i < kRowsAtOnce; ++i, y += a.rows.strides[0][axis]) {
       const int r = top + i;
-      if (r < rows && has[0]) {
+      if (r < rows) {
         const Moments<A> m = moments[r];
-        A s[2], y[2];
+        A s[2], values[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-          s[k] = tile[tile_place<kTile>(r, has[k] ? column + k : column)];
-          y[k] = fma(m.normalised(s[k]), scale[k], shift[k]);
+          s[k] = tile[tile_place<kTile>(r, both ? column + k : column)];
+          values[k] = fma(m.normalised(s[k]), scale[k], shift[k]);
         }
         if (a.activation != Activation::none) {
 #pragma unroll
           for (int k = 0; k < 2; ++k) {
-            y[k] = value_of(AnyActivation{a.activation}(FormulaType<T>(y[k])));
+            values[k] = value_of(AnyActivation{a.activation}(FormulaType<T>(values[k])));
           }
         }
-        const auto store = [&](T* to, int64_t stride, const A(&values)[2]) {
-          if (across.pairs && stride == 1) {
-            store_run(to, narrow_run<T>(values));
-          } else {
-            to[0] = narrow<T>(values[0]);
-            if (has[1]) {
-              to[stride] = narrow<T>(values[1]);
-            }
-          }
-        };
-        store(a.y + offsets[0] + r * a.rows.strides[0][axis] + column, 1, y);
+        store(y, 1, values);
         if (sum != nullptr) {
           store(sum + offsets[3] + r * a.rows.strides[3][axis] + column * a.column_strides[3], a.column_strides[3], s);
         }
@@ -215,11 +245,12 @@ bool lies_across(const NormArguments<T>& a, int operand) {
 // Whether runs of rows are aligned.
 template <class T>
 bool has_aligned_runs(const NormArguments<T>& a, int operand, const T* data) {
+  constexpr int kSize = kAcrossRun<T>;
   const int axis = a.rows.rank - 1;
-  bool aligned =
-      is_aligned(data) && a.column_strides[operand] % kVectorSize<T> == 0 && a.rows.sizes[axis] % kVectorSize<T> == 0;
+  bool aligned = reinterpret_cast<uintptr_t>(data) % (kSize * sizeof(T)) == 0 &&
+                 a.column_strides[operand] % kSize == 0 && a.rows.sizes[axis] % kSize == 0;
   for (int other = 0; other < axis; ++other) {
-    aligned &= a.rows.sizes[other] == 1 || a.rows.strides[operand][other] % kVectorSize<T> == 0;
+    aligned &= a.rows.sizes[other] == 1 || a.rows.strides[operand][other] % kSize == 0;
   }
   return aligned;
 }
@@ -265,11 +296,12 @@ bool run_across(NormArguments<T> a, cudaStream_t stream) {
                        (!across.sum || has_aligned_runs<T>(a, 3, a.sum));
   const auto with_size = [&]<int kSize>() {
     if (a.columns <= kFewColumns) {
-      return launch.template operator()<32, kSize, 256>();
+      return launch.template operator()<32, kSize, kAcrossThreads / 2>();
     }
-    return launch.template operator()<32, kSize, 512>() || launch.template operator()<16, kSize, 512>();
+    return launch.template operator()<32, kSize, kAcrossThreads>() ||
+           launch.template operator()<16, kSize, kAcrossThreads>();
   };
-  return aligned ? with_size.template operator()<kVectorSize<T>>() : with_size.template operator()<1>();
+  return aligned ? with_size.template operator()<kAcrossRun<T>>() : with_size.template operator()<1>();
 }
 
 }  // namespace fuseconv::cuda
