@@ -14,6 +14,7 @@
 #include "core/layout.h"
 #include "kernels/index.cuh"
 #include "kernels/run.cuh"
+#include "kernels/transpose.h"
 
 namespace fuseconv::cuda {
 
@@ -152,7 +153,7 @@ void launch_pointwise(CudaHost& host, const Loop& loop, const Formula& formula, 
 // formula for aligned runs. `general` computes the same for all other tensors; it may look up at run time what is a
 // compile-time constant of `fast`.
 template <class Fast, class General, class... Inputs>
-void pointwise_by(CudaHost& host, const Fast& fast, const General& general, Out y, const Inputs&... inputs) {
+void pointwise_in_order(CudaHost& host, const Fast& fast, const General& general, Out y, const Inputs&... inputs) {
   static_assert(sizeof...(Inputs) < kMaxOperands);
   const Spec row_major = contiguous_like(y);
   const Loop loop = element_loop(y, {places(inputs, row_major)...});
@@ -173,6 +174,19 @@ void pointwise_by(CudaHost& host, const Fast& fast, const General& general, Out 
       launch_pointwise<T, 1>(host, loop, general, y.data, sequence, inputs...);
     }
   });
+}
+
+// The same. Transposed tensors are copied first.
+template <class Fast, class General, class... Inputs>
+void pointwise_by(CudaHost& host, const Fast& fast, const General& general, Out y, const Inputs&... inputs) {
+  const auto ordered = [&](const auto& input) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(input)>, In>) {
+      return in_layout_of(host, input, y);
+    } else {
+      return input;
+    }
+  };
+  pointwise_in_order(host, fast, general, y, ordered(inputs)...);
 }
 
 template <class Formula, class... Inputs>
