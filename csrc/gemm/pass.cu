@@ -3,24 +3,14 @@
 // allows it. A block is as wide as a row, up to its maximum, and has as many rows as fill it.
 #include "gemm/pass.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
+
+#include "core/coarse.cuh"
 
 #include "gemm/cuda_check.h"
 
 namespace fuseconv::linear {
 namespace {
-
-template <class T>
-struct Wide {
-  using Type = float;
-};
-template <>
-struct Wide<double> {
-  using Type = double;
-};
 
 template <class T, int kVector>
 struct alignas(sizeof(T) * kVector) Pack {
@@ -43,7 +33,7 @@ struct Arguments {
 
 template <class Act, class T, int kVector>
 __global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ Arguments<T> a) {
-  using W = typename Wide<T>::Type;
+  using W = cuda::Compute<T>;
   using P = Pack<T, kVector>;
   const int64_t column = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * kVector;
   if (column >= a.columns) {
@@ -78,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ 
           W x = W(v[i].values[j]), o = W(other[i].values[j]);
           x = a.bias != nullptr ? x + W(bias.values[j]) : x;
           o = a.other_bias != nullptr ? o + W(other_bias.values[j]) : o;
-          x = Act{}(x);
+          x = cuda::value_of(Act{}(cuda::FormulaType<T>(x)));
           v[i].values[j] = T(a.gated ? x * o : a.other != nullptr ? x + o : x);
         }
         *reinterpret_cast<P*>(a.y + (first + i) * a.y_stride + column) = v[i];

@@ -51,7 +51,9 @@ struct RowNorm {
   template <class A = Compute<T>>
   __device__ __forceinline__ Moments<A> moments(Compute<T> origin, const Total<T> (&sums)[2]) const {
     const Total<T> distance = centred ? sums[0] * share : Total<T>(0);
-    const Total<T> variance = sums[1] * share - distance * distance;
+    // Squares of bf16 overflow from 1e19 on. The factor is then 0, as in PyTorch, and not NaN.
+    const Total<T> squares = sums[1] * share;
+    const Total<T> variance = isinf(squares) ? squares : squares - distance * distance;
     // In a form that propagates NaN.
     const Total<T> factor = rsqrt((variance < 0 ? 0 : variance) + eps);
     const Compute<T> near = std::is_same_v<T, float> && centred ? center(origin + distance) : origin;

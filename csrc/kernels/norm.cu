@@ -1,6 +1,7 @@
 #include "kernels/norm.h"
 
 #include "core/cuda.cuh"
+#include "kernels/transpose.h"
 
 namespace fuseconv::cuda {
 
@@ -8,9 +9,25 @@ namespace fuseconv::cuda {
 template <class T>
 void run_norm(CudaHost& host, const Norm& norm);
 
+namespace {
+
+// The norm with both operands in the layout of y if only one of them is: each is then read along its elements.
+Norm in_one_layout(CudaHost& host, const Norm& norm) {
+  Norm result = norm;
+  const bool sum_too = !norm.sum || !is_transposed(*norm.sum, norm.y);
+  if (norm.residual && sum_too && is_transposed(norm.x, norm.y) != is_transposed(*norm.residual, norm.y)) {
+    result.x = in_layout_of(host, norm.x, norm.y);
+    result.residual = in_layout_of(host, *norm.residual, norm.y);
+  }
+  return result;
+}
+
+}  // namespace
+
 void norm(CudaHost& host, const Norm& norm) {
   if (element_count(norm.x) > 0) {
-    dispatch(norm.x.dtype, [&]<class T>(T) { run_norm<T>(host, norm); });
+    const Norm laid_out = in_one_layout(host, norm);
+    dispatch(norm.x.dtype, [&]<class T>(T) { run_norm<T>(host, laid_out); });
   }
 }
 

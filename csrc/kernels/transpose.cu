@@ -168,6 +168,8 @@ void copy(CudaHost& host, In x, Out y) {
   }
 }
 
+bool is_transposed(In x, In y) { return transposition(x, y).has_value(); }
+
 In in_layout_of(CudaHost& host, In x, In y) {
   if (x.rank != y.rank || !std::equal(x.sizes, x.sizes + x.rank, y.sizes) || element_count(y) < kFewElements ||
       !is_dense(y) || !transposition(x, y)) {

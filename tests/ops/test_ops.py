@@ -205,6 +205,14 @@ def test_special_values_through_sums_and_norms(dtype: torch.dtype, device: str) 
                 assert_close_to_fp64(result, original, true.to(device))
 
 
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != torch.float16], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_norms_of_values_whose_squares_overflow_are_finite(dtype: torch.dtype, device: str) -> None:
+    x = Draw(device, dtype)(4, 48) * 1e30
+    for y in (ops.layer_norm_act(x, None, None, 1e-5, "none"), ops.rms_norm(x, None, 1e-5)):
+        assert y.isfinite().all()
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_f16_overflows_as_eager_does(device: str) -> None:
     x = torch.tensor([65504.0, 60000.0, 6e4, -6e4, 65504.0, 32768.0, 65504.0], device=device).half()
