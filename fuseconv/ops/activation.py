@@ -10,12 +10,23 @@ ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "
 """The valid values of an `act` argument. gelu is the erf form."""
 
 
+def check_activation(act: str) -> None:
+    """Checks the name of an activation.
+
+    Raises:
+        ValueError: it is unknown.
+    """
+    if act not in ACTIVATIONS:
+        raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
+
+
 def activate(x: Tensor, act: str) -> Tensor:
     """Returns act(x).
 
     Raises:
         ValueError: the activation is unknown.
     """
+    check_activation(act)
     match act:
         case "none":
             return x
@@ -37,7 +48,7 @@ def activate(x: Tensor, act: str) -> Tensor:
             return functional.hardsigmoid(x)
         case "relu6":
             return functional.relu6(x)
-    raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
+    raise AssertionError(act)
 
 
 FROM_RESULT = frozenset({"none", "relu", "sigmoid", "tanh", "relu6"})
@@ -55,6 +66,7 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
     Raises:
         ValueError: the activation is unknown.
     """
+    check_activation(act)
     aten = torch.ops.aten
     result: Tensor
     match act:
@@ -84,5 +96,5 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
         case "relu6":
             result = aten.hardtanh_backward(grad, value, 0, 6)
         case _:
-            raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
+            raise AssertionError(act)
     return result

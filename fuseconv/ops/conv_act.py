@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward
+from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward, check_activation
 from fuseconv.ops.autocast import lower
 from fuseconv.ops.gradient import Gradient
 from fuseconv.ops.op import Op, Sample
@@ -67,6 +67,25 @@ def reference(
     if residual is not None and not residual_first:
         y = y + residual
     return y.contiguous(memory_format=memory_format(x, weight))
+
+
+def like(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    act: str = "none",
+    residual_first: bool = True,  # noqa: ARG001 - the arguments of the op
+) -> Tensor:
+    """Returns a tensor like the result, for the fake kernel, which runs for each match: activations change no shape."""
+    check_activation(act)
+    return reference(x, weight, bias, residual, stride, padding, dilation, transposed, output_padding, groups)
 
 
 def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
@@ -239,5 +258,12 @@ def errors(device: str) -> list[Sample]:
 
 
 conv_act = Op(
-    "conv_act", reference, samples, errors, Gradient(_keep, _backward, _unfused), autocast=lower, onnx_node=False
+    "conv_act",
+    reference,
+    samples,
+    errors,
+    Gradient(_keep, _backward, _unfused),
+    autocast=lower,
+    like=like,
+    onnx_node=False,
 )
