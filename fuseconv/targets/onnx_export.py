@@ -108,13 +108,13 @@ def _export(
     from fuseconv.targets.onnx_group_norm import group_norm, instance_norm
     from fuseconv.targets.onnx_numbers import keep_factors, numbers_of, write_exactly
     from fuseconv.targets.onnx_pools import conv3d, keep_pads
-    from fuseconv.targets.onnx_spellings import respelled
+    from fuseconv.targets.onnx_spellings import prepared
     from fuseconv.targets.onnx_squeeze import squeeze, squeeze_dim, squeeze_dims
 
     try:
-        with _exporting():
+        with _exporting(device):
             program = torch.onnx.export(
-                respelled(exported, device),
+                prepared(exported),
                 (),
                 dynamo=True,
                 opset_version=OPSET,
@@ -166,22 +166,29 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 @contextmanager
-def _exporting() -> Iterator[None]:
-    """Silences the exporter and caches its translations, because building them takes longer than most exports.
+def _exporting(device: str) -> Iterator[None]:
+    """Gives the exporter our replacements of ops, silences it, and caches its translations of ops.
 
-    It reports that torchvision is missing, and copies tree specs in a deprecated way.
+    Building the translations takes longer than most exports. The exporter reports that torchvision is missing, and
+    copies tree specs in a deprecated way.
     """
-    from torch.onnx._internal.exporter import _registration
+    from torch.onnx._internal.exporter import _decomp, _registration
+
+    from fuseconv.targets.onnx_spellings import respelling
 
     registry, library = logging.getLogger(_registration.__name__), vars(_registration)["onnxscript_apis"]
     level, read = registry.level, library.get_torchlib_ops
+    tables: Any = _decomp
+    decompositions = tables.create_onnx_friendly_decomposition_table
     registry.setLevel(logging.ERROR)
     library.get_torchlib_ops = partial(_translations, read)
+    tables.create_onnx_friendly_decomposition_table = lambda translated: respelling(decompositions(translated), device)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
             yield
     finally:
+        tables.create_onnx_friendly_decomposition_table = decompositions
         library.get_torchlib_ops = read
         registry.setLevel(level)
 

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
-from torch.fx import Graph, GraphModule, Node, map_arg
+from torch.fx import Graph, Node
 
-from fuseconv.graph.all_sizes import all_sizes
-from fuseconv.graph.nodes import arguments, facts_of
+from fuseconv.graph.nodes import arguments
 from fuseconv.ops import OPS
 from fuseconv.targets import onnx_arithmetic, onnx_layout, onnx_reductions
 from fuseconv.targets.graph_copy import copied, with_graph
@@ -28,30 +27,45 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
 }
 
 
-def respelled(exported: ExportedProgram, device: str) -> ExportedProgram:
-    """Returns the program with ops that the exporter translates correctly; the same program if nothing changes.
-
-    For the CPU, ops whose ONNX Runtime kernels are imprecise there are also replaced.
+def prepared(exported: ExportedProgram) -> ExportedProgram:
+    """Returns a program whose arguments and outputs the exporter translates; the same program if nothing changes.
 
     Number arguments become constant tensors where the exporter needs tensors. 16-bit outputs are copied: the exporter
     computes some ops in float32 and converts the results back for other nodes, but not for outputs.
     """
     numbers = [(node, name) for node in exported.graph.nodes for name in _numbers(node)]
     returned: Any = exported.graph.output_node().args[0]
-    if numbers or any(_is_half(node) for node in returned):
-        graph = copied(exported.graph)
-        nodes = {node.name: node for node in graph.nodes}
-        for node, name in numbers:
-            _write_as_tensor(graph, nodes[node.name], name)
-        _copy_halves(graph.output_node())
-        exported = with_graph(exported, graph)
-    spellings = {**SPELLINGS, **onnx_arithmetic.ON_CPU} if device == "cpu" else SPELLINGS
-    graphs = [module.graph for module in exported.graph_module.modules() if isinstance(module, GraphModule)]
-    if not any(_is_spelled(node, spellings) for graph in graphs for node in graph.nodes):
+    if not numbers and not any(_is_half(node) for node in returned):
         return exported
-    spelled: ExportedProgram = exported.run_decompositions(dict(spellings))
-    spelled._guards_code = exported._guards_code  # unchanged: the specs of a flat program name no containers
-    return spelled
+    graph = copied(exported.graph)
+    nodes = {node.name: node for node in graph.nodes}
+    for node, name in numbers:
+        _write_as_tensor(graph, nodes[node.name], name)
+    _copy_halves(graph.output_node())
+    return with_graph(exported, graph)
+
+
+def respelling(table: Mapping[Any, Callable[..., Any]], device: str) -> dict[Any, Callable[..., Any]]:
+    """Returns a table of decompositions that also replaces the ops that the exporter translates wrongly.
+
+    For the CPU, ops whose ONNX Runtime kernels are imprecise there are also replaced. With both in one table, the
+    program is traced once: the exporter traces it anyway, for its own decompositions.
+
+    Args:
+        table: the decompositions of the exporter. They remain for the arguments for which a replacement keeps the op.
+        device: the device for which the model is written.
+    """
+    spellings = {**SPELLINGS, **onnx_arithmetic.ON_CPU} if device == "cpu" else SPELLINGS
+    chosen = {op: _first_of(spelling, table[op]) if op in table else spelling for op, spelling in spellings.items()}
+    return {**table, **chosen}
+
+
+def _first_of(spelling: Callable[..., Any], decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        result = spelling(*args, **kwargs)
+        return decomposition(*args, **kwargs) if result is NotImplemented else result
+
+    return replacement
 
 
 _SELECTIONS = (torch.ops.aten.where.Scalar, torch.ops.aten.where.ScalarSelf, torch.ops.aten.where.ScalarOther)
@@ -107,21 +121,3 @@ def _copy_halves(output: Node) -> None:
 
 def _value(node: Node) -> Any:
     return node.meta.get("val")
-
-
-def _is_spelled(node: Node, spellings: Mapping[Any, Callable[..., Any]]) -> bool:
-    """Returns whether an op must be replaced for its arguments, found by running the replacement on fake tensors."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    spelling = spellings.get(facts_of(node).functional or node.target)
-    if spelling is None:
-        return False
-    args, kwargs = map_arg((node.args, dict(node.kwargs)), _value)
-    mode = next((value.fake_mode for value in map(_value, node.all_input_nodes) if isinstance(value, FakeTensor)), None)
-    if mode is None:
-        return True
-    try:
-        with mode, all_sizes(mode):
-            return spelling(*args, **kwargs) is not NotImplemented
-    except RuntimeError:  # a condition on sizes: it computes something
-        return True
