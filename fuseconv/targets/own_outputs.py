@@ -24,10 +24,10 @@ def own_outputs(program: Program) -> Program:
 
     The given program is not changed. It is returned as it is if no output needs a copy.
     """
-    returned = _returned(program.exported.graph)
-    if not any(_shared(returned)):
+    shared = _shared(_returned(program.exported.graph))
+    if not any(shared):
         return program
-    return replace(program, exported=_copied(program.exported))
+    return replace(program, exported=_copied(program.exported, shared))
 
 
 def _returned(graph: Graph) -> list[Node]:
@@ -37,26 +37,35 @@ def _returned(graph: Graph) -> list[Node]:
 
 def _shared(returned: list[Node]) -> list[bool]:
     """Returns for each output whether it may share memory with an input, a weight, or an earlier output."""
-    roots = {node: _roots(node) for node in returned}
+    roots: dict[Node, frozenset[Node]] = {}
     taken: set[Node] = set()
     found = []
     for node in returned:
-        found.append(any(root.op in ("placeholder", "get_attr") for root in roots[node]) or bool(roots[node] & taken))
-        taken |= roots[node]
+        own = _roots(node, roots)
+        found.append(any(root.op in ("placeholder", "get_attr") for root in own) or bool(own & taken))
+        taken |= own
     return found
 
 
-def _roots(node: Node) -> frozenset[Node]:
-    """Returns the nodes that own the memory of a value: the value itself, or the base of a view."""
-    near = viewed(node)
-    return frozenset({node}) if not near else frozenset().union(*map(_roots, near))
+def _roots(node: Node, known: dict[Node, frozenset[Node]]) -> frozenset[Node]:
+    """Returns the nodes that own the memory of a value: the value itself, or the base of a view.
+
+    Args:
+        node: the value.
+        known: the results for other values, to which that for this one is added.
+    """
+    if node not in known:
+        near = viewed(node)
+        owners = (_roots(operand, known) for operand in near)
+        known[node] = frozenset().union(*owners) if near else frozenset({node})
+    return known[node]
 
 
-def _copied(exported: ExportedProgram) -> ExportedProgram:
+def _copied(exported: ExportedProgram, shared: list[bool]) -> ExportedProgram:
     graph = copied(exported.graph)
     output, returned = graph.output_node(), _returned(graph)
     results = []
-    for node, is_shared in zip(returned, _shared(returned), strict=True):
+    for node, is_shared in zip(returned, shared, strict=True):
         result = node
         if is_shared:
             with graph.inserting_before(output):
