@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -167,36 +168,53 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def _exporting(device: str) -> Iterator[None]:
-    """Gives the exporter our replacements of ops, silences it, and caches its translations of ops.
+    """Gives the exporter our replacements of ops, silences it, and caches its tables of ops.
 
-    Building the translations takes longer than most exports. The exporter reports that torchvision is missing, and
-    copies tree specs in a deprecated way.
+    Building the tables takes longer than many exports. The exporter reports that torchvision is missing, and copies
+    tree specs in a deprecated way.
     """
     from torch.onnx._internal.exporter import _decomp, _registration
 
     from fuseconv.targets.onnx_spellings import respelling
 
-    registry, library = logging.getLogger(_registration.__name__), vars(_registration)["onnxscript_apis"]
-    level, read = registry.level, library.get_torchlib_ops
-    tables: Any = _decomp
-    decompositions = tables.create_onnx_friendly_decomposition_table
-    registry.setLevel(logging.ERROR)
-    library.get_torchlib_ops = partial(_translations, read)
-    tables.create_onnx_friendly_decomposition_table = lambda translated: respelling(decompositions(translated), device)
+    logger, tables, registry = logging.getLogger(_registration.__name__), vars(_decomp), _registration.ONNXRegistry
+    level, made = logger.level, tables[_TABLE]
+    kept = vars(registry)[_REGISTRY]
+    logger.setLevel(logging.ERROR)
+    tables[_TABLE] = lambda translated: respelling(_decompositions(made, frozenset(translated)), device)
+    setattr(registry, _REGISTRY, staticmethod(partial(_registry, getattr(registry, _REGISTRY))))
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
             yield
     finally:
-        tables.create_onnx_friendly_decomposition_table = decompositions
-        library.get_torchlib_ops = read
-        registry.setLevel(level)
+        setattr(registry, _REGISTRY, kept)
+        tables[_TABLE] = made
+        logger.setLevel(level)
+
+
+_TABLE = "create_onnx_friendly_decomposition_table"
+_REGISTRY = "from_torchlib"
 
 
 @cache
-def _translations(read: Callable[[], Any]) -> Any:
+def _decompositions(make: Callable[[set[Any]], dict[Any, Any]], translated: frozenset[Any]) -> dict[Any, Any]:
+    """Returns the exporter's decompositions of ops that it does not translate. No caller may change them."""
+    return make(set(translated))
+
+
+def _registry(build: Callable[..., Any], opset_version: int) -> Any:
+    """Returns the exporter's translations of ops, in a registry to which more can be added."""
+    made = _translations(build, opset_version)
+    registry = copy(made)
+    registry.functions = {op: list(translations) for op, translations in made.functions.items()}
+    return registry
+
+
+@cache
+def _translations(build: Callable[..., Any], opset_version: int) -> Any:
     """Returns the exporter's translations of ops. They are the same for every export in a process."""
-    return read()
+    return build(opset_version=opset_version)
 
 
 def _name_dims(model: Any, program: Program) -> None:
