@@ -112,3 +112,12 @@ def test_what_is_small_has_its_digits_too(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(run(x)[0], TAILS[name](x), rtol=2e-6, atol=1e-37)
     special = torch.tensor([torch.inf, -torch.inf, torch.nan, -0.0]).repeat(4)[None]
     torch.testing.assert_close(run(special)[0], TAILS[name](special), rtol=0, atol=0, equal_nan=True)
+
+
+def test_what_the_exporter_spells_out_is_replaced_in_turn(tmp_path: Path) -> None:
+    """The loss becomes a log_sigmoid, for which the exporter takes the logarithm of a sigmoid: of 0, below -104."""
+    loss = Functions([lambda x: F.binary_cross_entropy_with_logits(x, torch.ones_like(x), reduction="none")])
+    program = small_bundle.program(loss, ["x=f32[n:1..64,16]"])
+    run = TARGETS["onnx"].load(tmp_path / TARGETS["onnx"].write(program, tmp_path, Context(tmp_path)), "cpu")
+    x = torch.linspace(-200, 20, 64 * 16).reshape(64, 16)
+    torch.testing.assert_close(run(x)[0], loss(x)[0], rtol=1e-6, atol=1e-6)
