@@ -172,6 +172,9 @@ def _exporting(device: str) -> Iterator[None]:
 
     Building the tables takes longer than many exports. The exporter reports that torchvision is missing, and copies
     tree specs in a deprecated way.
+
+    Raises:
+        UpstreamError: the exporter did not ask for the replacements: this torch keeps its tables elsewhere.
     """
     from torch.onnx._internal.exporter import _decomp, _registration
 
@@ -181,12 +184,25 @@ def _exporting(device: str) -> Iterator[None]:
     level, made = logger.level, tables[_TABLE]
     kept = vars(registry)[_REGISTRY]
     logger.setLevel(logging.ERROR)
-    tables[_TABLE] = lambda translated: respelling(_decompositions(made, frozenset(translated)), device)
+    asked = False
+
+    def table(translated: set[Any]) -> dict[Any, Any]:
+        nonlocal asked
+        asked = True
+        return respelling(_decompositions(made, frozenset(translated)), device)
+
+    tables[_TABLE] = table
     setattr(registry, _REGISTRY, staticmethod(partial(_registry, getattr(registry, _REGISTRY))))
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
             yield
+        if not asked:
+            raise UpstreamError(
+                f"the exporter of torch {torch.__version__} translates ops without our replacements",
+                where="the target onnx",
+                fix="use a version of torch that fuseconv is tested with",
+            )
     finally:
         setattr(registry, _REGISTRY, kept)
         tables[_TABLE] = made
