@@ -6,7 +6,7 @@
 namespace fuseconv::linear::sm90 {
 
 // The activations that have kernels. Those of hard_swish compute hard_sigmoid and relu6 too; a product with another
-// activation is left to other backends. A translation unit takes 40 s to compile: csrc/gemm/backends.cmake reads this.
+// activation is left to other backends. Each is slow to compile. csrc/gemm/backends.cmake reads this.
 #define FUSECONV_SM90_ACTIVATIONS(DO) \
   DO(none)                            \
   DO(relu)                            \

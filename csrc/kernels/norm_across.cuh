@@ -13,7 +13,7 @@
 
 namespace fuseconv::cuda {
 
-inline constexpr size_t kMostAcrossShared = 96 << 10;  // of the rows; which every GPU from sm_80 on has, and a bit more
+inline constexpr size_t kMostAcrossShared = 96 << 10;  // of a block; every GPU from sm_80 on has 99 KiB
 inline constexpr int kAcrossThreads = 512;             // or half as many for rows up to kFewColumns
 inline constexpr int kFewColumns = 384;
 inline constexpr int kCopies = 4;      // loads of a thread in flight

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -69,23 +70,14 @@ def reference(
     return y.contiguous(memory_format=memory_format(x, weight))
 
 
-def like(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    act: str = "none",
-    residual_first: bool = True,  # noqa: ARG001 - the arguments of the op
-) -> Tensor:
+def like(*args: Any, **kwargs: Any) -> Tensor:
     """Returns a tensor like the result, for the fake kernel, which runs for each match: activations change no shape."""
-    check_activation(act)
-    return reference(x, weight, bias, residual, stride, padding, dilation, transposed, output_padding, groups)
+    given = _SIGNATURE.bind(*args, **kwargs).arguments
+    check_activation(given.pop("act", "none"))
+    return reference(**given)
+
+
+_SIGNATURE = inspect.signature(reference)
 
 
 def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:

@@ -17,6 +17,7 @@ from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.graph.proved_sizes import row_major, same_sizes
 from fuseconv.rulebook import functions
 from fuseconv.rulebook.functions import Constants, Function, rule_function
+from fuseconv.rulebook.operands import base_of, fake_of, is_under_autocast
 from fuseconv.rulebook.refused import Refused, text_of
 
 FUNCTIONS: Mapping[str, Function] = functions.FUNCTIONS
@@ -31,25 +32,25 @@ in bf16."""
 @rule_function()
 def dtype(_: Constants, x: Any) -> str:
     """The short name of a tensor's dtype: `dtype(x) in f16 bf16 f32`."""
-    return SHORT_DTYPES.get(str(_fake(x).dtype), str(_fake(x).dtype))
+    return SHORT_DTYPES.get(str(fake_of(x).dtype), str(fake_of(x).dtype))
 
 
 @rule_function()
 def dtype_of(_: Constants, x: Any) -> Any:
     """The dtype of a tensor, as an argument for an op."""
-    return _fake(x).dtype
+    return fake_of(x).dtype
 
 
 @rule_function(shapes=True)
 def rank(_: Constants, x: Any) -> int:
     """The number of dims of a tensor."""
-    return int(_fake(x).dim())
+    return int(fake_of(x).dim())
 
 
 @rule_function(shapes=True)
 def size(_: Constants, x: Any, axis: int) -> Any:
     """The size of a tensor along an axis. It may be symbolic."""
-    fake = _fake(x)
+    fake = fake_of(x)
     if not -fake.dim() <= axis < fake.dim():
         raise Refused(f"an axis {axis}", f"rank {fake.dim()}")
     return fake.shape[axis]
@@ -105,7 +106,7 @@ def einsum_result(_: Constants, equation: Any, a: Any, b: Any) -> list[int]:
 def _as_product(equation: Any, a: Any, b: Any) -> Any:
     from fuseconv.graph.einsum import product_of_matrices
 
-    product = product_of_matrices(equation, (_fake(a).dim(), _fake(b).dim())) if isinstance(equation, str) else None
+    product = product_of_matrices(equation, (fake_of(a).dim(), fake_of(b).dim())) if isinstance(equation, str) else None
     if product is None:
         raise Refused("an einsum that is a single matrix product", text_of(equation))
     return product
@@ -140,7 +141,7 @@ def keeps_order(_: Constants, permutation: Any) -> None:
 @rule_function(tensors=False)
 def same_padding(_: Constants, weight: Any, dilation: Any) -> list[int]:
     """The padding per side with which a convolution of stride 1 keeps the sizes: `'same'`, if both sides are equal."""
-    kernel = _fake(weight).shape[2:]
+    kernel = fake_of(weight).shape[2:]
     steps = list(dilation) * (len(kernel) if len(dilation) == 1 else 1)
     totals = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
     if not all(isinstance(total, int) and total % 2 == 0 for total in totals):
@@ -177,7 +178,7 @@ def hides_nothing(constants: Constants, mask: Any) -> None:
     import sympy
 
     formula = constants.formula(mask)
-    if formula is not True and not (_fake(mask).is_floating_point() and formula == sympy.Integer(0)):
+    if formula is not True and not (fake_of(mask).is_floating_point() and formula == sympy.Integer(0)):
         raise Refused("a mask that hides nothing", f"{text_of(mask)} with elements {formula}")
 
 
@@ -228,7 +229,7 @@ def read_only_by(_: Constants, x: Any, *operands: Any) -> None:
 def is_tensor(_: Constants, *operands: Any) -> None:
     """Each operand is a tensor, not a number, a list or None."""
     for operand in operands:
-        _fake(operand)
+        fake_of(operand)
 
 
 @rule_function(tensors=False)
@@ -243,7 +244,7 @@ def is_number(_: Constants, *operands: Any) -> None:
 def is_floating(_: Constants, *operands: Any) -> None:
     """Each operand is a tensor of a real floating dtype."""
     for operand in operands:
-        if not _fake(operand).dtype.is_floating_point:
+        if not fake_of(operand).dtype.is_floating_point:
             raise Refused("a floating dtype", text_of(operand))
 
 
@@ -252,25 +253,25 @@ def same_kind(_: Constants, *operands: Any) -> None:
     """All tensors are on one device and have one dtype, unless autocast casts them. None is ignored."""
     present = [operand for operand in operands if operand is not None]
     for operand in present[1:]:
-        if _fake(operand).device != _fake(present[0]).device:
-            raise Refused(f"the device {_fake(present[0]).device}", f"{operand.name} on {_fake(operand).device}")
-        if _fake(operand).dtype != _fake(present[0]).dtype and not _is_cast(operand):
+        if fake_of(operand).device != fake_of(present[0]).device:
+            raise Refused(f"the device {fake_of(present[0]).device}", f"{operand.name} on {fake_of(operand).device}")
+        if fake_of(operand).dtype != fake_of(present[0]).dtype and not is_under_autocast(operand):
             raise Refused(f"the dtype of {text_of(present[0])}", text_of(operand))
 
 
 @rule_function(shapes=True)
 def same_shape(_: Constants, *operands: Any) -> None:
     """All tensors provably have the same shape."""
-    first = _fake(operands[0])
+    first = fake_of(operands[0])
     for operand in operands[1:]:
-        if not same_sizes(first.shape, _fake(operand).shape):
+        if not same_sizes(first.shape, fake_of(operand).shape):
             raise Refused(f"the shape of {text_of(operands[0])}", text_of(operand))
 
 
 @rule_function(tensors=False, shapes=True)
 def has_sizes(_: Constants, x: Any, *operands: Any) -> None:
     """The tensor has exactly these sizes. None is ignored: `has_sizes(b, size(w, 0))`."""
-    if x is not None and not same_sizes(_fake(x).shape, operands):
+    if x is not None and not same_sizes(fake_of(x).shape, operands):
         raise Refused(f"the sizes [{', '.join(map(str, operands))}]", text_of(x))
 
 
@@ -303,7 +304,7 @@ def scales_channels(constants: Constants, factor: Any, weight: Any) -> None:
 def is_vector(_: Constants, *operands: Any) -> None:
     """Each operand is a tensor with at most one axis longer than 1."""
     for operand in operands:
-        if sum(not isinstance(length, int) or length != 1 for length in _fake(operand).shape) > 1:
+        if sum(not isinstance(length, int) or length != 1 for length in fake_of(operand).shape) > 1:
             raise Refused("a tensor with at most one axis longer than 1", text_of(operand))
 
 
@@ -328,28 +329,28 @@ def divides(_: Constants, a: Any, b: Any) -> None:
 def is_contiguous(_: Constants, *operands: Any) -> None:
     """Each tensor is provably contiguous, whichever kernel computes it."""
     for operand in operands:
-        source = _viewed(operand)
+        source = base_of(operand)
         if "scaled_dot_product_attention" in str(getattr(source, "target", "")):
             raise Refused("a layout that does not depend on the kernel", f"a view of {source.name}")
-        if not row_major(_fake(operand)):
+        if not row_major(fake_of(operand)):
             raise Refused("a contiguous tensor", text_of(operand))
 
 
 @rule_function(tensors=False, shapes=True)
-def covers(_: Constants, window: Any, x: Any, axes: Any) -> None:
+def covers(constants: Constants, window: Any, x: Any, axes: Any) -> None:
     """The window of a pool is at least as long as the tensor along each of these axes, for every size."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     lengths = list(window) * (len(axes) if len(window) == 1 else 1)
     for length, axis in zip(lengths, axes, strict=True):
-        if not statically_known_true(length >= size(_, x, axis)):
+        if not statically_known_true(length >= size(constants, x, axis)):
             raise Refused(f"a window over all positions of {text_of(x)}", str(lengths))
 
 
 @rule_function(tensors=False, shapes=True)
 def moves_by_its_size(_: Constants, weight: Any, stride: Any, x: Any) -> None:
     """The kernel of a convolution moves by its own size, and x is covered without a remainder, for every size."""
-    kernel, sizes = _fake(weight).shape[2:], _fake(x).shape[2:]
+    kernel, sizes = fake_of(weight).shape[2:], fake_of(x).shape[2:]
     if list(stride) != list(kernel) or len(sizes) != len(kernel):
         raise Refused("a kernel that moves by its own size", f"{text_of(weight)} that moves by {stride}")
     for size, length in zip(sizes, kernel, strict=True):
@@ -363,7 +364,7 @@ def is_channels_first(_: Constants, *operands: Any) -> None:
 
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     for operand in operands:
-        fake = _fake(operand)
+        fake = fake_of(operand)
         last = formats.get(fake.dim())
         if not row_major(fake) or last is None or fake.is_contiguous(memory_format=last):
             raise Refused("a tensor whose channels come before its spatial dims in memory", text_of(operand))
@@ -374,30 +375,3 @@ def same_value(constants: Constants, x: Any, y: Any) -> None:
     """The two tensors agree in dtype, device and shape, so that a conversion changed nothing."""
     same_kind(constants, x, y)
     same_shape(constants, x, y)
-
-
-def _fake(operand: Any) -> Any:
-    """Returns the fake tensor of a node: its dtype, device and (symbolic) shape."""
-    import torch
-
-    meta = getattr(operand, "meta", None)
-    fake = meta.get("val") if isinstance(meta, dict) else None
-    if not isinstance(fake, torch.Tensor):
-        raise Refused("a tensor", text_of(operand))
-    return fake
-
-
-def _viewed(operand: Any) -> Any:
-    """Returns the base of a view, following views of views. A value that is not a view is returned as it is."""
-    while (schema := getattr(getattr(operand, "target", None), "_schema", None)) is not None:
-        if not any(result.alias_info is not None for result in schema.returns):
-            break
-        operand = operand.args[0]
-    return operand
-
-
-def _is_cast(operand: Any) -> bool:
-    """Returns whether ops are called under autocast, which casts their operands."""
-    import torch
-
-    return torch.is_autocast_enabled(_fake(operand).device.type)

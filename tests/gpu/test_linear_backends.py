@@ -41,6 +41,9 @@ PROBLEMS = [  # m, n, k, activation, bias, form
     (3000, 1032, 1096, "sigmoid", True, "gated"),
     (4096, 1536, 768, "relu", False, "gated"),
     (513, 504, 64, "tanh", True, "gated"),
+    (513, 1000, 64, "hard_swish", True, "plain"),
+    (1000, 1544, 776, "relu6", False, "residual"),
+    (513, 504, 64, "hard_sigmoid", True, "gated"),
     (300, 96, 64, "none", True, "gated"),
 ]
 ABSOLUTE = {torch.bfloat16: 2e-3, torch.float16: 5e-4}
@@ -81,10 +84,10 @@ def operands(m: int, n: int, k: int, dtype: torch.dtype, *, bias: bool = True, f
 
 
 def assert_as_right_as_separate_kernels_and_writes_only_y(
-    library: Library, choices: Iterable[Choice], dtype: torch.dtype
+    library: Library, choices: Iterable[Choice], dtype: torch.dtype, without: str = ""
 ) -> None:
-    """Every problem by every choice, in turn, into the same framed y."""
-    for m, n, k, act, bias, form in PROBLEMS:
+    """Every problem by every choice, in turn, into the same framed y; none of the activation `without`."""
+    for m, n, k, act, bias, form in (row for row in PROBLEMS if row[3] != without):
         x, weight, b, r = operands(m, n, k, dtype, bias=bias, form=form)
         xd, wd, bd, rd = wide(x, weight, b, r)
         gated = form == "gated"
@@ -107,7 +110,13 @@ def assert_as_right_as_separate_kernels_and_writes_only_y(
 def test_sm90(library: Library, shape: int, place: tuple[int, ...], dtype: torch.dtype) -> None:
     variants = [library.library.fuseconv_linear_sm90_variant(shape, *place, early) for early in (0, 1)]
     choices = [Choice(BACKENDS.index("sm90"), variant) for variant in variants]
-    assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype)
+    assert_as_right_as_separate_kernels_and_writes_only_y(library, choices, dtype, without="tanh")
+
+
+def test_sm90_refuses_an_activation_that_it_has_no_kernel_for(library: Library) -> None:
+    problem, _ = library.problem(*draw(64, 64, 64, torch.bfloat16), "tanh")
+    with pytest.raises(RuntimeError, match="it has no kernel with this activation"):
+        library.run(problem, Choice(BACKENDS.index("sm90"), 0))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -209,7 +209,11 @@ def test_special_values_through_sums_and_norms(dtype: torch.dtype, device: str) 
 @pytest.mark.parametrize("device", DEVICES)
 def test_norms_of_values_whose_squares_overflow_are_finite(dtype: torch.dtype, device: str) -> None:
     x = Draw(device, dtype)(4, 48) * 1e30
-    for y in (ops.layer_norm_act(x, None, None, 1e-5, "none"), ops.rms_norm(x, None, 1e-5)):
+    for y in (
+        ops.layer_norm_act(x, None, None, 1e-5, "none"),
+        ops.rms_norm(x, None, 1e-5),
+        ops.group_norm_act(x, 4, None, None, 1e-5, "none"),
+    ):
         assert y.isfinite().all()
 
 
