@@ -36,12 +36,14 @@ class Made:
         targets: those written.
         skipped: why others were not.
         fusions: how many sites were rewritten.
+        rejected: why matches failed their numerical test, by rule.
     """
 
     bundle: Path
     targets: tuple[str, ...]
     skipped: dict[str, str]
     fusions: int
+    rejected: dict[str, str]
 
 
 def converted(at: str, dtype: str, layers: int | None, targets: Sequence[str], device: str, scratch: Path) -> Made:
@@ -64,7 +66,13 @@ def _convert(at: str, dtype: str, layers: int | None, targets: Sequence[str], de
             source, target=targets, output=scratch / "model.fuseconv", options=Options(device=device), progress=shown
         )
     written = tuple(one.target for one in done.written)
-    return Made(done.bundle, written, {one.target: one.reason for one in done.left_out}, len(done.plan.steps))
+    return Made(
+        done.bundle,
+        written,
+        {one.target: one.reason for one in done.left_out},
+        len(done.plan.steps),
+        {miss.rule: miss.reason for miss in done.plan.rejected},
+    )
 
 
 def builder(bundle: Path, target: str) -> Callable[[Problem, bool], Call]:

@@ -14,6 +14,11 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+
+def _sixths(z: torch.Tensor) -> torch.Tensor:
+    return (z / 6 + 0.5).clamp(0, 1)
+
+
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "none": lambda z: z,
     "relu": F.relu,
@@ -22,8 +27,9 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
-    "hard_swish": F.hardswish,
-    "hard_sigmoid": F.hardsigmoid,
+    # In f64 by their formulas: PyTorch's CUDA kernels multiply by a sixth that is rounded to f32.
+    "hard_swish": lambda z: z * _sixths(z) if z.dtype == torch.float64 else F.hardswish(z),
+    "hard_sigmoid": lambda z: _sixths(z) if z.dtype == torch.float64 else F.hardsigmoid(z),
     "relu6": F.relu6,
 }
 ELEMENTS = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}

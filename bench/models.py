@@ -129,6 +129,7 @@ def measure(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Pa
             "shape": list(entry.shape),
             "layers": arguments.layers,
             "fusions": made.fusions,
+            **({"rejected": made.rejected} if made.rejected else {}),
             "artifact": artifact.identity(made.bundle),
             **timed(ours, theirs, arguments.rounds),
         }

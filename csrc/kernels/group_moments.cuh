@@ -84,6 +84,9 @@ __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a,
       }
       center = total / static_cast<A>(count * Size);
     }
+    // By parts of a power of two, because the sum of values of bf16 could overflow.
+    constexpr A kPart = A(1) / 64;
+    static_assert(kGroupUnroll * Size <= 64);
     A distances = 0, squares = 0;
 #pragma unroll
     for (int u = 0; u < kGroupUnroll; ++u) {
@@ -92,13 +95,13 @@ __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a,
 #pragma unroll
       for (int i = 0; i < Size; ++i) {
         const A distance = values[i] - subtrahend;
-        distances += distance;
+        distances += distance * kPart;
         squares += distance * distance;
       }
     }
-    const double n = count * Size, shift = center - origin;
-    sums[0] += distances + n * shift;
-    sums[1] += squares + shift * (2.0 * distances + n * shift);
+    const double n = count * Size, shift = center - origin, sum = distances * 64.0;
+    sums[0] += sum + n * shift;
+    sums[1] += squares + shift * (2.0 * sum + n * shift);
   }
 }
 
@@ -109,7 +112,7 @@ __device__ __forceinline__ void write_channels(const ChannelArguments<T>& a, int
   using A = Compute<T>;
   const A center = a.norm.center(static_cast<Total<T>>((sums[0] + elements * origin) * a.norm.share));
   const double shift = origin - center, n = static_cast<double>(elements);
-  const Total<T> distances[2] = {static_cast<Total<T>>(sums[0] + n * shift),
+  const Total<T> distances[2] = {static_cast<Total<T>>((sums[0] + n * shift) * a.norm.share),
                                  static_cast<Total<T>>(sums[1] + shift * (2.0 * sums[0] + n * shift))};
   // Weight and bias are included before the one rounding.
   const auto m = a.norm.template moments<Total<T>>(center, distances);

@@ -47,10 +47,18 @@ struct RowNorm {
     }
   }
 
-  // From the sums of distances to the origin and of their squares. A zero offset is -0, which does not change a sign.
+  // Adds a distance to the origin: its part of the mean, and its square. A sum of distances could overflow, and the
+  // mean that PyTorch updates by each element does not.
+  __device__ __forceinline__ void add(Total<T> distance, Total<T> (&sums)[2]) const {
+    sums[0] += distance * share;
+    sums[1] += distance * distance;
+  }
+
+  // From the mean distance to the origin and the sum of squared distances. A zero offset is -0, which does not change a
+  // sign.
   template <class A = Compute<T>>
   __device__ __forceinline__ Moments<A> moments(Compute<T> origin, const Total<T> (&sums)[2]) const {
-    const Total<T> distance = centred ? sums[0] * share : Total<T>(0);
+    const Total<T> distance = centred ? sums[0] : Total<T>(0);
     // Squares of bf16 overflow from 1e19 on. The factor is then 0, as in PyTorch, and not NaN.
     const Total<T> squares = sums[1] * share;
     const Total<T> variance = isinf(squares) ? squares : squares - distance * distance;
@@ -79,15 +87,13 @@ __device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& gr
         values(chunk, v);
 #pragma unroll
         for (int i = 0; i < kSize; ++i) {
-          total += v[i];
+          total += v[i] * norm.share;
         }
       }
-      origin = group.sum(total) * norm.share;
+      origin = group.sum(total);
     }
   }
-  // In f64 for f32; in their own type for the others.
-  using Sum = std::conditional_t<std::is_same_v<T, float>, double, A>;
-  Sum sums[2] = {};
+  Total<T> sums[2] = {};
 #pragma unroll
   for (int chunk = 0; chunk < Chunks; ++chunk) {
     const A subtrahend = (chunk * Threads + lane) * kSize < columns ? origin : A(0);
@@ -95,9 +101,7 @@ __device__ __forceinline__ Moments<Compute<T>> moments_of_row(Group<Threads>& gr
     values(chunk, v);
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
-      const Sum distance = std::is_same_v<T, float> ? v[i] : v[i] - subtrahend;
-      sums[0] += distance;
-      sums[1] += distance * distance;
+      norm.add(std::is_same_v<T, float> ? v[i] : v[i] - subtrahend, sums);
     }
   }
   group.reduce(Add{}, sums);
@@ -113,15 +117,13 @@ __device__ __forceinline__ Moments<Compute<T>> moments_of(Group<Threads>& group,
   if (norm.centred && !std::is_same_v<T, float>) {
     Total<T> total = 0;
     for (int64_t column = threadIdx.x; column < columns; column += Threads) {
-      total += load(column);
+      total += load(column) * norm.share;
     }
-    origin = group.sum(total) * norm.share;
+    origin = group.sum(total);
   }
   Total<T> sums[2] = {};
   for (int64_t column = threadIdx.x; column < columns; column += Threads) {
-    const Total<T> distance = load(column) - origin;
-    sums[0] += distance;
-    sums[1] += distance * distance;
+    norm.add(load(column) - origin, sums);
   }
   group.reduce(Add{}, sums);
   return norm.moments(origin, sums);

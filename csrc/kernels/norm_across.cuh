@@ -155,9 +155,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
             values[j] += across.residual ? added[j] : place;
           }
           place = values[j];
-          const Total<T> distance = static_cast<Total<T>>(values[j]) - origins[j];
-          sums[j][0] += distance;
-          sums[j][1] += distance * distance;
+          a.norm.add(static_cast<Total<T>>(values[j]) - origins[j], sums[j]);
         }
       }
     }

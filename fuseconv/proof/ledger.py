@@ -66,6 +66,7 @@ class Ledger:
         self._copies: dict[Node, Node] = {}
         self.graph.graph_copy(self.workspace.graph, self._copies)
         self.own = frozenset(self.graph.nodes)
+        # The first op that is not a constant of a step.
         self._start = next((node for node in self.graph.nodes if node.op != "placeholder"), self.graph._root)
         self.placeholders = {copy: node for node, copy in self._copies.items() if node.op == "placeholder"}
         for node, copy in self._copies.items():
@@ -131,15 +132,18 @@ class Ledger:
             call: Any = deferred or node
             target = node.target if deferred is None else deferred.op
             # Constants are computed first, because a step that is earlier in the graph may use them too.
-            place = point if deferred is None else self._start
-            self._copies[node] = self._add(target, call, lambda used: self._adopt(used, place, made), place)
+            place = None if deferred else point
+            self._copies[node] = self._add(target, call, lambda used: self._adopt(used, point, made), place)
             made.add(self._copies[node])
         return self._copies[node]
 
-    def _add(self, target: Any, call: Any, operand: Callable[[Node], Node], point: Node) -> Node:
+    def _add(self, target: Any, call: Any, operand: Callable[[Node], Node], point: Node | None) -> Node:
+        """Adds a node before `point`. Without a point it is a constant, which comes before all other ops."""
         args, kwargs = map_arg((tuple(call.args), dict(call.kwargs)), operand)
-        with self.graph.inserting_before(point):
+        with self.graph.inserting_before(point or self._start):
             copy = self.graph.create_node("call_function", target, args, kwargs)
+        if point is self._start:
+            self._start = copy
         copy.meta["val"] = getattr(call, "meta", {}).get("val")
         self._classify(copy)
         return copy

@@ -206,13 +206,20 @@ def test_special_values_through_sums_and_norms(dtype: torch.dtype, device: str) 
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != torch.float16], ids=str)
-@pytest.mark.parametrize("device", DEVICES)
-def test_norms_of_values_whose_squares_overflow_are_finite(dtype: torch.dtype, device: str) -> None:
-    x = Draw(device, dtype)(4, 48) * 1e30
+@pytest.mark.parametrize(  # the sums overflow in PyTorch on the CPU too
+    ("device", "largest"), [(device, 1e30) for device in DEVICES] + [("cuda", 3e38)] * (DEVICES[-1] == "cuda")
+)
+def test_norms_of_values_whose_squares_or_sums_overflow_are_finite(
+    dtype: torch.dtype, device: str, largest: float
+) -> None:
+    x = Draw(device, dtype)(4, 2, 48).abs().clamp(max=1) * largest
+    rows_across = x.transpose(1, 2)
     for y in (
+        ops.layer_norm_act(rows_across, None, None, 1e-5, "none"),
         ops.layer_norm_act(x, None, None, 1e-5, "none"),
         ops.rms_norm(x, None, 1e-5),
-        ops.group_norm_act(x, 4, None, None, 1e-5, "none"),
+        ops.group_norm_act(rows_across, 4, None, None, 1e-5, "none"),
+        ops.add_layer_norm(x, x, None, None, 1e-5)[0] if largest < 1e38 else x,
     ):
         assert y.isfinite().all()
 

@@ -234,6 +234,30 @@ def test_a_match_that_mutates_in_place_is_tested_on_its_operands(default_rules: 
     assert torch.equal(values[1][0], (x + 1) * 2)
 
 
+def test_a_constant_of_a_constant_of_the_first_op_is_computed_before_it() -> None:
+    """The second rule folds what the first made of the weight of the first op of the program."""
+    first = rule(
+        "laid-out",
+        ["y = aten.linear.default(x, w, b)"],
+        ["t: constant = aten.t.default(w)", "y = aten.addmm.default(b, x, t)"],
+        ["is_parameter(w)"],
+        stage="structure",
+    )
+    second = rule(
+        "folded",
+        ["y = aten.addmm.default(b, x, t)"],
+        [
+            "h = aten.mul.Tensor(x, 0.5)",
+            "d: constant = aten.add.Tensor(t, t)",
+            "p = aten.mm.default(h, d)",
+            "y = aten.add.Tensor(p, b)",
+        ],
+        ["is_parameter(t)"],
+    )
+    found = checked_plan(programs.capture(nn.Linear(8, 4), torch.randn(3, 8)), [first, second], **EVERYWHERE)
+    assert found.counts() == {"laid-out": 1, "folded": 1}
+
+
 def test_sites_alike_are_tried_once_on_drawn_values(
     monkeypatch: pytest.MonkeyPatch, default_rules: tuple[Rule, ...]
 ) -> None:
