@@ -15,7 +15,7 @@ WORKDIR /source
 # What changes least comes first: torch, whose headers the build reads.
 COPY constraints.txt ./
 RUN PIP_EXTRA_INDEX_URL=${TORCH_INDEX} pip install --no-cache-dir -c constraints.txt \
-        torch numpy scikit-build-core cmake ninja
+        torch numpy scikit-build-core cmake ninja nlohmann-json
 COPY . .
 RUN apt-get update \
  && pip wheel --no-deps --no-build-isolation -C cmake.define.FUSECONV_CUDA=OFF -w /wheel .
@@ -28,7 +28,7 @@ RUN apt-get update \
 ENV PATH=/build/bin:$PATH
 WORKDIR /source
 COPY constraints.txt ./
-RUN pip install --no-cache-dir -c constraints.txt torch numpy scikit-build-core cmake ninja \
+RUN pip install --no-cache-dir -c constraints.txt torch numpy scikit-build-core cmake ninja nlohmann-json \
  && pip install --no-cache-dir -c constraints.txt --no-deps nvidia-cublas
 COPY . .
 # The plugin for ONNX Runtime needs its C header from Debian: the stage above has unpacked it.

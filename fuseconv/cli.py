@@ -88,6 +88,7 @@ COMMANDS = {
     "inspect": "Show what is in a model file or a bundle.",
     "run": "Run a bundle on inputs from a file.",
     "bench": "Benchmark a bundle's targets on this machine.",
+    "tune": "Measure which kernels are fastest for a bundle on this GPU.",
     "rules": "List, show and check rule files.",
     "doctor": "Show what this machine supports, or whether a bundle loads here.",
     "demo": "Convert a real pretrained sentence-embedding model.",

@@ -31,6 +31,7 @@ std::optional<Functions> load() {
   find(found.finalize, "cudnnBackendFinalize");
   find(found.execute, "cudnnBackendExecute");
   find(found.error_string, "cudnnGetErrorString");
+  find(found.version, "cudnnGetVersion");
   return complete ? std::optional(found) : std::nullopt;
 }
 

@@ -24,6 +24,7 @@ struct Functions {
   int (*finalize)(BackendDescriptor);
   int (*execute)(Handle, BackendDescriptor plan, BackendDescriptor pack);
   const char* (*error_string)(int status);
+  size_t (*version)();
 };
 
 // The functions of the loaded library; null if the process has no cuDNN 9.
@@ -39,6 +40,7 @@ enum Kind {
   kEngineConfig = 3,
   kEngineHeuristics = 4,
   kExecutionPlan = 5,
+  kKnobChoice = 7,
   kConvolutionForward = 10,
   kOperationPointwise = 13,
   kOperationGraph = 15,
@@ -55,6 +57,7 @@ enum Type {
   kTypePointer = 6,
   kTypeConvolutionMode = 7,
   kTypeHeuristicMode = 8,
+  kTypeKnob = 9,
   kTypeNumericalNote = 11,
   kTypePointwiseMode = 14,
   kTypeDescriptor = 15,
@@ -75,9 +78,12 @@ enum Attribute {
   kHeuristicsGraph = 201,
   kHeuristicsResults = 202,
   kConfigEngine = 300,
+  kConfigKnobChoices = 302,
   kPlanHandle = 400,
   kPlanConfig = 401,
   kPlanWorkspace = 402,
+  kKnobType = 600,
+  kKnobValue = 601,
   kForwardAlpha = 700,
   kForwardBeta = 701,
   kForwardConvolution = 702,
@@ -99,6 +105,7 @@ enum Attribute {
   kPackIds = 1000,
   kPackPointers = 1001,
   kPackWorkspace = 1003,
+  kEngineIndex = 1301,
   kEngineBehaviorNotes = 1305,
 };
 

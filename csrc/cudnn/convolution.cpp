@@ -7,12 +7,15 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "core/layout.h"
 #include "cudnn/api.h"
 #include "gemm/stopwatch.h"
+#include "tuning/process.h"
 
 namespace fuseconv::cudnn {
 namespace {
@@ -22,6 +25,9 @@ constexpr size_t kTimed = 8;
 constexpr size_t kProposals = 64;
 constexpr int64_t kLargestWorkspace = int64_t{256} << 20;
 constexpr int kRounds = 5;
+constexpr int kRepeats = 8;  // in a graph
+constexpr size_t kKnobs = 64;
+constexpr size_t kMostPlans = 1024;  // kept; then they are made again
 
 enum Id : int64_t { kX = 1, kWeight, kY, kBias, kResidual, kFirstVirtual };
 
@@ -39,6 +45,55 @@ Key key_of(const Problem& p) {
     key.insert(key.end(), numbers.begin(), numbers.end());
   }
   return key;
+}
+
+// Everything that a timing depends on but the number of images.
+std::string family_of(const Problem& p) {
+  std::ostringstream family;
+  family << linear::device_name() << "; cudnn " << functions()->version() << "; conv "
+         << (p.x.dtype == Dtype::f16 ? "f16" : "bf16") << (p.relu ? " relu" : "") << (p.bias ? " bias" : "")
+         << (p.residual ? " residual" : "");
+  const auto add = [&](const char* name, std::span<const int64_t> numbers) {
+    family << ' ' << name;
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      family << (i == 0 ? ' ' : 'x') << numbers[i];
+    }
+  };
+  add("x", std::span(p.x.sizes + 1, static_cast<size_t>(p.x.rank - 1)));
+  add("weight", std::span(p.weight.sizes, static_cast<size_t>(p.weight.rank)));
+  add("stride", p.parameters.stride);
+  add("padding", p.parameters.padding);
+  add("dilation", p.parameters.dilation);
+  family << " groups " << p.parameters.groups;
+  return family.str();
+}
+
+// The name of a configuration among the tactics of a problem: the engine and its knobs, as cuDNN numbers them.
+std::string name_of(const Descriptor& configuration) {
+  const Descriptor engine(kEngine);
+  BackendDescriptor raw = engine.get();
+  configuration.get(kConfigEngine, kTypeDescriptor, &raw, 1);
+  int64_t index = 0;
+  engine.get(kEngineIndex, kTypeInt64, &index, 1);
+  std::vector<Descriptor> choices;
+  std::vector<BackendDescriptor> places;
+  for (size_t i = 0; i < kKnobs; ++i) {
+    places.push_back(choices.emplace_back(kKnobChoice).get());
+  }
+  const int64_t count = configuration.get(kConfigKnobChoices, kTypeDescriptor, places.data(), int64_t{kKnobs});
+  std::map<int, int64_t> knobs;
+  for (size_t i = 0; i < std::min(static_cast<size_t>(count), kKnobs); ++i) {
+    int knob = 0;
+    int64_t value = 0;
+    choices[i].get(kKnobType, kTypeKnob, &knob, 1);
+    choices[i].get(kKnobValue, kTypeInt64, &value, 1);
+    knobs[knob] = value;
+  }
+  std::string name = "engine " + std::to_string(index);
+  for (const auto& [knob, value] : knobs) {
+    name.append(" k").append(std::to_string(knob)).append("=").append(std::to_string(value));
+  }
+  return name;
 }
 
 // The operations of a problem, and the configurations of engines that cuDNN proposes for them.
@@ -168,10 +223,11 @@ class Graph {
 
 struct Plan {
   Descriptor descriptor;
+  std::string name;
   int64_t workspace;
   std::mutex mutex;
 
-  Plan(Handle handle, const Descriptor& configuration) : descriptor(kExecutionPlan) {
+  Plan(Handle handle, const Descriptor& configuration) : descriptor(kExecutionPlan), name(name_of(configuration)) {
     descriptor.set(kPlanHandle, kTypeHandle, handle).set(kPlanConfig, configuration).finalize();
     descriptor.get(kPlanWorkspace, kTypeInt64, &workspace, 1);
   }
@@ -199,57 +255,71 @@ struct Plan {
   }
 };
 
-std::vector<std::shared_ptr<Plan>> plans_of(Handle handle, const Graph& graph, size_t most) {
-  std::vector<std::shared_ptr<Plan>> plans;
-  for (const Descriptor& configuration : graph.configurations()) {
-    if (plans.size() == most) {
-      break;
-    }
-    try {
-      auto plan = std::make_shared<Plan>(handle, configuration);
-      if (plan->workspace <= kLargestWorkspace) {
-        plans.push_back(std::move(plan));
-      }
-    } catch (const Refused&) {
-      // Proposed for the operations, but not for these sizes.
-    }
+// A plan of a configuration; null if cuDNN proposed it for the operations, but not for these sizes.
+std::shared_ptr<Plan> plan_of(Handle handle, const Descriptor& configuration) {
+  try {
+    auto plan = std::make_shared<Plan>(handle, configuration);
+    return plan->workspace <= kLargestWorkspace ? plan : nullptr;
+  } catch (const Refused&) {
+    return nullptr;
   }
-  return plans;
 }
 
-std::shared_ptr<Plan> fastest(CudaHost& host, Handle handle, const Problem& p,
-                              const std::vector<std::shared_ptr<Plan>>& plans) {
-  if (plans.size() == 1) {
-    return plans.front();
-  }
+struct Timed {
+  std::shared_ptr<Plan> plan;
+  tuning::Tactic tactic;
+};
+
+// The first plans, timed. Those that fail to run are left out.
+std::vector<Timed> timed(CudaHost& host, Handle handle, const Problem& p, const Graph& graph) {
+  std::vector<std::shared_ptr<Plan>> plans;
   int64_t bytes = 0;
-  for (const auto& plan : plans) {
-    bytes = std::max(bytes, plan->workspace);
+  for (const Descriptor& configuration : graph.configurations()) {
+    if (const auto plan = plans.size() < kTimed ? plan_of(handle, configuration) : nullptr) {
+      plans.push_back(plan);
+      bytes = std::max(bytes, plan->workspace);
+    }
   }
   void* const workspace = bytes > 0 ? host.scratch(static_cast<size_t>(bytes)) : nullptr;
+  const std::lock_guard alone(linear::timing_mutex());
   linear::cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(host.stream())), "cudaStreamSynchronize");
   linear::Stopwatch watch;
-  std::vector<std::pair<float, std::shared_ptr<Plan>>> times;
+  std::vector<Timed> found;
   for (const auto& plan : plans) {
     try {
       const auto run = [&] { plan->run(handle, watch.stream, p, workspace); };
       run();
       linear::cuda_check(cudaStreamSynchronize(watch.stream), "an engine");
-      const cudaGraphExec_t graph = watch.record(run, 8);
-      float least = watch.replay(graph);
-      for (int round = 1; round < kRounds; ++round) {
-        least = std::min(least, watch.replay(graph));
+      const cudaGraphExec_t replayed = watch.record(run, kRepeats);
+      float times[kRounds];
+      for (float& time : times) {
+        time = watch.replay(replayed) / kRepeats;
       }
-      times.emplace_back(least, plan);
+      std::sort(times, times + kRounds);
+      found.push_back({plan, {plan->name, times[0], (times[kRounds / 2] - times[0]) / times[0]}});
     } catch (const std::runtime_error&) {
       cudaGetLastError();  // an engine that cannot be captured leaves one; an error that stays is thrown by the next
                            // line
       linear::cuda_check(cudaStreamSynchronize(watch.stream), "an engine");
     }
   }
-  const auto best =
-      std::min_element(times.begin(), times.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  return best == times.end() ? nullptr : best->second;
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Timed& a, const Timed& b) { return a.tactic.microseconds < b.tactic.microseconds; });
+  return found;
+}
+
+// The plan of the first of these tactics that cuDNN proposes for the problem.
+std::shared_ptr<Plan> first_of(const std::vector<tuning::Tactic>& tactics, Handle handle, const Graph& graph) {
+  for (const tuning::Tactic& tactic : tactics) {
+    for (const Descriptor& configuration : graph.configurations()) {
+      if (name_of(configuration) == tactic.name) {
+        if (auto plan = plan_of(handle, configuration)) {
+          return plan;
+        }
+      }
+    }
+  }
+  return nullptr;
 }
 
 bool is_capturing(void* stream) {
@@ -261,7 +331,8 @@ bool is_capturing(void* stream) {
 // What is known of a problem. No plan: cuDNN does not take it.
 struct Known {
   std::shared_ptr<Plan> plan;
-  bool timed;
+  bool measured;
+  int64_t version = 0;  // of the tactics that it was chosen by
 };
 
 // The plans of all threads, by problem.
@@ -275,6 +346,9 @@ class Plans {
 
   void keep(const Key& key, Known known) {
     const std::lock_guard lock(mutex_);
+    if (known_.size() >= kMostPlans) {
+      known_.clear();
+    }
     known_.insert_or_assign(key, std::move(known));
   }
 
@@ -289,25 +363,47 @@ Plans& plans() {
   return plans;
 }
 
-Known search(CudaHost& host, Handle handle, const Problem& p, bool times) {
+// As linear::Choices::choose: as measured; measured now; as expected; or the first that cuDNN proposes.
+Known search(CudaHost& host, Handle handle, const Problem& p, bool times, int64_t version) {
   try {
     const Graph graph(handle, p);
-    const auto found = plans_of(handle, graph, times ? kTimed : 1);
-    const auto plan = found.empty() ? nullptr : times ? fastest(host, handle, p, found) : found.front();
-    return {plan, times || plan == nullptr};
+    tuning::ProcessTactics& tactics = tuning::ProcessTactics::get();
+    const std::string family = family_of(p);
+    if (const auto plan = first_of(tactics.measured(family, p.x.sizes[0]), handle, graph)) {
+      return {plan, true, version};
+    }
+    if (times) {
+      const std::vector<Timed> found = timed(host, handle, p, graph);
+      std::vector<tuning::Tactic> measured;
+      for (const Timed& one : found) {
+        measured.push_back(one.tactic);
+      }
+      tactics.put(family, p.x.sizes[0], std::move(measured));
+      return {found.empty() ? nullptr : found.front().plan, true, version};
+    }
+    if (const auto plan = first_of(tactics.expected(family, p.x.sizes[0]), handle, graph)) {
+      return {plan, false, version};
+    }
+    for (const Descriptor& configuration : graph.configurations()) {
+      if (const auto plan = plan_of(handle, configuration)) {
+        return {plan, false, version};
+      }
+    }
   } catch (const Refused&) {
-    return {nullptr, true};  // operations that it does not take together
+    // Operations that it does not take together.
   }
+  return {nullptr, true, version};
 }
 
 // No lock is held meanwhile: timing waits for work of the stream, which may wait for another thread's.
 std::shared_ptr<Plan> plan_for(CudaHost& host, Handle handle, const Problem& p, const Key& key, bool may_time) {
   const std::optional<Known> found = plans().find(key);
+  const int64_t version = tuning::ProcessTactics::get().version();
   const bool times = may_time && !is_capturing(host.stream());
-  if (found && (found->timed || !times)) {
+  if (found && (found->measured || (found->version == version && !times))) {
     return found->plan;
   }
-  const Known made = search(host, handle, p, times);
+  const Known made = search(host, handle, p, times, version);
   plans().keep(key, made);
   return made.plan;
 }

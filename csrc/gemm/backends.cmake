@@ -30,7 +30,8 @@ function(fuseconv_gemm_backends target)
             NO_DEFAULT_PATH)
 
   add_library(${target} STATIC ${FUSECONV_GEMM}/backends.cpp ${FUSECONV_GEMM}/choices.cpp ${FUSECONV_GEMM}/pass.cu
-                               ${FUSECONV_GEMM}/sm80.cu ${FUSECONV_GEMM}/tensor_map.cpp)
+                               ${FUSECONV_GEMM}/sm80.cu ${FUSECONV_GEMM}/tensor_map.cpp
+                               ${FUSECONV_GEMM}/../tuning/tactics.cpp ${FUSECONV_GEMM}/../tuning/process.cpp)
   fuseconv_cuda_code(${target} ${FUSECONV_CUDA_ARCHS})
   if("90a" IN_LIST FUSECONV_CUDA_ARCHS)
     # One unit an activation, so that they build side by side. Only this architecture has the instructions in them.
@@ -49,6 +50,8 @@ function(fuseconv_gemm_backends target)
     target_sources(${target} PRIVATE ${FUSECONV_GEMM}/sm90_absent.cpp ${FUSECONV_GEMM}/tf32x3_absent.cpp)
   endif()
   fuseconv_gemm_options(${target})
+  find_path(FUSECONV_JSON nlohmann/json.hpp PATHS ${packages}/nlohmann_json/include REQUIRED)
+  target_include_directories(${target} SYSTEM PRIVATE ${FUSECONV_JSON})
 
   if(FUSECONV_CUBLAS_INCLUDE)
     file(STRINGS ${FUSECONV_CUBLAS_INCLUDE}/cublas_api.h major REGEX "#define CUBLAS_VER_MAJOR")

@@ -181,6 +181,17 @@ void run(const Problem& p, Choice choice) {
   }
 }
 
+std::string name_of(const Problem& p, Choice choice) {
+  switch (choice.backend) {
+    case Backend::cublaslt:
+      return "cublaslt " + cublaslt::name_of(p, choice.variant);
+    case Backend::cublas:
+      return "cublas " + cublaslt::name_of(product_of(p), choice.variant);
+    default:
+      return to_string(choice);
+  }
+}
+
 std::string to_string(Choice choice) {
   switch (choice.backend) {
     case Backend::cublaslt:

@@ -34,4 +34,8 @@ void run(const Problem& problem, Choice choice);
 
 std::string to_string(Choice choice);
 
+// The name of a choice among the tactics of a problem. It means the same for every size: an algorithm of cuBLAS is
+// named by its configuration, not by its rank.
+std::string name_of(const Problem& problem, Choice choice);
+
 }  // namespace fuseconv::linear

@@ -7,6 +7,7 @@
 #include "gemm/choices.h"
 #include "gemm/cublaslt.h"
 #include "gemm/sm90.h"
+#include "tuning/process.h"
 
 namespace {
 
@@ -22,11 +23,6 @@ int guarded(char* message, int capacity, Body body) {
     message[capacity - 1] = '\0';
     return -1;
   }
-}
-
-Choices& choices() {
-  static Choices* const choices = new Choices;
-  return *choices;
 }
 
 }  // namespace
@@ -79,21 +75,21 @@ int fuseconv_linear_time(const Problem* problem, Timing* timings, int room, char
 // The choice for a problem. Times it first if `may_time`. Kept until the process ends.
 int fuseconv_linear_choose(const Problem* problem, int may_time, Choice* choice, char* message, int capacity) {
   return guarded(message, capacity, [&] {
-    *choice = choices().choose(*problem, may_time != 0);
+    *choice = Choices::of_process().choose(*problem, may_time != 0);
     return 0;
   });
 }
 
 int fuseconv_linear_load_choices(const char* path, char* message, int capacity) {
   return guarded(message, capacity, [&] {
-    choices().load(path);
+    fuseconv::tuning::ProcessTactics::get().load(path);
     return 0;
   });
 }
 
 int fuseconv_linear_save_choices(const char* path, char* message, int capacity) {
   return guarded(message, capacity, [&] {
-    choices().save(path);
+    fuseconv::tuning::ProcessTactics::get().save(path);
     return 0;
   });
 }

@@ -1,47 +1,28 @@
 #include "gemm/choices.h"
 
 #include <cuda_runtime_api.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <sstream>
 #include <stdexcept>
 
 #include "gemm/cublaslt.h"
 #include "gemm/cuda_check.h"
 #include "gemm/stopwatch.h"
+#include "tuning/process.h"
 
 namespace fuseconv::linear {
 namespace {
 
-// The second word changes whenever the meaning of variants changes.
-constexpr const char* kHeader = "fuseconv-linear-choices 1";
 constexpr int kRounds = 5;
+constexpr size_t kMostKnown = 16384;  // problems, whose choices are then made again
 constexpr float kMicrosecondsOfGraph = 400.0f;
 
 bool capturing(const Problem& p) {
   cudaStreamCaptureStatus status;
   cuda_check(cudaStreamIsCapturing(static_cast<cudaStream_t>(p.stream), &status), "cudaStreamIsCapturing");
   return status != cudaStreamCaptureStatusNone;
-}
-
-std::string device_name() {
-  int device;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  static std::mutex mutex;
-  static std::map<int, std::string> names;
-  const std::lock_guard lock(mutex);
-  std::string& name = names[device];
-  if (name.empty()) {
-    cudaDeviceProp properties;
-    cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-    name = properties.name;
-  }
-  return name;
 }
 
 bool aligned(const Problem& p) {
@@ -51,11 +32,12 @@ bool aligned(const Problem& p) {
   return addresses % 16 == 0;
 }
 
-std::string key_of(const Problem& p, std::optional<Backend> only) {
+// Everything that a timing depends on but the rows of x and y.
+std::string family_of(const Problem& p, std::optional<Backend> only) {
   static constexpr std::array kElements = {"f32", "f64", "f16", "bf16"};
   std::ostringstream key;
-  key << device_name() << "; cublas " << cublaslt::version() << "; " << kElements[static_cast<size_t>(p.element)] << ' '
-      << kActivationNames[static_cast<size_t>(p.activation)] << ' ' << p.m << ' ' << p.n << ' ' << p.k;
+  key << device_name() << "; cublas " << cublaslt::version() << "; linear " << kElements[static_cast<size_t>(p.element)]
+      << ' ' << kActivationNames[static_cast<size_t>(p.activation)] << " n " << p.n << " k " << p.k;
   key << (p.gated != 0 ? " gated" : "") << (p.bias != nullptr ? " bias" : "")
       << (p.residual != nullptr ? " residual" : "");
   key << (p.tf32 != 0 ? " tf32" : "");
@@ -89,6 +71,31 @@ class Scratch {
   void* data = nullptr;
 };
 
+// The problem as it is when its tactics are known: each of their algorithms was tested for NaN before it was timed.
+Problem checked(const Problem& problem) {
+  Problem p = problem;
+  p.relu_checked = 1;
+  return p;
+}
+
+// The first of the tactics that the problem can be computed by.
+std::optional<Choice> first_of(const std::vector<tuning::Tactic>& tactics, const Problem& p,
+                               std::optional<Backend> only) {
+  if (tactics.empty()) {
+    return std::nullopt;
+  }
+  std::map<std::string, Choice> named;
+  for (const Choice choice : candidates(p, only)) {
+    named.emplace(name_of(p, choice), choice);
+  }
+  for (const tuning::Tactic& tactic : tactics) {
+    if (const auto found = named.find(tactic.name); found != named.end()) {
+      return found->second;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backend> only) {
@@ -97,12 +104,12 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
         "fuseconv::linear_act: cannot time backends while the stream is being captured; "
         "call once before the capture, or load a timing cache");
   }
+  const std::lock_guard alone(timing_mutex());
   cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(problem.stream)), "cudaStreamSynchronize");
   const Scratch scratch(problem, only);
   Stopwatch watch;
-  Problem p = problem;
+  Problem p = checked(problem);
   p.stream = watch.stream;
-  p.relu_checked = 1;
   if (p.scratch == nullptr) {
     p.scratch = scratch.data;
   }
@@ -137,21 +144,14 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
   }
   std::vector<Timing> timings;
   for (Entry& entry : entries) {
-    const auto middle = entry.microseconds.begin() + kRounds / 2;
-    std::nth_element(entry.microseconds.begin(), middle, entry.microseconds.end());
-    timings.push_back({entry.choice, *middle});
+    std::vector<float>& times = entry.microseconds;
+    std::sort(times.begin(), times.end());
+    const float median = times[kRounds / 2];
+    timings.push_back({entry.choice, median, (times[kRounds * 3 / 4] - times[kRounds / 4]) / median});
   }
   std::stable_sort(timings.begin(), timings.end(),
                    [](const Timing& a, const Timing& b) { return a.microseconds < b.microseconds; });
   return timings;
-}
-
-bool may_time() {
-  static const bool may = [] {
-    const char* timing = std::getenv("FUSECONV_TIMING");
-    return timing == nullptr || std::string_view(timing) != "off";
-  }();
-  return may;
 }
 
 Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend> only) {
@@ -180,23 +180,24 @@ Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend
 }
 
 Choices::Known Choices::find(const Problem& problem, bool may_time, std::optional<Backend> only) {
-  const std::string key = key_of(problem, only);
-  {
-    const std::lock_guard lock(mutex_);
-    const auto kept = kept_.find(key);
-    if (kept != kept_.end() && takes(problem, kept->second.choice)) {
-      return {kept->second.choice, true};
-    }
+  tuning::ProcessTactics& tactics = tuning::ProcessTactics::get();
+  const int64_t version = tactics.version();
+  const std::string family = family_of(problem, only);
+  if (const auto choice = first_of(tactics.measured(family, problem.m), checked(problem), only)) {
+    return {*choice, true, version};
   }
   if (may_time) {
     if (const std::vector<Timing> timings = time_candidates(problem, only); !timings.empty()) {
-      const std::lock_guard lock(mutex_);
-      kept_.insert_or_assign(key, timings.front());
-      if (!path_.empty()) {
-        write(path_);
+      std::vector<tuning::Tactic> measured;
+      for (const Timing& timing : timings) {
+        measured.push_back({name_of(checked(problem), timing.choice), timing.microseconds, timing.noise});
       }
-      return {timings.front().choice, true};
+      tactics.put(family, problem.m, std::move(measured));
+      return {timings.front().choice, true, version};
     }
+  }
+  if (const auto choice = first_of(tactics.expected(family, problem.m), checked(problem), only)) {
+    return {*choice, false, version};
   }
   const std::vector<Choice> untimed = candidates(problem, only);
   if (untimed.empty()) {
@@ -209,87 +210,31 @@ Choices::Known Choices::find(const Problem& problem, bool may_time, std::optiona
     }
     throw std::runtime_error("fuseconv::linear_act: no CUDA backend takes this problem: " + reasons);
   }
-  return {untimed.front(), false};
+  return {untimed.front(), false, version};
 }
 
 Choice Choices::choose(const Problem& problem, bool may_time, std::optional<Backend> only) {
   const Signature signature = signature_of(problem, only);
+  const int64_t version = tuning::ProcessTactics::get().version();
   {
     const std::lock_guard lock(mutex_);
     const auto known = known_.find(signature);
-    if (known != known_.end() && (known->second.timed || !may_time)) {
+    if (known != known_.end() && (known->second.measured || (known->second.version == version && !may_time))) {
       return known->second.choice;
     }
   }
   const Known found = find(problem, may_time && !capturing(problem), only);
   const std::lock_guard lock(mutex_);
+  if (known_.size() >= kMostKnown) {
+    known_.clear();
+  }
   return known_.insert_or_assign(signature, found).first->second.choice;
 }
 
 Choices& Choices::of_process() {
   // Not destroyed, because CUDA may have shut down before a static destructor runs.
-  static Choices* const choices = [] {
-    auto* made = new Choices;
-    if (const char* path = std::getenv("FUSECONV_TIMING_CACHE"); path != nullptr && *path != '\0') {
-      if (std::ifstream(path).good()) {
-        made->load(path);
-      }
-      made->path_ = path;
-    }
-    return made;
-  }();
+  static Choices* const choices = new Choices;
   return *choices;
-}
-
-void Choices::load(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  if (!std::getline(file, line) || line != kHeader) {
-    throw std::runtime_error("fuseconv::linear_act: " + path + " does not begin with '" + kHeader + "'");
-  }
-  std::map<std::string, Timing> read;
-  while (std::getline(file, line)) {
-    std::istringstream fields(line);
-    std::string key, backend, variant, microseconds;
-    std::getline(fields, key, '\t');
-    std::getline(fields, backend, '\t');
-    std::getline(fields, variant, '\t');
-    std::getline(fields, microseconds);
-    const auto named = std::find(kBackends.begin(), kBackends.end(), backend);
-    try {
-      const Choice choice{static_cast<Backend>(named - kBackends.begin()), std::stoi(variant)};
-      if (named == kBackends.end()) {
-        throw std::invalid_argument(backend);
-      }
-      read[key] = {choice, std::stof(microseconds)};
-    } catch (const std::logic_error&) {
-      throw std::runtime_error("fuseconv::linear_act: " + path + ": not a choice: " + line);
-    }
-  }
-  const std::lock_guard lock(mutex_);
-  for (const auto& [key, timing] : read) {
-    kept_[key] = timing;
-  }
-  known_.clear();
-}
-
-void Choices::save(const std::string& path) const {
-  const std::lock_guard lock(mutex_);
-  write(path);
-}
-
-void Choices::write(const std::string& path) const {
-  const std::string partial = path + ".partial." + std::to_string(getpid());
-  std::ofstream file(partial);
-  file << kHeader << '\n';
-  for (const auto& [key, timing] : kept_) {
-    file << key << '\t' << kBackends[static_cast<size_t>(timing.choice.backend)] << '\t' << timing.choice.variant
-         << '\t' << timing.microseconds << '\n';
-  }
-  file.close();
-  if (!file || std::rename(partial.c_str(), path.c_str()) != 0) {
-    throw std::runtime_error("fuseconv::linear_act: cannot write the timing cache " + path);
-  }
 }
 
 }  // namespace fuseconv::linear

@@ -1,4 +1,4 @@
-// Selects the backend for a problem: timed once, then cached.
+// Selects the backend for a problem: as measured, or as expected.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@ namespace fuseconv::linear {
 struct Timing {
   Choice choice;
   float microseconds;
+  float noise;  // the spread of the middle half of the rounds, relative to the median
 };
 
 // Times every candidate by replaying it from a CUDA graph, in several rounds, and returns them fastest first.
@@ -21,43 +22,29 @@ struct Timing {
 // std::runtime_error if the stream is being captured or y is also the residual, because timing would corrupt both.
 std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backend> only);
 
-// Whether calls may time. The environment variable FUSECONV_TIMING=off disables it.
-bool may_time();
-
-// The timing cache: one line of text per problem, "key <tab> backend <tab> variant <tab> microseconds". A key contains
-// the GPU, the cuBLAS version, element type, activation, sizes, strides, the addends that are present and the forced
-// backend, if any. Thread-safe.
+// The choices of a process by problem. Thread-safe.
 class Choices {
  public:
-  // The timings of this process. The environment variable FUSECONV_TIMING_CACHE names a file that is read if it exists,
-  // and written after each timing.
   static Choices& of_process();
 
-  // The cached choice, if there is one and its backend supports the problem; else the fastest of a new timing, if
-  // `may_time` and the stream is not being captured; else the first candidate, until a later call may time. `only`
-  // restricts it to one backend. Throws std::runtime_error with the reasons if no backend supports the problem.
+  // The fastest of a new timing, if `may_time`, the problem was not measured and its stream is not being captured. Else
+  // the fastest as measured; else as expected from the measured sizes, rows of y, on both sides; else the first
+  // candidate. A choice that can still improve is made again when tactics are added. `only` restricts it to one
+  // backend. Throws std::runtime_error with the reasons if no backend supports the problem.
   Choice choose(const Problem& problem, bool may_time, std::optional<Backend> only = std::nullopt);
-
-  // Adds the lines of a file, which must have this format version. Throws std::runtime_error that names the line.
-  void load(const std::string& path);
-
-  // Replaces the file with all cached timings, sorted by key.
-  void save(const std::string& path) const;
 
  private:
   // The inputs of a choice in a form that is fast to look up: device, the problem as cuBLAS sees it, alignment.
   using Signature = std::array<int64_t, 13>;
   struct Known {
     Choice choice;
-    bool timed;
+    bool measured;
+    int64_t version;  // of the tactics that it was made from
   };
   static Signature signature_of(const Problem& problem, std::optional<Backend> only);
-  Known find(const Problem& problem, bool may_time, std::optional<Backend> only);
-  void write(const std::string& path) const;  // the mutex is held
+  static Known find(const Problem& problem, bool may_time, std::optional<Backend> only);
 
-  std::string path_;
-  mutable std::mutex mutex_;
-  std::map<std::string, Timing> kept_;
+  std::mutex mutex_;
   std::map<Signature, Known> known_;
 };
 

@@ -19,6 +19,7 @@ namespace fuseconv::linear::cublaslt {
 namespace {
 
 constexpr int kProposals = 16;
+constexpr size_t kMostPlans = 16384;  // of 2 KB each; then they are made again, in tens of microseconds
 
 void check(cublasStatus_t status, const char* call) {
   if (status != CUBLAS_STATUS_SUCCESS) {
@@ -115,20 +116,23 @@ class Library {
     return handle;
   }
 
-  // The plan lives as long as the process. Creating it may query cuBLAS, which is allowed during stream capture.
-  const Plan& plan(const Problem& p) {
+  // Creating a plan may query cuBLAS, which is allowed during stream capture.
+  std::shared_ptr<const Plan> plan(const Problem& p) {
     const cublasLtHandle_t lt = handle();
+    const Key key = key_of(p);
     const std::lock_guard lock(mutex_);
-    std::unique_ptr<Plan>& plan = plans_[key_of(p)];
-    if (plan == nullptr) {
-      plan = make(lt, p);
+    if (const auto found = plans_.find(key); found != plans_.end()) {
+      return found->second;
     }
-    return *plan;
+    if (plans_.size() >= kMostPlans) {
+      plans_.clear();
+    }
+    return plans_[key] = make(lt, p);
   }
 
  private:
-  static std::unique_ptr<Plan> make(cublasLtHandle_t lt, const Problem& p) {
-    auto plan = std::make_unique<Plan>();
+  static std::shared_ptr<const Plan> make(cublasLtHandle_t lt, const Problem& p) {
+    auto plan = std::make_shared<Plan>();
     Descriptors& d = plan->descriptors;
     const bool wide = p.element == Element::f64;
     const cublasComputeType_t compute = wide                                       ? CUBLAS_COMPUTE_64F
@@ -184,7 +188,7 @@ class Library {
 
   std::mutex mutex_;
   std::map<int, cublasLtHandle_t> handles_;
-  std::map<Key, std::unique_ptr<Plan>> plans_;
+  std::map<Key, std::shared_ptr<const Plan>> plans_;
 };
 
 // Handles and plans are not destroyed, because CUDA may have shut down before a static destructor runs.
@@ -195,12 +199,12 @@ Library& library() {
 
 // y = factor (weight x) + bias, and so on.
 void multiply(const Problem& p, int algorithm, double factor) {
-  const Plan& plan = library().plan(p);
-  if (algorithm < 0 || algorithm >= static_cast<int>(plan.algorithms.size())) {
-    throw std::runtime_error("fuseconv::linear_act: cuBLAS proposes " + std::to_string(plan.algorithms.size()) +
+  const std::shared_ptr<const Plan> plan = library().plan(p);
+  if (algorithm < 0 || algorithm >= static_cast<int>(plan->algorithms.size())) {
+    throw std::runtime_error("fuseconv::linear_act: cuBLAS proposes " + std::to_string(plan->algorithms.size()) +
                              " algorithms, so there is none of rank " + std::to_string(algorithm));
   }
-  Descriptors d = plan.descriptors;  // cuBLAS takes non-const pointers, and the bias differs per call
+  Descriptors d = plan->descriptors;  // cuBLAS takes non-const pointers, and the bias differs per call
   if (p.bias != nullptr) {
     set(&d.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   }
@@ -211,7 +215,7 @@ void multiply(const Problem& p, int algorithm, double factor) {
   const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
   check(cublasLtMatmul(library().handle(), &d.operation, alpha, p.weight, &d.weight, p.x, &d.x, beta,
                        p.residual != nullptr ? p.residual : p.y, &d.residual, p.y, &d.y,
-                       &plan.algorithms[static_cast<size_t>(algorithm)], p.workspace, p.workspace_bytes,
+                       &plan->algorithms[static_cast<size_t>(algorithm)], p.workspace, p.workspace_bytes,
                        static_cast<cudaStream_t>(p.stream)),
         "cublasLtMatmul");
 }
@@ -274,7 +278,7 @@ std::string refuses(const Problem& p) {
 }
 
 int algorithms(const Problem& p) {
-  return refuses(p).empty() ? static_cast<int>(library().plan(p).algorithms.size()) : 0;
+  return refuses(p).empty() ? static_cast<int>(library().plan(p)->algorithms.size()) : 0;
 }
 
 void run(const Problem& p, int algorithm, double scale) {
@@ -299,6 +303,32 @@ bool keeps_nan(const Problem& p, int algorithm) {
   cuda_check(cudaStreamSynchronize(stream), "an algorithm");
   rows.resize(p.m > 1 ? 2 * row : row);
   return all_nan(rows, p.element);
+}
+
+std::string name_of(const Problem& p, int algorithm) {
+  const std::shared_ptr<const Plan> plan = library().plan(p);
+  if (algorithm < 0 || algorithm >= static_cast<int>(plan->algorithms.size())) {
+    return "";
+  }
+  const cublasLtMatmulAlgo_t& algo = plan->algorithms[static_cast<size_t>(algorithm)];
+  std::string name;
+  const auto add = [&]<class T>(T, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    T value{};
+    size_t written;
+    check(cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value, &written),
+          "cublasLtMatmulAlgoConfigGetAttribute");
+    name.append(name.empty() ? "" : ".").append(std::to_string(value));
+  };
+  add(int32_t{}, CUBLASLT_ALGO_CONFIG_ID);
+  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_TILE_ID);
+  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_STAGES_ID);
+  add(int32_t{}, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING);
+  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION);
+  add(uint16_t{}, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID);
+  add(uint16_t{}, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID);
+  return name;
 }
 
 size_t version() { return cublasLtGetVersion(); }

@@ -22,6 +22,10 @@ void run(const Problem& problem, int algorithm, double scale = 1.0);
 // algorithm once with a NaN factor, overwrites y, and waits.
 bool keeps_nan(const Problem& problem, int algorithm);
 
+// The configuration of the algorithm of that rank: id, tile, stages, split-K, reduction, swizzle, option, inner shape
+// and cluster shape, as cuBLAS numbers them.
+std::string name_of(const Problem& problem, int algorithm);
+
 // The version of the loaded library, for which algorithms and timings are valid.
 size_t version();
 

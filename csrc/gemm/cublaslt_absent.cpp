@@ -13,6 +13,8 @@ void run(const Problem& p, int, double) { throw std::runtime_error("fuseconv::li
 
 bool keeps_nan(const Problem& p, int) { throw std::runtime_error("fuseconv::linear_act: " + refuses(p)); }
 
+std::string name_of(const Problem&, int) { return ""; }
+
 size_t version() { return 0; }
 
 }  // namespace fuseconv::linear::cublaslt

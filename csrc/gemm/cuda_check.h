@@ -1,8 +1,10 @@
-// Converts CUDA status codes to exceptions.
+// Converts CUDA status codes to exceptions, and tells the properties of the current device.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 
@@ -20,6 +22,22 @@ inline int device_attribute(cudaDeviceAttr name) {
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   cuda_check(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
   return value;
+}
+
+// The name of the current device.
+inline std::string device_name() {
+  int device;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  static std::mutex mutex;
+  static std::map<int, std::string> names;
+  const std::lock_guard lock(mutex);
+  std::string& name = names[device];
+  if (name.empty()) {
+    cudaDeviceProp properties;
+    cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+    name = properties.name;
+  }
+  return name;
 }
 
 }  // namespace fuseconv::linear

@@ -3,17 +3,37 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "gemm/cuda_check.h"
 
 namespace fuseconv::linear {
 
-// Owns a stream, two events and the graphs of the candidates.
+// Held while candidates are timed, so that they are alone.
+inline std::mutex& timing_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+// The stream of all timings on the current device. It is not destroyed: torch keeps a workspace of cuBLAS for each
+// stream that it has seen, and new streams would each get one.
+inline cudaStream_t timing_stream() {
+  int device;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  static std::map<int, cudaStream_t> streams;  // timing_mutex is held
+  cudaStream_t& stream = streams[device];
+  if (stream == nullptr) {
+    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  return stream;
+}
+
+// Owns two events and the graphs of the candidates. Used while the timing_mutex is held.
 class Stopwatch {
  public:
-  Stopwatch() {
-    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  Stopwatch() : stream(timing_stream()) {
     cuda_check(cudaEventCreate(&begin_), "cudaEventCreate");
     cuda_check(cudaEventCreate(&end_), "cudaEventCreate");
   }
@@ -25,7 +45,6 @@ class Stopwatch {
     }
     cudaEventDestroy(begin_);
     cudaEventDestroy(end_);
-    cudaStreamDestroy(stream);
   }
 
   template <class Body>
@@ -66,7 +85,7 @@ class Stopwatch {
     return milliseconds * 1e3f;
   }
 
-  cudaStream_t stream;
+  const cudaStream_t stream;
 
  private:
   cudaEvent_t begin_, end_;

@@ -8,12 +8,12 @@
 #include "core/cuda.cuh"
 #include "core/layout.h"
 #include "cudnn/convolution.h"
-#include "gemm/choices.h"
 #include "kernels/convolution_pass.h"
 #include "kernels/depthwise.h"
 #include "kernels/linear.h"
 #include "kernels/pixels.h"
 #include "kernels/transpose.h"
+#include "tuning/process.h"
 
 namespace fuseconv::cuda {
 namespace {
@@ -68,7 +68,7 @@ bool by_cudnn(CudaHost& host, const Convolution& c) {
                                c.parameters,
                                activates,
                                c.y};
-  if (!cudnn::run(host, problem, linear::may_time())) {
+  if (!cudnn::run(host, problem, tuning::may_time())) {
     return false;
   }
   const ConvolutionPass rest{c.y, std::nullopt, adds ? std::nullopt : c.residual,

@@ -4,6 +4,7 @@
 #include "gemm/choices.h"
 #include "kernels/dense_rows.h"
 #include "kernels/linear.h"
+#include "tuning/process.h"
 
 namespace fuseconv::cuda {
 namespace {
@@ -71,7 +72,7 @@ void linear_layer(CudaHost& host, const LinearLayer& layer) {
   HostProduct product{host, x, weight, bias};
   p.product = &HostProduct::run;
   p.context = &product;
-  const linear::Choice choice = linear::Choices::of_process().choose(p, linear::may_time(), backend);
+  const linear::Choice choice = linear::Choices::of_process().choose(p, tuning::may_time(), backend);
   if (const size_t bytes = linear::scratch_bytes(p, choice); bytes > 0) {
     p.scratch = host.scratch(bytes);
   }

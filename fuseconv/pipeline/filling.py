@@ -19,6 +19,7 @@ from fuseconv.pipeline import gate as gates
 from fuseconv.pipeline.assembly import Assembly, Progress, Written, remove_target
 from fuseconv.pipeline.gate import Gate, Verdict
 from fuseconv.program.captured import Program
+from fuseconv.runtime import tactics
 
 PLAN = "plan.json"
 
@@ -64,6 +65,7 @@ class Filling:
     found: dict[str, Verified] = field(default_factory=dict)
     _rejected: dict[MatchKey, Miss] = field(default_factory=dict)
     _files: Mapping[str, File] = field(default_factory=dict)
+    _tactics: tactics.Problems = field(default_factory=dict)
 
     @property
     def assembly(self) -> Assembly:
@@ -121,7 +123,13 @@ class Filling:
             self.found[name] = Verified(error=error)
 
     def _run(self, names: Sequence[str], libraries: Sequence[str]) -> None:
-        self._files = seal(self.folder, self.assembly.describe(self.plan, list(self.written.values()), libraries)).files
+        manifest = seal(self.folder, self.assembly.describe(self.plan, list(self.written.values()), libraries))
+        if any(tactics.has_tactics(manifest, name) for name in names):
+            with self.progress("tune"):  # a target that fails here is judged when it is verified
+                self._tactics = tactics.measure(self.folder, manifest, names, known=self._tactics).problems
+            tactics.write(self.folder / tactics.FILE, self._tactics)
+            manifest = seal(self.folder, manifest, manifest.files)
+        self._files = manifest.files
         with self.progress("verify"):
             self.found |= PROCESS.verify(self.folder, names, hashed=True)
 

@@ -20,10 +20,10 @@ from fuseconv import errors, nn, ops
 from fuseconv.ops.description import DTYPES
 from fuseconv.sources import Options
 
-FUNCTIONS = [fuseconv.convert, fuseconv.verify, fuseconv.load, fuseconv.fuse]
+FUNCTIONS = [fuseconv.convert, fuseconv.verify, fuseconv.load, fuseconv.fuse, fuseconv.tune]
 OPS = sorted(path.stem for path in (ROOT / "csrc" / "ops").glob("*.h"))
 NAMES = {
-    fuseconv: ["__version__", "convert", "errors", "fuse", "load", "nn", "ops", "verify"],
+    fuseconv: ["__version__", "convert", "errors", "fuse", "load", "nn", "ops", "tune", "verify"],
     errors: [
         "ContractError",
         "FileError",

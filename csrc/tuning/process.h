@@ -1,0 +1,52 @@
+// The tactics that this process knows, from the bundles whose op libraries it has loaded and from the machine's file.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tuning/tactics.h"
+
+namespace fuseconv::tuning {
+
+// Whether calls measure problems that were not measured before. They do so with FUSECONV_TIMING=on only, because it
+// takes a hundred times as long as the call. Throws std::runtime_error if the variable is neither `on` nor `off`.
+bool may_time();
+
+// Thread-safe. The functions throw std::runtime_error that names the file if it cannot be read or written.
+class ProcessTactics {
+ public:
+  // Each copy of the op library has an object of its own, and all have the same files.
+  static ProcessTactics& get();
+
+  // As in Tactics.
+  std::vector<Tactic> measured(const std::string& family, int64_t size);
+  std::vector<Tactic> expected(const std::string& family, int64_t size);
+
+  // Stores what was measured, and writes the file that FUSECONV_TIMING_CACHE names, if any.
+  void put(const std::string& family, int64_t size, std::vector<Tactic> tactics);
+
+  // Adds the tactics of a file.
+  void load(const std::string& path);
+
+  // Writes all tactics to a file, which is replaced atomically.
+  void save(const std::string& path);
+
+  // Changes whenever tactics were added, so that choices made before can be made again.
+  int64_t version();
+
+ private:
+  ProcessTactics();
+  void read_new_files();  // the mutex is held
+  void write(const std::string& path) const;
+
+  std::mutex mutex_;
+  Tactics tactics_;
+  std::string machine_file_;
+  std::atomic<const void*> newest_read_ = nullptr;
+  std::atomic<int64_t> version_ = 0;
+};
+
+}  // namespace fuseconv::tuning

@@ -1,0 +1,47 @@
+"""`fuseconv tune`: measures the tactics of a bundle on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fuseconv.commands.options import bundle_argument, json_option
+from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.progress import shown
+
+
+@click.command()
+@bundle_argument
+@click.option(
+    "--target",
+    multiple=True,
+    metavar="NAME",
+    help="Target to call; may be repeated. [default: all targets of the bundle]",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Time limit of the calls of the first target; others have half of it each.",
+)
+@json_option
+def tune(bundle: Path, target: tuple[str, ...], seconds: float) -> Outcome:
+    """Measure which backends and engines are fastest for BUNDLE on this GPU, and store that in its tuning.json.
+
+    `fuseconv convert` does the same on the machine where it runs. Calls never measure: at a size that was not measured
+    they use what is expected from the sizes around it.
+    """
+    from fuseconv.commands import report
+    from fuseconv.pipeline.tactics import tune as tune_bundle
+
+    tuned = tune_bundle(bundle, target=target, seconds=seconds, progress=shown)
+    left = {name: count for name, count in tuned.measured.left.items() if count}
+    pairs = {
+        "measured": f"{tuned.sizes} sizes of {len(tuned.measured.problems)} problems",
+        "calls": ", ".join(f"{name} {count}" for name, count in tuned.measured.calls.items()),
+        **({"left out": ", ".join(f"{name} {count} sizes" for name, count in left.items())} if left else {}),
+        "changed": f"{len(tuned.changed)} fastest tactics, {len(tuned.ties)} of them ties",
+    }
+    return Outcome(tuned.to_json(), lambda console: report.print_pairs(console, pairs))

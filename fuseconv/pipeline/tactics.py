@@ -1,0 +1,159 @@
+"""Measures the tactics of a bundle on this machine and stores them in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fuseconv.bundle.manifest import MANIFEST, Manifest, check_replaceable, open_bundle, seal
+from fuseconv.bundle.staging import staged
+from fuseconv.errors import UnsupportedError, UpstreamError
+from fuseconv.pipeline.assembly import Progress
+from fuseconv.pipeline.read import silent
+from fuseconv.runtime import tactics
+from fuseconv.runtime.model import check_device, choose_target
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of tuning a bundle.
+
+    Attributes:
+        measured: what was measured.
+        changed: the problems and sizes whose fastest tactic is another one than before.
+        ties: those of `changed` whose two tactics differ by less than the noise of their times.
+    """
+
+    measured: tactics.Measured
+    changed: tuple[str, ...]
+    ties: tuple[str, ...]
+
+    @property
+    def sizes(self) -> int:
+        """The number of problems and sizes that were measured."""
+        return sum(len(sizes) for sizes in self.measured.problems.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        return {
+            "problems": self.measured.problems,
+            "measured": self.sizes,
+            "calls": dict(self.measured.calls),
+            "left": dict(self.measured.left),
+            "changed": list(self.changed),
+            "ties": list(self.ties),
+        }
+
+
+def tune(
+    bundle: str | Path,
+    *,
+    target: Sequence[str] = (),
+    seconds: float = tactics.SECONDS,
+    progress: Progress = silent,
+) -> Tuned:
+    """Measures the tactics of a bundle on this machine and stores them in its tuning.json.
+
+    The op libraries for CUDA compute a linear layer or a convolution by one of many backends, engines and tile shapes.
+    Which is fastest depends on the GPU and on the size. Each target is called at sizes through the ranges of its
+    inputs, and every problem that its ops meet is timed. What was measured on other GPUs stays in the bundle.
+
+    Args:
+        bundle: the folder of the bundle, which is replaced atomically.
+        target: the names of the targets to call. Default: all targets of the bundle.
+        seconds: the time limit of the calls of the first target; others have half of it each.
+        progress: called with the name of each step; returns a context manager in which the step runs.
+
+    Returns:
+        What was measured, and how it differs from what the bundle had.
+
+    Raises:
+        UsageError: the bundle or a target does not exist.
+        RefusedError: the bundle is damaged.
+        UnsupportedError: no target has tactics: the bundle is for the CPU, or its targets do not call our ops.
+        UpstreamError: there is no CUDA device, or a target does not run.
+        FileError: the bundle cannot be written.
+
+    Examples:
+        >>> fuseconv.tune("mlp.fuseconv")
+        Traceback (most recent call last):
+        fuseconv.errors.UnsupportedError: there is nothing to measure: the bundle is for cpu, whose ops have one tactic
+          at: mlp.fuseconv
+          fix: tune a bundle that was converted with --device cuda
+    """
+    folder = Path(bundle)
+    manifest = open_bundle(folder)
+    names = [choose_target(manifest, name, folder) for name in target] or sorted(manifest.targets)
+    if not any(tactics.has_tactics(manifest, name) for name in names):
+        raise UnsupportedError(
+            f"there is nothing to measure: {_without_tactics(manifest, names)}",
+            where=str(folder),
+            fix="tune a bundle that was converted with --device cuda",
+        )
+    check_device(manifest.contract.device, folder)
+    with progress("tune"):
+        measured = tactics.measure(folder, manifest, names, seconds=seconds)
+    if measured.failures:
+        name, reason = next(iter(measured.failures.items()))
+        raise UpstreamError(
+            f"the target {name} failed while it was measured: {reason}",
+            where=str(folder),
+            fix="run `fuseconv verify`, or leave the target out with --target",
+        )
+    with staged(folder, check_replaceable) as staging:
+        _link(folder.absolute(), staging)
+        known = tactics.read(staging / tactics.FILE)
+        for name in (tactics.FILE, MANIFEST):  # not through the links: the old bundle has the same files
+            (staging / name).unlink(missing_ok=True)
+        tactics.write(staging / tactics.FILE, tactics.merged(known, measured.problems))
+        others = {name: file for name, file in manifest.files.items() if name != tactics.FILE}
+        seal(staging, manifest, others)
+    changed, ties = _changes(known, measured.problems)
+    return Tuned(measured, changed, ties)
+
+
+def _without_tactics(manifest: Manifest, names: Sequence[str]) -> str:
+    device = manifest.contract.device
+    return (
+        f"the bundle is for {device}, whose ops have one tactic"
+        if device != "cuda"
+        else f"{', '.join(names)} does not call the ops of fuseconv"
+    )
+
+
+def _link(folder: Path, staging: Path) -> None:
+    """Fills a folder with the files of another, as links where the file system has them."""
+
+    def copy(source: str, destination: str) -> None:
+        try:
+            os.link(source, destination)
+        except OSError:
+            shutil.copy2(source, destination)
+
+    shutil.copytree(folder, staging, copy_function=copy, dirs_exist_ok=True)
+
+
+def _changes(old: tactics.Problems, new: tactics.Problems) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns where the fastest tactic is another one than before, and where that is within the noise."""
+    changed, ties = [], []
+    for family, sizes in new.items():
+        for size, times in sizes.items():
+            before = old.get(family, {}).get(size)
+            if not before or (first := _fastest(before)) == (now := _fastest(times)):
+                continue
+            changed.append(f"{family} at {size}")
+            if first in times and _within_noise(times[first], times[now]):
+                ties.append(changed[-1])
+    return tuple(changed), tuple(ties)
+
+
+def _fastest(times: Mapping[str, Mapping[str, float]]) -> str:
+    return min(times, key=lambda name: times[name]["us"])
+
+
+def _within_noise(slower: Mapping[str, float], faster: Mapping[str, float]) -> bool:
+    return slower["us"] / faster["us"] - 1 <= slower["noise"] + faster["noise"]

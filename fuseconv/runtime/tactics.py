@@ -1,0 +1,191 @@
+"""Measures the tactics of a bundle on this machine: the backends and engines that its op libraries can choose from.
+
+A process of its own loads each target and calls it at sizes through the ranges of its contract. With FUSECONV_TIMING=on
+the op libraries time every problem that they meet, and write the results to the file that FUSECONV_TIMING_CACHE names.
+In the bundle that file is tuning.json, which its op libraries read when they are loaded. docs/tuning.md describes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.bundle.manifest import Manifest, read_manifest
+from fuseconv.contract.inputs import draw, example_sizes
+from fuseconv.contract.ladder import ladder
+from fuseconv.errors import FuseconvError, RefusedError, UpstreamError
+from fuseconv.runtime.model import load_target
+from fuseconv.targets import spec_of
+
+FILE = "tuning.json"
+
+SECONDS = 60.0
+"""The default time limit of the calls, in seconds. The calls are spread over the ranges, however many there are."""
+
+FORMAT = "fuseconv tuning 1"
+
+Problems = dict[str, dict[str, dict[str, Any]]]
+"""Family of problems to size to tactic to its time: the content of tuning.json."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of measuring a bundle.
+
+    Attributes:
+        problems: the tactics measured now.
+        calls: the number of sizes at which each target was called.
+        left: the number of sizes that were left out for each target, because the time was over or memory ran out.
+        failures: the targets that do not run, with the reasons.
+    """
+
+    problems: Problems
+    calls: Mapping[str, int]
+    left: Mapping[str, int]
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+def has_tactics(manifest: Manifest, target: str) -> bool:
+    """Returns whether the ops of a target choose between tactics: those of op libraries for CUDA do."""
+    spec = spec_of(target)
+    return manifest.contract.device == "cuda" and (spec.plugin or spec.runtime == "torch")
+
+
+def measure(
+    folder: Path,
+    manifest: Manifest,
+    targets: Sequence[str],
+    *,
+    seconds: float = SECONDS,
+    known: Problems | None = None,
+) -> Measured:
+    """Measures targets of a bundle in a new process. The bundle is not changed.
+
+    Args:
+        folder: the bundle, which was just opened or sealed.
+        manifest: its manifest.
+        targets: the targets to call. Those without tactics are left out.
+        seconds: the time limit of the calls of the first target; others have half of it each.
+        known: problems that are not measured again.
+
+    Raises:
+        UpstreamError: the process cannot be started.
+        RefusedError: it wrote something other than tactics.
+    """
+    tuned = [target for target in targets if has_tactics(manifest, target)]
+    if not tuned:
+        return Measured(known or {}, {}, {})
+    root = str(Path(__file__).resolve().parents[2])
+    search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory() as scratch:
+        written, told = Path(scratch, FILE), Path(scratch, "told.json")
+        write(written, known or {})
+        words = [sys.executable, "-P", "-W", "ignore", "-m", "fuseconv.runtime.tactics"]
+        timing = {"FUSECONV_TIMING": "on", "FUSECONV_TIMING_CACHE": str(written)}
+        done = subprocess.run(  # noqa: S603 - our own module under the running interpreter
+            [*words, str(folder.absolute()), str(told), repr(seconds), *tuned],
+            env={**os.environ, "PYTHONPATH": search, **timing},
+            cwd=scratch,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        last = "\n".join(done.stderr.splitlines()[-3:])
+        if not told.is_file():
+            raise UpstreamError(
+                f"the process that measures tactics cannot be started (exit {done.returncode}): {last}",
+                where=str(folder),
+                fix="free memory used by other processes and run it again",
+            )
+        state = json.loads(told.read_text(encoding="utf-8"))
+        if done.returncode != 0:
+            state["failures"][list(state["calls"])[-1]] = f"its process ended with status {done.returncode}: {last}"
+        return Measured(read(written), **state)
+
+
+def read(path: Path) -> Problems:
+    """Reads the tactics of a file. A missing file has none.
+
+    Raises:
+        RefusedError: the file is damaged, or of another version.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value["format"] == FORMAT:
+            problems: Problems = value["problems"]
+            return problems
+        found = f"its format is {value['format']}"
+    except (ValueError, KeyError, TypeError) as error:
+        found = f"it is damaged: {error}"
+    raise RefusedError(f"{FILE} cannot be read: {found}", where=str(path), fix="write it again with `fuseconv tune`")
+
+
+def write(path: Path, problems: Problems) -> None:
+    """Writes tactics to a file, in the layout in which the op libraries write them."""
+    ordered = {
+        family: {
+            size: dict(sorted(tactics.items(), key=lambda one: one[1]["us"]))
+            for size, tactics in sorted(sizes.items(), key=lambda one: int(one[0]))
+        }
+        for family, sizes in sorted(problems.items())
+    }
+    path.write_text(json.dumps({"format": FORMAT, "problems": ordered}, indent=1) + "\n", encoding="utf-8")
+
+
+def merged(old: Problems, new: Problems) -> Problems:
+    """Returns all tactics of both, those of `new` where both have the same problem at the same size."""
+    return {family: {**old.get(family, {}), **new.get(family, {})} for family in old | new}
+
+
+def main(bundle: str, told: str, seconds: str, *targets: str) -> None:
+    """Calls the targets of a bundle in this process, and writes to the file `told` how far it is."""
+    folder = Path(bundle)
+    manifest = read_manifest(folder)
+    contract = manifest.contract
+    sizes = ladder(contract, example_sizes(contract))
+    state: dict[str, dict[str, Any]] = {"calls": {}, "left": {}, "failures": {}}
+    for target in targets:
+        # A later target has mostly the problems of an earlier one, which are measured already.
+        end = time.monotonic() + float(seconds) * (0.5 if state["calls"] else 1.0)
+        state["calls"][target] = state["left"][target] = 0
+        Path(told).write_text(json.dumps(state), encoding="utf-8")
+        try:
+            model = load_target(folder, manifest, target)
+            for one in sizes:
+                if time.monotonic() < end and _called(model, draw(contract, one, seed=0)):
+                    state["calls"][target] += 1
+                else:
+                    state["left"][target] += 1
+        except FuseconvError as error:
+            state["failures"][target] = error.what
+        Path(told).write_text(json.dumps(state), encoding="utf-8")
+
+
+def _called(model: Any, inputs: tuple[torch.Tensor, ...]) -> bool:
+    """Calls a model once. Returns whether there was enough memory."""
+    try:
+        model(*inputs)
+        torch.cuda.synchronize()
+    except UpstreamError as error:
+        if not isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise
+        torch.cuda.empty_cache()
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
