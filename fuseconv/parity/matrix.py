@@ -188,12 +188,16 @@ def _cell(
 
 
 def _in_python(folder: Path, manifest: Manifest, target: str, cuda_graphs: bool, cases: Sequence[Case]) -> Run:
-    model = load_target(folder, manifest, target, cuda_graphs="auto" if cuda_graphs else False)
-    if cuda_graphs:
-        for case in cases:  # the compared call is then a replay, and not the first call
+    model = load_target(folder, manifest, target, cuda_graphs=cuda_graphs)
+    try:
+        for case in cases if cuda_graphs else ():  # the compared call is then a replay, and not the first call
             outputs_of(model, case)
-        if (reason := model.cuda_graphs.reason) is not None:
-            raise UnsupportedError(f"no CUDA graphs: {reason}", where=str(folder), fix="the target runs without them")
+    except UpstreamError:
+        if (reason := model.cuda_graphs.reason) is None:
+            raise
+        raise UnsupportedError(
+            f"no CUDA graphs: {reason}", where=str(folder), fix="the target runs without them"
+        ) from None
     return partial(outputs_of, model)
 
 

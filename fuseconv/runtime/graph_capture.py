@@ -1,0 +1,133 @@
+"""One captured graph: its buffers, its replay, and the capture of a runner into it.
+
+docs/adr/0007-cuda-graphs.md describes memory, threads and streams.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import torch
+
+from fuseconv.runtime.rows import repeated
+from fuseconv.targets import Runner
+
+_CAPTURING = threading.Lock()
+"""torch allows only one capture at a time per process."""
+
+_ABANDONED: list[torch.cuda.CUDAGraph] = []
+"""Graphs whose capture failed. They are kept alive because torch's allocators may refer to them until the process
+exits."""
+
+Copy = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The captured graph of one input shape.
+
+    Attributes:
+        inputs: the input buffers. They are not in the memory shared by the graphs, because their padding must persist.
+        outputs: the output buffers, valid until the next launch of any graph.
+        captured: the CUDA graph.
+        copy_inputs: copies the inputs of a call into places within the input buffers.
+        copy_outputs: copies places within the output buffers into others.
+        streams: the streams, by their handles, of which the allocator knows that they use the input buffers.
+    """
+
+    inputs: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+    captured: torch.cuda.CUDAGraph
+    copy_inputs: Copy
+    copy_outputs: Copy
+    streams: set[int] = field(default_factory=set)
+
+    def used_on(self, stream: torch.cuda.Stream) -> None:
+        """Keeps the input buffers from being reused before the work of a stream is done. Once per stream is enough."""
+        for place in self.inputs:
+            place.record_stream(stream)
+        self.streams.add(stream.cuda_stream)
+
+    def input_bytes(self) -> int:
+        """Returns the bytes of the input buffers."""
+        return sum(place.nbytes for place in self.inputs)
+
+
+def copier(dtypes: Sequence[torch.dtype]) -> Copy:
+    """Returns a function that copies tensors of these dtypes, in order, with one kernel per dtype."""
+    if len(set(dtypes)) <= 1:
+        return _copy_alike if dtypes else lambda _places, _tensors: None
+    groups = [[i for i, dtype in enumerate(dtypes) if dtype == kind] for kind in dict.fromkeys(dtypes)]
+
+    def copy(places: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+        for group in groups:
+            torch._foreach_copy_([places[i] for i in group], [tensors[i] for i in group])
+
+    return copy
+
+
+def _copy_alike(places: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    torch._foreach_copy_(places, tensors)  # type: ignore[arg-type]
+
+
+def buffers(inputs: Sequence[torch.Tensor], has: Sequence[bool], padded: int) -> tuple[torch.Tensor, ...]:
+    """Returns contiguous copies of the inputs of a call, padded where they have rows."""
+    return tuple(
+        repeated(x, padded if rows else len(x)) if x.dim() else x.clone() for x, rows in zip(inputs, has, strict=True)
+    )
+
+
+class Recorder:
+    """Captures calls of a runner on the current device, all with one pool of memory.
+
+    Attributes:
+        pool: the pool. A pool is gone with its last graph: call `renew` then.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+        self._runner = runner
+        self._device = torch.cuda.current_device()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # of captures alone: nothing runs on it
+
+    def renew(self) -> None:
+        """Takes a new pool for the next captures."""
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def bytes(self) -> int:
+        """Returns the bytes of the pool, which has at least one graph."""
+        segments = torch.cuda.memory_snapshot(self.pool)  # type: ignore[no-untyped-call]
+        return sum(int(segment["total_size"]) for segment in segments)
+
+    def record(self, places: tuple[torch.Tensor, ...]) -> Graph:
+        """Captures a call with these inputs.
+
+        Raises:
+            RuntimeError: an operation cannot be captured, or memory ran out.
+        """
+        captured = torch.cuda.CUDAGraph()
+        try:
+            with _CAPTURING, torch.cuda.stream(self._stream):
+                # Other threads may meanwhile do what is not allowed during a capture, such as allocating memory.
+                captured.capture_begin(self.pool, capture_error_mode="thread_local")
+                try:
+                    outputs = tuple(self._runner(*places))
+                finally:
+                    captured.capture_end()
+        except RuntimeError as error:
+            self._recover(captured)
+            # The end of an invalid capture says only that it is invalid, and its context says why.
+            raise RuntimeError(str(error.__context__ or error)) from error
+        copy_inputs, copy_outputs = (copier([x.dtype for x in tensors]) for tensors in (places, outputs))
+        return Graph(places, outputs, captured, copy_inputs, copy_outputs)
+
+    def _recover(self, captured: torch.cuda.CUDAGraph) -> None:
+        _ABANDONED.append(captured)
+        with suppress(RuntimeError):  # if torch did not do it
+            torch._C._cuda_endAllocateToPool(self._device, self.pool)
+        # torch leaves its generator in the capture state and would reject every later random number.
+        generator = torch.cuda.default_generators[self._device]
+        generator.graphsafe_set_state(generator.clone_state())
