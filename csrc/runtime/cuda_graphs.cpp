@@ -1,42 +1,70 @@
 // CUDA graphs around a call of LibTorch: fuseconv/runtime/cuda_graphs.py in C++. docs/adr/0007-cuda-graphs.md describes
-// memory, threads and streams.
-#include <ATen/cuda/CUDAGeneratorImpl.h>
-#include <ATen/cuda/CUDAGraph.h>
+// memory, threads and streams, and docs/adr/0030-graph-policy.md which shapes are captured.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/core/Event.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
+#include <limits>
 #include <list>
 #include <mutex>
 #include <optional>
 
 #include "fuseconv/error.h"
+#include "graph_capture.h"
+#include "graph_payoff.h"
 #include "graphed_call.h"
+#include "stopwatch.h"
 
 namespace fuseconv::runtime {
 namespace {
 
-constexpr size_t kLimit = 16;
+constexpr size_t kLimit = 64;
+constexpr double kMemoryShare = 0.1;
 constexpr int kWarmUps = 2;
 
-// torch allows one capture at a time in a process.
-std::mutex capturing;
+// The share of the free memory that the graphs may hold if the user sets no limit.
+int64_t default_memory() {
+  size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(kMemoryShare * static_cast<double>(free));
+}
 
-struct Graph {
+bool has_one_shape(const Contract& contract) {
+  return std::all_of(contract.inputs.begin(), contract.inputs.end(), [](const TensorSpec& spec) {
+    return std::all_of(spec.shape.begin(), spec.shape.end(), [](const Size& size) { return size.name.empty(); });
+  });
+}
+
+std::string place(const std::vector<at::Tensor>& tensors) {
+  std::string where;
+  for (const at::Tensor& tensor : tensors) {
+    where += (where.empty() ? "a call with " : ", ") + c10::str(tensor.sizes());
+  }
+  return where;
+}
+
+// What a timed call was.
+struct Timed {
   Shapes shapes;
-  std::vector<at::Tensor> inputs;  // not in the memory that graphs share, because padding must persist
-  c10::cuda::CUDAStream stream;    // the stream on which their memory is allocated
-  std::unique_ptr<at::cuda::CUDAGraph> captured;
-  std::vector<at::Tensor> outputs;  // until the next launch of any graph
+  bool contended, replayed;
 };
 
 class Graphs final : public GraphedCall {
  public:
-  Graphs(Call call, const Contract& contract, bool required)
-      : call_(std::move(call)), buckets_(contract.buckets), required_(required) {
+  Graphs(Call call, const Contract& contract, bool required, std::optional<int64_t> memory)
+      : call_(std::move(call)),
+        buckets_(contract.buckets),
+        required_(required),
+        limit_(memory ? *memory : default_memory()),
+        recorder_(call_) {
+    if (required) {
+      policy_ = std::make_unique<AtFirstSight>(kLimit, limit_);
+    } else {
+      policy_ = std::make_unique<WhenItPays>(kLimit, limit_, has_one_shape(contract));
+    }
     for (const TensorSpec& spec : contract.inputs) {
       batched_.push_back(buckets_ && !spec.shape.empty() && spec.shape[0].name == buckets_->dim);
     }
@@ -47,6 +75,11 @@ class Graphs final : public GraphedCall {
   }
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) override {
+    if (policy_->rest.load(std::memory_order_relaxed) > 0) {
+      policy_->rest.fetch_sub(1, std::memory_order_relaxed);
+      return call_(inputs);
+    }
+    const Clock::time_point at = Clock::now();
     const c10::cuda::CUDAGuard device(device_);
     if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) {
       return call_(inputs);
@@ -61,153 +94,239 @@ class Graphs final : public GraphedCall {
       }
     }
     const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
-    std::unique_lock lock(mutex_);
-    free_.block(stream);
-    std::optional<std::vector<at::Tensor>> outputs;
-    try {
-      if (const Graph* graph = find(shapes, inputs, stream)) {
-        outputs = replay(*graph, inputs, rows, stream);
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) {
+      if (is_capturing_ && !required_) {
+        return call_(inputs);  // a capture takes longer than a direct call
       }
-    } catch (...) {
-      free_.record(stream);
-      throw;
+      lock.lock();
     }
-    free_.record(stream);
+    report();
+    const bool contended = last_ && stream != *last_ && !free_.query();
+    const Step step = policy_->step(shapes, contended);
+    if (step == Step::replay) {
+      return in_turn(stream, [&] { return replay(find(shapes), inputs, rows, stream); });
+    }
+    if (step == Step::timed_replay) {
+      auto begun = watch_.begin(stream, at);
+      auto outputs = in_turn(stream, [&] { return replay(find(shapes), inputs, rows, stream); });
+      watch_.end(std::move(begun), {shapes, contended, true});
+      return outputs;
+    }
+    if (step == Step::drop_all) {
+      drop([](const Graph&) { return true; });
+    } else if (step == Step::capture) {
+      if (!failure_) {
+        return in_turn(stream, [&] { return capture(shapes, inputs, rows, stream); });
+      }
+      if (required_) {
+        throw *failure_;
+      }
+    }
     lock.unlock();
-    return outputs ? *std::move(outputs) : call_(inputs);
+    if (step != Step::timed_direct) {
+      return call_(inputs);
+    }
+    auto begun = watch_.begin(stream, Clock::now());
+    std::vector<at::Tensor> outputs = call_(inputs);
+    watch_.end(std::move(begun), {shapes, contended, false});
+    return outputs;
   }
 
   CudaGraphs status() override {
     const std::lock_guard lock(mutex_);
-    CudaGraphs status{{}, 0, failure_ ? std::string(failure_->what()) + " (" + failure_->where + ")" : ""};
+    CudaGraphs status{{}, held(), failure_ ? std::string(failure_->what()) + " (" + failure_->where + ")" : ""};
     for (const Graph& graph : graphs_) {
       status.shapes.push_back(graph.shapes);
-      for (const at::Tensor& input : graph.inputs) {
-        status.memory += static_cast<int64_t>(input.nbytes());
-      }
-    }
-    if (!graphs_.empty()) {
-      for (const auto& segment : c10::cuda::CUDACachingAllocator::snapshot(pool_).segments) {
-        status.memory += static_cast<int64_t>(segment.total_size);
-      }
     }
     return status;
   }
 
  private:
-  // Padding is left as earlier calls wrote it. Rows are independent, so its values do not matter.
-  std::vector<at::Tensor> replay(const Graph& graph, const std::vector<at::Tensor>& inputs, int64_t rows,
-                                 const c10::cuda::CUDAStream& stream) {
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (stream != graph.stream) {
-        graph.inputs[i].record_stream(stream);
-      }
-      own(graph.inputs[i], batched_[i], rows).copy_(inputs[i]);
+  // Works after the last use of the graphs' memory, by the order within a stream or by an event between two, and
+  // records when this use is over.
+  template <typename Work>
+  std::vector<at::Tensor> in_turn(const c10::cuda::CUDAStream& stream, const Work& work) {
+    if (last_ != stream) {
+      free_.block(stream);
+      last_ = stream;
     }
-    graph.captured->replay();
     std::vector<at::Tensor> outputs;
-    for (size_t i = 0; i < graph.outputs.size(); ++i) {
-      outputs.push_back(own(graph.outputs[i], gives_[i], rows).clone());
+    try {
+      outputs = work();
+    } catch (...) {
+      free_.record(stream);
+      throw;
     }
+    free_.record(stream);
     return outputs;
   }
 
-  static at::Tensor own(const at::Tensor& tensor, bool is_padded, int64_t rows) {
-    return is_padded ? tensor.narrow(0, 0, rows) : tensor;
-  }
-
-  // The graph of a shape, captured if it is new. Null if that is not possible.
-  const Graph* find(const Shapes& shapes, const std::vector<at::Tensor>& inputs, const c10::cuda::CUDAStream& stream) {
-    const auto found = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& g) { return g.shapes == shapes; });
-    if (found != graphs_.end()) {
-      graphs_.splice(graphs_.end(), graphs_, found);
-      return &graphs_.back();
-    }
-    if (!failure_ && capture(shapes, inputs, stream)) {
-      if (graphs_.size() > kLimit) {  // after the capture: a pool without a graph is released
-        free_.synchronize();
-        graphs_.pop_front();
+  // Tells the policy what timed calls took that are over.
+  void report() {
+    while (const auto done = watch_.finished()) {
+      const auto& [call, seconds] = *done;
+      if (policy_->timed(call.shapes, call.contended, call.replayed, seconds)) {
+        drop([&shapes = call.shapes](const Graph& graph) { return graph.shapes == shapes; });
       }
-      return &graphs_.back();
     }
-    if (required_) {
-      throw *failure_;
-    }
-    return nullptr;
   }
 
-  bool capture(const Shapes& shapes, const std::vector<at::Tensor>& inputs, const c10::cuda::CUDAStream& stream) {
-    Graph graph{shapes, {}, stream, std::make_unique<at::cuda::CUDAGraph>(), {}};
+  // Padding is left as earlier calls wrote it. Rows are independent, so its values do not matter.
+  std::vector<at::Tensor> replay(Graph& graph, const std::vector<at::Tensor>& inputs, int64_t rows,
+                                 const c10::cuda::CUDAStream& stream) {
+    if (std::find(graph.streams.begin(), graph.streams.end(), stream) == graph.streams.end()) {
+      for (const at::Tensor& input : graph.inputs) {
+        input.record_stream(stream);
+      }
+      graph.streams.push_back(stream);
+    }
+    copy(own(graph.inputs, batched_, rows), inputs);
+    graph.captured->replay();
+    return copied(own(graph.outputs, gives_, rows));
+  }
+
+  static std::vector<at::Tensor> own(std::vector<at::Tensor> tensors, const std::vector<bool>& is_padded,
+                                     int64_t rows) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i] = is_padded[i] ? tensors[i].narrow(0, 0, rows) : tensors[i];
+    }
+    return tensors;
+  }
+
+  static std::vector<at::Tensor> copied(const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& tensor : tensors) {
+      copies.push_back(at::empty_like(tensor));
+    }
+    copy(copies, tensors);
+    return copies;
+  }
+
+  Graph& find(const Shapes& shapes) {
+    return *std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& graph) { return graph.shapes == shapes; });
+  }
+
+  // A direct call, which also warms up, and the capture of the next one if there is room for its graph.
+  std::vector<at::Tensor> capture(const Shapes& shapes, const std::vector<at::Tensor>& inputs, int64_t rows,
+                                  const c10::cuda::CUDAStream& stream) {
+    Graph graph{shapes, {}, std::make_unique<at::cuda::CUDAGraph>(), {}, {stream}};
     for (size_t i = 0; i < inputs.size(); ++i) {
       at::Tensor place = at::empty(shapes[i], inputs[i].options());
       place.copy_(batched_[i] && inputs[i].size(0) > 0 ? inputs[i].narrow(0, 0, 1).expand(shapes[i]) : inputs[i]);
       graph.inputs.push_back(place);
     }
-    for (int i = 0; i < kWarmUps; ++i) {
-      call_(graph.inputs);
+    if (rows > 0) {
+      copy(own(graph.inputs, batched_, rows), inputs);
     }
-    try {
-      record(graph);
-    } catch (const std::exception& error) {
-      give_up(graph, error.what(), inputs);
-      return false;
+    std::vector<at::Tensor> outputs;
+    for (int i = 0; i < warm_ups_; ++i) {
+      outputs = call_(graph.inputs);
     }
-    graphs_.push_back(std::move(graph));
-    return true;
+    warm_ups_ = 1;
+    int64_t size = 0;
+    for (const auto* tensors : {&graph.inputs, &outputs}) {
+      for (const at::Tensor& tensor : *tensors) {
+        size += static_cast<int64_t>(tensor.nbytes());
+      }
+    }
+    outputs = copied(own(outputs, gives_, rows));  // they may be views of the graph's inputs
+    if (const auto dropped = policy_->room(shapes, size)) {
+      drop([&](const Graph& other) {
+        return std::find(dropped->begin(), dropped->end(), other.shapes) != dropped->end();
+      });
+      record(std::move(graph), size);
+    }
+    return outputs;
   }
 
-  void record(Graph& graph) {
-    const std::lock_guard lock(capturing);
-    const c10::cuda::CUDAStreamGuard on(stream_);
-    // Other threads may meanwhile do what is not allowed during a capture, such as allocating memory.
-    graph.captured->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+  void record(Graph graph, int64_t size) {
+    const Clock::time_point at = Clock::now();
+    is_capturing_ = true;
     try {
-      graph.outputs = call_(graph.inputs);
-    } catch (...) {
-      try {
-        graph.captured->capture_end();
-      } catch (const std::exception&) {  // it says only that the capture is no longer valid
-      }
-      throw;
+      recorder_.record(graph);
+    } catch (const std::exception& error) {
+      is_capturing_ = false;
+      give_up(error.what(), graph.inputs);
+      return;
     }
-    graph.captured->capture_end();
+    is_capturing_ = false;
+    const std::string where = place(graph.inputs);
+    const Shapes shapes = graph.shapes;
+    graphs_.push_back(std::move(graph));
+    const int64_t bytes = held();
+    if (policy_->captured(shapes, size, bytes, seconds_since(at))) {
+      return;
+    }
+    const bool is_alone = graphs_.size() == 1;
+    drop([](const Graph&) { return true; });  // torch gives the memory of a pool back as a whole
+    if (is_alone && required_) {
+      throw Error(Kind::upstream,
+                  "the CUDA graph of the call holds " + std::to_string(bytes) + " bytes, but the limit is " +
+                      std::to_string(limit_),
+                  where, "raise cuda_graphs_memory, or load with cuda_graphs automatic or off");
+    }
+  }
+
+  // The bytes of the graphs: the buffers of inputs, and the pool with outputs and intermediate values.
+  int64_t held() const {
+    int64_t sum = graphs_.empty() ? 0 : recorder_.bytes();
+    for (const Graph& graph : graphs_) {
+      for (const at::Tensor& input : graph.inputs) {
+        sum += static_cast<int64_t>(input.nbytes());
+      }
+    }
+    return sum;
+  }
+
+  // Drops graphs, while no launch is running.
+  template <typename Chosen>
+  void drop(const Chosen& chosen) {
+    if (std::none_of(graphs_.begin(), graphs_.end(), chosen)) {
+      return;
+    }
+    free_.synchronize();
+    graphs_.remove_if(chosen);
+    if (graphs_.empty()) {
+      recorder_.renew();
+    }
   }
 
   // Stops all captures: an op that a graph cannot contain fails for every shape, and memory that is short stays short.
-  void give_up(Graph& graph, const std::string& why, const std::vector<at::Tensor>& inputs) {
-    graph.captured.release();  // torch's allocators may call it until the process ends
-    try {
-      c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool_);
-    } catch (const std::exception&) {  // torch already did
-    }
-    // torch leaves its generator in the capture state and would reject every later random number.
-    at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device_);
-    generator.graphsafe_set_state(generator.clone());
-    std::string where;
-    for (const at::Tensor& input : inputs) {
-      where += (where.empty() ? "a call with " : ", ") + c10::str(input.sizes());
-    }
-    failure_.emplace(Kind::upstream, "the model cannot be captured in a CUDA graph: " + why, where,
+  void give_up(const std::string& why, const std::vector<at::Tensor>& inputs) {
+    failure_.emplace(Kind::upstream, "the model cannot be captured in a CUDA graph: " + why, place(inputs),
                      "load with cuda_graphs automatic or off");
+    if (required_) {
+      throw *failure_;
+    }
+    if (graphs_.empty()) {
+      policy_->rest = std::numeric_limits<int64_t>::max();
+    }
   }
 
   const Call call_;
   const std::optional<Buckets> buckets_;
   const bool required_;
+  const int64_t limit_;  // of the bytes that the graphs hold
   std::vector<bool> batched_, gives_;
   const c10::DeviceIndex device_ = c10::cuda::current_device();
-  const c10::cuda::CUDAStream stream_ = c10::cuda::getStreamFromPool(false, device_);  // of captures alone
-  const decltype(at::cuda::graph_pool_handle()) pool_ = at::cuda::graph_pool_handle();
-  c10::Event free_{c10::DeviceType::CUDA};  // that of the memory of the graphs
+  Recorder recorder_;
+  std::unique_ptr<GraphPolicy> policy_;
+  Stopwatch<Timed> watch_;
+  c10::Event free_{c10::DeviceType::CUDA};     // that of the memory of the graphs
+  std::optional<c10::cuda::CUDAStream> last_;  // the stream of the last use of that memory
   std::mutex mutex_;
-  std::list<Graph> graphs_;  // least recently used first
+  std::atomic<bool> is_capturing_ = false;
+  int warm_ups_ = kWarmUps;  // lazy loading, timing and compilation must not be captured
+  std::list<Graph> graphs_;  // in the order of capture
   std::optional<Error> failure_;
 };
 
 }  // namespace
 
-std::unique_ptr<GraphedCall> graphed(Call call, const Contract& contract, bool required) {
-  return std::make_unique<Graphs>(std::move(call), contract, required);
+std::unique_ptr<GraphedCall> graphed(Call call, const Contract& contract, bool required,
+                                     std::optional<int64_t> memory) {
+  return std::make_unique<Graphs>(std::move(call), contract, required, memory);
 }
 
 }  // namespace fuseconv::runtime

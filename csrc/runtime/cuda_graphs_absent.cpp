@@ -4,7 +4,7 @@
 
 namespace fuseconv::runtime {
 
-std::unique_ptr<GraphedCall> graphed(Call, const Contract&, bool) {
+std::unique_ptr<GraphedCall> graphed(Call, const Contract&, bool, std::optional<int64_t>) {
   throw Error(Kind::unsupported, "this program was built without CUDA", "cuda_graphs",
               "build it against a LibTorch that has CUDA");
 }

@@ -12,7 +12,9 @@ namespace fuseconv::runtime {
 class Trial {
  public:
   // Starts with the times of direct calls that are known already, fewer than kSamples.
-  explicit Trial(std::vector<double> direct = {}) : begun_{direct.size(), 0} { times_[0] = std::move(direct); }
+  explicit Trial(std::vector<double> direct = {}) : begun_{static_cast<int>(direct.size()), -1} {
+    times_[0] = std::move(direct);
+  }
 
   // Whether the next call is a replay and is timed, or nothing if no more calls need to be.
   std::optional<bool> begin() {
@@ -26,8 +28,12 @@ class Trial {
 
   // Adds the time of a call that was begun.
   void add(bool replayed, double seconds) {
+    if (replayed && !is_loaded_) {
+      is_loaded_ = true;
+      return;
+    }
     times_[replayed].push_back(seconds);
-    if (!wins && times_[0].size() >= kSamples && times_[1].size() >= kSamples) {
+    if (!wins && std::min(times_[0].size(), times_[1].size()) >= kSamples) {
       direct = ranked(times_[0], kFast);
       const double replay = ranked(times_[1], kSlow);
       saving = direct - replay;
@@ -46,12 +52,13 @@ class Trial {
   double saving = 0;         // what a replay saves of it
 
  private:
-  static constexpr size_t kSamples = 5;
+  static constexpr int kSamples = 5;
   // A direct call that is rather fast is compared with a replay that is rather slow.
   static constexpr size_t kFast = 1, kSlow = 3;
   static constexpr double kGain = 0.98;
 
-  std::array<size_t, 2> begun_;
+  std::array<int, 2> begun_;  // the first replay, with which the device loads the graph, does not count
+  bool is_loaded_ = false;
   std::array<std::vector<double>, 2> times_;
 };
 

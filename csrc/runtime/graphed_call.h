@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "fuseconv/contract.h"
@@ -25,7 +26,9 @@ class GraphedCall {
   virtual CudaGraphs status() = 0;
 };
 
-// `call` must launch the same work for the same shapes. If `required`, a failed capture is an error.
-std::unique_ptr<GraphedCall> graphed(Call call, const Contract& contract, bool required);
+// `call` must launch the same work for the same shapes. If `required`, every shape is captured at its first call, and a
+// failed capture is an error. Otherwise shapes are captured when that pays. `memory`: the maximum number of bytes that
+// the graphs hold, or a tenth of the free memory.
+std::unique_ptr<GraphedCall> graphed(Call call, const Contract& contract, bool required, std::optional<int64_t> memory);
 
 }  // namespace fuseconv::runtime

@@ -144,7 +144,7 @@ std::vector<fs::path> op_libraries(const Manifest& manifest, const std::string& 
 }
 
 std::unique_ptr<Runner> load_target(const Manifest& manifest, const std::string& target, const fs::path& folder,
-                                    Capture capture) {
+                                    const Options& options) {
   const fs::path artifact = folder / manifest.targets.at(target);
   const std::vector<fs::path> libraries = op_libraries(manifest, target, folder);
   check_private(folder, manifest.targets.at(target), libraries);
@@ -152,7 +152,7 @@ std::unique_ptr<Runner> load_target(const Manifest& manifest, const std::string&
     return onnx(artifact, libraries.empty() ? fs::path() : libraries.front(), manifest.contract);
   }
   std::for_each(libraries.begin(), libraries.end(), load_torch_library);
-  return (target == "aoti" ? aoti : torchscript)(artifact, manifest.contract, capture);
+  return (target == "aoti" ? aoti : torchscript)(artifact, manifest.contract, options);
 }
 
 }  // namespace
@@ -167,7 +167,7 @@ Model Model::load(const fs::path& bundle, const std::string& target, const Optio
   check_environment(manifest, model.target_, folder);
   try {
     const Capture capture = model.ungraphed_.empty() ? options.cuda_graphs : Capture::off;
-    model.runner_ = load_target(manifest, model.target_, folder, capture);
+    model.runner_ = load_target(manifest, model.target_, folder, {capture, options.cuda_graphs_memory});
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

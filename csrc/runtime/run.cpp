@@ -2,7 +2,9 @@
 // fuseconv-run --versions: prints the versions of LibTorch and ONNX Runtime.
 //
 // The bundle is loaded once and called for every --inputs. The outputs of the Nth --inputs are written to the Nth -o.
+#include <charconv>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,8 +17,8 @@ namespace {
 using namespace fuseconv::runtime;
 
 constexpr const char* kUsage =
-    "fuseconv-run BUNDLE [--target NAME] [--cuda-graphs auto|off|on] (--inputs FILE.safetensors -o "
-    "FILE.safetensors)...";
+    "fuseconv-run BUNDLE [--target NAME] [--cuda-graphs auto|off|on] [--cuda-graphs-memory BYTES] (--inputs "
+    "FILE.safetensors -o FILE.safetensors)...";
 
 constexpr const char* kHelp =
     R"(Usage: fuseconv-run BUNDLE [OPTIONS] (--inputs FILE -o FILE)...
@@ -28,7 +30,9 @@ Options:
   --inputs FILE                 .safetensors, one tensor for each input.
   -o FILE                       Output file: .safetensors.
   --target NAME                 aoti, torchscript, onnx-plugin, onnx. [default: the bundle's default target]
-  --cuda-graphs auto|off|on     Whether calls are replayed from CUDA graphs. [default: off]
+  --cuda-graphs auto|off|on     Whether calls are replayed from CUDA graphs: auto where that pays,
+                                on from the first call of every shape. [default: off]
+  --cuda-graphs-memory BYTES    The most memory that they hold. [default: a tenth of what is free]
   --versions                    Print the versions of LibTorch and ONNX Runtime.
   -h, --help                    Print this.
 
@@ -42,6 +46,19 @@ Capture capture(const std::string& word) {
     throw Error(Kind::usage, "--cuda-graphs is " + word, "fuseconv-run", kUsage);
   }
   return word == "auto" ? Capture::automatic : word == "on" ? Capture::on : Capture::off;
+}
+
+// A number of bytes, or nothing if the option was not given.
+std::optional<int64_t> bytes(const std::string& word) {
+  if (word.empty()) {
+    return std::nullopt;
+  }
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size() || value < 0) {
+    throw Error(Kind::usage, "--cuda-graphs-memory is " + word, "fuseconv-run", kUsage);
+  }
+  return value;
 }
 
 // One line each: "torch 2.13.0", or the reason why it does not run here instead of the version.
@@ -65,7 +82,7 @@ int run(int count, char** words) {
     std::cout << kHelp;
     return 0;
   }
-  std::string bundle, target, graphs;
+  std::string bundle, target, graphs, memory;
   std::vector<std::string> inputs, outputs;
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
@@ -74,6 +91,8 @@ int run(int count, char** words) {
       target = words[++i];
     } else if (word == "--cuda-graphs" && has_value) {
       graphs = words[++i];
+    } else if (word == "--cuda-graphs-memory" && has_value) {
+      memory = words[++i];
     } else if (word == "--inputs" && has_value) {
       inputs.push_back(words[++i]);
     } else if (word == "-o" && has_value) {
@@ -87,7 +106,7 @@ int run(int count, char** words) {
   if (bundle.empty() || inputs.empty() || inputs.size() != outputs.size()) {
     throw Error(Kind::usage, "give BUNDLE, --inputs, and one -o per --inputs", "fuseconv-run", kUsage);
   }
-  const Model model = Model::load(bundle, target, {capture(graphs)});
+  const Model model = Model::load(bundle, target, {capture(graphs), bytes(memory)});
   for (size_t i = 0; i < inputs.size(); ++i) {
     const NamedTensors results = model(load_tensors(inputs[i]));
     save_tensors(outputs[i], results);

@@ -22,8 +22,9 @@ class Runner {
 std::string torch_version();
 std::string torch_cpu();  // torch's name of the CPU's instruction set
 void load_torch_library(const std::filesystem::path& path);
-std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract, Capture capture);
-std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, Capture capture);
+std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract,
+                                    const Options& options);
+std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, const Options& options);
 
 // ONNX Runtime is loaded on first use: libonnxruntime.so, or the path in FUSECONV_ONNXRUNTIME.
 std::string onnxruntime_version();

@@ -15,7 +15,7 @@ namespace {
 std::string torch_version() { absent(); }
 std::string torch_cpu() { absent(); }
 void load_torch_library(const std::filesystem::path&) { absent(); }
-std::unique_ptr<Runner> torchscript(const std::filesystem::path&, const Contract&, Capture) { absent(); }
-std::unique_ptr<Runner> aoti(const std::filesystem::path&, const Contract&, Capture) { absent(); }
+std::unique_ptr<Runner> torchscript(const std::filesystem::path&, const Contract&, const Options&) { absent(); }
+std::unique_ptr<Runner> aoti(const std::filesystem::path&, const Contract&, const Options&) { absent(); }
 
 }  // namespace fuseconv::runtime

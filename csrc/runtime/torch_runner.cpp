@@ -52,9 +52,11 @@ std::vector<Tensor> from_torch(const std::vector<at::Tensor>& tensors) {
 
 class TorchRunner final : public Runner {
  public:
-  TorchRunner(Call call, const Contract& contract, Capture capture)
+  TorchRunner(Call call, const Contract& contract, const Options& options)
       : device_(contract.device),
-        graphs_(capture == Capture::off ? nullptr : graphed(call, contract, capture == Capture::on)),
+        graphs_(options.cuda_graphs == Capture::off
+                    ? nullptr
+                    : graphed(call, contract, options.cuda_graphs == Capture::on, options.cuda_graphs_memory)),
         call_(std::move(call)) {}
 
   std::vector<Tensor> run(const std::vector<const Tensor*>& inputs) override {
@@ -87,7 +89,8 @@ void load_torch_library(const std::filesystem::path& path) {
   }
 }
 
-std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract, Capture capture) {
+std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const Contract& contract,
+                                    const Options& options) {
   if (at::Device(contract.device).is_cuda()) {
     // From the second call on, TorchScript's fuser of pointwise ops compiles kernels; with CUDA 13 those for bfloat16
     // do not compile. torch has one switch for the whole process.
@@ -103,10 +106,10 @@ std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const
     }
     return outputs;
   };
-  return std::make_unique<TorchRunner>(call, contract, capture);
+  return std::make_unique<TorchRunner>(call, contract, options);
 }
 
-std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, Capture capture) {
+std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contract& contract, const Options& options) {
   // A thread-safe package also serializes its calls, and waits on the host for the GPU between two of them, which no
   // CUDA graph can contain.
   constexpr bool kSingleThreaded = true;
@@ -117,7 +120,7 @@ std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contra
     const std::lock_guard lock(*guard);
     return package->run(inputs);
   };
-  return std::make_unique<TorchRunner>(call, contract, capture);
+  return std::make_unique<TorchRunner>(call, contract, options);
 }
 
 }  // namespace fuseconv::runtime

@@ -38,7 +38,7 @@ _LOG_LINES = 20
 _SAID = re.compile(
     r"^error: (?P<what>.*?)(?:\n  at: (?P<where>[^\n]*))?(?:\n  fix: (?P<fix>[^\n]*))?\Z", re.DOTALL | re.MULTILINE
 )
-_UNGRAPHED = re.compile(r"^note: (?P<what>no CUDA graphs: .*)", re.MULTILINE)
+_UNGRAPHED = ("CUDA graphs cannot be used", "the model cannot be captured in a CUDA graph")
 _ERRORS: Mapping[int, type[FuseconvError]] = {
     error.exit_status: error for error in (ContractError, RefusedError, UnsupportedError, UpstreamError, FileError)
 }
@@ -151,8 +151,8 @@ def run(
         target: a target of the bundle that the C++ runtime supports.
         calls: for each call, the inputs by name, on any device.
         device: the device of the bundle.
-        cuda_graphs: whether the calls are captured in CUDA graphs. If that is not possible, an UnsupportedError is
-            raised.
+        cuda_graphs: whether each shape is captured in a CUDA graph at its first call. If that is not possible, an
+            UnsupportedError is raised.
 
     Returns:
         For each call, the outputs by name, on the CPU.
@@ -168,7 +168,7 @@ def run(
         )
     with tempfile.TemporaryDirectory() as scratch:
         words: list[str | Path] = [program, bundle, "--target", target]
-        words += ["--cuda-graphs", "auto" if cuda_graphs else "off"]
+        words += ["--cuda-graphs", "on" if cuda_graphs else "off"]
         outputs = [Path(scratch, f"outputs_{index}") for index in range(len(calls))]
         for index, (call, output) in enumerate(zip(calls, outputs, strict=True)):
             given = Path(scratch, f"inputs_{index}")
@@ -179,9 +179,12 @@ def run(
             words, env=environment, capture_output=True, text=True, errors="replace", check=False
         )
         if done.returncode != 0:
-            raise _said(done.returncode, done.stderr, program)
-        if note := _UNGRAPHED.search(done.stderr):
-            raise UnsupportedError(note["what"], where=str(bundle), fix="the target runs without them")
+            error = _said(done.returncode, done.stderr, program)
+            if cuda_graphs and error.what.startswith(_UNGRAPHED):
+                raise UnsupportedError(
+                    f"no CUDA graphs: {error.what}", where=str(bundle), fix="the target runs without them"
+                )
+            raise error
         if not all(output.is_file() for output in outputs):
             raise UpstreamError(
                 f"{program} skipped calls: it is from another version of fuseconv", where=VARIABLE, fix="rebuild it"

@@ -29,7 +29,8 @@ class Trial:
         self.wins: bool | None = None
         self.direct = 0.0
         self.saving = 0.0
-        self._begun = [len(direct), 0]
+        self._begun = [len(direct), -1]  # the first replay, with which the device loads the graph, does not count
+        self._is_loaded = False
         self._times: tuple[list[float], list[float]] = (list(direct), [])
 
     def begin(self) -> bool | None:
@@ -42,6 +43,9 @@ class Trial:
 
     def add(self, replayed: bool, seconds: float) -> None:
         """Adds the time of a call that was begun."""
+        if replayed and not self._is_loaded:
+            self._is_loaded = True
+            return
         self._times[replayed].append(seconds)
         if self.wins is None and all(len(times) >= SAMPLES for times in self._times):
             direct, replay = (sorted(times)[rank] for times, rank in zip(self._times, (FAST, SLOW), strict=True))

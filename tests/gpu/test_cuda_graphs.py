@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,7 +20,7 @@ from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import UpstreamError, UsageError
 from fuseconv.runtime import rows
-from fuseconv.runtime.cuda_graphs import GraphedRunner
+from fuseconv.runtime.cuda_graphs import Choice, GraphedRunner
 from fuseconv.runtime.model import Model, load, load_target
 
 pytestmark = [
@@ -67,10 +67,17 @@ def test_the_bits_are_the_artifacts(model: Model, plain: Callable[..., tuple[Ten
     assert {shapes[0][:2] for shapes in status.shapes} == set(SHAPES)
 
 
-def test_auto_is_graphs_on_cuda(graphs_bundle: Path, target: str) -> None:
+def test_auto_gives_the_artifacts_bits_whatever_is_captured(
+    graphs_bundle: Path, target: str, plain: Callable[..., tuple[Tensor, ...]]
+) -> None:
+    """Direct calls, captures and replays of both trials, with shapes that come and go."""
     model = load(graphs_bundle, target)
-    model(*draw(2, 3))
-    assert model.cuda_graphs.shapes == (((2, 3, 8), (2, 3, 8), (2, 3)),)
+    shapes = random.Random(0).choices(SHAPES, [32, 16, 8, 4, 2, 1, 1, 1], k=1500)
+    expected = {shape: plain(*draw(*shape)) for shape in SHAPES}
+    for shape in shapes:
+        assert_same(model(*draw(*shape)), expected[shape])
+    assert model.cuda_graphs.reason is None
+    assert {shapes[0][:2] for shapes in model.cuda_graphs.shapes} <= set(SHAPES)
 
 
 def layouts(tensor: Tensor) -> list[Tensor]:
@@ -119,7 +126,7 @@ def test_modes_of_the_first_call_are_not_captured(model: Model, plain: Callable[
 
 def test_the_graph_used_longest_ago_makes_room(graphs_bundle: Path, target: str) -> None:
     model = load_target(graphs_bundle, open_bundle(graphs_bundle), target)
-    graphed = GraphedRunner(model._runner, model.contract, limit=2)
+    graphed = GraphedRunner(model._runner, model.contract, required=True, limit=2)
     expected = {batch: [model(*draw(batch, 8)) for _ in range(3)][-1] for batch in range(1, 9)}
     used = [1, 2, 1, 3, 1, 2, 2, *range(1, 9), *range(1, 9)]
     memory = []
@@ -127,7 +134,7 @@ def test_the_graph_used_longest_ago_makes_room(graphs_bundle: Path, target: str)
         for index, batch in enumerate(used):
             assert_same(graphed(*draw(batch, 8)), tuple(expected[batch]))
             kept = list(dict.fromkeys(reversed(used[: index + 1])))[:2]
-            assert [shapes[0][0] for shapes in graphed.status().shapes] == list(reversed(kept))
+            assert {shapes[0][0] for shapes in graphed.status().shapes} == set(kept)
             memory.append(graphed.status().memory)
     assert max(memory[-8:]) <= max(memory[:-8]), memory  # room is used again
 
@@ -142,7 +149,11 @@ def test_memory_is_reported(model: Model) -> None:
     assert model.cuda_graphs.memory >= first + sum(x.nbytes for x in large)
 
 
-def test_threads_on_streams_of_their_own(model: Model, plain: Callable[..., tuple[Tensor, ...]]) -> None:
+@pytest.mark.parametrize("choice", ["auto", True])
+def test_threads_on_streams_of_their_own(
+    choice: Choice, graphs_bundle: Path, target: str, plain: Callable[..., tuple[Tensor, ...]]
+) -> None:
+    model = load(graphs_bundle, target, cuda_graphs=choice)
     calls = [(draw(batch, seq, seed), seed) for seed in range(4) for batch, seq in SHAPES]
     expected = [tuple(value.clone() for value in plain(*inputs)) for inputs, _ in calls]
     torch.cuda.synchronize()
@@ -200,7 +211,7 @@ def test_a_call_inside_the_users_capture_is_part_of_it(model: Model, plain: Call
 
 
 def test_a_model_may_be_dropped_while_its_last_calls_run(graphs_bundle: Path, target: str) -> None:
-    model = load(graphs_bundle, target)
+    model = load(graphs_bundle, target, cuda_graphs=True)
     inputs = draw(16, 32)
     expected = [model(*inputs) for _ in range(2)][-1]
     torch.cuda.synchronize()
@@ -216,6 +227,67 @@ def test_a_model_may_be_dropped_while_its_last_calls_run(graphs_bundle: Path, ta
 
 
 X = Contract(parse_inputs(["x=f32[n:1..64]"]), ("y",), "cuda")
+FIXED = Contract(parse_inputs(["x=f32[5]"]), ("y",), "cuda")
+
+
+def many(x: Tensor) -> tuple[Tensor, ...]:
+    """Bound by the host: a replay is faster by far."""
+    for _ in range(300):
+        x = x * 0.5 + 1
+    return (x,)
+
+
+def called(graphed: GraphedRunner, sizes: Iterable[int]) -> None:
+    """Calls and awaits, as a server does."""
+    for n in sizes:
+        x = torch.rand(n, device="cuda")
+        (y,) = graphed(x)
+        torch.testing.assert_close(y, many(x)[0], rtol=0, atol=0)
+
+
+def kept(graphed: GraphedRunner) -> list[int]:
+    return sorted(shapes[0][0] for shapes in graphed.status().shapes)
+
+
+def test_a_size_that_recurs_is_captured_and_others_are_not() -> None:
+    graphed = GraphedRunner(many, X)
+    called(graphed, range(1, 60))
+    assert kept(graphed) == []
+    called(graphed, [7] * 200)
+    assert kept(graphed) == [7]
+
+
+def test_a_fixed_size_is_captured_at_its_first_call() -> None:
+    graphed = GraphedRunner(many, FIXED)
+    called(graphed, [5])
+    assert kept(graphed) == [5]
+    called(graphed, [5] * 50)
+    assert kept(graphed) == [5]
+
+
+def test_a_graph_that_is_not_faster_is_dropped() -> None:
+    large = Contract(parse_inputs(["x=f32[20000000]"]), ("y",), "cuda")
+    graphed = GraphedRunner(lambda x: (x.tanh(),), large)  # a copy of its input takes as long as the model
+    x = torch.rand(20_000_000, device="cuda")
+    graphed(x)
+    assert len(graphed.status().shapes) == 1
+    for _ in range(40):
+        assert_same(graphed(x), (x.tanh(),))
+        torch.cuda.synchronize()
+    assert (graphed.status().shapes, graphed.status().memory) == ((), 0)
+
+
+def test_memory_stays_within_the_limit() -> None:
+    megabyte = Contract(parse_inputs(["x=f32[n:1..64,262144]"]), ("y",), "cuda")
+    limit = 100 << 20
+    graphed = GraphedRunner(lambda x: (x.tanh(),), megabyte, required=True, memory=limit)
+    for n in [*range(1, 20), 3, 2, 1, *range(30, 20, -1)]:
+        x = torch.rand(n, 262144, device="cuda")
+        assert_same(graphed(x), (x.tanh(),))
+        assert graphed.status().memory <= limit
+    assert graphed.status().shapes
+    with pytest.raises(UpstreamError, match="but the limit is 104857600"):
+        graphed(torch.rand(64, 262144, device="cuda"))
 
 
 def waits(x: Tensor) -> tuple[Tensor, ...]:
@@ -223,10 +295,10 @@ def waits(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def test_what_cannot_be_captured_runs_without_and_says_so_once() -> None:
-    graphed = GraphedRunner(waits, X)
-    for n in (5, 5, 7):
-        x = torch.rand(n, device="cuda")
-        if n == 5 and graphed.status().reason is None:
+    graphed = GraphedRunner(waits, FIXED)
+    for _ in range(3):
+        x = torch.rand(5, device="cuda")
+        if graphed.status().reason is None:
             with pytest.warns(RuntimeWarning, match="cannot be captured in a CUDA graph"):
                 assert_same(graphed(x), waits(x))
         else:  # another warning would be an error
@@ -235,7 +307,7 @@ def test_what_cannot_be_captured_runs_without_and_says_so_once() -> None:
     assert (status.shapes, status.memory) == ((), 0)
     assert status.reason is not None
     assert "a call with [5]" in status.reason
-    other = GraphedRunner(lambda x: (x.tanh(),), X)  # the failure has left nothing behind
+    other = GraphedRunner(lambda x: (x.tanh(),), X, required=True)  # the failure has left nothing behind
     x = torch.rand(9, device="cuda")
     assert_same(other(x), (x.tanh(),))
     assert other.status().reason is None
@@ -254,7 +326,7 @@ def test_an_error_of_the_artifact_is_no_failed_capture() -> None:
     def fail(x: Tensor) -> tuple[Tensor, ...]:
         raise MemoryError("no memory")
 
-    graphed = GraphedRunner(fail, X)
+    graphed = GraphedRunner(fail, X, required=True)
     with pytest.raises(UpstreamError, match="the target aoti failed: no memory"):
         Model(X, "aoti", graphed)(torch.rand(5, device="cuda"))
     assert graphed.status().reason is None

@@ -77,6 +77,13 @@ def test_the_choice(choice: str, status: int, text: str, run_in_cpp: Run, bundle
         assert torch.equal(load_file(path)["output_0"], expected.output_0)
 
 
+@pytest.mark.parametrize(("memory", "status"), [("0", 0), ("1000000000000", 0), ("-1", 2), ("1e9", 2), ("much", 2)])
+def test_the_limit_of_memory(memory: str, status: int, run_in_cpp: Run, bundle: Path) -> None:
+    found, said, _ = run_in_cpp(bundle, INPUTS, "--target", "torchscript", "--cuda-graphs-memory", memory)
+    assert found == status
+    assert (f"--cuda-graphs-memory is {memory}" in said) == (status != 0)
+
+
 def test_a_bundle_with_buckets_is_read(run_in_cpp: Run, bundle_copy: Path) -> None:
     manifest = open_bundle(bundle_copy)
     contract = replace(manifest.contract, buckets=BUCKETS)
@@ -116,12 +123,12 @@ def saved(folder: Path, batch: int, seq: int, seed: int = 0) -> Path:
 def test_the_bytes_are_the_artifacts_on_every_thread(
     target: str, built: Path, graphs_bundle: Path, tmp_path: Path
 ) -> None:
-    files = [saved(tmp_path, batch, seq) for batch in range(1, 11) for seq in (1, 7)]  # more than are kept
+    files = [saved(tmp_path, batch, seq) for batch in range(1, 17) for seq in (1, 3, 5, 7, 9)]  # more than are kept
     done = subprocess.run([built / "replay", graphs_bundle, target, *files], capture_output=True, text=True)
     print(target, done.stdout.split(), done.stderr)
     assert done.returncode == 0, done.stdout + done.stderr
     told = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
-    assert (told["wrong"], told["graphs"], told["reason"]) == ("0", "16", "")
+    assert (told["wrong"], told["graphs"], told["reason"]) == ("0", "64", "")
     assert int(told["memory"]) > 0
 
 

@@ -17,10 +17,6 @@ namespace fuseconv::runtime {
 
 class Runner;
 
-struct Options {
-  Capture cuda_graphs = Capture::automatic;
-};
-
 class Model {
  public:
   // `target` is aoti, torchscript, onnx-plugin or onnx. Empty selects the first of these in the bundle. Throws Error as
