@@ -25,7 +25,7 @@ import torch
 from record import Row, machine, write
 
 from fuseconv.pipeline.convert import convert
-from fuseconv.runtime.cuda_graphs import GraphedRunner
+from fuseconv.runtime.graphed_runner import GraphedRunner
 from fuseconv.runtime.model import Model, load
 from fuseconv.sources import Options
 

@@ -114,8 +114,12 @@ class WhenItPays final : public GraphPolicy {
   }
 
   bool captured(const Shapes& key, int64_t size, int64_t total, double seconds) override {
-    cost_ = cost_ ? (*cost_ + seconds) / 2 : seconds;
-    pay(-seconds);
+    if (!cost_) {  // the first capture is free: what the next ones cost is not known before
+      cost_ = seconds;
+    } else {
+      cost_ = (*cost_ + seconds) / 2;
+      pay(-seconds);
+    }
     Shape& shape = shapes_.at(key);
     shape.size = size;
     shape.trials = {Trial(shape.times), Trial()};
@@ -210,7 +214,7 @@ class WhenItPays final : public GraphPolicy {
   }
 
   void pay(double seconds) {
-    const double most = kBank * cost_.value_or(kPriorCost * direct_);
+    const double most = cost_ ? kBank * *cost_ : kBank * kPriorCost * direct_;
     balance_ = std::min(balance_ + seconds, std::max(most, balance_));
   }
 

@@ -1,8 +1,9 @@
 """The policy of `cuda_graphs="auto"`: a shape is captured when that pays, and dropped when another one pays more.
 
 An account bounds the loss. A call that is made directly pays in a hundredth of its time, and a replay what it saves;
-a capture takes out what it costs. So the calls take at most a hundredth longer than without graphs, plus one capture,
-whatever the sizes are. docs/adr/0030-graph-policy.md has the reasons. No torch; times are in seconds.
+a capture takes out what it costs, but for the first one. So the calls take at most a hundredth longer than without
+graphs, plus one capture, whatever the sizes are. docs/adr/0030-graph-policy.md has the reasons. No torch; times are in
+seconds.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class WhenItPays(Generic[K]):
         self._gain = 0.0  # what graphs save of late, less what it costs to find that a call has none
         self._random = 1
         self._balance = 0.0
+        self._most = 0.0  # of the balance, once a capture has been seen
         self._direct = 0.0  # about what a direct call takes; 0 if that is not known
         self._cost: float | None = None  # of a capture
         self._judged = 1
@@ -182,8 +184,12 @@ class WhenItPays(Generic[K]):
 
     def captured(self, key: K, size: int, total: int, seconds: float) -> bool:
         """Reports a capture. Returns False if the graphs exceed the limit now, and all are to be dropped."""
-        self._cost = seconds if self._cost is None else (self._cost + seconds) / 2
-        self._pay(-seconds)
+        if self._cost is None:  # the first capture is free: what the next ones cost is not known before
+            self._cost = seconds
+        else:
+            self._cost = (self._cost + seconds) / 2
+            self._pay(-seconds)
+        self._most = BANK * self._cost
         shape = self._shapes[key]
         shape.size, shape.trials, shape.left = size, [Trial(shape.times), Trial()], [AGAIN, AGAIN]
         self._graphs[key] = shape
@@ -226,8 +232,11 @@ class WhenItPays(Generic[K]):
             return Step.TIMED_REPLAY if replayed else Step.TIMED_DIRECT
         if not trial.wins:
             return Step.DIRECT
-        self._pay(trial.saving)
-        self._gain = min(0.0, self._gain + trial.saving)
+        # Of most replays nothing needs to be written down: this is the path of a hit.
+        if self._balance < self._most:
+            self._pay(trial.saving)
+        if self._gain < 0:
+            self._gain = min(0.0, self._gain + trial.saving)
         return Step.REPLAY
 
     def _pays(self, shape: _Shape) -> bool:
@@ -256,7 +265,7 @@ class WhenItPays(Generic[K]):
         return median(shape.times) if shape.times else self._direct
 
     def _pay(self, seconds: float) -> None:
-        most = BANK * (self._cost if self._cost is not None else PRIOR_COST * self._direct)
+        most = self._most or BANK * PRIOR_COST * self._direct
         self._balance = min(self._balance + seconds, max(most, self._balance))
 
     def _drop(self, key: K) -> None:

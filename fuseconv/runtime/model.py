@@ -21,10 +21,10 @@ from fuseconv.rulebook.packs import load_library
 from fuseconv.runtime.cuda_graphs import (
     Choice,
     CudaGraphs,
-    GraphedRunner,
     ungraphed_reason,
 )
 from fuseconv.runtime.environment import check_environment, environment
+from fuseconv.runtime.graphed_runner import GraphedRunner
 from fuseconv.targets import PREFERENCE, TARGETS, Runner, onnx_session, spec_of
 
 

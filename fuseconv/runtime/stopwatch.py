@@ -34,10 +34,14 @@ class Begun:
 
 
 class Stopwatch(Generic[T]):
-    """Times calls, each known by a value. Any thread may begin and end them."""
+    """Times calls, each known by a value. Any thread may begin and end them.
+
+    Attributes:
+        ended: the calls that the host has launched, and of which `finished` has not told yet.
+    """
 
     def __init__(self) -> None:
-        self._ended: deque[tuple[T, float, torch.cuda.Event, torch.cuda.Event]] = deque()
+        self.ended: deque[tuple[T, float, torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def begin(self, stream: torch.cuda.Stream, at: float | None = None) -> Begun:
         """Begins a call on a stream, now or at an earlier time of `time.perf_counter`."""
@@ -46,12 +50,12 @@ class Stopwatch(Generic[T]):
     def end(self, begun: Begun, value: T) -> None:
         """Ends a call after its last launch."""
         seconds = time.perf_counter() - begun.at
-        self._ended.append((value, seconds, begun.event, _recorded(begun.stream)))
+        self.ended.append((value, seconds, begun.event, _recorded(begun.stream)))
 
     def finished(self) -> Iterator[tuple[T, float]]:
         """Yields the values and seconds of calls that the device has finished since, in order. One thread may ask."""
-        while self._ended and self._ended[0][-1].query():  # type: ignore[no-untyped-call]
-            value, host, begun, ended = self._ended.popleft()
+        while self.ended and self.ended[0][-1].query():  # type: ignore[no-untyped-call]
+            value, host, begun, ended = self.ended.popleft()
             yield value, max(host, begun.elapsed_time(ended) / 1e3)
 
 

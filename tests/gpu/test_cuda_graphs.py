@@ -20,7 +20,8 @@ from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import UpstreamError, UsageError
 from fuseconv.runtime import rows
-from fuseconv.runtime.cuda_graphs import Choice, GraphedRunner
+from fuseconv.runtime.cuda_graphs import Choice
+from fuseconv.runtime.graphed_runner import GraphedRunner
 from fuseconv.runtime.model import Model, load, load_target
 
 pytestmark = [

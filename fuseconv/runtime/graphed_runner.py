@@ -1,0 +1,269 @@
+"""Calls a runner through CUDA graphs: one graph per shape, for those shapes with which that is faster.
+
+A replay costs the host a single launch, however many kernels the model has. docs/adr/0007-cuda-graphs.md describes
+memory, threads and streams, and docs/adr/0030-graph-policy.md which shapes are captured.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import UpstreamError
+from fuseconv.runtime.cuda_graphs import CudaGraphs, Shapes
+from fuseconv.runtime.graph_capture import Graph, Recorder, buffers
+from fuseconv.runtime.graph_payoff import WhenItPays
+from fuseconv.runtime.graph_policy import AtFirstSight, Policy, Step
+from fuseconv.runtime.rows import batched, rows_of
+from fuseconv.runtime.stopwatch import Stopwatch
+from fuseconv.targets import Runner
+
+LIMIT = 64
+"""The maximum number of graphs per model."""
+
+MEMORY_SHARE = 0.1
+"""The share of the memory, free when the model is loaded, that its graphs may hold if the user sets no limit."""
+
+WARM_UPS = 2
+"""The number of calls before the first capture, because lazy loading, timing and compilation must not be captured.
+TorchScript profiles in the first call and optimizes in the second. Later captures need one, for their own shape."""
+
+
+class GraphedRunner:
+    """A runner that replays another runner from CUDA graphs where a policy says so.
+
+    Replays from any thread and stream are serialized, because the graphs share memory. The outputs are copies.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        contract: Contract,
+        *,
+        required: bool = False,
+        limit: int = LIMIT,
+        memory: int | None = None,
+    ) -> None:
+        """Wraps a runner on the current device.
+
+        Args:
+            runner: computes on that device. The same shapes must always launch the same kernels.
+            contract: its buckets give the sizes to which the first axis is rounded up.
+            required: whether every shape is captured at its first call, and a failed capture is an error. Otherwise
+                shapes are captured when that pays, and a failure is a warning.
+            limit: the maximum number of graphs.
+            memory: the maximum number of bytes that they hold. Default: `MEMORY_SHARE` of the free memory.
+        """
+        self._runner = runner
+        self._buckets = contract.buckets
+        self._has = batched(contract, contract.buckets) if contract.buckets else (False,) * len(contract.inputs)
+        self._gives = tuple(bool(contract.buckets and name in contract.buckets.outputs) for name in contract.outputs)
+        self._required = required
+        self._device = torch.cuda.current_device()
+        self._limit = int(MEMORY_SHARE * torch.cuda.mem_get_info()[0]) if memory is None else memory
+        self._policy: Policy[Shapes] = (
+            AtFirstSight(limit, self._limit) if required else WhenItPays(limit, self._limit, recurs=not contract.dims())
+        )
+        self._recorder = Recorder(runner)
+        self._watch: Stopwatch[tuple[Shapes, bool, bool]] = Stopwatch()
+        self._free = torch.cuda.Event()  # type: ignore[no-untyped-call]  # when the memory of the graphs is
+        self._last: torch.cuda.Stream | None = None  # the stream of the last use of that memory
+        self._last_handle: tuple[int, ...] | None = None
+        self._lock = threading.Lock()
+        self._is_capturing = False
+        self._warm_ups = WARM_UPS
+        self._graphs: dict[Shapes, Graph] = {}
+        self._failure: UpstreamError | None = None
+
+    def status(self) -> CudaGraphs:
+        """Returns the state of the CUDA graphs."""
+        with self._lock:
+            reason = f"{self._failure.what} ({self._failure.where})" if self._failure else None
+            return CudaGraphs(tuple(tuple(map(tuple, shapes)) for shapes in self._graphs), self._held(), reason)
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Computes the outputs on the current stream.
+
+        Raises:
+            UpstreamError: the capture failed and is required.
+        """
+        policy = self._policy
+        if policy.rest > 0:
+            policy.rest -= 1  # threads may lose a decrement: the rest is then longer by one call
+            return self._runner(*inputs)
+        if torch.cuda.current_device() == self._device:
+            return self._call(inputs)
+        with torch.cuda.device(self._device):
+            return self._call(inputs)
+
+    def _call(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        at = time.perf_counter()
+        if torch.cuda.is_current_stream_capturing():
+            return self._runner(*inputs)
+        rows = padded = 0
+        if self._buckets is None:
+            shapes: Shapes = tuple([x.shape for x in inputs])
+        else:
+            rows = rows_of(inputs, self._has)
+            padded = self._buckets.rounded(rows)
+            shapes = tuple(
+                [(padded, *x.shape[1:]) if has else x.shape for x, has in zip(inputs, self._has, strict=True)]
+            )
+        if not self._lock.acquire(blocking=False):
+            if self._is_capturing and not self._required:
+                return self._runner(*inputs)  # a capture takes longer than a direct call
+            self._lock.acquire()
+        try:
+            stream = self._current_stream()
+            if self._watch.ended:
+                self._report()
+            contended = stream is not self._last and not self._free.query()  # type: ignore[no-untyped-call]
+            step = self._policy.step(shapes, contended)
+            if step is Step.REPLAY:
+                return self._replay(self._graphs[shapes], inputs, rows, stream)
+            if step is Step.TIMED_REPLAY:
+                begun = self._watch.begin(stream, at)
+                outputs = self._replay(self._graphs[shapes], inputs, rows, stream)
+                self._watch.end(begun, (shapes, contended, True))
+                return outputs
+            if step is Step.DROP_ALL:
+                self._drop(tuple(self._graphs))
+            elif step is Step.CAPTURE:
+                if self._failure is None:
+                    return self._capture(shapes, inputs, rows, padded, stream)
+                if self._required:
+                    raise self._failure
+        finally:
+            self._lock.release()
+        if step is not Step.TIMED_DIRECT:
+            return self._runner(*inputs)
+        begun = self._watch.begin(stream)
+        outputs = self._runner(*inputs)
+        self._watch.end(begun, (shapes, contended, False))
+        return outputs
+
+    def _report(self) -> None:
+        """Tells the policy what timed calls took that are over."""
+        for (key, contended, replayed), seconds in self._watch.finished():
+            if self._policy.timed(key, contended, replayed, seconds):
+                self._drop((key,))
+
+    def _replay(
+        self, graph: Graph, inputs: Sequence[torch.Tensor], rows: int, stream: torch.cuda.Stream
+    ) -> tuple[torch.Tensor, ...]:
+        """Replays a graph. Old padding is kept: the model does not mix rows, so its values have no effect."""
+        self._take_turn(stream)
+        if stream.cuda_stream not in graph.streams:
+            graph.used_on(stream)
+        try:
+            places: Sequence[torch.Tensor] = graph.inputs
+            if rows:
+                places = [x[:rows] if has else x for x, has in zip(places, self._has, strict=True)]
+            graph.copy_inputs(places, inputs)
+            graph.captured.replay()
+            outputs = self._without_padding(graph.outputs, rows)
+            if len(outputs) == 1:
+                return (outputs[0].clone(),)
+            copies = tuple([torch.empty_like(x) for x in outputs])
+            graph.copy_outputs(copies, outputs)
+            return copies
+        finally:
+            self._free.record(stream)
+
+    def _capture(
+        self, shapes: Shapes, inputs: Sequence[torch.Tensor], rows: int, padded: int, stream: torch.cuda.Stream
+    ) -> tuple[torch.Tensor, ...]:
+        """Makes a direct call, which also warms up, and captures the next one if there is room for its graph."""
+        self._take_turn(stream)
+        try:
+            # A graph outlives the modes of the call in which it is captured.
+            with torch.inference_mode(False), torch.no_grad(), torch.autocast("cuda", enabled=False):
+                places = buffers(inputs, self._has, padded)
+                for _ in range(self._warm_ups):
+                    outputs = self._runner(*places)
+                self._warm_ups = 1
+                size = sum(x.nbytes for x in (*places, *outputs))
+                dropped = self._policy.room(shapes, size)
+                if dropped is not None:
+                    self._drop(dropped)
+                    self._record(shapes, size, places, stream)
+            # They may be views of the input buffers.
+            return tuple([x.clone() for x in self._without_padding(outputs, rows)])
+        finally:
+            self._free.record(stream)
+
+    def _record(self, shapes: Shapes, size: int, places: tuple[torch.Tensor, ...], stream: torch.cuda.Stream) -> None:
+        at, self._is_capturing = time.perf_counter(), True
+        try:
+            graph = self._recorder.record(places)
+        except RuntimeError as error:
+            self._give_up(error, places)
+            return
+        finally:
+            self._is_capturing = False
+        graph.streams.add(stream.cuda_stream)
+        self._graphs[shapes] = graph
+        held = self._held()
+        if self._policy.captured(shapes, size, held, time.perf_counter() - at):
+            return
+        is_alone = len(self._graphs) == 1
+        self._drop(tuple(self._graphs))  # torch gives the memory of a pool back as a whole
+        if is_alone and self._required:
+            raise UpstreamError(
+                f"the CUDA graph of the call holds {held} bytes, but the limit is {self._limit}",
+                where=_where(places),
+                fix="raise cuda_graphs_memory, or load with cuda_graphs='auto' or False",
+            )
+
+    def _current_stream(self) -> torch.cuda.Stream:
+        """Returns the current stream. It is the same object as that of the last replay if it is the same stream."""
+        is_last = torch._C._cuda_getCurrentStream(self._device) == self._last_handle
+        return self._last if is_last and self._last is not None else torch.cuda.current_stream()
+
+    def _take_turn(self, stream: torch.cuda.Stream) -> None:
+        """Orders a stream after the last use of the graphs' memory. Within one stream that is so already."""
+        if stream is not self._last:
+            stream.wait_event(self._free)
+            self._last, self._last_handle = stream, torch._C._cuda_getCurrentStream(self._device)
+
+    def _without_padding(self, outputs: Sequence[torch.Tensor], rows: int) -> Sequence[torch.Tensor]:
+        return [x[:rows] if has else x for x, has in zip(outputs, self._gives, strict=True)] if rows else outputs
+
+    def _held(self) -> int:
+        """Returns the bytes of the graphs: the buffers of inputs, and the pool with outputs and intermediate values."""
+        if not self._graphs:
+            return 0
+        return self._recorder.bytes() + sum(graph.input_bytes() for graph in self._graphs.values())
+
+    def _drop(self, dropped: Iterable[object]) -> None:
+        """Drops graphs, while no launch is running."""
+        keys = [key for key in self._graphs if key in set(dropped)]
+        if keys:
+            self._free.synchronize()
+            for key in keys:
+                del self._graphs[key]
+            if not self._graphs:
+                self._recorder.renew()
+
+    def _give_up(self, error: RuntimeError, places: Sequence[torch.Tensor]) -> None:
+        """Disables captures: an unsupported op fails for every shape, and insufficient memory remains insufficient."""
+        self._failure = UpstreamError(
+            f"the model cannot be captured in a CUDA graph: {error}",
+            where=_where(places),
+            fix="load with cuda_graphs='auto' or False",
+        )
+        if self._required:
+            raise self._failure
+        if not self._graphs:
+            self._policy.rest = sys.maxsize
+        warnings.warn(f"{self._failure.what}; it runs without CUDA graphs", RuntimeWarning, stacklevel=2)
+
+
+def _where(tensors: Sequence[torch.Tensor]) -> str:
+    return f"a call with {', '.join(f'{list(x.shape)}' for x in tensors)}"
