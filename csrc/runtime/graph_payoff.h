@@ -23,7 +23,7 @@ class WhenItPays final : public GraphPolicy {
     if (shape.size) {
       return graphed(shape, contended);
     }
-    pay(kShare * (1 + rested_) * expected(shape));
+    pay(kShare * (1 + rested_) * expected(shape) - (graphs_.empty() ? 0 : kLooking));
     rested_ = 0;
     if (pays(shape)) {
       return Step::capture;

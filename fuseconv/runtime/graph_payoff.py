@@ -117,7 +117,7 @@ class WhenItPays(Generic[K]):
         shape = self._counted(key)
         if shape.size is not None:
             return self._graphed(shape, contended)
-        self._pay(SHARE * (1 + self._rested) * self._expected(shape))
+        self._pay(SHARE * (1 + self._rested) * self._expected(shape) - (LOOKING if self._graphs else 0.0))
         self._rested = 0
         if self._pays(shape):
             return Step.CAPTURE
