@@ -43,10 +43,20 @@ CUtensorMap tensor_map(Element element, const void* data, int64_t rows, int64_t 
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride * bytes)};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[] = {1, 1};
-  const CUresult status = encoder()(&map, type_of(element), 2, const_cast<void*>(data), sizes, strides, box, steps,
-                                    CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                    box_columns * bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto encode = [&] {
+    return encoder()(&map, type_of(element), 2, const_cast<void*>(data), sizes, strides, box, steps,
+                     CU_TENSOR_MAP_INTERLEAVE_NONE,
+                     box_columns * bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult status = encode();
+  if (status == CUDA_ERROR_INVALID_CONTEXT) {
+    // A thread has no context before its first call of the runtime that needs one; a choice of the device makes it.
+    int device;
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaSetDevice(device), "cudaSetDevice");
+    status = encode();
+  }
   if (status != CUDA_SUCCESS) {
     throw std::runtime_error("fuseconv: cuTensorMapEncodeTiled failed with status " + std::to_string(status));
   }

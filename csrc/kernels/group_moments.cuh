@@ -68,6 +68,9 @@ __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a,
       }
     }
     const int count = min(static_cast<int64_t>(kGroupUnroll), static_cast<int64_t>((end - begin - 1) / Threads + 1));
+    // By parts of a power of two, because the sum of values could overflow.
+    constexpr A kPart = A(1) / 64;
+    static_assert(kGroupUnroll * Size <= 64);
     // For f16 and bf16 one of the elements is good enough as a center.
     A values[Size];
     widen_run(runs[0], values);
@@ -79,14 +82,11 @@ __device__ __forceinline__ void add_distances(const GroupArguments<T, Index>& a,
         widen_run(runs[u], values);
 #pragma unroll
         for (int i = 0; i < Size; ++i) {
-          total += values[i];
+          total += values[i] * kPart;
         }
       }
-      center = total / static_cast<A>(count * Size);
+      center = total * (64 / static_cast<A>(count * Size));
     }
-    // By parts of a power of two, because the sum of values of bf16 could overflow.
-    constexpr A kPart = A(1) / 64;
-    static_assert(kGroupUnroll * Size <= 64);
     A distances = 0, squares = 0;
 #pragma unroll
     for (int u = 0; u < kGroupUnroll; ++u) {

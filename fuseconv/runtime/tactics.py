@@ -26,6 +26,7 @@ from fuseconv.contract.ladder import ladder
 from fuseconv.errors import FuseconvError, RefusedError, UpstreamError
 from fuseconv.runtime.model import load_target
 from fuseconv.targets import spec_of
+from fuseconv.untrusted.files import read_plain
 
 FILE = "tuning.json"
 
@@ -108,7 +109,7 @@ def measure(
                 where=str(folder),
                 fix="free memory used by other processes and run it again",
             )
-        state = json.loads(told.read_text(encoding="utf-8"))
+        state = json.loads(read_plain(told))
         if done.returncode != 0:
             state["failures"][list(state["calls"])[-1]] = f"its process ended with status {done.returncode}: {last}"
         return Measured(read(written), **state)
@@ -123,7 +124,7 @@ def read(path: Path) -> Problems:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_plain(path))
         if value["format"] == FORMAT:
             problems: Problems = value["problems"]
             return problems

@@ -32,6 +32,7 @@ from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, Upstr
 from fuseconv.program.quiet import quiet_torch
 from fuseconv.sources.flat import drop_detach, flatten, is_plain
 from fuseconv.sources.guards import narrowed
+from fuseconv.sources.on_cpu import on_cpu
 from fuseconv.sources.pickles import listed, unsafe_globals
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
 from fuseconv.sources.serialized import screen_program, tree_types
@@ -54,7 +55,8 @@ def load(path: Path, options: Options) -> Loaded:
         UnsupportedError: the program needs something that this machine does not have or a contract cannot express.
     """
     screen_archive(path, checksums=False)  # `sniff` has compared them
-    exported = load_exported(path)
+    with on_cpu(path) as archive:
+        exported = load_exported(archive, path)
     drop_detach(exported)
     if options.dtype is not None:
         _convert(exported, torch_dtype(options.dtype))
@@ -104,8 +106,8 @@ def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:
     return guards
 
 
-def load_exported(path: Path) -> ExportedProgram:
-    """Calls `torch.export.load` on a screened archive.
+def load_exported(path: Path, named: Path) -> ExportedProgram:
+    """Calls `torch.export.load` on a screened archive, which errors call `named`.
 
     Raises:
         UpstreamError: torch cannot read the archive.
@@ -121,7 +123,7 @@ def load_exported(path: Path) -> ExportedProgram:
     except Exception as error:
         raise UpstreamError(
             f"torch {torch.__version__} cannot read the archive: {error}",
-            where=str(path),
+            where=str(named),
             fix="save it again with torch.export.save of this torch version, or first register the operators it uses",
         ) from error
 

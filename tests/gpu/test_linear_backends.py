@@ -17,6 +17,8 @@ from support import ROOT
 from torch import Tensor
 from torch.nn import functional as F
 
+from fuseconv.runtime import tactics
+
 sys.path.insert(0, str(ROOT / "bench"))
 from linear_library import ACTIVATIONS, BACKENDS, Choice, Library, draw, error
 
@@ -299,17 +301,34 @@ def test_a_capture_is_never_timed_and_replays(library: Library) -> None:
 def test_choices_are_kept_in_a_file(library: Library, tmp_path: Path) -> None:
     problem, _ = library.problem(*draw(48, 64, 72, torch.bfloat16), "silu")
     choice = library.choose(problem)
-    path = tmp_path / "choices.txt"
-    message = library.message
+    path, message = tmp_path / "tuning.json", library.message
     assert library.library.fuseconv_linear_save_choices(str(path).encode(), message, 4096) == 0
-    lines = path.read_text().splitlines()
-    assert lines[0] == "fuseconv-linear-choices 1"
-    line = next(text for text in lines if "bf16 silu 48 64 72 bias\t" in text)
-    assert line.split("\t")[1:3] == [BACKENDS[choice.backend], str(choice.variant)]
+    (family,) = (name for name in tactics.read(path) if name.endswith("linear bf16 silu n 64 k 72 bias"))
+    times = tactics.read(path)[family]["48"]
+    fastest = min(times, key=lambda name: times[name]["us"])
+    assert fastest.startswith(f"{BACKENDS[choice.backend]} ")
     assert library.library.fuseconv_linear_load_choices(str(path).encode(), message, 4096) == 0
-    path.write_text(lines[0] + "\nkey\tabacus\t1\t2\n")
+    path.write_text("{}")
     assert library.library.fuseconv_linear_load_choices(str(path).encode(), message, 4096) == -1
-    assert b"not a choice: key\tabacus" in message.value
+    assert b"is not valid" in message.value
+
+
+def test_a_size_between_measured_ones_takes_one_of_their_tactics(library: Library, tmp_path: Path) -> None:
+    """Nothing is timed: the choice follows the tactics of a file, also one that a size near it would not take."""
+    measured = [library.problem(*draw(m, 64, 72, torch.bfloat16), "sigmoid")[0] for m in (64, 256)]
+    for problem in measured:
+        library.choose(problem)
+    path = tmp_path / "tuning.json"
+    assert library.library.fuseconv_linear_save_choices(str(path).encode(), library.message, 4096) == 0
+    (family,) = (name for name in tactics.read(path) if name.endswith("linear bf16 sigmoid n 64 k 72 bias"))
+    sizes = tactics.read(path)[family]
+    (slowest, *_) = sorted(sizes["64"].keys() & sizes["256"].keys(), key=lambda name: -sizes["64"][name]["us"])
+    for times in sizes.values():
+        times[slowest] = {"us": 0.001, "noise": 0.0}
+    tactics.write(path, {family: sizes})
+    assert library.library.fuseconv_linear_load_choices(str(path).encode(), library.message, 4096) == 0
+    between, _ = library.problem(*draw(100, 64, 72, torch.bfloat16), "sigmoid")
+    assert slowest.startswith(BACKENDS[library.choose(between, may_time=False).backend])
 
 
 def test_what_no_backend_takes_says_why(library: Library) -> None:

@@ -337,6 +337,7 @@ OWN = {
     "proof/checker.py": "its own stdout",
     "rulebook/packs.py": "trusted",
     "sources/archive.py": "a zip in memory",
+    "sources/on_cpu.py": "members of an archive that was screened, and its own copy",
     "sources/state_dict.py": "safetensors, by a path that was looked at before",
     "contract/inputs.py": "a zip in memory",
     "targets/aoti.py": "what its compiler wrote",

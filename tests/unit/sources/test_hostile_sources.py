@@ -179,7 +179,7 @@ def test_the_attacks_on_archives_are_live(saved: Saved, tmp_path: Path, name: st
     shutil.copy(saved[Perceptron, "pt2"], path)
     edit_zip(path, ARCHIVES[name](proof))
     with contextlib.suppress(UpstreamError):  # what the payload leaves behind is no program
-        load_exported(path)
+        load_exported(path, path)
     assert proof.exists()
 
 
