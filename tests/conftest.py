@@ -152,23 +152,32 @@ def loaded(bundle_copy: Path, marking: tuple[Path, Path]) -> Callable[[], bool]:
 
 
 @pytest.fixture(scope="session")
-def programs() -> Path:
-    """The folder of the C++ sample, built as its page says, with fuseconv-run beside it. What is built is kept.
+def cpp_program() -> Path:
+    """The program that `cpp.build` compiles, with its library beside it. Both are kept: they take a compiler a minute.
 
     Of several workers the first builds, and the others find it done.
     """
+    build = ROOT / "build"
+    build.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch, FileLock(build / "cache.lock"):
+        patch.setenv("XDG_CACHE_HOME", str(build / "cache"))
+        # Of ONNX Runtime's header the build of the plugin has a copy, unpacked beside its objects.
+        if unpacked := sorted(build.glob("*/onnxruntime/usr/include/onnxruntime")):
+            patch.setenv(
+                "FUSECONV_ONNXRUNTIME_INCLUDE", os.environ.get("FUSECONV_ONNXRUNTIME_INCLUDE", str(unpacked[0]))
+            )
+        return cpp.build()
+
+
+@pytest.fixture(scope="session")
+def programs(cpp_program: Path) -> Path:
+    """The folder of the C++ sample, built as its page says, with fuseconv-run beside it. What is built is kept."""
     build = ROOT / "build" / "cpp"
-    build.parent.mkdir(exist_ok=True)
-    # Of ONNX Runtime's header the build of the plugin has a copy: unpacked beside its objects, named, or the system's.
-    unpacked = sorted(ROOT.glob("build/*/onnxruntime/usr/include/onnxruntime"))
     settings = {
         "CMAKE_BUILD_TYPE": "Debug",
-        "CMAKE_CXX_FLAGS_DEBUG": "-O0",  # and no debug information: half of the time
         "CMAKE_PREFIX_PATH": torch.utils.cmake_prefix_path,
         "fuseconv_DIR": ROOT / "csrc" / "runtime",
-        "FUSECONV_JSON": cpp.json_headers() or "/usr/include",
-        "FUSECONV_ONNXRUNTIME": os.environ.get("FUSECONV_ONNXRUNTIME_INCLUDE")
-        or next(iter(unpacked), "/usr/include/onnxruntime"),
+        "FUSECONV_LIBRARY": cpp_program.with_name(cpp.LIBRARY),
     }
     defined = [f"-D{name}={value}" for name, value in settings.items()]
     with FileLock(f"{build}.lock"):

@@ -8,6 +8,25 @@
 # needs LibTorch. `onnx` runs ONNX and needs the header onnxruntime_c_api.h, looked for in FUSECONV_ONNXRUNTIME and in the
 # system; its library is loaded when the program runs. Both need nlohmann/json.hpp, looked for in FUSECONV_JSON and in the
 # system.
+#
+# FUSECONV_LIBRARY names the library where it is compiled already, with the same COMPONENTS and against the same LibTorch:
+# `fuseconv verify --build-runtime` keeps one beside the program.
+set(runtime ${CMAKE_CURRENT_LIST_DIR})
+if(FUSECONV_LIBRARY)
+  add_library(fuseconv_runtime STATIC IMPORTED)
+  add_library(fuseconv::runtime ALIAS fuseconv_runtime)
+  set_target_properties(fuseconv_runtime PROPERTIES IMPORTED_LOCATION ${FUSECONV_LIBRARY})
+  target_compile_features(fuseconv_runtime INTERFACE cxx_std_20)
+  target_include_directories(fuseconv_runtime INTERFACE ${runtime}/include)
+  target_link_libraries(fuseconv_runtime INTERFACE ${CMAKE_DL_LIBS})
+  if(NOT fuseconv_FIND_COMPONENTS OR "torch" IN_LIST fuseconv_FIND_COMPONENTS)
+    find_package(Torch REQUIRED)
+    target_link_libraries(fuseconv_runtime INTERFACE -Wl,--no-as-needed ${TORCH_LIBRARIES})
+  endif()
+  add_executable(fuseconv-run EXCLUDE_FROM_ALL ${runtime}/run.cpp)
+  target_link_libraries(fuseconv-run PRIVATE fuseconv_runtime)
+  return()
+endif()
 set(components ${fuseconv_FIND_COMPONENTS})
 if(NOT components)
   set(components torch)
@@ -27,7 +46,6 @@ if(NOT FUSECONV_JSON)
   return()
 endif()
 
-set(runtime ${CMAKE_CURRENT_LIST_DIR})
 add_library(fuseconv_runtime STATIC ${runtime}/bundle.cpp ${runtime}/contract.cpp ${runtime}/files.cpp ${runtime}/model.cpp
                                     ${runtime}/safetensors.cpp ${runtime}/sha256.cpp)
 add_library(fuseconv::runtime ALIAS fuseconv_runtime)

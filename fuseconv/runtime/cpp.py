@@ -29,6 +29,9 @@ from fuseconv.targets import TARGETS, spec_of
 
 NAME = "fuseconv-run"
 
+LIBRARY = "libfuseconv_runtime.a"
+"""What `build` keeps beside the program, for projects that give it to CMake as FUSECONV_LIBRARY."""
+
 VARIABLE = "FUSECONV_RUN"
 """The environment variable that names the program, before all other ways to find it."""
 
@@ -95,8 +98,8 @@ def check_buildable() -> None:
 def build() -> Path:
     """Builds the program against the installed torch, unless that was done before, and returns its path.
 
-    The program is stored in the user's cache folder, under a name derived from its sources and torch. The first build
-    takes about a minute.
+    The program is stored in the user's cache folder, under a name derived from its sources and torch, with the library
+    that it consists of beside it. The first build takes about a minute.
 
     Raises:
         UnsupportedError: a required tool is missing.
@@ -111,7 +114,8 @@ def build() -> Path:
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             _cmake(Path(folder))
-            Path(folder, NAME).replace(program)  # atomically: another process may build the same program
+            for name in (LIBRARY, NAME):  # atomically, and the program last: another process may build the same
+                Path(folder, name).replace(program.with_name(name))
     except OSError as error:
         raise FileError(f"{NAME} cannot be stored: {error.strerror}", where=str(error.filename or program)) from error
     return program

@@ -232,11 +232,9 @@ def test_a_build_that_fails_shows_the_log_and_leaves_nothing(tmp_path: Path, mon
 
 
 @pytest.mark.long
-def test_the_program_is_built_once_and_says_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is kept beside the other builds of the tests: a compiler takes a minute for it."""
+def test_the_program_is_built_once_and_says_what_it_runs(cpp_program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(ROOT / "build" / "cache"))
-    program = cpp.build()
-    changed = program.stat().st_mtime_ns
+    program, changed = cpp_program, cpp_program.stat().st_mtime_ns
     assert cpp.build() == program
     assert program.stat().st_mtime_ns == changed
     versions = cpp.versions(program)
