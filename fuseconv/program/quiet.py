@@ -32,10 +32,9 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0] == "torch":
-            handlers = logging.getLogger(name).handlers
-            yield from (handler for handler in handlers if isinstance(handler, logging.StreamHandler))
+    for name, logger in list(logging.root.manager.loggerDict.items()):  # hundreds, of which few have a handler
+        if isinstance(logger, logging.Logger) and logger.handlers and name.partition(".")[0] == "torch":
+            yield from (handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler))
 
 
 def _nothing(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter
