@@ -14,8 +14,9 @@ import torch
 from fuseconv.graph.aten import facts
 from fuseconv.matching.graph import find_op, why_no_op
 from fuseconv.matching.product import PRODUCT, Product
+from fuseconv.rulebook.predicates import FUNCTIONS
 from fuseconv.rulebook.rule import Rule, refuse
-from fuseconv.rulebook.rule_text import Call, Line, Literal, Name, Term
+from fuseconv.rulebook.rule_text import Apply, Call, Line, Literal, Name, Term
 from fuseconv.untrusted.permitted import lookup
 
 _RANK_FREE = ("aten.unsqueeze.default", "aten.stack.default")
@@ -94,6 +95,17 @@ class Pattern:
             tuple(tuple(sorted(slots, key=self._hardness)) for slots in _orders(line)) if line.op is not PRODUCT else ()
             for line in self.lines
         )
+
+    @cached_property
+    def ops(self) -> frozenset[Any]:
+        """The ops that a graph must contain for the pattern to match. A product may be any of several ops."""
+        return frozenset(line.op for line in self.lines if line.op is not PRODUCT)
+
+    @cached_property
+    def follows(self) -> bool:
+        """Whether a condition of the rule follows a value through the graph, past what a search records."""
+        tests = (condition.left.function for condition in self.rule.conditions if isinstance(condition.left, Apply))
+        return any(FUNCTIONS[name].follows for name in tests)
 
     def _hardness(self, slot: Slot) -> int:
         if isinstance(slot.term, Name) and slot.term.id not in self.literals:

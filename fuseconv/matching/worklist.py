@@ -22,9 +22,7 @@ from fuseconv.matching.product import PRODUCT
 from fuseconv.matching.search import Index
 from fuseconv.matching.unforeseen import described
 from fuseconv.matching.whole import FINDERS
-from fuseconv.rulebook.predicates import FUNCTIONS
 from fuseconv.rulebook.rule import Rule
-from fuseconv.rulebook.rule_text import Apply
 
 
 @dataclass
@@ -60,7 +58,9 @@ class Worklist:
         workspace.take_changed()
         self.workspace = workspace
         self.index = Index(workspace)
-        self.rules = [_Kept(rule, order, patterns, _looks_far(rule)) for order, (rule, patterns) in enumerate(rules)]
+        self.rules = [
+            _Kept(rule, order, patterns, _looks_far(rule, patterns)) for order, (rule, patterns) in enumerate(rules)
+        ]
         self._dependents: dict[Node, set[tuple[int, Node]]] = {}
         self._anchored: dict[Any, dict[int, None]] = {}
 
@@ -158,9 +158,8 @@ def _matches(kept: _Kept) -> Iterator[Match]:
     yield from kept.whole
 
 
-def _looks_far(rule: Rule) -> bool:
-    tests = (condition.left.function for condition in rule.conditions if isinstance(condition.left, Apply))
-    return bool(rule.finds or rule.merge) or rule.strides != "same" or any(FUNCTIONS[name].follows for name in tests)
+def _looks_far(rule: Rule, patterns: tuple[Pattern, ...]) -> bool:
+    return bool(rule.finds or rule.merge) or rule.strides != "same" or any(one.follows for one in patterns[:1])
 
 
 def _may_be_there(index: Index, pattern: Pattern) -> bool:
@@ -168,6 +167,6 @@ def _may_be_there(index: Index, pattern: Pattern) -> bool:
     return pattern.rule.stage != "canonical" or not _absent(index, pattern)
 
 
-def _absent(index: Index, pattern: Pattern) -> set[Any]:
+def _absent(index: Index, pattern: Pattern) -> frozenset[Any]:
     """Returns the ops of a pattern that do not occur in the graph."""
-    return {line.op for line in pattern.lines if line.op is not PRODUCT and line.op not in index.calls}
+    return pattern.ops.difference(index.calls)
