@@ -55,6 +55,14 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 20, 20)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Spares the garbage collector what is left: pytest calls it five times at the end, for errors in finalizers."""
+    gc.collect()
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def no_trust_from_before() -> Iterator[None]:
     """Whoever trusts code does so for a process; the next test begins without."""
