@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward, check_activation
+from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward
 from fuseconv.ops.autocast import lower
 from fuseconv.ops.gradient import Gradient
+from fuseconv.ops.like import without_activation
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -68,16 +68,6 @@ def reference(
     if residual is not None and not residual_first:
         y = y + residual
     return y.contiguous(memory_format=memory_format(x, weight))
-
-
-def like(*args: Any, **kwargs: Any) -> Tensor:
-    """Returns a tensor like the result, for the fake kernel, which runs for each match: activations change no shape."""
-    given = _SIGNATURE.bind(*args, **kwargs).arguments
-    check_activation(given.pop("act", "none"))
-    return reference(**given)
-
-
-_SIGNATURE = inspect.signature(reference)
 
 
 def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
@@ -256,6 +246,6 @@ conv_act = Op(
     errors,
     Gradient(_keep, _backward, _unfused),
     autocast=lower,
-    like=like,
+    like=without_activation(reference),
     onnx_node=False,
 )

@@ -11,6 +11,7 @@ from torch import Tensor
 from fuseconv.ops.activation import ACTIVATIONS, activate
 from fuseconv.ops.gated_act_backward import gated_act_backward
 from fuseconv.ops.gradient import Gradient
+from fuseconv.ops.like import without_activation
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -73,4 +74,12 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-gated_act = Op("gated_act", reference, samples, errors, Gradient(_keep, _backward), decomposes=True)
+gated_act = Op(
+    "gated_act",
+    reference,
+    samples,
+    errors,
+    Gradient(_keep, _backward),
+    decomposes=True,
+    like=without_activation(reference),
+)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward
 from fuseconv.ops.autocast import single
 from fuseconv.ops.gradient import Gradient, Values
+from fuseconv.ops.like import without_activation
 from fuseconv.ops.norm_backward import norm_backward
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
@@ -146,4 +147,13 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-group_norm_act = Op("group_norm_act", reference, samples, errors, Gradient(keep, backward), single, decomposes=True)
+group_norm_act = Op(
+    "group_norm_act",
+    reference,
+    samples,
+    errors,
+    Gradient(keep, backward),
+    single,
+    decomposes=True,
+    like=without_activation(reference),
+)

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from fuseconv.ops.activation import ACTIVATIONS, activate
 from fuseconv.ops.autocast import single
+from fuseconv.ops.like import without_activation
 from fuseconv.ops.norm_backward import norm_gradient
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
@@ -88,4 +89,5 @@ layer_norm_act = Op(
     norm_gradient(centred=True, before_act=_without_act),
     single,
     decomposes=True,
+    like=without_activation(reference),
 )

@@ -13,6 +13,7 @@ from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate
 from fuseconv.ops.activation_backward import activation_backward, as_rows
 from fuseconv.ops.autocast import lower
 from fuseconv.ops.gradient import Gradient
+from fuseconv.ops.like import without_activation
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
 
@@ -150,4 +151,12 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-linear_act = Op("linear_act", reference, samples, errors, Gradient(_keep, _backward, _unfused), autocast=lower)
+linear_act = Op(
+    "linear_act",
+    reference,
+    samples,
+    errors,
+    Gradient(_keep, _backward, _unfused),
+    lower,
+    like=without_activation(reference),
+)

@@ -13,6 +13,7 @@ from fuseconv.ops.activation import ACTIVATIONS, activate
 from fuseconv.ops.autocast import lower
 from fuseconv.ops.gated_act import gated_act
 from fuseconv.ops.gradient import by_reference
+from fuseconv.ops.like import without_activation
 from fuseconv.ops.linear_act import linear_act
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
@@ -96,4 +97,6 @@ def errors(device: str) -> list[Sample]:
 
 
 _gradient = replace(by_reference(reference), unfused=_unfused)
-linear_gated = Op("linear_gated", reference, samples, errors, _gradient, autocast=lower)
+linear_gated = Op(
+    "linear_gated", reference, samples, errors, _gradient, autocast=lower, like=without_activation(reference)
+)

@@ -14,6 +14,7 @@ from torch.nn import functional
 from fuseconv.ops.activation import ACTIVATIONS, activate
 from fuseconv.ops.autocast import lower
 from fuseconv.ops.gradient import by_reference
+from fuseconv.ops.like import without_activation
 from fuseconv.ops.linear_act import linear_act
 from fuseconv.ops.op import Op, Sample
 from fuseconv.ops.sampling import Draw
@@ -157,4 +158,12 @@ def errors(device: str) -> list[Sample]:
     ]
 
 
-mlp = Op("mlp", reference, samples, errors, replace(by_reference(reference), unfused=unfused), lower)
+mlp = Op(
+    "mlp",
+    reference,
+    samples,
+    errors,
+    replace(by_reference(reference), unfused=unfused),
+    lower,
+    like=without_activation(reference),
+)
