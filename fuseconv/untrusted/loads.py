@@ -55,6 +55,7 @@ class _Reader:
         self._lock = threading.Lock()
         self._owner = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._requests = -1
 
     def read(self, path: Path, seconds: int) -> dict[str, Any] | None:
         """Returns the exit status of reading, and what is said of the archive. None if it took too long.
@@ -80,10 +81,9 @@ class _Reader:
     def _ask(self, request: bytes, seconds: int) -> bytes | None:
         """Returns the answer, which is empty if the process has ended. None if there is no answer in time."""
         process, end = self._started(), time.monotonic() + seconds
-        assert process.stdin is not None
         assert process.stdout is not None
         try:
-            os.write(process.stdin.fileno(), request)
+            os.write(self._requests, request)
         except BrokenPipeError:
             return b""
         answer = b""
@@ -99,15 +99,17 @@ class _Reader:
         if self._process is None or self._owner != os.getpid():
             self.stop()
             search = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
+            served, self._requests = os.pipe()
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", "-m", "fuseconv.untrusted.loading"],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search))},
-                stdin=subprocess.PIPE,
+                stdin=served,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # with its fork it is a group, which is ended at once
             )
             self._owner = os.getpid()
+            os.close(served)
         return self._process
 
     def stop(self) -> None:
@@ -115,9 +117,9 @@ class _Reader:
         process, self._process = self._process, None
         if process is None:
             return
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
+        os.close(self._requests)
+        assert process.stdout is not None
+        process.stdout.close()
         if self._owner != os.getpid():
             process.returncode = 0  # it is not a child of this process
             return
