@@ -1,0 +1,37 @@
+"""What was measured at a conversion, as lines of text: the matches that are left alone, the times of the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fuseconv.bundle.tuned import Tuned
+    from fuseconv.matching.steps import Choice, Plan
+
+
+def left_alone_lines(found: Iterable[tuple[str, str, Choice]]) -> Iterator[str]:
+    """Yields a line for matches that are left alone for the same reason.
+
+    Args:
+        found: the node of each match, the target, and what was measured there.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for node, target, choice in found:
+        groups.setdefault((target, str(choice)), []).append(node)
+    for (target, times), nodes in groups.items():
+        where = f"{len(nodes)} times, first at {nodes[0]}" if len(nodes) > 1 else f"at {nodes[0]}"
+        yield f"matched, left alone in {target}: {times} ({where})"
+
+
+def tuned_lines(plan: Plan, tuned: Tuned) -> Iterator[str]:
+    """Yields a line per target, its time or why it was not compared, then the matches that are left alone."""
+    for target in tuned.fastest():
+        yield f"{target}: {tuned.speeds[target]}"
+    for target, reason in tuned.untimed.items():
+        yield f"{target} was not compared with the unfused artifact: {reason}"
+    steps = [step for step in plan.applied if step.replace and step.left_alone()]
+    for rule in dict.fromkeys(step.rule for step in steps):
+        of_rule = [step for step in steps if step.rule == rule]
+        found = [(step.nodes[-1], target, one) for step in of_rule for target, one in step.left_alone().items()]
+        yield from (f"rule {rule}: {line}" for line in left_alone_lines(found))

@@ -1,0 +1,160 @@
+"""Times bundles against a base in one new process: the same targets of each, in turn, on reference cases.
+
+The base stays loaded, and the challengers are loaded one after the other, so that two models at most share the memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.bundle.manifest import read_manifest
+from fuseconv.measure.pairs import FEWEST, Ratio, ratio_of_logs
+from fuseconv.measure.separate import measured
+from fuseconv.measure.timing import synchronise
+from fuseconv.parity.reference import Reference, read_reference, tried_of
+from fuseconv.runtime.model import load_target
+
+WARM_UP = 4
+"""The number of untimed calls: lazy loading, timing of kernels, the capture of a CUDA graph."""
+
+MOST = 101
+"""The largest number of pairs."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """The median times of one target in microseconds, on the first case."""
+
+    base: float
+    challenger: float
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A challenger against the base.
+
+    Attributes:
+        ratio: the time of the challenger divided by that of the base, as the geometric mean over targets and cases.
+        times: the times of each target.
+    """
+
+    ratio: Ratio
+    times: dict[str, Times]
+
+
+def duels(
+    base: Path, challengers: Sequence[Path], targets: Sequence[str], reference: Path, *, seconds: float, threads: int
+) -> list[Duel]:
+    """Times challengers against a base.
+
+    Args:
+        base: the folder of a bundle that was just sealed.
+        challengers: the folders of the others.
+        targets: the targets to call, of each bundle.
+        reference: the file with the inputs: the given case, and the largest.
+        seconds: how long each challenger is timed. At least `FEWEST` pairs are measured, however long they take.
+        threads: the number of threads of torch.
+
+    Raises:
+        UpstreamError: the process failed.
+    """
+    request = {
+        "base": str(base),
+        "challengers": list(map(str, challengers)),
+        "targets": list(targets),
+        "reference": str(reference),
+        "seconds": seconds,
+        "threads": threads,
+    }
+    what = f"time the target {' and '.join(targets)}"
+    found = measured("fuseconv.measure.duel", request, what=what, where=str(base))
+    return [
+        Duel(Ratio(**one["ratio"]), {name: Times(**times) for name, times in one["times"].items()}) for one in found
+    ]
+
+
+def main(asked: str, told: str) -> None:
+    """Times bundles in this process. `asked` is the file with the request, `told` that of the result."""
+    request = json.loads(Path(asked).read_text())
+    torch.set_num_threads(request["threads"])
+    base, targets = Path(request["base"]), request["targets"]
+    cases = _cases(tried_of(read_reference(Path(request["reference"]), read_manifest(base).contract)))
+    ours = _calls(base, targets, cases)
+    found = []
+    with torch.no_grad():
+        for folder in request["challengers"]:
+            theirs = _calls(Path(folder), targets, cases)
+            found.append(_timed(ours, theirs, targets, request["seconds"]))
+            del theirs
+    Path(told).write_text(json.dumps(found))
+
+
+def _cases(references: Sequence[Reference]) -> list[tuple[torch.Tensor, ...]]:
+    """Returns the inputs of the given case, and those of the largest ordinary case if it is larger."""
+    inputs = [one.case.inputs for one in references if one.case.kind == "ordinary"]
+
+    def size(tensors: tuple[torch.Tensor, ...]) -> int:
+        return sum(tensor.numel() for tensor in tensors)
+
+    largest = max(inputs, key=size)
+    return [inputs[0]] if size(largest) <= size(inputs[0]) else [inputs[0], largest]
+
+
+def _calls(
+    folder: Path, targets: Sequence[str], cases: Sequence[tuple[torch.Tensor, ...]]
+) -> list[Callable[[], object]]:
+    """Loads the targets of a bundle as `load` does, with CUDA graphs where they are the default."""
+    manifest = read_manifest(folder)
+    models = [load_target(folder, manifest, target, cuda_graphs="auto") for target in targets]
+    return [lambda model=model, case=case: model(*case) for model in models for case in cases]  # type: ignore[misc]
+
+
+def _timed(
+    base: Sequence[Callable[[], object]],
+    challenger: Sequence[Callable[[], object]],
+    targets: Sequence[str],
+    limit: float,
+) -> dict[str, Any]:
+    for call in (*base, *challenger):
+        for _ in range(WARM_UP):
+            call()
+    pairs: list[list[tuple[float, float]]] = []
+    start = time.perf_counter()
+    while len(pairs) < FEWEST or (len(pairs) < MOST and time.perf_counter() - start < limit):
+        # The order alternates: what runs second finds other caches and another clock of the processor.
+        order = (1, 0) if len(pairs) % 2 else (0, 1)
+        pairs.append([_pair(both, order) for both in zip(base, challenger, strict=True)])
+    logs = [statistics.fmean(math.log(other / one) for one, other in pair) for pair in pairs]
+    found, cases = ratio_of_logs(logs), len(base) // len(targets)
+    medians = [tuple(statistics.median(pair[at][side] for pair in pairs) for side in (0, 1)) for at in range(len(base))]
+    times = {
+        target: {"base": medians[at * cases][0], "challenger": medians[at * cases][1]}
+        for at, target in enumerate(targets)
+    }
+    return {"ratio": {"median": found.median, "low": found.low, "high": found.high}, "times": times}
+
+
+def _pair(calls: tuple[Callable[[], object], Callable[[], object]], order: Sequence[int]) -> tuple[float, float]:
+    """Returns the times of two calls in microseconds, made in the given order."""
+    times = [0.0, 0.0]
+    for at in order:
+        synchronise()
+        start = time.perf_counter()
+        calls[at]()
+        synchronise()
+        times[at] = (time.perf_counter() - start) * 1e6
+    return times[0], times[1]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
