@@ -30,8 +30,12 @@ def tuned_lines(plan: Plan, tuned: Tuned) -> Iterator[str]:
         yield f"{target}: {tuned.speeds[target]}"
     for target, reason in tuned.untimed.items():
         yield f"{target} was not compared with the unfused artifact: {reason}"
-    steps = [step for step in plan.applied if step.replace and step.left_alone()]
-    for rule in dict.fromkeys(step.rule for step in steps):
-        of_rule = [step for step in steps if step.rule == rule]
-        found = [(step.nodes[-1], target, one) for step in of_rule for target, one in step.left_alone().items()]
-        yield from (f"rule {rule}: {line}" for line in left_alone_lines(found))
+    whole = [target for target in tuned.speeds if not any(step.applies(target) for step in plan.applied)]
+    yield from (f"every match is left alone in {target}" for target in whole)
+    found: dict[str, list[tuple[str, str, Choice]]] = {}
+    for step in plan.applied:
+        for target, choice in step.left_alone().items():
+            if target not in whole:
+                found.setdefault(step.rule, []).append((step.nodes[-1], target, choice))
+    for rule, of_rule in found.items():
+        yield from (f"rule {rule}: {line}" for line in left_alone_lines(of_rule))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +27,9 @@ from fuseconv.rulebook.refused import Refused
 
 UNKNOWN_SIZE = 64
 """The assumed value of a size that is not known, where classes are ordered by their size."""
+
+
+_NAME = re.compile(r"\b\w+\b")
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,11 @@ def _name(workspace: Workspace, step: Step, dims: Mapping[Any, sympy.Symbol]) ->
         return json.dumps(next(iter(binding.values())))
 
     operands = ", ".join(f"{name}: {text(binding)}" for name, binding in step.bindings.items())
-    return f"{step.rule}({operands}) -> {'; '.join(step.replace) or 'nothing'}"
+    written = f"({operands}) -> {'; '.join(step.replace) or 'nothing'}"
+    if any(name == node for name, node in step.results.items()):  # a built-in matcher: its variables are nodes
+        numbers = {name: f"v{at}" for at, name in enumerate(dict.fromkeys((*step.bindings, *step.results)))}
+        written = _NAME.sub(lambda found: numbers.get(found[0], found[0]), written)
+    return f"{step.rule}{written}"
 
 
 def _type(value: Any, dims: Mapping[Any, sympy.Symbol]) -> str:
