@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from fuseconv.bundle.manifest import read_manifest
 from fuseconv.measure.pairs import FEWEST, Ratio, ratio_of_logs
@@ -33,10 +33,17 @@ MOST = 101
 
 @dataclass(frozen=True)
 class Times:
-    """The median times of one target in microseconds, on the first case."""
+    """The times of one target.
+
+    Attributes:
+        base: the median in microseconds, on the first case.
+        challenger: that of the challenger.
+        ratio: the time of the challenger divided by that of the base, as the geometric mean over cases.
+    """
 
     base: float
     challenger: float
+    ratio: Ratio
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,14 @@ class Duel:
 
     ratio: Ratio
     times: dict[str, Times]
+
+    @property
+    def wins(self) -> bool:
+        """Whether the challenger is faster beyond the noise, and in no target slower."""
+        return self.ratio.faster and not any(times.ratio.slower for times in self.times.values())
+
+
+_DUEL = TypeAdapter(Duel)
 
 
 def duels(
@@ -78,9 +93,7 @@ def duels(
     }
     what = f"time the target {' and '.join(targets)}"
     found = measured("fuseconv.measure.duel", request, what=what, where=str(base))
-    return [
-        Duel(Ratio(**one["ratio"]), {name: Times(**times) for name, times in one["times"].items()}) for one in found
-    ]
+    return [_DUEL.validate_python(one) for one in found]
 
 
 def main(asked: str, told: str) -> None:
@@ -94,7 +107,7 @@ def main(asked: str, told: str) -> None:
     with torch.no_grad():
         for folder in request["challengers"]:
             theirs = _calls(Path(folder), targets, cases)
-            found.append(_timed(ours, theirs, targets, request["seconds"]))
+            found.append(_DUEL.dump_python(_timed(ours, theirs, targets, request["seconds"])))
             del theirs
     Path(told).write_text(json.dumps(found))
 
@@ -124,7 +137,7 @@ def _timed(
     challenger: Sequence[Callable[[], object]],
     targets: Sequence[str],
     limit: float,
-) -> dict[str, Any]:
+) -> Duel:
     for call in (*base, *challenger):
         for _ in range(WARM_UP):
             call()
@@ -134,14 +147,23 @@ def _timed(
         # The order alternates: what runs second finds other caches and another clock of the processor.
         order = (1, 0) if len(pairs) % 2 else (0, 1)
         pairs.append([_pair(both, order) for both in zip(base, challenger, strict=True)])
-    logs = [statistics.fmean(math.log(other / one) for one, other in pair) for pair in pairs]
-    found, cases = ratio_of_logs(logs), len(base) // len(targets)
-    medians = [tuple(statistics.median(pair[at][side] for pair in pairs) for side in (0, 1)) for at in range(len(base))]
-    times = {
-        target: {"base": medians[at * cases][0], "challenger": medians[at * cases][1]}
-        for at, target in enumerate(targets)
-    }
-    return {"ratio": {"median": found.median, "low": found.low, "high": found.high}, "times": times}
+    cases = len(base) // len(targets)
+
+    def over(first: int, last: int) -> Ratio:
+        """Returns the geometric mean over some of the calls."""
+        logs = [[math.log(other / one) for one, other in pair[first:last]] for pair in pairs]
+        return ratio_of_logs(list(map(statistics.fmean, logs)))
+
+    def median(at: int, side: int) -> float:
+        return statistics.median(pair[at][side] for pair in pairs)
+
+    return Duel(
+        over(0, len(base)),
+        {
+            target: Times(median(at, 0), median(at, 1), over(at, at + cases))
+            for at, target in zip(range(0, len(base), cases), targets, strict=True)
+        },
+    )
 
 
 def _pair(calls: tuple[Callable[[], object], Callable[[], object]], order: Sequence[int]) -> tuple[float, float]:

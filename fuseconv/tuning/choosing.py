@@ -79,30 +79,35 @@ class Choosing:
         Raises:
             FuseconvError: the unfused model cannot be written to the target, or the artifacts cannot be timed.
         """
-        self._folders[frozenset()] = self.folder
-        start = self.budget.clock()
-        unfused = self._folders[self.classes.every] = self.write(self.classes.every)
-        self._write_seconds = self.budget.clock() - start
-        (whole,) = self.race(unfused, [self.folder])
-        self._start_seconds = max(self.budget.clock() - start - self._write_seconds - self.seconds, 0)
+        whole = self._whole()
+        if not self.classes.every:
+            return Chosen(frozenset(), self.folder, {}, _speeds(frozenset(), {frozenset(): whole}), frozenset())
         alone = self._alone(self._groups())
         slow = frozenset[str]().union(*(left for left, duel in alone.items() if duel.ratio.faster))
         doubtful = slow.union(*(left for left, duel in alone.items() if not duel.ratio.slower))
-        final = self._confirmed([self.classes.without(doubtful), self.classes.without(slow)], whole)
+        final = self._confirmed([self.classes.without(slow), self.classes.without(doubtful)], whole)
         best = _best(self.classes.every, final)
         return Chosen(best, self._folders[best], self._choices(best, alone, final), _speeds(best, final), slow)
 
+    def _whole(self) -> Duel:
+        """Times the model with every match against the unfused one."""
+        self._folders[frozenset()] = self.folder
+        start = self.budget.clock()
+        if self.classes.every:
+            self._folders[self.classes.every] = self.write(self.classes.every)
+        self._write_seconds = self.budget.clock() - start
+        (whole,) = self.race(self._folders[self.classes.every], [self.folder])
+        self._start_seconds = max(self.budget.clock() - start - self._write_seconds - self.seconds, 0)
+        return whole
+
     def _groups(self) -> list[Left]:
-        """Returns what is left out together: each class, as far as the time allows; else all suspects at once."""
-        each = self._write_seconds + self.seconds
+        """Returns what is left out together: each class, as far as the time allows; if it is short, all suspects."""
+        each, races = self._write_seconds + self.seconds, 2 * self._start_seconds
         names = sorted(self.classes.inserting, key=lambda name: name not in self.suspects)
-        count = self.budget.affords(each, beside=each + 2 * self._start_seconds)
-        if count is None or count >= len(names):
-            return [frozenset({name}) for name in names]
-        suspects = self.suspects & self.classes.every
-        if len(suspects) > max(count, 1):
-            return [suspects]
-        return [frozenset({name}) for name in names[: max(count, len(suspects))]]
+        count = self.budget.affords(each, beside=each + races)
+        if count is not None and len(self.suspects) > count and self.budget.affords(each, beside=races):
+            return [self.suspects]
+        return [frozenset({name}) for name in names[:count]]
 
     def _alone(self, groups: Sequence[Left]) -> dict[Left, Duel]:
         """Times the model without each group against the model with all. Leaves out what cannot be written so."""
@@ -121,14 +126,21 @@ class Choosing:
         return True
 
     def _confirmed(self, candidates: Sequence[Left], whole: Duel) -> dict[Left, Duel]:
-        """Times candidates and the model with every match against the unfused model, from few fusions to many."""
-        every = self.classes.every
-        lefts = [
-            left for left in dict.fromkeys((*candidates, frozenset[str]())) if left != every and self._is_written(left)
-        ]
+        """Times candidates and the model with every match against the unfused model, from few fusions to many.
+
+        A candidate that is not written yet takes part if the time allows.
+        """
+        every, lefts = self.classes.every, [frozenset[str]()]
+        for left in candidates:
+            if left not in (every, *lefts) and (left in self._folders or self._affords_another()):
+                lefts += [left] if self._is_written(left) else []
         if len(lefts) == 1:
             return {lefts[0]: whole}
+        lefts.sort(key=len, reverse=True)
         return dict(zip(lefts, self.race(self._folders[every], [self._folders[left] for left in lefts]), strict=True))
+
+    def _affords_another(self) -> bool:
+        return self.budget.affords(self._write_seconds + self.seconds, beside=self._start_seconds) != 0
 
     def _choices(
         self, best: Left, alone: Mapping[Left, Duel], final: Mapping[Left, Duel]
@@ -142,10 +154,10 @@ class Choosing:
             for name in sorted(self.classes.every):
                 if name in own:
                     pair = own[name].times[target]
-                    noise = own[name].ratio.noise * pair.base
+                    noise = pair.ratio.noise * pair.base
                     of_target[name] = _choice(name not in best, pair.base, pair.challenger, noise)
                 elif name in best:
-                    noise = whole.ratio.noise * times.base
+                    noise = times.ratio.noise * times.base
                     of_target[name] = _choice(False, times.challenger, times.base, noise)
         return choices
 
@@ -154,7 +166,7 @@ def _best(unfused: Left, final: Mapping[Left, Duel]) -> Left:
     """Returns the classes that the best candidate leaves alone. It is faster than those with fewer fusions."""
     best, low = unfused, 1.0
     for left, duel in final.items():
-        if duel.ratio.high < low:
+        if duel.wins and duel.ratio.high < low:
             best, low = left, duel.ratio.low
     return best
 
@@ -171,7 +183,7 @@ def _speeds(best: Left, final: Mapping[Left, Duel]) -> dict[str, Speed]:
             us=round(chosen.times[target].challenger if best in final else times.base, 2),
             fused_us=round(times.challenger, 2),
             unfused_us=round(chosen.times[target].base, 2),
-            noise_us=round(chosen.ratio.noise * chosen.times[target].base, 2),
+            noise_us=round(chosen.times[target].ratio.noise * chosen.times[target].base, 2),
         )
         for target, times in whole.times.items()
     }

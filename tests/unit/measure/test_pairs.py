@@ -52,6 +52,13 @@ def test_equal_calls_are_rarely_told_apart() -> None:
     assert sum(found.faster or found.slower for found in told) < 20
 
 
+@pytest.mark.parametrize(("onnx", "wins"), [(0.9, True), (1.0, True), (1.1, False)])
+def test_a_challenger_that_loses_in_one_target_does_not_win(onnx: float, wins: bool) -> None:
+    plugin, other = ratio(STEADY, scaled(STEADY, 0.5)), ratio(STEADY, scaled(STEADY, onnx))
+    times = {"onnx-plugin": duel.Times(100, 50, plugin), "onnx": duel.Times(100, 100 * onnx, other)}
+    assert duel.Duel(ratio(STEADY, scaled(STEADY, 0.7)), times).wins == wins
+
+
 def test_too_few_pairs_are_an_error() -> None:
     with pytest.raises(ValueError, match=f"fewer than {FEWEST}"):
         ratio(STEADY[:3], STEADY[:3])
@@ -72,8 +79,10 @@ def test_calls_are_timed_in_turn_for_as_long_as_asked(monkeypatch: pytest.Monkey
     base = [call("a", 0.010), call("a large", 0.100)]
     challenger = [call("b", 0.005), call("b large", 0.200)]
     found = duel._timed(base, challenger, ["export"], 5.0)
-    assert found["times"] == {"export": {"base": pytest.approx(10_000), "challenger": pytest.approx(5_000)}}
-    assert found["ratio"]["median"] == pytest.approx(1)  # half the time in one case, twice the time in the other
+    times = found.times["export"]
+    assert [times.base, times.challenger] == pytest.approx([10_000, 5_000])
+    assert found.ratio.median == pytest.approx(1)  # half the time in one case, twice the time in the other
+    assert times.ratio == found.ratio
     timed = order[4 * duel.WARM_UP :]
     assert timed[:8] == ["a", "b", "a large", "b large", "b", "a", "b large", "a large"]
     assert len(timed) == 4 * 16  # pairs of 0.315 s until 5 s are over

@@ -66,13 +66,11 @@ class Machine:
     def race(self, base: Path, challengers: Sequence[Path]) -> list[Duel]:
         self.now += 3
         first = self.cost(self.left(base))
-        costs = [self.cost(self.left(one)) for one in challengers]
-        return [
-            Duel(
-                Ratio(cost / first, cost / first - self.noise, cost / first + self.noise), {"aoti": Times(first, cost)}
-            )
-            for cost in costs
-        ]
+        found = []
+        for cost in (self.cost(self.left(one)) for one in challengers):
+            ratio = Ratio(cost / first, cost / first - self.noise, cost / first + self.noise)
+            found.append(Duel(ratio, {"aoti": Times(first, cost, ratio)}))
+        return found
 
 
 def chosen(machine: Machine, limit: float | None = None, suspects: Left = frozenset()) -> Chosen:
