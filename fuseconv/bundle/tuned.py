@@ -13,6 +13,8 @@ class Speed(BaseModel):
         fused_us: the artifact with every match replaced.
         unfused_us: the artifact of the captured program, with no match replaced.
         noise_us: the uncertainty of the difference between `us` and `unfused_us`.
+        measured: how many classes of equal matches were measured by themselves.
+        classes: how many there are that insert an op.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -21,11 +23,14 @@ class Speed(BaseModel):
     fused_us: float
     unfused_us: float
     noise_us: float
+    measured: int
+    classes: int
 
     def __str__(self) -> str:
         return (
             f"{self.us:.1f} us; every match fused {self.fused_us:.1f} us, "
-            f"none {self.unfused_us:.1f} us, noise {self.noise_us:.1f} us"
+            f"none {self.unfused_us:.1f} us, noise {self.noise_us:.1f} us; "
+            f"{self.measured} of {self.classes} classes measured"
         )
 
 
@@ -36,6 +41,7 @@ class Tuned(BaseModel):
         device: the name of the processor or GPU. The times say nothing about another.
         speeds: target to its times.
         untimed: the targets that could not be compared, with the reasons.
+        needed: target to the classes of matches without which it cannot be written, with the reasons.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -43,6 +49,7 @@ class Tuned(BaseModel):
     device: str
     speeds: dict[str, Speed]
     untimed: dict[str, str] = {}
+    needed: dict[str, dict[str, str]] = {}
 
     def fastest(self) -> tuple[str, ...]:
         """Returns the targets that were timed, the fastest first."""

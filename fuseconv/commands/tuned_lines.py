@@ -30,6 +30,8 @@ def tuned_lines(plan: Plan, tuned: Tuned) -> Iterator[str]:
         yield f"{target}: {tuned.speeds[target]}"
     for target, reason in tuned.untimed.items():
         yield f"{target} was not compared with the unfused artifact: {reason}"
+    for target, classes in tuned.needed.items():
+        yield from (f"{target} cannot be written without {name}: {reason}" for name, reason in classes.items())
     whole = [target for target in tuned.speeds if not any(step.applies(target) for step in plan.applied)]
     yield from (f"every match is left alone in {target}" for target in whole)
     found: dict[str, list[tuple[str, str, Choice]]] = {}

@@ -27,8 +27,15 @@ from fuseconv.runtime.model import load_target
 WARM_UP = 4
 """The number of untimed calls: lazy loading, timing of kernels, the capture of a CUDA graph."""
 
+USUAL = 31
+"""The number of pairs that is measured even if it takes longer than asked for. The interval then leaves out 7 at each
+side; with `FEWEST` pairs, a single disturbed one would hide every difference."""
+
 MOST = 101
 """The largest number of pairs."""
+
+PATIENCE = 4
+"""By what factor the usual number of pairs may exceed the time that is asked for."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ def duels(
         challengers: the folders of the others.
         targets: the targets to call, of each bundle.
         reference: the file with the inputs: the given case, and the largest.
-        seconds: how long each challenger is timed. At least `FEWEST` pairs are measured, however long they take.
+        seconds: how long each challenger is timed, about. At least `FEWEST` pairs are measured, however long they take.
         threads: the number of threads of torch.
 
     Raises:
@@ -143,7 +150,7 @@ def _timed(
             call()
     pairs: list[list[tuple[float, float]]] = []
     start = time.perf_counter()
-    while len(pairs) < FEWEST or (len(pairs) < MOST and time.perf_counter() - start < limit):
+    while not _is_enough(len(pairs), (time.perf_counter() - start) / limit):
         # The order alternates: what runs second finds other caches and another clock of the processor.
         order = (1, 0) if len(pairs) % 2 else (0, 1)
         pairs.append([_pair(both, order) for both in zip(base, challenger, strict=True)])
@@ -164,6 +171,12 @@ def _timed(
             for at, target in zip(range(0, len(base), cases), targets, strict=True)
         },
     )
+
+
+def _is_enough(pairs: int, spent: float) -> bool:
+    """Returns whether the pairs are enough, after a multiple of the time that was asked for."""
+    wanted = MOST if spent < 1 else USUAL if spent < PATIENCE else FEWEST
+    return pairs >= wanted
 
 
 def _pair(calls: tuple[Callable[[], object], Callable[[], object]], order: Sequence[int]) -> tuple[float, float]:

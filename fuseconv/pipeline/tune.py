@@ -64,6 +64,7 @@ def measure_choices(filling: Filling, how: Tune, begun: float, progress: Progres
     choices: dict[str, Mapping[str, Choice]] = {}
     speeds: dict[str, Speed] = {}
     untimed: dict[str, str] = {}
+    needed: dict[str, dict[str, str]] = {}
     suspects: Left = frozenset()
     units = _units(filling.written)
     for at, names in enumerate(units):
@@ -90,10 +91,10 @@ def measure_choices(filling: Filling, how: Tune, begun: float, progress: Progres
         suspects |= chosen.slow
         choices |= chosen.choices
         speeds |= chosen.speeds
-    filling.record(
-        with_choices(filling.plan, classes, choices),
-        Tuned(device=device_name(filling.assembly.program.contract.device), speeds=speeds, untimed=untimed),
-    )
+        needed |= {name: dict(chosen.needed) for name in names if chosen.needed}
+    device = device_name(filling.assembly.program.contract.device)
+    tuned = Tuned(device=device, speeds=speeds, untimed=untimed, needed=needed)
+    filling.record(with_choices(filling.plan, classes, choices), tuned)
 
 
 def _units(written: Mapping[str, Written]) -> list[tuple[str, ...]]:

@@ -39,6 +39,7 @@ class Chosen:
         choices: target to class to what was measured. A class that is neither measured nor left alone is not named.
         speeds: target to its times.
         slow: the classes that make these targets slower.
+        needed: the classes without which these targets cannot be written, with the reasons.
     """
 
     left: Left
@@ -46,6 +47,7 @@ class Chosen:
     choices: Mapping[str, Mapping[str, Choice]]
     speeds: Mapping[str, Speed]
     slow: Left
+    needed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -70,6 +72,7 @@ class Choosing:
     seconds: float
     suspects: Left = frozenset()
     _folders: dict[Left, Path] = field(default_factory=dict)
+    _needed: dict[str, str] = field(default_factory=dict)
     _write_seconds: float = 0.0
     _start_seconds: float = 0.0
 
@@ -81,13 +84,15 @@ class Choosing:
         """
         whole = self._whole()
         if not self.classes.every:
-            return Chosen(frozenset(), self.folder, {}, _speeds(frozenset(), {frozenset(): whole}), frozenset())
+            speeds = self._speeds(frozenset(), {frozenset(): whole}, 0)
+            return Chosen(frozenset(), self.folder, {}, speeds, frozenset())
         alone = self._alone(self._groups())
         slow = frozenset[str]().union(*(left for left, duel in alone.items() if duel.ratio.faster))
         doubtful = slow.union(*(left for left, duel in alone.items() if not duel.ratio.slower))
         final = self._confirmed([self.classes.without(slow), self.classes.without(doubtful)], whole)
         best = _best(self.classes.every, final)
-        return Chosen(best, self._folders[best], self._choices(best, alone, final), _speeds(best, final), slow)
+        speeds = self._speeds(best, final, len(alone))
+        return Chosen(best, self._folders[best], self._choices(best, alone, final), speeds, slow, self._needed)
 
     def _whole(self) -> Duel:
         """Times the model with every match against the unfused one."""
@@ -121,8 +126,9 @@ class Choosing:
                 self._folders[left] = self.write(left)
             except FileError:
                 raise
-            except FuseconvError:
-                return False  # the target needs this class to be replaced
+            except FuseconvError as error:
+                self._needed |= dict.fromkeys(sorted(left), error.what)
+                return False
         return True
 
     def _confirmed(self, candidates: Sequence[Left], whole: Duel) -> dict[Left, Duel]:
@@ -161,6 +167,21 @@ class Choosing:
                     of_target[name] = _choice(False, times.challenger, times.base, noise)
         return choices
 
+    def _speeds(self, best: Left, final: Mapping[Left, Duel], measured: int) -> dict[str, Speed]:
+        whole = final[frozenset()]
+        chosen = final.get(best, whole)
+        return {
+            target: Speed(
+                us=round(chosen.times[target].challenger if best in final else times.base, 2),
+                fused_us=round(times.challenger, 2),
+                unfused_us=round(chosen.times[target].base, 2),
+                noise_us=round(chosen.times[target].ratio.noise * chosen.times[target].base, 2),
+                measured=measured,
+                classes=len(self.classes.inserting),
+            )
+            for target, times in whole.times.items()
+        }
+
 
 def _best(unfused: Left, final: Mapping[Left, Duel]) -> Left:
     """Returns the classes that the best candidate leaves alone. It is faster than those with fewer fusions."""
@@ -173,17 +194,3 @@ def _best(unfused: Left, final: Mapping[Left, Duel]) -> Left:
 
 def _choice(applied: bool, fused: float, unfused: float, noise: float) -> Choice:
     return Choice(applied, round(fused, 2), round(unfused, 2), round(noise, 2))
-
-
-def _speeds(best: Left, final: Mapping[Left, Duel]) -> dict[str, Speed]:
-    whole = final[frozenset()]
-    chosen = final.get(best, whole)
-    return {
-        target: Speed(
-            us=round(chosen.times[target].challenger if best in final else times.base, 2),
-            fused_us=round(times.challenger, 2),
-            unfused_us=round(chosen.times[target].base, 2),
-            noise_us=round(chosen.times[target].ratio.noise * chosen.times[target].base, 2),
-        )
-        for target, times in whole.times.items()
-    }

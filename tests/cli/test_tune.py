@@ -237,7 +237,7 @@ def test_another_word_is_refused() -> None:
 def test_load_takes_the_fastest_target_of_this_device(device: str, expected: str, folder: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(folder / "model.fuseconv", tmp_path / "copy.fuseconv"))
     speeds = {
-        name: Speed(us=us, fused_us=us, unfused_us=us, noise_us=0)
+        name: Speed(us=us, fused_us=us, unfused_us=us, noise_us=0, measured=0, classes=0)
         for name, us in (("export", 9.0), ("torchscript", 8.0))
     }
     tuned = Tuned(device=device_name("cpu") if device == "here" else device, speeds=speeds)

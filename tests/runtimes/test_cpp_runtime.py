@@ -155,7 +155,8 @@ def test_the_fastest_target_of_this_device_is_the_default(
     """ONNX Runtime is declared to be too old for the target onnx, so that an error names the target that was chosen."""
     manifest = open_bundle(bundle_copy)
     speeds = {
-        name: Speed(us=us, fused_us=us, unfused_us=us, noise_us=0) for name, us in (("onnx", 1.0), ("aoti", 10.0))
+        name: Speed(us=us, fused_us=us, unfused_us=us, noise_us=0, measured=0, classes=0)
+        for name, us in (("onnx", 1.0), ("aoti", 10.0))
     }
     tuned = Tuned(device=device_name("cpu") if here else "another", speeds=speeds)
     newer = manifest.environment.model_copy(update={"onnxruntime": "99.0"})

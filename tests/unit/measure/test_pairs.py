@@ -64,7 +64,7 @@ def test_too_few_pairs_are_an_error() -> None:
         ratio(STEADY[:3], STEADY[:3])
 
 
-def test_calls_are_timed_in_turn_for_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_timed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call advances the clock by its time. The order alternates, and the time of each pair is told by the clock."""
     now, order = [0.0], list[str]()
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
@@ -85,4 +85,12 @@ def test_calls_are_timed_in_turn_for_as_long_as_asked(monkeypatch: pytest.Monkey
     assert times.ratio == found.ratio
     timed = order[4 * duel.WARM_UP :]
     assert timed[:8] == ["a", "b", "a large", "b large", "b", "a", "b large", "a large"]
-    assert len(timed) == 4 * 16  # pairs of 0.315 s until 5 s are over
+    assert len(timed) == 4 * duel.USUAL  # they take 10 s
+
+
+@pytest.mark.parametrize(
+    ("pairs", "spent", "enough"),
+    [(101, 0.5, True), (100, 0.9, False), (31, 1.0, True), (30, 3.9, False), (12, 4.0, True), (11, 9.0, False)],
+)
+def test_pairs_are_enough(pairs: int, spent: float, enough: bool) -> None:
+    assert duel._is_enough(pairs, spent) == enough

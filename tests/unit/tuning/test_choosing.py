@@ -137,6 +137,8 @@ def test_what_is_not_faster_is_left_alone(name: str) -> None:
     choices = found.choices["aoti"]
     assert {one for one in NAMES if one in choices and not choices[one].applied} == left
     assert machine.left(found.folder) == left
+    assert (speed.measured, speed.classes) == (0 if limit == 0 else len(NAMES) - len(found.needed) // 2, len(NAMES))
+    assert set(found.needed) == ({"norm", "gate"} if "cannot be written" in name else set())
 
 
 def test_a_choice_has_the_times_that_were_measured() -> None:
