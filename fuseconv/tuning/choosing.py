@@ -19,6 +19,9 @@ from fuseconv.measure.duel import Duel
 from fuseconv.tuning.budget import Budget
 from fuseconv.tuning.classes import Classes
 
+GRACE = 30.0
+"""Seconds beyond the budget that may be spent on finding out why a model with every match is not faster."""
+
 Left = frozenset[str]
 """The classes that are left alone."""
 
@@ -73,6 +76,7 @@ class Choosing:
     suspects: Left = frozenset()
     _folders: dict[Left, Path] = field(default_factory=dict)
     _needed: dict[str, str] = field(default_factory=dict)
+    _grace: float = 0.0
     _write_seconds: float = 0.0
     _start_seconds: float = 0.0
 
@@ -86,6 +90,7 @@ class Choosing:
         if not self.classes.every:
             speeds = self._speeds(frozenset(), {frozenset(): whole}, 0)
             return Chosen(frozenset(), self.folder, {}, speeds, frozenset())
+        self._grace = 0.0 if whole.wins else GRACE
         alone = self._alone(self._groups())
         slow = frozenset[str]().union(*(left for left, duel in alone.items() if duel.ratio.faster))
         doubtful = slow.union(*(left for left, duel in alone.items() if not duel.ratio.slower))
@@ -106,11 +111,18 @@ class Choosing:
         return whole
 
     def _groups(self) -> list[Left]:
-        """Returns what is left out together: each class, as far as the time allows; if it is short, all suspects."""
+        """Returns what is left out together: each class, as far as the time allows; if it is short, all suspects.
+
+        Suspects are tried in any case if the model with every match is not faster.
+        """
         each, races = self._write_seconds + self.seconds, 2 * self._start_seconds
         names = sorted(self.classes.inserting, key=lambda name: name not in self.suspects)
-        count = self.budget.affords(each, beside=each + races)
-        if count is not None and len(self.suspects) > count and self.budget.affords(each, beside=races):
+        count = self.budget.affords(each, beside=each + races - self._grace)
+        if (
+            count is not None
+            and len(self.suspects) > count
+            and (self._grace or self.budget.affords(each, beside=races))
+        ):
             return [self.suspects]
         return [frozenset({name}) for name in names[:count]]
 
@@ -146,7 +158,7 @@ class Choosing:
         return dict(zip(lefts, self.race(self._folders[every], [self._folders[left] for left in lefts]), strict=True))
 
     def _affords_another(self) -> bool:
-        return self.budget.affords(self._write_seconds + self.seconds, beside=self._start_seconds) != 0
+        return self.budget.affords(self._write_seconds + self.seconds, beside=self._start_seconds - self._grace) != 0
 
     def _choices(
         self, best: Left, alone: Mapping[Left, Duel], final: Mapping[Left, Duel]
