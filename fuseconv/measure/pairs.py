@@ -19,8 +19,8 @@ DEVIATIONS = 2.576
 """Standard deviations of the sign test: the interval contains the true median in 99 % of measurements."""
 
 LEAST = 0.005
-"""A difference below this fraction is noise, however certain: two copies of one artifact differ too, because their memory
-has other addresses, and no number of pairs averages that out."""
+"""A difference below this fraction is noise, however certain: two copies of one artifact differ too, because their
+memory has other addresses, and no number of pairs averages that out."""
 
 
 @dataclass(frozen=True)
