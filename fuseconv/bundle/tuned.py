@@ -12,8 +12,9 @@ class Speed(BaseModel):
         us: the artifact in the bundle.
         fused_us: the artifact with every match replaced.
         unfused_us: the artifact of the captured program, with no match replaced.
-        noise_us: the uncertainty of the difference between `us` and `unfused_us`.
-        measured: how many classes of equal matches were measured by themselves.
+        noise_us: the uncertainty of the difference between the unfused artifact and the one in the bundle or, if both
+            are one, that with every match replaced.
+        measured: how many classes of equal matches were left out by themselves, or groups of suspects at once.
         classes: how many there are that insert an op.
     """
 
