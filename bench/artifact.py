@@ -16,12 +16,12 @@ from clock import Call, captured
 from peers import Problem, session
 from zoo import ENTRIES
 
-from fuseconv.bundle.manifest import open_bundle
+from fuseconv.bundle.manifest import PLAN, open_bundle
 from fuseconv.commands.progress import shown
 from fuseconv.ops.library import PLUGINS
 from fuseconv.parity.reference import REFERENCE, Reference, read_reference
-from fuseconv.pipeline import filling
 from fuseconv.pipeline.convert import convert
+from fuseconv.pipeline.tactics import tune
 from fuseconv.runtime.model import load
 from fuseconv.sources import Options
 from fuseconv.targets import TARGETS
@@ -63,8 +63,15 @@ def _convert(at: str, dtype: str, layers: int | None, targets: Sequence[str], de
         source = Path(folder, "model.pt2")
         torch.export.save(torch.export.export(module, inputs, strict=False), source)
         done = convert(
-            source, target=targets, output=scratch / "model.fuseconv", options=Options(device=device), progress=shown
+            source,
+            target=targets,
+            output=scratch / "model.fuseconv",
+            options=Options(device=device),
+            tune="none",  # every match is timed here; bench/tuned.py shows what tuning chooses
+            progress=shown,
         )
+    if device == "cuda":
+        tune(done.bundle)
     written = tuple(one.target for one in done.written)
     return Made(
         done.bundle,
@@ -98,5 +105,5 @@ def example(bundle: Path) -> Reference:
 def identity(bundle: Path) -> str:
     """Returns 12 digits that change with the plan and with the op libraries."""
     manifest = open_bundle(bundle)
-    parts = [(bundle / name).read_bytes() for name in (filling.PLAN, *manifest.libraries)]
+    parts = [(bundle / name).read_bytes() for name in (PLAN, *manifest.libraries)]
     return hashlib.sha256(b"".join(parts)).hexdigest()[:12]

@@ -70,7 +70,19 @@ def rows(selected: list[str]) -> Iterator[dict[str, object]]:
                 if selected and f"{name}:{dtype}" not in selected:
                     continue
                 bundle = str(Path(work, f"{name}.{dtype}.fuseconv"))
-                convert = [*CONVERT, *arguments, "--device", "cuda", "--dtype", dtype, *targets, "-o", bundle]
+                convert = [
+                    *CONVERT,
+                    *arguments,
+                    "--device",
+                    "cuda",
+                    "--dtype",
+                    dtype,
+                    *targets,
+                    "--tune",
+                    "none",
+                    "-o",
+                    bundle,
+                ]
                 yield run(f"convert {name} {dtype} cuda", convert)
                 yield run(f"verify {name} {dtype} cuda", [sys.executable, "-m", "fuseconv.cli", "verify", bundle])
 

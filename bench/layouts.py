@@ -9,6 +9,7 @@ give. `copy` copies a contiguous tensor of the size of x: what no kernel that re
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -99,6 +100,7 @@ def measure(name: str, dtype: torch.dtype, shape: tuple[int, int, int]) -> Row:
 
 def main() -> None:
     """Measures, prints and writes."""
+    os.environ.setdefault("FUSECONV_TIMING", "on")  # as in a bundle, whose tactics are measured
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()

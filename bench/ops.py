@@ -12,6 +12,7 @@ Every case is checked against float64 first.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -177,6 +178,7 @@ def wanted(arguments: argparse.Namespace) -> Iterator[Case]:
 
 def main() -> None:
     """Measures, prints and writes, after every row: a run that is stopped keeps what it has."""
+    os.environ.setdefault("FUSECONV_TIMING", "on")  # as in a bundle, whose tactics are measured
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", default=[], help="names of ops")

@@ -213,7 +213,7 @@ def _convert(model: Path, options: Any, targets: Sequence[str], output: Path) ->
 
     row: Row = {"converted": {}, "skipped": {}, "error": "", "rules": {}, "left": {}}
     try:
-        done = convert(model, target=targets, output=output, options=options)
+        done = convert(model, target=targets, output=output, options=options, tune="none")
     except Exception as error:  # noqa: BLE001 - the row says what it was
         row["error"] = f"{type(error).__name__}: {_first(error)}"
         return row

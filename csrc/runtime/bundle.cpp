@@ -155,6 +155,17 @@ Manifest open_bundle(const fs::path& folder) {
     const nlohmann::json& made = value.at("environment");
     manifest.environment = {made.at("machine"), made.at("cpu"), made.at("torch"), optional_text(made.at("onnxruntime")),
                             optional_text(made.at("gpu"))};
+    if (value.contains("tuned")) {
+      const nlohmann::json& tuned = value["tuned"];
+      std::multimap<double, std::string> ordered;
+      for (const auto& [target, speed] : tuned.at("speeds").items()) {
+        ordered.emplace(speed.at("us").get<double>(), target);
+      }
+      manifest.timed_on = tuned.at("device");
+      for (const auto& timed : ordered) {
+        manifest.fastest.push_back(timed.second);
+      }
+    }
     compare(folder, value.at("files"));
     std::vector<std::string> named = manifest.libraries;
     for (const auto& target : manifest.targets) {

@@ -23,6 +23,8 @@ struct Manifest {
   std::map<std::string, std::string> targets;  // the artifact of each target, by its path in the bundle
   std::vector<std::string> libraries;          // for torch, in load order
   Environment environment;
+  std::string timed_on;              // the device on which the targets were timed at the conversion; empty if not
+  std::vector<std::string> fastest;  // the targets that were timed, the fastest first
 };
 
 // Throws Error: of kind usage if there is no such folder; of kind refused if anything in it is missing, damaged,

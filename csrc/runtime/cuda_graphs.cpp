@@ -1,5 +1,5 @@
 // CUDA graphs around a call of LibTorch: fuseconv/runtime/graphed_runner.py in C++. docs/adr/0007-cuda-graphs.md
-// describes memory, threads and streams, and docs/adr/0030-graph-policy.md which shapes are captured.
+// describes memory, threads and streams, and docs/adr/0018-graph-policy.md which shapes are captured.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/Event.h>

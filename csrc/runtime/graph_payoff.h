@@ -1,5 +1,5 @@
 // The policy of `Capture::automatic`: fuseconv/runtime/graph_payoff.py in C++, with the same constants and the same
-// steps for the same calls. The reasons are there and in docs/adr/0030-graph-policy.md. Times are in seconds.
+// steps for the same calls. The reasons are there and in docs/adr/0018-graph-policy.md. Times are in seconds.
 #pragma once
 
 #include <algorithm>

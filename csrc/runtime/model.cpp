@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 #include <string_view>
+#include <vector>
 
 #include "bundle.h"
 #include "runner.h"
@@ -21,22 +23,6 @@ constexpr std::array kPreference = {"aoti", "torchscript", "onnx-plugin", "onnx"
 constexpr std::array<std::string_view, 4> kIsa = {"DEFAULT", "NO AVX", "AVX2", "AVX512"};
 
 bool is_onnx(const std::string& target) { return target == "onnx" || target == "onnx-plugin"; }
-
-std::string choose_target(const Manifest& manifest, const std::string& wanted, const fs::path& folder) {
-  for (const char* name : kPreference) {
-    if ((wanted.empty() || wanted == name) && manifest.targets.contains(name)) {
-      return name;
-    }
-  }
-  std::string there;
-  for (const char* name : kPreference) {
-    if (manifest.targets.contains(name)) {
-      there += (there.empty() ? "" : ", ") + std::string(name);
-    }
-  }
-  throw Error(Kind::usage, "the bundle has no target" + (wanted.empty() ? "" : " " + wanted), folder.string(),
-              "use one of " + there);
-}
 
 // An error's message without LibTorch's backtrace, as Python shows it.
 std::string message(const std::exception& error) {
@@ -56,8 +42,13 @@ bool includes(const std::string& here, const std::string& made) {
   return of_here != kIsa.end() && of_made != kIsa.end() ? of_made <= of_here : here == made;
 }
 
-// The compute capability of the first GPU, such as "9.0", from the CUDA driver, because no CUDA runtime is loaded yet.
-std::string gpu_architecture(const fs::path& folder) {
+struct Gpu {
+  std::string architecture;  // the compute capability, such as "9.0"
+  std::string name;
+};
+
+// The first GPU, from the CUDA driver, because no CUDA runtime is loaded yet.
+Gpu first_gpu(const fs::path& folder) {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   const auto call = [&](const char* name, auto... arguments) {
     const auto function =
@@ -69,16 +60,60 @@ std::string gpu_architecture(const fs::path& folder) {
   };
   constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
   int device, major, minor;
+  std::array<char, 256> name{};
   call("cuInit", 0u);
   call("cuDeviceGet", &device, 0);
   call("cuDeviceGetAttribute", &major, kMajor, device);
   call("cuDeviceGetAttribute", &minor, kMinor, device);
-  return std::to_string(major) + "." + std::to_string(minor);
+  call("cuDeviceGetName", name.data(), static_cast<int>(name.size()), device);
+  return {std::to_string(major) + "." + std::to_string(minor), name.data()};
+}
+
+// The name of the GPU or processor, as in fuseconv/runtime/environment.py.
+std::string device_name(const std::string& device, const fs::path& folder) {
+  if (device == "cuda") {
+    return first_gpu(folder).name;
+  }
+  std::ifstream processors("/proc/cpuinfo");
+  for (std::string line; std::getline(processors, line);) {
+    if (line.starts_with("model name")) {
+      return line.substr(line.find_first_not_of(" \t", line.find(':') + 1));
+    }
+  }
+  return "";
+}
+
+// The wanted target; else the one that was measured fastest on this device, else the first of kPreference.
+std::string choose_target(const Manifest& manifest, const std::string& wanted, const fs::path& folder) {
+  const auto is_there = [&](const std::string& name) {
+    return manifest.targets.contains(name) &&
+           std::find(kPreference.begin(), kPreference.end(), name) != kPreference.end();
+  };
+  std::vector<std::string> order;
+  if (!wanted.empty()) {
+    order = {wanted};
+  } else if (!manifest.timed_on.empty() && manifest.timed_on == device_name(manifest.contract.device, folder)) {
+    order = manifest.fastest;
+  }
+  if (wanted.empty()) {
+    order.insert(order.end(), kPreference.begin(), kPreference.end());
+  }
+  if (const auto found = std::find_if(order.begin(), order.end(), is_there); found != order.end()) {
+    return *found;
+  }
+  std::string there;
+  for (const char* name : kPreference) {
+    if (manifest.targets.contains(name)) {
+      there += (there.empty() ? "" : ", ") + std::string(name);
+    }
+  }
+  throw Error(Kind::usage, "the bundle has no target" + (wanted.empty() ? "" : " " + wanted), folder.string(),
+              "use one of " + there);
 }
 
 void check_environment(const Manifest& manifest, const std::string& target, const fs::path& folder) {
   const Environment& made = manifest.environment;
-  const std::string gpu = manifest.contract.device == "cuda" ? gpu_architecture(folder) : "";
+  const std::string gpu = manifest.contract.device == "cuda" ? first_gpu(folder).architecture : "";
   std::string problems;
   const auto add = [&](const std::string& problem) { problems += (problems.empty() ? "" : "; ") + problem; };
   utsname system;

@@ -25,6 +25,7 @@ from pydantic import (
     model_serializer,
 )
 
+from fuseconv.bundle.tuned import Tuned
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import RefusedError, UsageError
 from fuseconv.untrusted.files import (
@@ -36,6 +37,7 @@ from fuseconv.untrusted.files import (
 )
 
 MANIFEST = "manifest.json"
+PLAN = "plan.json"
 SUFFIX = ".fuseconv"
 
 _AGAIN = "convert the model again, or copy the bundle again"
@@ -152,6 +154,7 @@ class Manifest(_Model):
         mismatch: whether a row fails and the bundle was kept because of `--allow-mismatch`.
         left_out: the targets that were requested but are not in the bundle. Omitted from the file if empty.
         limits: the failing rows that are limitations of a target's runtime. Omitted from the file if empty.
+        tuned: the times of the targets, if they were measured at conversion. Omitted from the file if they were not.
         files: every file except the manifest.
     """
 
@@ -170,12 +173,17 @@ class Manifest(_Model):
     mismatch: bool
     left_out: list[LeftOut] = []
     limits: list[Limit] = []
+    tuned: Tuned | None = None
     files: dict[str, File] = {}
 
     def render(self) -> bytes:
         """Returns the canonical text of this manifest, including its own hash."""
         value = self.model_dump(mode="json")
-        for name in ("left_out", "limits"):  # older bundles without these fields still serialize to the same bytes
+        for name in (
+            "left_out",
+            "limits",
+            "tuned",
+        ):  # older bundles without these fields still serialize to the same bytes
             if not value[name]:
                 del value[name]
         value["manifest_sha256"] = hashlib.sha256(_spell(value)).hexdigest()

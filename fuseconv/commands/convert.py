@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from fuseconv.commands.options import (
     json_option,
@@ -21,6 +22,9 @@ from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured, Settings
 from fuseconv.contract.buckets import parse_buckets
 from fuseconv.errors import UsageError
+
+if TYPE_CHECKING:
+    from fuseconv.pipeline.tune import Tune
 
 
 @click.command(cls=Configured)
@@ -46,6 +50,11 @@ from fuseconv.errors import UsageError
 @click.option(
     "--bucket", metavar="BUCKETS", help="Sizes to pad a batch to for CUDA graphs, for example 'batch=1,8,32'."
 )
+@click.option(
+    "--tune",
+    type=click.Choice(("none", "quick", "full")),
+    help="Time the matches, and leave alone what is not faster. [default: quick for CUDA, none for a CPU]",
+)
 @click.option("--lock", is_flag=True, help="Record the matches of each rule in fuseconv.lock.")
 @click.option("--frozen", is_flag=True, help="Fail if a match in fuseconv.lock is lost, or if there is a new one.")
 @click.option("--dry-run", is_flag=True, help="Match and print the fusions, but write nothing.")
@@ -66,6 +75,7 @@ def convert(
     plan: Path | None,
     allow: tuple[str, ...],
     bucket: str | None,
+    tune: Tune | None,
     lock: bool,
     frozen: bool,
     dry_run: bool,
@@ -83,6 +93,9 @@ def convert(
         raise UsageError(
             f"--lock writes fuseconv.lock, and {other} must not", where="--lock", fix=f"remove --lock or {other}"
         )
+    for other, given in (("--plan", plan), ("--frozen", frozen), ("--dry-run", dry_run)):
+        if given and click.get_current_context().get_parameter_source("tune") is ParameterSource.COMMANDLINE:
+            raise UsageError(f"--tune measures, and {other} does not", where="--tune", fix=f"remove --tune or {other}")
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
 
     from fuseconv.commands import report
@@ -119,6 +132,7 @@ def convert(
         allow_mismatch=allow_mismatch,
         strict=strict,
         buckets=buckets,
+        tune=tune,
         lock=locked if lock else None,
         frozen=locked if frozen else None,
         progress=shown,

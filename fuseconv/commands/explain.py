@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from fuseconv.bundle.manifest import MANIFEST
 from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
+from fuseconv.errors import UsageError
 
 
 @click.command(cls=Configured)
@@ -25,13 +29,31 @@ from fuseconv.commands.settings import Configured
 def explain(
     model: Path, rules: Path | None, without: tuple[str, ...], everything: bool, tried: bool, **source: Any
 ) -> Outcome:
-    """Show per rule where it applies in MODEL, where it was rejected and why, and its nearest misses."""
+    """Show per rule where it applies in MODEL, where it was rejected and why, and its nearest misses.
+
+    MODEL is as in `fuseconv convert`, or a bundle. For a bundle the plan of its conversion is shown: also which matches
+    were left alone, with the times that were measured.
+    """
     options = reading(**source)
 
     from fuseconv.commands import report
     from fuseconv.pipeline import conversion
     from fuseconv.pipeline.match import explain as explain_model
+    from fuseconv.pipeline.match import explain_bundle
 
-    plan, told = explain_model(model, rules=rules, without=without, options=options, tried=tried, progress=shown)
-    result = {"fusions": conversion.plan_to_json(plan)["fusions"], **told.to_json()}
+    targets: tuple[str, ...] = ()
+    if (model / MANIFEST).is_file():
+        if about := [*options.flags(), *_given({"without": "--no-rule", "tried": "--try"})]:
+            what = f"{about[0]} applies only to a model, and this is a bundle"
+            raise UsageError(what, where=about[0], fix=f"remove {about[0]}, or give the model")
+        plan, told, targets = explain_bundle(model, rules=rules)
+    else:
+        plan, told = explain_model(model, rules=rules, without=without, options=options, tried=tried, progress=shown)
+    result = {"fusions": conversion.plan_to_json(plan, targets)["fusions"], **told.to_json()}
     return Outcome(result, lambda console: report.print_explanation(console, told, everything=everything))
+
+
+def _given(flags: Mapping[str, str]) -> list[str]:
+    """Returns the flags of the parameters that were given on the command line."""
+    context = click.get_current_context()
+    return [flag for name, flag in flags.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from fuseconv.bundle.manifest import MANIFEST, Manifest, open_bundle
+from fuseconv.bundle.tuned import Speed
 from fuseconv.commands.options import existing, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
@@ -38,11 +39,18 @@ def _bundle(manifest: Manifest) -> Outcome:
         "size": report.size_text(sum(file.size for file in manifest.files.values())),
         "made with": f"fuseconv {manifest.fuseconv}, torch {manifest.environment.torch}",
         "source": f"{manifest.source.form}, sha256 {manifest.source.sha256}",
+        "timed on": manifest.tuned.device if manifest.tuned else "",
         "original": manifest.source.original or "",
+        **{f"time: {target}": str(speed) for target, speed in _speeds(manifest)},
         **{f"left out: {left.target}": f"{left.cause}: {left.reason}" for left in manifest.left_out},
         **{f"limit: {one.target}": f"case {one.case}, output {one.output}: {one.reason}" for one in manifest.limits},
     }
     return Outcome(manifest.model_dump(mode="json"), lambda console: report.print_pairs(console, pairs))
+
+
+def _speeds(manifest: Manifest) -> list[tuple[str, Speed]]:
+    """Returns the times of the targets, the fastest first."""
+    return [] if manifest.tuned is None else [(name, manifest.tuned.speeds[name]) for name in manifest.tuned.fastest()]
 
 
 def _model(path: Path, options: Any) -> Outcome:

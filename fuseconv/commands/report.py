@@ -9,6 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from fuseconv.commands.tuned_lines import left_alone_lines, tuned_lines
 from fuseconv.matching.explanation import alike
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def print_explanation(console: Console, told: Explanation, *, everything: bool =
 
     Matches that differ only in their layer share a line, unless `everything` is set.
     """
-    silent = [rule for rule in told.rules if not (rule.applied or rule.near_miss)]
+    silent = [rule for rule in told.rules if not (rule.applied or rule.left_alone or rule.near_miss)]
     families: dict[str, list[Explained]] = {}
     for rule in told.rules:
         if rule not in silent:
@@ -102,9 +103,17 @@ def print_explanation(console: Console, told: Explanation, *, everything: bool =
 
 
 def _print_explained(console: Console, rule: Explained, *, everything: bool) -> None:
-    counts = {"applied": len(rule.applied), "rejected": len(rule.rejected), "nearly matched": len(rule.near_misses)}
+    counts = {
+        "applied": len(rule.applied),
+        "left alone": len(rule.left_alone),
+        "rejected": len(rule.rejected),
+        "nearly matched": len(rule.near_misses),
+    }
     text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     console.print(f"  {rule.rule}: {text}", highlight=False, markup=False)
+    left = [(one.nodes[-1], target, choice) for one in rule.left_alone for target, choice in one.choices.items()]
+    for line in left_alone_lines(left):
+        console.print(f"    {line}", highlight=False, markup=False)
     groups = [(miss, 1) for miss in rule.rejected] if everything else alike(rule.rejected)
     for miss, count in groups if everything else groups[:MOST_REASONS]:
         _print_miss(console, "rejected" + (f" {count} times, first" if count > 1 else ""), miss)
@@ -148,6 +157,9 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
         console.print(f"\nmatches rejected and left unfused: {len(conversion.plan.rejected)}", style="bold")
         for miss in conversion.plan.rejected:
             _print_miss(console, miss.rule, miss)
+    lines = list(tuned_lines(conversion.plan, conversion.tuned)) if conversion.tuned is not None else []
+    for line in ["", *lines] if lines else []:
+        console.print(line, highlight=False, markup=False)
     console.print(f"\nbundle: {conversion.bundle}", highlight=False)
 
 

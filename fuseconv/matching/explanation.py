@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from fuseconv.matching.steps import Miss, Plan, Step
+from fuseconv.matching.steps import Choice, Miss, Plan, Step
 from fuseconv.rulebook.rule import Rule
 
 _Of = TypeVar("_Of", Step, Miss)
@@ -33,6 +33,19 @@ class Applied:
 
 
 @dataclass(frozen=True)
+class LeftAlone:
+    """A match of a bundle that is not replaced in some targets, because it was measured to be no faster.
+
+    Attributes:
+        nodes: the matched nodes of the captured program, in execution order.
+        choices: each of these targets, with the times of a call of the model.
+    """
+
+    nodes: tuple[str, ...]
+    choices: Mapping[str, Choice]
+
+
+@dataclass(frozen=True)
 class Explained:
     """The result of one rule in a model.
 
@@ -40,7 +53,8 @@ class Explained:
         rule: the name of the rule.
         stage: canonical, structure or fuse.
         family: the name of the rule file.
-        applied: the matches that are replaced.
+        applied: the matches that are replaced; of a bundle, in one target at least.
+        left_alone: the matches of a bundle that are not replaced in some targets.
         rejected: the matches that are not replaced, each with the reason.
         near_miss: the attempt that matched most of the pattern where the rule is not applied. `differs` is the first
             node that differs, `expected` and `found` describe the difference, `where` is the source line of the model,
@@ -53,6 +67,7 @@ class Explained:
     stage: str
     family: str
     applied: tuple[Applied, ...]
+    left_alone: tuple[LeftAlone, ...]
     rejected: tuple[Miss, ...]
     near_miss: Miss | None
     near_misses: tuple[Miss, ...]
@@ -84,15 +99,20 @@ def schema() -> str:
     return json.dumps(_EXPLANATION.json_schema(), indent=2) + "\n"
 
 
-def explain(plan: Plan, rules: Sequence[Rule]) -> Explanation:
+def explain(plan: Plan, rules: Sequence[Rule], targets: Sequence[str] = ()) -> Explanation:
     """Explains a plan rule by rule.
 
     Args:
         plan: the plan, including its misses.
-        rules: the rules from which the plan was made.
+        rules: the rules from which the plan was made. Other rules of its steps come last, without a rule file.
+        targets: the targets of the bundle, if the plan is that of a bundle.
     """
     steps, misses = _by_rule(plan.steps), _by_rule(plan.misses)
-    told = tuple(_explained(rule, steps.get(rule.name, ()), misses.get(rule.name, ())) for rule in rules)
+    kinds: dict[str, tuple[str, str]] = {rule.name: (rule.stage, rule.family) for rule in rules}
+    kinds |= {step.rule: (step.stage, "") for step in plan.steps if step.rule not in kinds}
+    told = tuple(
+        _explained(name, *kind, steps.get(name, ()), misses.get(name, ()), targets) for name, kind in kinds.items()
+    )
     return Explanation(told, tuple(one.near_miss for one in told if one.near_miss is not None))
 
 
@@ -103,14 +123,19 @@ def _by_rule(all_of: Sequence[_Of]) -> dict[str, list[_Of]]:
     return table
 
 
-def _explained(rule: Rule, steps: Sequence[Step], misses: Sequence[Miss]) -> Explained:
+def _explained(
+    rule: str, stage: str, family: str, steps: Sequence[Step], misses: Sequence[Miss], targets: Sequence[str]
+) -> Explained:
     rejected = tuple(miss for miss in misses if miss.refused)
     near = tuple(sorted((miss for miss in misses if not miss.refused), key=_distance))
     return Explained(
-        rule=rule.name,
-        stage=rule.stage,
-        family=rule.family,
-        applied=tuple(Applied(step.nodes, step.replace) for step in steps),
+        rule=rule,
+        stage=stage,
+        family=family,
+        applied=tuple(
+            Applied(step.nodes, step.replace) for step in steps if not targets or any(map(step.applies, targets))
+        ),
+        left_alone=tuple(LeftAlone(step.nodes, left) for step in steps if (left := step.left_alone())),
         rejected=rejected,
         near_miss=next(iter((*rejected, *near)), None),
         near_misses=near,

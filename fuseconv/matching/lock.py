@@ -13,8 +13,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fuseconv.bundle.tuned import Tuned
 from fuseconv.errors import FileError, FrozenError, RuleError
-from fuseconv.matching.steps import Plan, Step
+from fuseconv.matching.steps import Choice, Plan, Step
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.json_text import pointer_of, read_json
 from fuseconv.untrusted.files import leads_somewhere
@@ -31,13 +32,23 @@ MatchCounts = dict[str, dict[str, int]]
 """Rule to module path to number of matches."""
 
 
+class Chosen(BaseModel):
+    """What was chosen by measuring for one bundle: the times of its targets, and target to class to choice."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tuned: Tuned
+    choices: dict[str, dict[str, Choice]]
+
+
 class Lock(BaseModel):
-    """The contents of the file: bundle name to its matches."""
+    """The contents of the file: bundle name to its matches, and to what was chosen for it, if that was measured."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     schema_: int = Field(default=SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
     bundles: dict[str, dict[str, dict[str, int]]] = {}
+    chosen: dict[str, Chosen] = {}
 
 
 @dataclass(frozen=True)
@@ -91,8 +102,8 @@ def read_lock(path: Path) -> Lock:
         raise RuleError(what, where=where, fix="rewrite it with `fuseconv convert --lock`") from None
 
 
-def write_lock(path: Path, bundle: str, found: MatchCounts) -> None:
-    """Records the matches of a bundle. Entries of other bundles are kept.
+def write_lock(path: Path, bundle: str, found: MatchCounts, chosen: Chosen | None = None) -> None:
+    """Records the matches of a bundle, and what was chosen for it. Entries of other bundles are kept.
 
     Raises:
         RuleError: the existing file is not a lock.
@@ -100,7 +111,10 @@ def write_lock(path: Path, bundle: str, found: MatchCounts) -> None:
     """
     lock = read_lock(path) if leads_somewhere(path) else Lock()
     bundles = dict(sorted({**lock.bundles, bundle: found}.items()))
-    text = lock.model_copy(update={"bundles": bundles}).model_dump_json(by_alias=True, indent=1)
+    others = {name: one for name, one in lock.chosen.items() if name != bundle}
+    every = dict(sorted({**others, **({bundle: chosen} if chosen else {})}.items()))
+    new = lock.model_copy(update={"bundles": bundles, "chosen": every})
+    text = new.model_dump_json(by_alias=True, indent=1, exclude=None if every else {"chosen"})
     path.write_text(text + "\n", encoding="utf-8")
 
 
@@ -121,17 +135,17 @@ def check_lock(path: Path, bundle: str, plan: Plan, program: Program, known: Col
     """
     lock = read_lock(path)
     if bundle not in lock.bundles:
-        raise FrozenError(f"the lock has no entry for {bundle}", where=str(path), fix=_LOCK)
+        raise FrozenError(f"the lock has no entry for {bundle}", where=str(path), fix=LOCK)
     if changes := _changes(lock.bundles[bundle], plan, program, known):
         lost = sum(max(change.locked - change.found, 0) for change in changes)
         gained = sum(max(change.found - change.locked, 0) for change in changes)
         what = "\n".join(
             [f"the matches differ from the lock: {lost} lost, {gained} gained", *(f"  {change}" for change in changes)]
         )
-        raise FrozenError(what, where=f"{path} ({pointer_of('bundles', bundle)})", fix=_LOCK)
+        raise FrozenError(what, where=f"{path} ({pointer_of('bundles', bundle)})", fix=LOCK)
 
 
-_LOCK = "fix the model or the rules, or accept the new matches with `fuseconv convert --lock`"
+LOCK = "fix the model or the rules, or accept the new matches with `fuseconv convert --lock`"
 
 
 def _changes(locked: MatchCounts, plan: Plan, program: Program, known: Collection[str]) -> list[Change]:

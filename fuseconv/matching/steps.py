@@ -27,6 +27,28 @@ Binding = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Choice:
+    """Whether a match is replaced in one target, as it was measured at conversion.
+
+    Attributes:
+        applied: whether it is replaced.
+        fused_us: the time of a call of the model in microseconds with this match and all equal ones replaced.
+        unfused_us: the time without.
+        noise_us: the uncertainty of the difference.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    applied: bool
+    fused_us: float
+    unfused_us: float
+    noise_us: float
+
+    def __str__(self) -> str:
+        return f"{self.fused_us:.1f} us fused, {self.unfused_us:.1f} us unfused, noise {self.noise_us:.1f} us"
+
+
+@dataclass(frozen=True)
 class Step:
     """A self-contained rewrite. Executing it does not need the rule file.
 
@@ -44,6 +66,8 @@ class Step:
         literals: floats of the program that count as the rule's, each with the rule's, if they differ by more than the
             rounding error of the dtype. Omitted from plan.json if empty.
         apply: whether the step is executed. Set it to false by hand to disable the step.
+        choices: target to what was measured there. In a target that it does not name, the step is executed. Omitted
+            from plan.json if empty.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -59,6 +83,15 @@ class Step:
     draws: Literal["same", "any"] = "same"
     apply: bool = True
     literals: tuple[tuple[float, float], ...] = ()
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+
+    def applies(self, target: str) -> bool:
+        """Returns whether the step is executed in a target."""
+        return self.apply and (target not in self.choices or self.choices[target].applied)
+
+    def left_alone(self) -> dict[str, Choice]:
+        """Returns the targets in which the step is not executed because it was measured to be no faster."""
+        return {target: choice for target, choice in self.choices.items() if not choice.applied}
 
     def reads(self) -> set[str]:
         """Returns the names of the values it needs: the matched nodes and their operands."""
@@ -123,6 +156,11 @@ class Plan:
         """The steps that are executed."""
         return tuple(step for step in self.steps if step.apply)
 
+    def of(self, target: str) -> Plan:
+        """Returns the plan of one target: without the steps that are left alone in it."""
+        steps = (step if step.applies(target) == step.apply else replace(step, apply=False) for step in self.steps)
+        return replace(self, steps=tuple(steps))
+
     def drawing_the_same(self) -> Plan:
         """Returns the plan without the steps that change random numbers and the steps that depend on them."""
         out: list[Step] = []
@@ -132,19 +170,21 @@ class Plan:
                 out.append(step)
         return replace(self, steps=tuple(replace(step, apply=step.apply and step not in out) for step in self.steps))
 
-    def counts(self) -> dict[str, int]:
-        """Returns how many times each rule is applied, by name."""
+    def counts(self, targets: Collection[str] = ()) -> dict[str, int]:
+        """Returns how many times each rule is applied, by name. With targets: in one of these at least."""
         counts: dict[str, int] = {}
         for step in self.applied:
-            counts[step.rule] = counts.get(step.rule, 0) + 1
+            if not targets or any(map(step.applies, targets)):
+                counts[step.rule] = counts.get(step.rule, 0) + 1
         return dict(sorted(counts.items()))
 
     def to_json(self) -> str:
         """Returns the text of plan.json, which `from_json` parses."""
         value = asdict(self)
         for step in value["steps"]:
-            if not step["literals"]:
-                del step["literals"]
+            for name in ("literals", "choices"):
+                if not step[name]:
+                    del step[name]
         return json.dumps({"schema": value.pop("schema"), **value}, indent=1, allow_nan=False) + "\n"
 
     @staticmethod
@@ -166,7 +206,7 @@ class Plan:
 
 _PLAN = TypeAdapter(Plan)
 
-_FIELDS = {each.name for noun in (Plan, Step, Miss) for each in fields(noun)}
+_FIELDS = {each.name for noun in (Plan, Step, Miss, Choice) for each in fields(noun)}
 
 
 def _not_a_plan(problem: ValidationError, text: str, path: str) -> RuleError:

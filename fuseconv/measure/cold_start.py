@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.errors import UpstreamError
+from fuseconv.measure.separate import measured
 from fuseconv.runtime.model import load
 
 _STATUS = Path("/proc/self/status")
@@ -50,44 +48,26 @@ def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> C
     Raises:
         UpstreamError: the process failed.
     """
-    package_root = str(Path(__file__).resolve().parents[2])
-    search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
     with tempfile.TemporaryDirectory() as scratch:
-        given, told = Path(scratch, "inputs.pt"), Path(scratch, "cold_start.json")
+        given = Path(scratch, "inputs.pt")
         torch.save([tensor.cpu() for tensor in inputs], given)
-        command = [sys.executable, "-P", "-m", "fuseconv.measure.cold_start", str(bundle.absolute()), target]
-        done = subprocess.run(  # noqa: S603 - our own module under the running interpreter
-            [*command, str(given), str(told), repr(time.time())],
-            env={**os.environ, "PYTHONPATH": search_path},
-            cwd=scratch,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        if done.returncode != 0:
-            last = "\n".join(done.stderr.splitlines()[-3:])
-            raise UpstreamError(
-                f"a new process failed to load and call the target {target} (exit {done.returncode}): {last}",
-                where=str(bundle),
-                fix="free memory used by other processes and run it again, or leave the target out",
-            )
-        return ColdStart(**json.loads(told.read_text()))
+        request = {"bundle": str(bundle.absolute()), "target": target, "inputs": str(given), "started": time.time()}
+        what = f"load and call the target {target}"
+        return ColdStart(**measured("fuseconv.measure.cold_start", request, what=what, where=str(bundle)))
 
 
-def main(bundle: str, target: str, given: str, told: str, started: str) -> None:
-    """Measures a cold start in this process and writes the result to the file `told`.
+def main(asked: str, told: str) -> None:
+    """Measures a cold start in this process.
 
     Args:
-        bundle: the folder of the bundle.
-        target: a target of the bundle.
-        given: the file with the inputs, in order.
-        told: the file to write.
-        started: when the process was requested, in seconds since the epoch.
+        asked: the file with the request: the bundle, the target, the file of its inputs in order, and when the process
+            was requested, in seconds since the epoch.
+        told: the file to write the result to.
     """
-    inputs = torch.load(given, weights_only=True)
+    request = json.loads(Path(asked).read_text())
+    inputs = torch.load(request["inputs"], weights_only=True)
     before, begin = _peak(), time.time()
-    model = load(bundle, target, cuda_graphs=False)
+    model = load(request["bundle"], request["target"], cuda_graphs=False)
     loaded = time.time()
     inputs = [tensor.to(model.device) for tensor in inputs]
     start = time.perf_counter()
@@ -98,7 +78,7 @@ def main(bundle: str, target: str, given: str, told: str, started: str) -> None:
     first_call_ms = (time.perf_counter() - start) * 1e3
     after = _peak()
     found = ColdStart(
-        loaded - float(started),
+        loaded - request["started"],
         loaded - begin,
         first_call_ms,
         None if before is None or after is None else after - before,

@@ -200,7 +200,7 @@ class Assembly:
             targets={one.target: one.path for one in written},
             rules=[
                 RuleUse(name=name, sha256=self.hashes.get(name, ""), count=count)
-                for name, count in plan.counts().items()
+                for name, count in plan.counts([one.target for one in written]).items()
             ],
             libraries=list(libraries),
             environment=environment(contract.device),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fuseconv.bundle.manifest import LeftOut, Limit
+from fuseconv.bundle.tuned import Tuned
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError
 from fuseconv.matching.steps import Plan
 from fuseconv.parity.report import Report
@@ -25,6 +27,7 @@ class Conversion:
         limits: outputs that a target's runtime computes differently for NaN, infinities and similar values.
         report: the parity of every target, case and output.
         by_name: whether the targets were requested by name.
+        tuned: the times of the targets, if they were measured.
     """
 
     bundle: Path
@@ -34,6 +37,7 @@ class Conversion:
     limits: tuple[Limit, ...]
     report: Report
     by_name: bool
+    tuned: Tuned | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
@@ -44,13 +48,14 @@ class Conversion:
         }
         return {
             "bundle": str(self.bundle),
-            **plan_to_json(self.plan),
+            **plan_to_json(self.plan, [one.target for one in self.written]),
             "targets": {
                 **done,
                 **{one.target: {"path": None, "cause": one.cause, "reason": one.reason} for one in self.left_out},
             },
             "limits": [limit.model_dump() for limit in self.limits],
             "untried": dict(self.report.untried),
+            "tuned": None if self.tuned is None else self.tuned.model_dump(),
         }
 
     def error(self, *, strict: bool = False) -> FuseconvError | None:
@@ -88,16 +93,20 @@ def rejection(plan: Plan, where: str) -> ParityError | None:
     )
 
 
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Returns the applied fusions and the near misses as plain JSON values."""
+def plan_to_json(plan: Plan, targets: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the fusions and the near misses as plain JSON values.
+
+    A fusion is `left alone` if none of the targets applies it. `choices` has what was measured.
+    """
     return {
         "fusions": [
             {
                 "rule": step.rule,
                 "op": ", ".join(line.partition("=")[2].partition("(")[0].strip() for line in step.replace),
                 "nodes": list(step.nodes),
-                "status": "applied",
-                "reason": "",
+                "status": "left alone" if targets and not any(map(step.applies, targets)) else "applied",
+                "choices": {target: asdict(choice) for target, choice in step.choices.items()},
+                "reason": "; ".join(f"{target}: {choice}" for target, choice in step.left_alone().items()),
             }
             for step in plan.applied
         ],

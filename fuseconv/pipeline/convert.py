@@ -1,10 +1,11 @@
-"""The pipeline: read, capture, plan, rewrite, write, verify.
+"""The pipeline: read, capture, plan, rewrite, write, verify, tune.
 
 This module only calls the steps, which are in their own modules.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,10 @@ from fuseconv.pipeline.assembly import Assembly, Progress, target_names
 from fuseconv.pipeline.conversion import Conversion
 from fuseconv.pipeline.filling import Filling
 from fuseconv.pipeline.gate import Gate
-from fuseconv.pipeline.match import check_allowed, check_matches, find_plan
+from fuseconv.pipeline.locked import check_frozen, chosen_in, chosen_of, find_chosen_plan
+from fuseconv.pipeline.match import check_allowed
 from fuseconv.pipeline.read import read_program, silent
+from fuseconv.pipeline.tune import Tune, measure_choices, tune_of
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.packs import load_ops, op_files
 from fuseconv.sources import Options
@@ -44,6 +47,7 @@ def convert(
     buckets: Buckets | None = None,
     lock: str | Path | None = None,
     frozen: str | Path | None = None,
+    tune: Tune | None = None,
     progress: Progress = silent,
 ) -> Conversion:
     """Converts a model to a bundle, and verifies the bundle before it is moved to `output`.
@@ -60,8 +64,11 @@ def convert(
         allow_mismatch: whether to keep a bundle that fails the parity check. Its manifest marks it as failing.
         strict: whether it is an error if a match or a target has to be left out. Then nothing is written.
         buckets: the sizes that a dim may be rounded up to when the bundle runs from CUDA graphs.
-        lock: the fuseconv.lock in which to record the matches, after the bundle is written.
-        frozen: the fuseconv.lock that the matches must be equal to.
+        lock: the fuseconv.lock in which to record the matches and what was chosen, after the bundle is written.
+        frozen: the fuseconv.lock that the matches must be equal to. Its choices are followed, and nothing is measured.
+        tune: how much is measured to choose which matches are replaced in each target: `none`, `quick` or `full`.
+            Default: `quick` for a GPU, `none` for a CPU. A `plan` is executed as it is. Unless `none`, the tactics of
+            the ops are measured too, as `tune` does.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
@@ -79,7 +86,8 @@ def convert(
         >>> done.bundle.name, done.report.ok
         ('mlp.fuseconv', True)
     """
-    names, known = target_names(target, (options or Options()).device), load_rules(rules, without)
+    begun, device = time.monotonic(), (options or Options()).device
+    names, known, how = target_names(target, device), load_rules(rules, without), tune_of(tune, device)
     check_allowed(allow, known)
     others = load_ops(op_files(known), options.trust if options else ())
     folder = bundle_folder(model, output)
@@ -89,25 +97,32 @@ def convert(
         if buckets is not None:
             with progress("buckets"):
                 program = prove(program, buckets)
+        chosen = chosen_in(frozen, folder) if plan is None else None
+        find = partial(find_chosen_plan, program, known, names, allow, chosen)
         with progress("match"):
-            chosen = read_plan(Path(plan)) if plan else find_plan(program, known, names, allow)
+            first = read_plan(Path(plan)) if plan else find()
         if frozen is not None:
-            check_matches(frozen, folder, chosen, program, known)
+            check_frozen(frozen, folder, first, program, known, chosen)
         with progress("reference"):
             references = refer(program, cases(program))
             write_reference(staging / REFERENCE, references, program.contract)
         assembly = Assembly.of(subject, program, known, others, options.dtype if options else None)
         gate = Gate(assembly, references, staging / REFERENCE)
-        replan = None if plan else partial(find_plan, program, known, names, allow)
         consented = frozenset(rule.name for rule in known if rule.allow is not None)
-        filling = Filling(staging, names, gate, replan, consented, allow_mismatch, progress, chosen)
-        manifest, report = filling.fill()
-        if frozen is not None and filling.plan is not chosen:
-            check_matches(frozen, folder, filling.plan, program, known)
+        times, replan = how != "none" and frozen is None, None if plan else find
+        filling = Filling(staging, names, gate, replan, consented, allow_mismatch, progress, first, times)
+        filling.fill()
+        if frozen is not None and filling.plan is not first:
+            check_frozen(frozen, folder, filling.plan, program, known, chosen)
+        if chosen is not None:
+            filling.tuned = chosen.tuned
+        elif plan is None and frozen is None:
+            measure_choices(filling, how, begun, progress)
+        manifest, report = filling.seal()
         written, left = tuple(filling.written.values()), (tuple(manifest.left_out), tuple(manifest.limits))
-        done = Conversion(folder, filling.plan, written, *left, report, by_name=bool(target))
+        done = Conversion(folder, filling.plan, written, *left, report, by_name=bool(target), tuned=filling.tuned)
         if strict and (error := done.error(strict=True)) is not None:
             raise error
     if lock is not None:
-        write_lock(Path(lock), folder.name, count_matches(done.plan, program))
+        write_lock(Path(lock), folder.name, count_matches(done.plan, program), chosen_of(done, program))
     return done

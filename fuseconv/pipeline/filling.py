@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fuseconv.bundle.manifest import File, LeftOut, Limit, Manifest, seal
+from fuseconv.bundle.manifest import PLAN, File, LeftOut, Limit, Manifest, seal
+from fuseconv.bundle.tuned import Tuned
 from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError
 from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.rewrite import rewrite
@@ -20,8 +21,6 @@ from fuseconv.pipeline.assembly import Assembly, Progress, Written, remove_targe
 from fuseconv.pipeline.gate import Gate, Verdict
 from fuseconv.program.captured import Program
 from fuseconv.runtime import tactics
-
-PLAN = "plan.json"
 
 ROUNDS = 12
 """The maximum number of plans that are written. Each is without the steps that failed in the one before."""
@@ -43,11 +42,13 @@ class Filling:
         allow_mismatch: whether to keep artifacts that fail verification.
         progress: called with the name of each step.
         plan: the plan that is written.
+        times: whether the tactics of the targets are measured before they are verified.
         written: the artifacts in the folder.
         lost: the targets that are left out, with the reasons.
         by_plan: those that fail because of the plan, if no single step could be excluded.
         limits: outputs that a target's runtime computes differently.
         found: the verification result of each target.
+        tuned: the times of the targets, if they were measured.
     """
 
     folder: Path
@@ -58,11 +59,14 @@ class Filling:
     allow_mismatch: bool
     progress: Progress
     plan: Plan
+    times: bool = False
     written: dict[str, Written] = field(default_factory=dict)
     lost: dict[str, FuseconvError] = field(default_factory=dict)
     by_plan: set[str] = field(default_factory=set)
     limits: list[Limit] = field(default_factory=list)
     found: dict[str, Verified] = field(default_factory=dict)
+    tuned: Tuned | None = None
+    _libraries: tuple[str, ...] = ()
     _rejected: dict[MatchKey, Miss] = field(default_factory=dict)
     _files: Mapping[str, File] = field(default_factory=dict)
     _tactics: tactics.Problems = field(default_factory=dict)
@@ -72,11 +76,8 @@ class Filling:
         """The common parts of the bundles of the program."""
         return self.gate.assembly
 
-    def fill(self) -> tuple[Manifest, Report]:
-        """Writes targets until each is verified or left out, and seals the folder.
-
-        Returns:
-            The manifest and the report of the targets in the folder.
+    def fill(self) -> None:
+        """Writes targets until each is verified or left out.
 
         Raises:
             FuseconvError: no target is left; or a step that the user requested with a plan or --allow failed.
@@ -91,47 +92,50 @@ class Filling:
                     raise self._wrong_plan(wrong)
                 self._leave_out(wrong)
                 continue
-            libraries = self._write(fused)
+            self._write(fused)
             if not self._check(last=last) and not self._take_out():
                 break
         if not self.written:
             raise _nothing_left(self.lost)
-        return self._seal(libraries)
 
-    def _write(self, fused: Program) -> tuple[str, ...]:
-        """Writes and runs every target that is not lost. Returns the op libraries."""
+    def _write(self, fused: Program) -> None:
+        """Writes and runs every target that is not lost."""
         for path in self.folder.iterdir():
             if path != self.gate.reference:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         (self.folder / PLAN).write_text(self.plan.to_json(), encoding="utf-8")
-        libraries = self.assembly.copy_libraries(self.folder)
+        self._libraries = self.assembly.copy_libraries(self.folder)
         self.written, self.found, self.limits = {}, {}, []
         for name in self.names:
             if name not in self.lost:
                 with self.progress(f"write {name}"):
                     self._write_one(name, fused)
         if self.written:
-            self._run(list(self.written), libraries)
-        return libraries
+            self._run()
 
     def _write_one(self, name: str, fused: Program) -> None:
+        own = self.plan.of(name)
         try:
-            self.written[name] = self.assembly.write(name, fused, self.folder)
+            program = fused if own == self.plan else rewrite(self.assembly.program, own)
+            self.written[name] = self.assembly.write(name, program, self.folder)
         except FileError:
             raise
         except FuseconvError as error:
             self.found[name] = Verified(error=error)
 
-    def _run(self, names: Sequence[str], libraries: Sequence[str]) -> None:
-        manifest = seal(self.folder, self.assembly.describe(self.plan, list(self.written.values()), libraries))
-        if any(tactics.has_tactics(manifest, name) for name in names):
-            with self.progress("tune"):  # a target that fails here is judged when it is verified
-                self._tactics = tactics.measure(self.folder, manifest, names, known=self._tactics).problems
+    def _run(self) -> None:
+        manifest = seal(self.folder, self._described())
+        if self.times and any(tactics.has_tactics(manifest, name) for name in self.written):
+            with self.progress("measure tactics"):  # a target that fails here is judged when it is verified
+                self._tactics = tactics.measure(self.folder, manifest, list(self.written), known=self._tactics).problems
             tactics.write(self.folder / tactics.FILE, self._tactics)
             manifest = seal(self.folder, manifest, manifest.files)
         self._files = manifest.files
         with self.progress("verify"):
-            self.found |= PROCESS.verify(self.folder, names, hashed=True)
+            self.found |= PROCESS.verify(self.folder, list(self.written), hashed=True)
+
+    def _described(self) -> Manifest:
+        return self.assembly.describe(self.plan, list(self.written.values()), self._libraries)
 
     def _check(self, *, last: bool) -> bool:
         """Leaves out targets that fail. Returns whether the plan was the cause and a new plan must be written."""
@@ -143,7 +147,7 @@ class Filling:
                 verdict = Verdict(error=found.error)
             else:
                 with self.progress(f"find the fault in {name}"):
-                    verdict = self.gate.verdict(name, self.plan, found)
+                    verdict = self.gate.verdict(name, self.plan.of(name), found)
             if verdict.guilty is not None:
                 wrong[name] = verdict
             elif verdict.error is not None:
@@ -183,18 +187,52 @@ class Filling:
         folders = {Path(one.path).parent for one in removed}
         return any(Path(one.path).parent in folders for one in self.written.values())
 
-    def _seal(self, libraries: tuple[str, ...]) -> tuple[Manifest, Report]:
-        limits = {(limit.target, limit.case, limit.output) for limit in self.limits}
-        rows = tuple(
-            replace(row, limit=(row.target, row.case, row.output) in limits)
-            for name in sorted(self.written)
-            for row in self.found[name].rows
-        )
+    def check_alike(self, found: Mapping[str, Verified]) -> None:
+        """Checks that another artifact of a target is as correct as the one in the folder.
+
+        Raises:
+            FuseconvError: it does not run, or an output differs that does not differ in the folder.
+        """
+        for name, one in found.items():
+            if one.error is not None:
+                raise one.error
+            wrong = [row for row in one.rows if not row.ok and (name, row.case, row.output) not in self._limited]
+            if wrong:
+                what = f"output {wrong[0].output} differs in case {wrong[0].case}: {wrong[0].row.reason}"
+                raise ParityError(what, where=f"the target {name}")
+
+    @property
+    def _limited(self) -> set[tuple[str, str, str]]:
+        return {(limit.target, limit.case, limit.output) for limit in self.limits}
+
+    def exchange(self, source: Path, written: Mapping[str, Written], found: Mapping[str, Verified]) -> None:
+        """Puts artifacts of another bundle in the place of those of the same targets."""
+        for name in written:
+            remove_target(self.folder, self.written[name])
+        for name in {file for one in written.values() for file in one.files if (source / file).is_file()}:
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(source / name, self.folder / name)
+        self.written |= written
+        self.found |= found
+
+    def record(self, plan: Plan, tuned: Tuned) -> None:
+        """Replaces the plan by one with the same steps and the choices between them."""
+        self.plan, self.tuned = plan, tuned
+        (self.folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
+        self._files = {}
+
+    def seal(self) -> tuple[Manifest, Report]:
+        """Seals the folder. Returns the manifest and the report of the targets in it."""
+        found = [row for name in sorted(self.written) for row in self.found[name].rows]
+        failing = {(row.target, row.case, row.output) for row in found if not row.ok}
+        self.limits = [one for one in self.limits if (one.target, one.case, one.output) in failing]
+        limited = self._limited
+        rows = tuple(replace(row, limit=(row.target, row.case, row.output) in limited) for row in found)
         report = Report(rows, untried_of(self.gate.references))
         proof = {"parity": report.to_json()["rows"], "mismatch": not report.ok}
         left = {"limits": self.limits, "left_out": self.left_out()}
-        manifest = self.assembly.describe(self.plan, list(self.written.values()), libraries)
-        return seal(self.folder, manifest.model_copy(update={**proof, **left}), self._files), report
+        manifest = self._described().model_copy(update={**proof, **left, "tuned": self.tuned})
+        return seal(self.folder, manifest, self._files), report
 
     def left_out(self) -> list[LeftOut]:
         """Returns the manifest entries of the targets that are not in the folder."""

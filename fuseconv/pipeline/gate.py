@@ -26,7 +26,7 @@ from fuseconv.parity.process import PROCESS, Verified
 from fuseconv.parity.reference import Reference, tried_of
 from fuseconv.parity.report import OutputRow
 from fuseconv.parity.verification import compare_case
-from fuseconv.pipeline.assembly import Assembly
+from fuseconv.pipeline.assembly import Assembly, Written
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule_text import Call, parse_line
 
@@ -135,16 +135,26 @@ class Gate:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch, "attempt.fuseconv")
             folder.mkdir()
-            libraries = self.assembly.copy_libraries(folder)
             try:
-                written = self.assembly.write(target, program, folder)
+                return self.write(folder, [target], program, cases)[1][target]
             except FileError:
                 raise
             except FuseconvError as error:
                 return Verified(error=error)
-            seal(folder, self.assembly.describe(Plan(()), [written], libraries))
-            names = None if cases is None else sorted(cases)
-            return PROCESS.verify(folder, [target], reference=self.reference, cases=names, hashed=True)[target]
+
+    def write(
+        self, folder: Path, targets: Sequence[str], program: Program, cases: Collection[str] | None = None
+    ) -> tuple[dict[str, Written], dict[str, Verified]]:
+        """Writes targets of a program into an empty folder and runs them. Returns what was written and its results.
+
+        Raises:
+            FuseconvError: a target cannot be written.
+        """
+        libraries = self.assembly.copy_libraries(folder)
+        written = {target: self.assembly.write(target, program, folder) for target in targets}
+        seal(folder, self.assembly.describe(Plan(()), list(written.values()), libraries))
+        names = None if cases is None else sorted(cases)
+        return written, PROCESS.verify(folder, targets, reference=self.reference, cases=names, hashed=True)
 
 
 def fails(found: Verified) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from fuseconv.bundle.manifest import bundle_folder
+from fuseconv.bundle.manifest import PLAN, bundle_folder, open_bundle
 from fuseconv.errors import UsageError
 from fuseconv.matching import explanation
 from fuseconv.matching.explanation import Explanation
@@ -108,6 +108,23 @@ def explain(
         find = checked_plan if tried else make_plan
         found = find(program, known, device=program.contract.device, targets=names)
     return found, explanation.explain(found, known)
+
+
+def explain_bundle(bundle: str | Path, *, rules: str | Path | None = None) -> tuple[Plan, Explanation, tuple[str, ...]]:
+    """Returns the plan of a bundle, explains it rule by rule, and names the targets of the bundle.
+
+    Args:
+        bundle: the folder of the bundle.
+        rules: the rules that it was converted with, as in `convert`.
+
+    Raises:
+        RefusedError: the bundle is damaged.
+        RuleError: a rule file is invalid.
+    """
+    folder = Path(bundle)
+    targets = tuple(open_bundle(folder).targets)
+    plan = read_plan(folder / PLAN)
+    return plan, explanation.explain(plan, load_rules(rules), targets), targets
 
 
 def find_plan(

@@ -12,6 +12,8 @@ from fuseconv.bundle.manifest import Environment
 from fuseconv.errors import UnsupportedError
 from fuseconv.targets import spec_of
 
+_CPUS = Path("/proc/cpuinfo")
+
 _ISA = ("DEFAULT", "NO AVX", "AVX2", "AVX512")
 """torch's names of x86 instruction sets. Each includes the previous ones."""
 
@@ -30,6 +32,15 @@ def environment(device: str) -> Environment:
         cuda=torch.version.cuda if device == "cuda" else None,
         gpu=capability,
     )
+
+
+def device_name(device: str) -> str:
+    """Returns the name of the GPU or processor on which a bundle for the device runs here."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    lines = _CPUS.read_text(errors="replace").splitlines() if _CPUS.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def _version_of_any(*names: str) -> str | None:

@@ -2,7 +2,7 @@
 
 An account bounds the loss. A call that is made directly pays in a hundredth of its time, and a replay what it saves;
 a capture takes out what it costs, but for the first one. So the calls take at most a hundredth longer than without
-graphs, plus one capture, whatever the sizes are. docs/adr/0030-graph-policy.md has the reasons. No torch; times are in
+graphs, plus one capture, whatever the sizes are. docs/adr/0018-graph-policy.md has the reasons. No torch; times are in
 seconds.
 """
 

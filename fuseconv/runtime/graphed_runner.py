@@ -1,7 +1,7 @@
 """Calls a runner through CUDA graphs: one graph per shape, for those shapes with which that is faster.
 
 A replay costs the host a single launch, however many kernels the model has. docs/adr/0007-cuda-graphs.md describes
-memory, threads and streams, and docs/adr/0030-graph-policy.md which shapes are captured.
+memory, threads and streams, and docs/adr/0018-graph-policy.md which shapes are captured.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from fuseconv.runtime.cuda_graphs import (
     CudaGraphs,
     ungraphed_reason,
 )
-from fuseconv.runtime.environment import check_environment, environment
+from fuseconv.runtime.environment import check_environment, device_name, environment
 from fuseconv.runtime.graphed_runner import GraphedRunner
 from fuseconv.targets import PREFERENCE, TARGETS, Runner, onnx_session, spec_of
 
@@ -108,7 +108,8 @@ def load(
 
     Args:
         bundle: the folder of the bundle.
-        target: the name of a target. Default: the first of `PREFERENCE` that the bundle has.
+        target: the name of a target. Default: the one that was measured fastest at conversion, if this is the
+            same device; else the first of `PREFERENCE` that the bundle has.
         device: the device that the bundle must be for. Default: not checked.
         cuda_graphs: whether calls are captured in CUDA graphs, one per shape, and replayed. `auto` captures shapes of
             the targets aoti and torchscript on CUDA when they recur often enough to pay, keeps a graph only if its
@@ -141,12 +142,14 @@ def load(
 
 
 def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
-    """Returns the requested target, or the preferred target of the bundle.
+    """Returns the requested target, or the default target of the bundle.
+
+    That is the one that was measured fastest on a device of this name, else the first of `PREFERENCE`.
 
     Raises:
         UsageError: the bundle does not have the target.
     """
-    for name in PREFERENCE if wanted is None else (wanted,):
+    for name in (*_fastest(manifest), *PREFERENCE) if wanted is None else (wanted,):
         if name in manifest.targets:
             return name
     raise UsageError(
@@ -154,6 +157,14 @@ def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
         where=str(folder),
         fix=f"use one of {', '.join(sorted(manifest.targets))}",
     )
+
+
+def _fastest(manifest: Manifest) -> tuple[str, ...]:
+    """Returns the targets in the order of their speed, if it was measured on this device."""
+    tuned, device = manifest.tuned, manifest.contract.device
+    if tuned is None or (device == "cuda" and not torch.cuda.is_available()) or tuned.device != device_name(device):
+        return ()
+    return tuned.fastest()
 
 
 def load_target(

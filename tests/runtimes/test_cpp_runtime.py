@@ -14,6 +14,9 @@ from support import ROOT
 from support.calls import VIOLATIONS
 from support.cpp_calls import INPUTS, NAMES, assert_same_refusal
 
+from fuseconv.bundle.manifest import open_bundle, seal
+from fuseconv.bundle.tuned import Speed, Tuned
+from fuseconv.runtime.environment import device_name
 from fuseconv.runtime.model import load
 
 # The build takes a compiler half a minute for LibTorch's headers alone.
@@ -143,6 +146,24 @@ def test_an_unknown_target_is_a_usage_error(run_in_cpp: Callable[..., tuple[int,
 
 def test_the_best_target_is_the_default(run_in_cpp: Callable[..., tuple[int, str, Path]], bundle: Path) -> None:
     assert run_in_cpp(bundle, INPUTS)[0] == 0
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["here", "elsewhere"])
+def test_the_fastest_target_of_this_device_is_the_default(
+    here: bool, run_in_cpp: Callable[..., tuple[int, str, Path]], bundle_copy: Path
+) -> None:
+    """ONNX Runtime is declared to be too old for the target onnx, so that an error names the target that was chosen."""
+    manifest = open_bundle(bundle_copy)
+    speeds = {
+        name: Speed(us=us, fused_us=us, unfused_us=us, noise_us=0, measured=0, classes=0)
+        for name, us in (("onnx", 1.0), ("aoti", 10.0))
+    }
+    tuned = Tuned(device=device_name("cpu") if here else "another", speeds=speeds)
+    newer = manifest.environment.model_copy(update={"onnxruntime": "99.0"})
+    seal(bundle_copy, manifest.model_copy(update={"tuned": tuned, "environment": newer}))
+    status, text, _ = run_in_cpp(bundle_copy, INPUTS)
+    assert status == (4 if here else 0)
+    assert ("the target onnx was built for ONNX Runtime 99.0" in text) == here
 
 
 def test_a_file_that_is_no_safetensors_is_refused(programs: Path, bundle: Path, tmp_path: Path) -> None:

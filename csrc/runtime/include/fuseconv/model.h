@@ -19,8 +19,8 @@ class Runner;
 
 class Model {
  public:
-  // `target` is aoti, torchscript, onnx-plugin or onnx. Empty selects the first of these in the bundle. Throws Error as
-  // fuseconv.load does.
+  // `target` is aoti, torchscript, onnx-plugin or onnx. Empty selects the one that was measured fastest at the
+  // conversion, if this is the same device, else the first of these in the bundle. Throws Error as fuseconv.load does.
   static Model load(const std::filesystem::path& bundle, const std::string& target = "", const Options& options = {});
 
   // Checks the tensors against the contract and computes the outputs, by name. Throws Error: of kind contract if the

@@ -1,0 +1,57 @@
+"""What fuseconv.lock records of a tuned conversion, and the plan that follows it without measuring again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from fuseconv.errors import FrozenError
+from fuseconv.matching.lock import LOCK, Chosen, read_lock
+from fuseconv.matching.plan import MatchKey
+from fuseconv.matching.steps import Miss, Plan
+from fuseconv.pipeline.conversion import Conversion
+from fuseconv.pipeline.match import check_matches, find_plan
+from fuseconv.program.captured import Program
+from fuseconv.rulebook.rule import Rule
+from fuseconv.tuning.recorded import recorded, replayed
+
+
+def chosen_of(done: Conversion, program: Program) -> Chosen | None:
+    """Returns what was chosen in a conversion, for the lock. None if nothing was measured."""
+    return None if done.tuned is None else Chosen(tuned=done.tuned, choices=recorded(program, done.plan))
+
+
+def chosen_in(path: str | Path | None, folder: Path) -> Chosen | None:
+    """Returns what a lock has for the bundle of a folder. None if there is no lock, or nothing was measured for it."""
+    return None if path is None else read_lock(Path(path)).chosen.get(folder.name)
+
+
+def find_chosen_plan(
+    program: Program,
+    known: Sequence[Rule],
+    names: Sequence[str],
+    allow: Collection[str],
+    chosen: Chosen | None,
+    rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
+) -> Plan:
+    """Returns the plan of `find_plan` with the choices of a lock."""
+    found = find_plan(program, known, names, allow, rejected)
+    return found if chosen is None else replayed(program, found, chosen.choices)
+
+
+def check_frozen(
+    path: str | Path, folder: Path, plan: Plan, program: Program, known: Sequence[Rule], chosen: Chosen | None
+) -> None:
+    """Checks that a plan has the matches of the lock, and every class of matches that it leaves alone.
+
+    Raises:
+        FrozenError: a match is lost, there is a new one, or a class is not found.
+    """
+    check_matches(path, folder, plan, program, known)
+    found = recorded(program, plan)
+    for target, choices in (chosen.choices if chosen is not None else {}).items():
+        left = [name for name, choice in choices.items() if not choice.applied]
+        if lost := [name for name in left if name not in found.get(target, {})]:
+            what = f"the lock leaves matches alone in the target {target} that are not found: {lost[0]}"
+            raise FrozenError(what, where=f"{path} (/chosen/{folder.name})", fix=LOCK)

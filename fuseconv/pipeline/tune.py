@@ -1,0 +1,135 @@
+"""Chooses by measuring what each target of a filled bundle replaces, and puts the chosen artifacts into the folder."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+
+from fuseconv.bundle.tuned import Speed, Tuned
+from fuseconv.errors import FileError, FuseconvError, UsageError
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Choice
+from fuseconv.measure.duel import duels
+from fuseconv.parity.process import Verified
+from fuseconv.pipeline.assembly import Progress, Written
+from fuseconv.pipeline.filling import Filling
+from fuseconv.runtime.environment import device_name
+from fuseconv.tuning.budget import LEAST, Budget
+from fuseconv.tuning.choosing import Choosing, Chosen, Left
+from fuseconv.tuning.classes import Classes
+from fuseconv.tuning.recorded import with_choices
+
+Tune = Literal["none", "quick", "full"]
+"""How much is measured: nothing; as much as fits into the time of the conversion again; every class of matches."""
+
+SECONDS: Mapping[Tune, float] = {"quick": 1.5, "full": 6.0}
+"""How long each artifact is timed, in seconds."""
+
+
+START = 5.0
+"""The assumed time of a race of small artifacts, in seconds."""
+
+
+def tune_of(wanted: Tune | None, device: str) -> Tune:
+    """Returns how much is measured: what is wanted, by default `quick` on CUDA and `none` on a CPU.
+
+    Raises:
+        UsageError: another word is given.
+    """
+    if wanted is not None and wanted not in get_args(Tune):
+        raise UsageError(f"tune is {wanted!r}", where="--tune", fix=f"use one of {', '.join(get_args(Tune))}")
+    return wanted or ("quick" if device == "cuda" else "none")
+
+
+def measure_choices(filling: Filling, how: Tune, begun: float, progress: Progress) -> None:
+    """Times each target with and without its matches, and keeps what is faster.
+
+    Args:
+        filling: the verified bundle. Its plan, artifacts and verification results are replaced by the chosen ones.
+        how: how much is measured.
+        begun: when the conversion began, on the monotonic clock. Quick tuning takes as long again.
+        progress: called with the name of each step.
+    """
+    if how == "none":
+        return
+    classes = Classes.of(filling.assembly.program, filling.plan)
+    budget = Budget(max(time.monotonic() - begun, LEAST) if how == "quick" else None)
+    choices: dict[str, Mapping[str, Choice]] = {}
+    speeds: dict[str, Speed] = {}
+    untimed: dict[str, str] = {}
+    needed: dict[str, dict[str, str]] = {}
+    suspects: Left = frozenset()
+    units = _units(filling.written)
+    for at, names in enumerate(units):
+        # The unfused artifacts of the other targets take about as long to write as the fused ones did.
+        budget.reserved = sum(filling.written[name].seconds + START for unit in units[at + 1 :] for name in unit)
+        with progress(f"tune {' and '.join(names)}"), tempfile.TemporaryDirectory() as scratch:
+            bench = _Bench(filling, classes, names, Path(scratch))
+            race = partial(
+                duels,
+                targets=names,
+                reference=filling.gate.reference,
+                seconds=SECONDS[how],
+                threads=torch.get_num_threads(),
+            )
+            choosing = Choosing(classes, filling.folder, bench.write, race, budget, SECONDS[how], suspects)
+            try:
+                chosen = choosing.choose()
+            except FileError:
+                raise
+            except FuseconvError as error:
+                untimed |= dict.fromkeys(names, error.what)
+                continue
+            bench.install(chosen)
+        suspects |= chosen.slow
+        choices |= chosen.choices
+        speeds |= chosen.speeds
+        needed |= {name: dict(chosen.needed) for name in names if chosen.needed}
+    device = device_name(filling.assembly.program.contract.device)
+    tuned = Tuned(device=device, speeds=speeds, untimed=untimed, needed=needed)
+    filling.record(with_choices(filling.plan, classes, choices), tuned)
+
+
+def _units(written: Mapping[str, Written]) -> list[tuple[str, ...]]:
+    """Returns the targets by folder, the fastest to write first: onnx and onnx-plugin share weights, and so a plan."""
+    folders: dict[Path, list[str]] = {}
+    for name, one in written.items():
+        folders.setdefault(Path(one.path).parent, []).append(name)
+    units = [tuple(names) for names in folders.values()]
+    return sorted(units, key=lambda names: sum(written[name].seconds for name in names))
+
+
+@dataclass
+class _Bench:
+    """The bundles that are written only to be timed, in a scratch folder."""
+
+    filling: Filling
+    classes: Classes
+    names: Sequence[str]
+    scratch: Path
+    _made: dict[Path, tuple[dict[str, Written], dict[str, Verified]]] = field(default_factory=dict)
+
+    def write(self, left: Left) -> Path:
+        """Writes and verifies the targets without some classes.
+
+        Raises:
+            FuseconvError: a target fails, or an output differs that does not differ with every match replaced.
+        """
+        folder = self.scratch / f"{len(self._made)}.fuseconv"
+        folder.mkdir()
+        program = rewrite(self.filling.assembly.program, self.classes.plan_without(left))
+        self._made[folder] = made = self.filling.gate.write(folder, self.names, program)
+        self.filling.check_alike(made[1])
+        return folder
+
+    def install(self, chosen: Chosen) -> None:
+        """Moves the chosen artifacts into the bundle, unless they are already there."""
+        if chosen.folder in self._made:
+            self.filling.exchange(chosen.folder, *self._made[chosen.folder])

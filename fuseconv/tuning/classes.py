@@ -1,0 +1,146 @@
+"""The classes of matches between which a measurement cannot tell: equal layers are one class.
+
+The name of a class has the rule, the dtypes and shapes of its operands, and what replaces it. It has no name of a node,
+so that it is the same in another capture of the model, and fuseconv.lock can record what was chosen for it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import sympy
+import torch
+
+from fuseconv.contract.dtypes import SHORT_DTYPES
+from fuseconv.matching.bindings import from_binding
+from fuseconv.matching.graph import Workspace, nodes_in
+from fuseconv.matching.rewrite import apply
+from fuseconv.matching.steps import Binding, Plan, Step
+from fuseconv.program.captured import Program, dim_symbols
+from fuseconv.rulebook.refused import Refused
+
+UNKNOWN_SIZE = 64
+"""The assumed value of a size that is not known, where classes are ordered by their size."""
+
+
+_NAME = re.compile(r"\b\w+\b")
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of the steps of a plan.
+
+    Attributes:
+        program: the captured program.
+        plan: the plan, all of whose steps are applied.
+        names: the class of each step.
+        sizes: class to the number of elements that all of its matches read.
+    """
+
+    program: Program
+    plan: Plan
+    names: tuple[str, ...]
+    sizes: Mapping[str, int]
+
+    @staticmethod
+    def of(program: Program, plan: Plan) -> Classes:
+        """Executes a plan and classifies the steps that are applied by their operands."""
+        workspace = Workspace(program.exported, trainable=program.trainable)
+        dims = {symbol: sympy.Symbol(name) for name, symbol in dim_symbols(program).items()}
+        names, sizes = [], dict[str, int]()
+        for step in plan.applied:
+            name = _name(workspace, step, dims)
+            names.append(name)
+            sizes[name] = sizes.get(name, 0) + _elements(workspace, step)
+            apply(workspace, step)
+        return Classes(program, replace(plan, steps=plan.applied), tuple(names), sizes)
+
+    @cached_property
+    def inserting(self) -> tuple[str, ...]:
+        """The classes whose replacement calls an op, the largest first. The others only remove ops."""
+        found = dict.fromkeys(
+            name
+            for name, step in zip(self.names, self.plan.steps, strict=True)
+            if any("(" in line for line in step.replace)
+        )
+        return tuple(sorted(found, key=lambda name: -self.sizes[name]))
+
+    @property
+    def every(self) -> frozenset[str]:
+        """All classes. Without them, the program is the captured one."""
+        return frozenset(self.names)
+
+    def plan_without(self, left: Collection[str]) -> Plan:
+        """Returns the plan without the classes in `left`."""
+        steps = zip(self.names, self.plan.steps, strict=True)
+        return replace(self.plan, steps=tuple(step for name, step in steps if name not in left))
+
+    def without(self, left: Collection[str]) -> frozenset[str]:
+        """Returns the classes to leave alone with those in `left`: themselves, and those that are built on them."""
+        closed = frozenset(left)
+        while more := self._unfit(closed):
+            closed |= more
+        return closed
+
+    def _unfit(self, left: Collection[str]) -> frozenset[str]:
+        """Returns the classes with a step that does not fit the program without the classes in `left`."""
+        workspace, unfit = Workspace(self.program.exported, trainable=self.program.trainable), set[str]()
+        for name, step in zip(self.names, self.plan.steps, strict=True):
+            if name not in left:
+                try:
+                    apply(workspace, step)
+                except Refused:
+                    unfit.add(name)
+        return frozenset(unfit)
+
+
+def _name(workspace: Workspace, step: Step, dims: Mapping[Any, sympy.Symbol]) -> str:
+    def text(binding: Binding) -> str:
+        match binding:
+            case {"node": str() as name}:
+                return _type(workspace.node(name).meta.get("val"), dims)
+            case {"items": list() as items}:
+                return f"[{', '.join(map(text, items))}]"
+        return json.dumps(next(iter(binding.values())))
+
+    operands = ", ".join(f"{name}: {text(binding)}" for name, binding in step.bindings.items())
+    written = f"({operands}) -> {'; '.join(step.replace) or 'nothing'}"
+    if any(name == node for name, node in step.results.items()):  # a built-in matcher: its variables are nodes
+        numbers = {name: f"v{at}" for at, name in enumerate(dict.fromkeys((*step.bindings, *step.results)))}
+        written = _NAME.sub(lambda found: numbers.get(found[0], found[0]), written)
+    return f"{step.rule}{written}"
+
+
+def _type(value: Any, dims: Mapping[Any, sympy.Symbol]) -> str:
+    """Returns the dtype and shape of a value, and its strides if it is not contiguous: a kernel is chosen by them."""
+    if not isinstance(value, torch.Tensor):
+        return str(_expression(value, dims))
+    shape = [_expression(size, dims) for size in value.shape]
+    text = f"{SHORT_DTYPES.get(str(value.dtype), str(value.dtype))}[{', '.join(map(str, shape))}]"
+    if value.layout != torch.strided:
+        return text
+    strides = [_expression(stride, dims) for stride in value.stride()]
+    dense = [math.prod(shape[at + 1 :], start=sympy.Integer(1)) for at in range(len(shape))]
+    same = all(
+        size == 1 or sympy.expand(one - other) == 0 for size, one, other in zip(shape, strides, dense, strict=True)
+    )
+    return text if same else f"{text} with strides {', '.join(map(str, strides))}"
+
+
+def _expression(value: Any, dims: Mapping[Any, sympy.Symbol]) -> Any:
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value.node.expr.subs(dims)
+    return sympy.Integer(value) if type(value) is int else value
+
+
+def _elements(workspace: Workspace, step: Step) -> int:
+    """Returns the number of elements that a step reads."""
+    nodes = {node for binding in step.bindings.values() for node in nodes_in(from_binding(binding, workspace.node))}
+    shapes = [value.shape for node in nodes if isinstance(value := node.meta.get("val"), torch.Tensor)]
+    return sum(math.prod(size if isinstance(size, int) else UNKNOWN_SIZE for size in shape) for shape in shapes)

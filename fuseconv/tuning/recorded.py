@@ -1,0 +1,46 @@
+"""Choices as fuseconv.lock records them, by class, and the plan that follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fuseconv.matching.steps import Choice, Plan
+from fuseconv.program.captured import Program
+from fuseconv.tuning.classes import Classes
+
+Choices = Mapping[str, Mapping[str, Choice]]
+"""Target to class to choice."""
+
+
+def with_choices(plan: Plan, classes: Classes, choices: Choices) -> Plan:
+    """Returns the plan with the choices of its classes on its steps.
+
+    Args:
+        plan: the plan.
+        classes: its classes.
+        choices: what was chosen.
+    """
+    names = iter(classes.names)
+    steps = []
+    for step in plan.steps:
+        name = next(names) if step.apply else ""
+        of_step = {target: of_target[name] for target, of_target in choices.items() if name in of_target}
+        steps.append(replace(step, choices=of_step) if of_step else step)
+    return replace(plan, steps=tuple(steps))
+
+
+def replayed(program: Program, plan: Plan, choices: Choices) -> Plan:
+    """Returns a plan of this program with the choices that another conversion recorded, without measuring."""
+    return with_choices(plan, Classes.of(program, plan), choices) if choices else plan
+
+
+def recorded(program: Program, plan: Plan) -> dict[str, dict[str, Choice]]:
+    """Returns the choices on the steps of a plan by class, as `replayed` takes them."""
+    if not any(step.choices for step in plan.applied):
+        return {}
+    choices: dict[str, dict[str, Choice]] = {}
+    for name, step in zip(Classes.of(program, plan).names, plan.applied, strict=True):
+        for target, choice in step.choices.items():
+            choices.setdefault(target, {})[name] = choice
+    return choices

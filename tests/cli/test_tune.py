@@ -1,0 +1,246 @@
+"""A conversion that measures: a slow rule is matched and left alone, and the bundle says so in every place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import ROOT
+from torch import Tensor, nn
+
+from fuseconv import cli
+from fuseconv.bundle import manifest as manifests
+from fuseconv.bundle.manifest import open_bundle, read_manifest
+from fuseconv.bundle.tuned import Speed, Tuned
+from fuseconv.errors import FrozenError, UpstreamError, UsageError
+from fuseconv.matching.steps import Choice, read_plan
+from fuseconv.pipeline import tune as tuning
+from fuseconv.pipeline.convert import convert
+from fuseconv.pipeline.tune import tune_of
+from fuseconv.runtime.environment import device_name
+from fuseconv.runtime.model import load
+from fuseconv.sources import Options
+
+PACK = ROOT / "samples" / "03_write_a_rule" / "blend_pack"
+TRUSTED = Options(trust=frozenset({"code"}))
+TARGETS = ("export", "torchscript")
+
+GOOD = {
+    "name": "abs-chain",
+    "stage": "fuse",
+    "doc": "Six passes as one.",
+    "match": [f"x{at + 1} = aten.abs.default(x{at})" for at in range(6)],
+    "replace": ["x6 = aten.abs.default(x0)"],
+}
+
+
+class Model(nn.Module):
+    def forward(self, old: Tensor, new: Tensor, weight: Tensor) -> Tensor:
+        for _ in range(6):
+            new = torch.abs(new)
+        return torch.relu(old + weight * (new - old))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two threads that share a busy core differ by more than any rule."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds a model; rules, of which the one with an op of its own sleeps; and the tuned bundle with its lock."""
+    folder = tmp_path_factory.mktemp("tune")
+    pack = folder / "pack"
+    pack.mkdir()
+    for name in ("build.sh", "ops.py", "rules.json", "lerp_relu.cpp"):
+        (pack / name).write_text((PACK / name).read_text().replace("blend", "sleepy"))
+    code = pack / "lerp_relu.cpp"
+    slow = "std::this_thread::sleep_for(std::chrono::milliseconds(20));\n  Tensor result ="
+    code.write_text("#include <chrono>\n#include <thread>\n" + code.read_text().replace("Tensor result =", slow))
+    subprocess.run(
+        ["sh", "build.sh"], cwd=pack, check=True, env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    )
+    rules = json.loads((pack / "rules.json").read_text())
+    (pack / "rules.json").write_text(json.dumps({**rules, "rules": [*rules["rules"], GOOD]}))
+    examples = tuple(torch.randn(1024, 256) for _ in range(3))
+    torch.export.save(torch.export.export(Model(), examples), folder / "model.pt2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "SECONDS", {"full": 0.5})
+        convert(
+            folder / "model.pt2",
+            rules=pack / "rules.json",
+            target=TARGETS,
+            tune="full",
+            options=TRUSTED,
+            lock=folder / "fuseconv.lock",
+        )
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = cli.main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def ops_in(bundle: Path, target: str) -> set[str]:
+    """Returns which of the two replacements an artifact has."""
+    if target == "export":
+        calls = [str(node.target) for node in torch.export.load(bundle / "export" / "model.pt2").graph.nodes]
+    else:
+        graph = torch.jit.load(bundle / "torchscript" / "model.pt").inlined_graph
+        calls = [node.kind() for node in graph.nodes()]
+    found = {"lerp-relu"} if any("sleepy" in call for call in calls) else set()
+    return found | ({"abs-chain"} if sum("abs" in call for call in calls) == 1 else set())
+
+
+def test_a_slow_rule_is_left_alone_and_a_good_one_stays(folder: Path) -> None:
+    bundle = folder / "model.fuseconv"
+    manifest = open_bundle(bundle)
+    assert {rule.name: rule.count for rule in manifest.rules} == {"abs-chain": 1}
+    steps = {step.rule: step for step in read_plan(bundle / "plan.json").applied}
+    for target in TARGETS:
+        assert ops_in(bundle, target) == {"abs-chain"}
+        slow, good = steps["lerp-relu"].choices[target], steps["abs-chain"].choices[target]
+        assert (slow.applied, good.applied) == (False, True)
+        assert slow.fused_us > slow.unfused_us + 10_000
+        assert manifest.tuned is not None
+        speed = manifest.tuned.speeds[target]
+        assert speed.us < speed.unfused_us < speed.fused_us
+
+
+def test_explain_shows_the_times(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "explain", folder / "model.fuseconv")
+    assert status == 0
+    lines = [line.strip() for line in out.splitlines()]
+    at = lines.index("lerp-relu: 1 left alone")
+    told = sorted(line.partition(":")[0] for line in lines[at + 1 : at + 3])
+    assert told == [f"matched, left alone in {target}" for target in TARGETS]
+    assert " us fused, " in lines[at + 1]
+    assert "abs-chain: 1 applied" in lines
+    _, out, _ = run(capsys, "explain", folder / "model.fuseconv", "--json")
+    result = json.loads(out)["result"]
+    statuses = {one["rule"]: one["status"] for one in result["fusions"]}
+    assert statuses == {"lerp-relu": "left alone", "abs-chain": "applied"}
+    (slow,) = [rule for rule in result["rules"] if rule["rule"] == "lerp-relu"]
+    assert slow["applied"] == []
+    assert slow["left_alone"][0]["choices"]["export"]["applied"] is False
+
+
+def test_inspect_shows_the_times(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "inspect", folder / "model.fuseconv")
+    assert f"timed on            {device_name('cpu')}" in out
+    assert "us; every match fused" in out
+
+
+def test_a_conversion_prints_what_it_left_alone(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--rules", folder / "pack" / "rules.json", "--trust", "code", "--target", "torchscript"]
+    status, out, err = run(
+        capsys, "convert", folder / "model.pt2", *arguments, "--tune", "quick", "-o", tmp_path / "out"
+    )
+    assert status == 0, err
+    assert "rule lerp-relu: matched, left alone in torchscript:" in out
+    assert "torchscript: " in out
+
+
+def test_a_frozen_conversion_follows_the_lock_and_measures_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "duels", None)
+    lock, bundle = folder / "fuseconv.lock", tmp_path / "model.fuseconv"
+    again = {"rules": folder / "pack" / "rules.json", "target": TARGETS, "options": TRUSTED, "output": bundle}
+    done = convert(folder / "model.pt2", frozen=lock, **again)  # type: ignore[arg-type]
+    assert done.plan == read_plan(folder / "model.fuseconv" / "plan.json")
+    assert read_manifest(bundle).tuned == read_manifest(folder / "model.fuseconv").tuned
+    assert {ops for target in TARGETS for ops in ops_in(bundle, target)} == {"abs-chain"}
+    text = lock.read_text().replace("lerp-relu(", "lerp-relu(of: another, ")
+    (tmp_path / "other.lock").write_text(text)
+    with pytest.raises(FrozenError, match=r"leaves matches alone in the target .* that are not found: lerp-relu"):
+        convert(folder / "model.pt2", frozen=tmp_path / "other.lock", **again)  # type: ignore[arg-type]
+
+
+def test_a_plan_may_choose_differently_for_each_target(folder: Path, tmp_path: Path) -> None:
+    plan = read_plan(folder / "model.fuseconv" / "plan.json")
+    choices = {"lerp-relu": {"export": Choice(False, 2, 1, 0)}, "abs-chain": {"torchscript": Choice(False, 2, 1, 0)}}
+    edited = replace(plan, steps=tuple(replace(step, choices=choices[step.rule]) for step in plan.steps))
+    (tmp_path / "plan.json").write_text(edited.to_json())
+    done = convert(
+        folder / "model.pt2",
+        rules=folder / "pack" / "rules.json",
+        target=TARGETS,
+        options=TRUSTED,
+        plan=tmp_path / "plan.json",
+        output=tmp_path / "out",
+    )
+    assert ops_in(done.bundle, "export") == {"abs-chain"}
+    assert ops_in(done.bundle, "torchscript") == {"lerp-relu"}
+    assert done.plan.counts(TARGETS) == {"abs-chain": 1, "lerp-relu": 1}
+    assert done.tuned is None
+
+
+def test_a_target_that_cannot_be_timed_keeps_its_plan_and_says_why(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise UpstreamError("it ran out of memory")
+
+    monkeypatch.setattr(tuning, "duels", fail)
+    rules = folder / "pack" / "rules.json"
+    done = convert(
+        folder / "model.pt2", rules=rules, target=["export"], tune="quick", options=TRUSTED, output=tmp_path / "out"
+    )
+    assert done.plan.counts() == {"lerp-relu": 1, "abs-chain": 1}
+    assert done.tuned is not None
+    assert done.tuned.untimed == {"export": "it ran out of memory"}
+    assert done.error() is None
+
+
+@pytest.mark.parametrize("other", ["--plan", "--frozen", "--dry-run"])
+def test_what_does_not_measure_refuses_to_tune(other: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = [folder / "model.fuseconv" / "plan.json"] if other == "--plan" else []
+    status, _, err = run(capsys, "convert", folder / "model.pt2", other, *value, "--tune", "quick")
+    assert status == 2
+    assert f"--tune measures, and {other} does not" in err
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "expected"),
+    [(None, "cpu", "none"), (None, "cuda", "quick"), ("full", "cpu", "full"), ("none", "cuda", "none")],
+)
+def test_only_a_gpu_is_tuned_for_by_default(wanted: Any, device: str, expected: str) -> None:
+    assert tune_of(wanted, device) == expected
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(UsageError, match="tune is 'fast'"):
+        tune_of("fast", "cpu")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"), [("here", "torchscript"), ("another GPU", "export")], ids=["here", "elsewhere"]
+)
+def test_load_takes_the_fastest_target_of_this_device(device: str, expected: str, folder: Path, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(folder / "model.fuseconv", tmp_path / "copy.fuseconv"))
+    speeds = {
+        name: Speed(us=us, fused_us=us, unfused_us=us, noise_us=0, measured=0, classes=0)
+        for name, us in (("export", 9.0), ("torchscript", 8.0))
+    }
+    tuned = Tuned(device=device_name("cpu") if device == "here" else device, speeds=speeds)
+    manifests.seal(bundle, read_manifest(bundle).model_copy(update={"tuned": tuned}))
+    assert load(bundle).target == expected
+    assert load(bundle, "export").target == "export"
