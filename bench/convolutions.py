@@ -9,8 +9,8 @@ unless it has a better kernel. `gb_per_s` counts x, weight, residual and result 
 from __future__ import annotations
 
 import argparse
-import os
 import math
+import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -102,7 +102,7 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
   if (capturing(problem)) {
     throw std::runtime_error(
         "fuseconv::linear_act: cannot time backends while the stream is being captured; "
-        "call once before the capture, or load a timing cache");
+        "call once before the capture, or load a file of tactics");
   }
   const std::lock_guard alone(timing_mutex());
   cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(problem.stream)), "cudaStreamSynchronize");

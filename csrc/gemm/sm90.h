@@ -21,7 +21,7 @@ struct Configuration {
   bool early;                // PDL (programmatic dependent launch): may start before the preceding grid ends
 };
 
-// Converts a configuration to and from one number, for the timing cache.
+// Converts a configuration to and from one number, for the timing of one.
 int encode(const Configuration& configuration);
 Configuration decode(int code);
 std::string to_string(const Configuration& configuration);
