@@ -43,8 +43,12 @@ class Entry:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
             module = self.build(layers).eval().requires_grad_(False).to(dtype)
+        return module, self.inputs(dtype)
+
+    def inputs(self, dtype: torch.dtype) -> Inputs:
+        """Returns inputs on the CPU, the same every time."""
         inputs = self.draw(self.shape, torch.Generator().manual_seed(0))
-        return module, tuple(one.to(dtype) if one.is_floating_point() else one for one in inputs)
+        return tuple(one.to(dtype) if one.is_floating_point() else one for one in inputs)
 
 
 class Tensors(nn.Module):

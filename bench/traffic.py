@@ -1,0 +1,64 @@
+"""The traffic that bench/serving.py replays: the sizes of the calls, in order, and how many threads make them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Size = tuple[int, ...]
+"""The value of each dynamic dim."""
+
+Ranges = Sequence[tuple[int, int]]
+"""The least and the greatest value of each dynamic dim."""
+
+PATTERNS = ("one", "zipf", "random", "bursts", "threads")
+DISTINCT = 100
+BURST = 30
+IDLE_SECONDS = 0.2
+THREADS = 8
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Calls, each of which is awaited by the thread that makes it.
+
+    Attributes:
+        sizes: of the calls; with several threads, they take turns in the list.
+        threads: how many there are.
+        burst: the number of calls after which there is a pause of `IDLE_SECONDS`; 0 for none.
+    """
+
+    sizes: tuple[Size, ...]
+    threads: int = 1
+    burst: int = 0
+
+
+def outside(ranges: Ranges) -> Size:
+    """Returns the size that no traffic has: a process makes one call of it before it is measured.
+
+    No dim is 1, because torch.compile makes a program of its own for that.
+    """
+    return tuple(least + 1 for least, _ in ranges)
+
+
+def traffic(pattern: str, ranges: Ranges, calls: int) -> Traffic:
+    """Returns the calls of a pattern, the same every time.
+
+    `one` repeats the size that is most frequent in `zipf`, which has 100 sizes; the k-th of them is called with a
+    probability proportional to 1/k. `bursts` and `threads` make the calls of `zipf`, with pauses and from 8 threads. In
+    `random` every size of the ranges is as likely as another.
+    """
+    draw = random.Random(0)  # noqa: S311 - traffic, not a secret
+    every = list(itertools.product(*(range(least, greatest + 1) for least, greatest in ranges)))
+    every.remove(outside(ranges))
+    ranked = draw.sample(every, min(DISTINCT, len(every)))
+    zipf = tuple(draw.choices(ranked, [1 / rank for rank in range(1, len(ranked) + 1)], k=calls))
+    return {
+        "one": Traffic((ranked[0],) * calls),
+        "zipf": Traffic(zipf),
+        "random": Traffic(tuple(draw.choices(every, k=calls))),
+        "bursts": Traffic(zipf, burst=BURST),
+        "threads": Traffic(zipf, threads=THREADS),
+    }[pattern]
