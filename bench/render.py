@@ -4,7 +4,7 @@
 
 A table stands between `<!-- table: FILE KEY=VALUE,... ... -->` and `<!-- end -->`: the rows of bench/results/FILE whose
 KEY is one of the VALUEs, a shape written as 128x3072x768. `mean=KEY,...` gives geometric means in place of the rows, a
-line for each value of the keys. Rows of whole models and of bench/counters.py have columns of their own.
+line for each value of the keys. Rows of whole models, bench/counters.py and bench/serving.py have columns of their own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def table(marker: str) -> Iterator[str]:
         raise ValueError(f"no row of {file} is {marker}")
     yield f"{contents['device']}, torch {contents['versions']['torch']}; [{file}](../bench/results/{file})."
     yield ""
-    if "of_bare" in rows[0]:
+    if "pattern" in rows[0]:
+        yield from serving_lines(rows)
+    elif "of_bare" in rows[0]:
         yield from convolution_lines(rows)
     elif "model" in rows[0]:
         yield from model_lines(rows)
@@ -74,6 +76,25 @@ def model_lines(rows: Sequence[Row]) -> Iterator[str]:
         figures = [f"{one:.2f}x" if one else "" for one in nearest]
         cells = [row["model"], row["dtype"], shape, row["ours"], milliseconds, *figures, title(row["best_peer"])]
         yield f"| {' | '.join(cells)} |"
+
+
+def serving_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields a line a contestant: its latencies, its throughput, what of a warm latency they are, and its memory."""
+    latencies, others = "p50 ms | p99 ms | worst ms", "calls/s | p50 / warm | p99 / warm | torch MiB | device MiB"
+    yield f"| model | dtype | pattern | served by | {latencies} | {others} |"
+    yield "|---|---|---|---|" + "--:|" * 8
+    for row in rows:
+        figures = [row["absent"], *[""] * 7] if "absent" in row else serving_figures(row)
+        names = [row[key] for key in ("model", "dtype", "pattern", "contestant")]
+        yield f"| {' | '.join([*names, *figures])} |"
+
+
+def serving_figures(row: Row) -> list[str]:
+    """Returns the cells of a contestant that ran."""
+    milliseconds = [f"{row[key] / 1e3:.3f}" for key in ("p50_us", "p99_us", "worst_us")]
+    ratios = [f"{row[key]:.2f}" for key in ("p50_of_warm", "p99_of_warm")]
+    memory = [str(row[key] or "") for key in ("reserved_mb", "device_mb")]
+    return [*milliseconds, f"{row['calls_per_s']:.0f}", *ratios, *memory]
 
 
 def convolution_lines(rows: Sequence[Row]) -> Iterator[str]:
