@@ -68,8 +68,10 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         UpstreamError: the compiler failed (the error contains the end of its log), or its cache is damaged.
         FileError: the package cannot be written.
     """
+    from fuseconv.targets.unplanned_attention import without_plans
+
     artifact = SPEC.artifact
-    source = context.scratch / exported.write(program, context.scratch, context)
+    source = context.scratch / exported.write(without_plans(program), context.scratch, context)
     try:
         (folder / artifact).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

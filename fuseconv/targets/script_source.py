@@ -17,6 +17,7 @@ from fuseconv.errors import UnsupportedError
 from fuseconv.program.captured import Program
 from fuseconv.targets.artifact import negative_zero
 from fuseconv.targets.own_outputs import own_outputs
+from fuseconv.targets.unplanned_attention import without_plans
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def print_script(program: Program, spelled: frozenset[str] = frozenset()) -> Scr
     Raises:
         UnsupportedError: a node cannot be expressed in TorchScript. The error names the node and its source line.
     """
-    return _Printer(own_outputs(program), spelled).script()
+    return _Printer(own_outputs(without_plans(program)), spelled).script()
 
 
 class _Printer:

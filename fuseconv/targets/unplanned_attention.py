@@ -1,0 +1,172 @@
+"""Attention of dynamic sizes on CUDA, by kernels that need no plan.
+
+For f16 and bf16 PyTorch prefers cuDNN's attention. It makes a plan for every new size, which takes 40 ms on the host,
+thirty times as long as a call of BERT-base. If sizes are dynamic, the kernel is therefore named in the program: Flash
+Attention, or with a mask the memory-efficient kernel. Both take any size at once, and up to twice as long as cuDNN's
+where that has its plan (docs/performance.md). With static sizes there is one plan, and nothing is changed.
+
+Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects the kernel and pads the mask.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Graph, Node
+
+from fuseconv.graph.all_sizes import GuardError, run_for_all_sizes
+from fuseconv.graph.nodes import arguments
+from fuseconv.graph.proved_sizes import same_sizes
+from fuseconv.program.captured import Program
+from fuseconv.targets.graph_copy import copied, with_graph
+
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_DTYPES = (torch.float16, torch.bfloat16)
+
+ALIGNMENT = 8
+"""The number of elements of which the strides of a mask must be multiples, 16 bytes."""
+
+WIDEST = 256
+"""The largest head width of Flash Attention."""
+
+
+def without_plans(program: Program) -> Program:
+    """Returns the program with the kernel of each attention of dynamic sizes named.
+
+    The given program is not changed. Attention that these kernels do not support is left to PyTorch's choice.
+    """
+    if program.contract.device != "cuda" or not program.contract.dims():
+        return program
+    graph = named(program.exported.graph)
+    return program if graph is None else replace(program, exported=with_graph(program.exported, graph))
+
+
+def named(graph: Graph) -> Graph | None:
+    """Returns a copy of a graph in which the kernels are named. None if there is no attention to change."""
+    if not any(_takes(node) for node in graph.nodes):
+        return None
+    naming = _Naming(copied(graph))
+    for node in list(naming.graph.nodes):
+        if _takes(node):
+            naming.name(node)
+    return naming.graph
+
+
+def _takes(node: Node) -> bool:
+    """Returns whether an attention has dynamic sizes and is one that cuDNN would compute."""
+    if node.target is not _ATTENTION:
+        return False
+    given = arguments(node)
+    q, k, v = (given[name].meta["val"] for name in ("query", "key", "value"))
+    width = q.shape[-1]
+    return bool(
+        any(isinstance(size, torch.SymInt) for x in (q, k) for size in x.shape)
+        and q.dim() == k.dim() == v.dim() == 4
+        and q.dtype in _DTYPES
+        and same_sizes([q.shape[1], width], [k.shape[1], v.shape[-1]])
+        and isinstance(width, int)
+        and width % ALIGNMENT == 0
+        and width <= WIDEST
+        and not given["enable_gqa"]
+        and given["dropout_p"] == 0
+        and _supports(given, q, k)
+    )
+
+
+def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
+    """Returns whether the kernels support the mask of an attention."""
+    if given["attn_mask"] is None:
+        return not given["is_causal"] or same_sizes([q.shape[2]], [k.shape[2]])
+    mask = given["attn_mask"].meta["val"]
+    is_wide = mask.dim() > 0 and same_sizes([mask.shape[-1]], [k.shape[2]])
+    return is_wide and mask.dtype in (torch.bool, q.dtype) and not given["is_causal"]
+
+
+@dataclass
+class _Naming:
+    """A graph whose attention is replaced. A mask that several layers share is prepared once."""
+
+    graph: Graph
+    _masks: dict[Node, tuple[Node, Node]] = field(default_factory=dict)
+
+    def name(self, node: Node) -> None:
+        given = arguments(node)
+        q, k, v = given["query"], given["key"], given["value"]
+        ops = torch.ops.aten
+        with self.graph.inserting_before(node):
+            before = node.prev
+            try:
+                if given["attn_mask"] is None:
+                    kernel = ops._scaled_dot_product_flash_attention.default
+                    results = self._call(kernel, q, k, v, 0.0, given["is_causal"], False, scale=given["scale"])
+                else:
+                    bias = self._bias(given["attn_mask"], q)
+                    kernel = ops._scaled_dot_product_efficient_attention.default
+                    results = self._call(kernel, q, k, v, bias, False, 0.0, False, scale=given["scale"])
+                result = self._call(operator.getitem, results, 0)
+            except GuardError:
+                self._masks.pop(given["attn_mask"], None)
+                while node.prev is not before:
+                    self.graph.erase_node(node.prev)
+                return
+        for key in ("stack_trace", "nn_module_stack", "custom"):
+            if key in node.meta:
+                result.meta[key] = node.meta[key]
+        node.replace_all_uses_with(result)
+        self.graph.erase_node(node)
+
+    def _bias(self, mask: Node, q: Node) -> Node:
+        """Returns the mask as a bias [B, H, L, S] whose rows begin at multiples of 16 bytes."""
+        if mask not in self._masks:
+            self._masks[mask] = self._padded(mask, q.meta["val"].dtype)
+        padded, keys = self._masks[mask]
+        sizes = [self._size(q, axis) for axis in range(3)]
+        bias: Node = self._call(torch.ops.aten.expand.default, padded, [*sizes, keys])
+        return bias
+
+    def _padded(self, mask: Node, dtype: torch.dtype) -> tuple[Node, Node]:
+        ops, last = torch.ops.aten, mask.meta["val"].dim() - 1
+        bias = mask
+        if mask.meta["val"].dtype == torch.bool:
+            zeros = self._call(ops.zeros_like.default, mask, dtype=dtype)
+            bias = self._call(ops.masked_fill.Scalar, zeros, self._call(ops.logical_not.default, mask), -math.inf)
+        keys = self._size(mask, last)
+        # -keys modulo the alignment. In this form it is not negative for torch's solver and for TorchScript.
+        missing = self._call(operator.mod, self._call(operator.mul, keys, ALIGNMENT - 1), ALIGNMENT)
+        whole = self._call(operator.add, keys, missing)
+        sizes = [self._size(mask, axis) for axis in range(last)]
+        room = self._call(ops.new_zeros.default, bias, [*sizes, whole])
+        padded = self._call(ops.slice_scatter.default, room, bias, last, 0, keys)
+        # Its fake value is made apart: torch would ask for a bound of the storage that its solver cannot prove.
+        slice_of = self.graph.call_function(ops.slice.Tensor, (padded, last, 0, keys))
+        like = padded.meta["val"]
+        make = partial(like.new_empty_strided, mask.meta["val"].shape, like.stride())
+        slice_of.meta["val"] = run_for_all_sizes(like.fake_mode, make)
+        return slice_of, keys
+
+    def _size(self, node: Node, axis: int) -> Any:
+        size = node.meta["val"].shape[axis]
+        return size if isinstance(size, int) else self._call(torch.ops.aten.sym_size.int, node, axis)
+
+    def _call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Adds a call with its fake value."""
+
+        def value(argument: Any) -> Any:
+            if isinstance(argument, list):
+                return [value(one) for one in argument]
+            return argument.meta["val"] if isinstance(argument, Node) else argument
+
+        values = [value(one) for one in args]
+        named_values = {name: value(one) for name, one in kwargs.items()}
+        mode = next((one.fake_mode for one in values if isinstance(one, FakeTensor)), None)
+        result = run_for_all_sizes(mode, partial(target, *values, **named_values))
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta["val"] = result
+        return node

@@ -1,0 +1,140 @@
+"""Attention of dynamic sizes names a kernel that needs no plan, and computes the same."""
+
+from typing import Any
+
+import pytest
+import torch
+from support import programs
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.fx import Graph, GraphModule, Interpreter
+from torch.nn.functional import scaled_dot_product_attention
+
+from fuseconv.targets.unplanned_attention import ALIGNMENT, named
+
+FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
+EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
+BATCH, TOKENS = Dim("batch", min=1, max=8), Dim("tokens", min=2, max=64)
+
+
+class Attention(nn.Module):
+    """Two layers that share a mask."""
+
+    def __init__(self, width: int = 16, causal: bool = False, added: bool = False) -> None:
+        super().__init__()
+        self.width, self.causal, self.added = width, causal, added
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is not None and self.added:
+            mask = torch.where(mask, 0.0, -1e4).to(x.dtype)
+        for _ in range(2):
+            q, k, v = (y.unflatten(-1, (-1, self.width)).transpose(1, 2) for y in x.chunk(3, -1))
+            y = scaled_dot_product_attention(q, k, v, mask, is_causal=self.causal)
+            x = torch.cat([y.transpose(1, 2).flatten(2)] * 3, -1)
+        return x
+
+
+def captured(module: nn.Module, dtype: torch.dtype, mask: Tensor | None, width: int = 16) -> Any:
+    x = torch.randn(3, 11, 3 * 2 * width, dtype=dtype)
+    inputs = (x,) if mask is None else (x, mask)
+    dims: tuple[Any, ...] = ({0: BATCH, 1: TOKENS},)
+    if mask is not None:
+        dims += ({0: BATCH} | dict.fromkeys([at for at in range(1, mask.dim()) if mask.shape[at] == 11], TOKENS),)
+    return programs.capture(module, *inputs, dims=dims)
+
+
+class Kernels(Interpreter):
+    """Computes the CUDA kernels by the composite op, and checks what they require of a bias."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is FLASH:
+            q, k, v, _, causal, _ = args
+            return (scaled_dot_product_attention(q, k, v, is_causal=causal, scale=kwargs["scale"]),)
+        if target is EFFICIENT:
+            q, k, v, bias, *_ = args
+            assert bias.shape == (*q.shape[:3], k.shape[2])
+            assert bias.stride(3) == 1
+            assert all(stride % ALIGNMENT == 0 for stride in bias.stride()[:3])
+            return (scaled_dot_product_attention(q, k, v, bias, scale=kwargs["scale"]),)
+        return super().call_function(target, args, kwargs)
+
+
+def targets(graph: Graph) -> list[Any]:
+    return [node.target for node in graph.nodes if node.op == "call_function"]
+
+
+CASES = pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (Attention(), None),
+        (Attention(causal=True), None),
+        (Attention(), (3, 1, 1, 11)),
+        (Attention(), (3, 1, 11, 11)),
+        (Attention(added=True), (3, 1, 1, 11)),
+    ],
+    ids=["plain", "causal", "keys", "pairs", "added"],
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@CASES
+def test_kernels_are_named_and_compute_the_same(
+    module: nn.Module, shape: tuple[int, ...] | None, dtype: torch.dtype
+) -> None:
+    mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
+    program = captured(module, dtype, mask)
+    before = list(program.exported.graph.nodes)
+    graph = named(program.exported.graph)
+    assert graph is not None
+    assert list(program.exported.graph.nodes) == before
+    graph.lint()
+    kernel = FLASH if mask is None else EFFICIENT
+    assert targets(graph).count(kernel) == 2
+    assert targets(graph).count(torch.ops.aten.slice_scatter.default) == (0 if mask is None else 1)
+    assert all("val" in node.meta for node in graph.nodes if node.op != "output")
+    for batch, tokens in ((1, 2), (4, 13), (8, 64)):
+        x = torch.randn(batch, tokens, 96, dtype=dtype)
+        inputs = [x]
+        if shape is not None:
+            inputs.append(torch.rand(batch, 1, tokens if shape[2] > 1 else 1, tokens) < 0.7)
+        got = Kernels(GraphModule({}, graph)).run(*inputs)[0]
+        torch.testing.assert_close(got, module(*inputs), atol=0, rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@CASES
+def test_the_kernels_on_a_gpu(module: nn.Module, shape: tuple[int, ...] | None, dtype: torch.dtype) -> None:
+    mask = None if shape is None else torch.ones(shape, dtype=torch.bool)
+    graph = named(captured(module, dtype, mask).exported.graph)
+    assert graph is not None
+    run = GraphModule({}, graph)
+    for batch, tokens in ((1, 2), (4, 13), (8, 64)):
+        x = torch.randn(batch, tokens, 96, dtype=dtype, device="cuda")
+        inputs = [x]
+        if shape is not None:
+            seen = torch.rand(batch, 1, tokens if shape[2] > 1 else 1, tokens, device="cuda") < 0.7
+            seen[..., 0] = True
+            inputs.append(seen)
+        (got,) = run(*inputs)
+        fp64 = module(x.double(), *inputs[1:])
+        eager = module(*inputs)
+        assert (got - fp64).abs().max() <= 2 * (eager - fp64).abs().max() + torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize(
+    ("module", "dtype", "width"),
+    [
+        (Attention(), torch.float32, 16),
+        (Attention(width=12), torch.float16, 12),
+        (Attention(width=264), torch.float16, 264),
+    ],
+)
+def test_other_attention_is_left_to_pytorch(module: nn.Module, dtype: torch.dtype, width: int) -> None:
+    assert named(captured(module, dtype, None, width).exported.graph) is None
+
+
+def test_static_sizes_are_left_to_pytorch() -> None:
+    program = programs.capture(Attention(), torch.randn(3, 11, 96, dtype=torch.float16), dims=({},))
+    assert named(program.exported.graph) is None
