@@ -192,6 +192,41 @@ std::string name_of(const Problem& p, Choice choice) {
   }
 }
 
+std::optional<Choice> named(const Problem& p, const std::string& name) {
+  const auto backend = std::find(kBackends.begin(), kBackends.end(), name.substr(0, name.find(' ')));
+  if (backend == kBackends.end()) {
+    return std::nullopt;
+  }
+  const auto is = static_cast<Backend>(backend - kBackends.begin());
+  if (!refuses(is, p).empty()) {
+    return std::nullopt;
+  }
+  std::vector<Choice> choices;
+  const auto add = [&](int variant) { choices.push_back({is, variant}); };
+  switch (is) {
+    case Backend::sm90:
+      for (const sm90::Configuration& configuration : sm90::configurations(p)) {
+        add(sm90::encode(configuration));
+      }
+      break;
+    case Backend::sm80:
+      std::ranges::for_each(sm80::shapes(p), add);
+      break;
+    case Backend::tf32x3:
+      std::ranges::for_each(tf32x3::shapes(p), add);
+      break;
+    case Backend::aten:
+      add(0);
+      break;
+    default:
+      for (int i = 0; i < cublaslt::algorithms(is == Backend::cublaslt ? p : product_of(p)); ++i) {
+        add(i);
+      }
+  }
+  const auto found = std::ranges::find_if(choices, [&](Choice choice) { return name_of(p, choice) == name; });
+  return found == choices.end() ? std::nullopt : std::optional(*found);
+}
+
 std::string to_string(Choice choice) {
   switch (choice.backend) {
     case Backend::cublaslt:

@@ -79,18 +79,10 @@ Problem checked(const Problem& problem) {
 }
 
 // The first of the tactics that the problem can be computed by.
-std::optional<Choice> first_of(const std::vector<tuning::Tactic>& tactics, const Problem& p,
-                               std::optional<Backend> only) {
-  if (tactics.empty()) {
-    return std::nullopt;
-  }
-  std::map<std::string, Choice> named;
-  for (const Choice choice : candidates(p, only)) {
-    named.emplace(name_of(p, choice), choice);
-  }
+std::optional<Choice> first_of(const std::vector<tuning::Tactic>& tactics, const Problem& p) {
   for (const tuning::Tactic& tactic : tactics) {
-    if (const auto found = named.find(tactic.name); found != named.end()) {
-      return found->second;
+    if (const std::optional<Choice> choice = named(p, tactic.name)) {
+      return choice;
     }
   }
   return std::nullopt;
@@ -183,7 +175,7 @@ Choices::Known Choices::find(const Problem& problem, bool may_time, std::optiona
   tuning::ProcessTactics& tactics = tuning::ProcessTactics::get();
   const int64_t version = tactics.version();
   const std::string family = family_of(problem, only);
-  if (const auto choice = first_of(tactics.measured(family, problem.m), checked(problem), only)) {
+  if (const auto choice = first_of(tactics.measured(family, problem.m), checked(problem))) {
     return {*choice, true, version};
   }
   if (may_time) {
@@ -196,7 +188,7 @@ Choices::Known Choices::find(const Problem& problem, bool may_time, std::optiona
       return {timings.front().choice, true, version};
     }
   }
-  if (const auto choice = first_of(tactics.expected(family, problem.m), checked(problem), only)) {
+  if (const auto choice = first_of(tactics.expected(family, problem.m), checked(problem))) {
     return {*choice, false, version};
   }
   const std::vector<Choice> untimed = candidates(problem, only);

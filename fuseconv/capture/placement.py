@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
+from torch.fx import GraphModule
 
 from fuseconv.program.captured import Program
 
@@ -27,8 +29,17 @@ def place(program: Program, device: str) -> Program:
     first: dict[int, str] = {}
     tied = {name: first.setdefault(id(tensor), name) for name, tensor in program.exported.state_dict.items()}
     exported = move_to_device_pass(program.exported, device)
+    _drop_device_checks(exported)
     for name, other in tied.items():
         exported.state_dict[name] = exported.state_dict[other]  # the pass copies a tensor once per name
     contract = replace(program.contract, device=torch.device(device).type)
     original = None if program.original is None else program.original.on(device, exported)
     return Program(exported, contract, tuple(example.to(device) for example in program.examples), original)
+
+
+def _drop_device_checks(exported: ExportedProgram) -> None:
+    """Removes the device from the checks of tensors in a program, which may name `cuda` where tensors are on `cuda:0`."""
+    for module in exported.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            if node.target is torch.ops.aten._assert_tensor_metadata.default:
+                node.kwargs = {name: value for name, value in node.kwargs.items() if name != "device"}
