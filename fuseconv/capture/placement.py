@@ -38,7 +38,7 @@ def place(program: Program, device: str) -> Program:
 
 
 def _drop_device_checks(exported: ExportedProgram) -> None:
-    """Removes the device from the checks of tensors in a program, which may name `cuda` where tensors are on `cuda:0`."""
+    """Removes the device from the checks of tensors, which would name `cuda` where tensors are on `cuda:0`."""
     for module in exported.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             if node.target is torch.ops.aten._assert_tensor_metadata.default:
