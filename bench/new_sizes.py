@@ -1,0 +1,78 @@
+"""Times calls of sizes that a process has not seen before, beside calls of the same sizes that it has, on CUDA.
+
+    python bench/new_sizes.py bench/results/h200_new_sizes.json
+
+BERT-base in f16 with random weights, a dynamic batch and dynamic tokens, is converted as a user does: its tactics are
+measured at a ladder of sizes. Each target is then loaded in a process of its own, without CUDA graphs, and called once
+at each of 200 random sizes, and at the same sizes again. Every call is awaited; times are wall clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from graph_overhead import bundle
+from record import machine, write
+
+from fuseconv.runtime.model import load
+
+CALLS = 200
+
+
+def measure(path: Path, target: str) -> dict[str, float]:
+    """Returns the milliseconds of new and known sizes, and the memory reserved after all, in this process."""
+    model, draw = load(path, target, cuda_graphs=False), random.Random(1)  # noqa: S311
+    sizes = [(draw.randint(1, 8), draw.randint(8, 128)) for _ in range(CALLS)]
+
+    def call(batch: int, tokens: int) -> float:
+        ids = torch.randint(0, 30000, (batch, tokens), device="cuda")
+        mask = torch.ones_like(ids)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        model(ids, mask)
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) * 1e3
+
+    for tokens in (77, 78):  # lazy loading, and TorchScript's optimization in the second call
+        call(3, tokens)
+    found = {"reserved_mib": 0.0}
+    for name in ("new", "known"):
+        times = sorted(call(*size) for size in sizes)
+        found[f"{name}_p50_ms"] = round(statistics.median(times), 3)
+        found[f"{name}_p99_ms"] = round(times[int(0.99 * (CALLS - 1))], 3)
+    found["reserved_mib"] = torch.cuda.memory_reserved() >> 20
+    return found
+
+
+def main() -> None:
+    """Converts, measures each target in a process of its own, prints and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--targets", nargs="+", default=["torchscript", "aoti"])
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(measure(arguments.out, arguments.measure)))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        for target in arguments.targets:
+            path = bundle("bert", arguments.layers, target, Path(scratch))
+            command = [sys.executable, __file__, str(path), "--measure", target]
+            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
+            row = {"model": "bert-base", "layers": arguments.layers, "target": target, **json.loads(told)}
+            print(row, flush=True)
+            write(arguments.out, [row], machine("cuda", ["transformers"]), ["model", "layers", "target"])
+
+
+if __name__ == "__main__":
+    main()
