@@ -381,6 +381,7 @@ Known search(CudaHost& host, Handle handle, const Problem& p, bool times, int64_
       tactics.put(family, p.x.sizes[0], std::move(measured));
       return {found.empty() ? nullptr : found.front().plan, true, version};
     }
+    tuning::check_known(family, p.x.sizes[0]);
     if (const auto plan = first_of(tactics.expected(family, p.x.sizes[0]), handle, graph)) {
       return {plan, false, version};
     }

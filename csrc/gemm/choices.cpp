@@ -188,6 +188,7 @@ Choices::Known Choices::find(const Problem& problem, bool may_time, std::optiona
       return {timings.front().choice, true, version};
     }
   }
+  tuning::check_known(family, problem.m);
   if (const auto choice = first_of(tactics.expected(family, problem.m), checked(problem))) {
     return {*choice, false, version};
   }

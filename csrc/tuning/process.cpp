@@ -67,16 +67,23 @@ void add_file(Tactics& tactics, const std::string& path) {
 
 }  // namespace
 
-bool may_time() {
-  static const bool may = [] {
-    const char* named = std::getenv("FUSECONV_TIMING");
-    const std::string_view timing = named == nullptr || *named == '\0' ? "off" : named;
-    if (timing != "on" && timing != "off") {
-      throw std::runtime_error("fuseconv: FUSECONV_TIMING is " + std::string(timing) + "; set it to on or off");
+Timing timing() {
+  static const Timing timing = [] {
+    const char* value = std::getenv("FUSECONV_TIMING");
+    const std::string_view word = value == nullptr || *value == '\0' ? "off" : value;
+    if (word != "on" && word != "off" && word != "known") {
+      throw std::runtime_error("fuseconv: FUSECONV_TIMING is " + std::string(word) + "; set it to on, off or known");
     }
-    return timing == "on";
+    return word == "on" ? Timing::on : word == "known" ? Timing::known : Timing::off;
   }();
-  return may;
+  return timing;
+}
+
+void check_known(const std::string& family, int64_t size) {
+  if (timing() == Timing::known) {
+    throw std::runtime_error("fuseconv: there is no tactic for the problem " + family + " at size " +
+                             std::to_string(size));
+  }
 }
 
 ProcessTactics::ProcessTactics() {
@@ -97,8 +104,8 @@ ProcessTactics& ProcessTactics::get() {
 
 void ProcessTactics::read_new_files() {
   const BundleFile* const newest = bundle_files_1.load();
-  // A process that measures does so for the problems of bundles too.
-  for (const BundleFile* file = newest; file != newest_read_ && !may_time(); file = file->next) {
+  // A process that measures, or that must have been told everything, does not take what bundles bring.
+  for (const BundleFile* file = newest; file != newest_read_ && timing() == Timing::off; file = file->next) {
     add_file(tactics_, file->path);
     ++version_;
   }

@@ -11,9 +11,16 @@
 
 namespace fuseconv::tuning {
 
-// Whether calls measure problems that were not measured before. They do so with FUSECONV_TIMING=on only, because it
-// takes a hundred times as long as the call. Throws std::runtime_error if the variable is neither `on` nor `off`.
-bool may_time();
+// What a call does with a problem that was not measured: it uses what is expected of it (off), measures it, which takes
+// a hundred times as long as the call (on), or throws (known). From the environment variable FUSECONV_TIMING, by
+// default off. Throws std::runtime_error if that is another word.
+enum class Timing { off, on, known };
+Timing timing();
+
+inline bool may_time() { return timing() == Timing::on; }
+
+// Throws std::runtime_error if every problem must have been measured.
+void check_known(const std::string& family, int64_t size);
 
 // Thread-safe. The functions throw std::runtime_error that names the file if it cannot be read or written.
 class ProcessTactics {

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,6 +33,10 @@ MatchCounts = dict[str, dict[str, int]]
 """Rule to module path to number of matches."""
 
 
+Tactics = dict[str, dict[str, dict[str, dict[str, float]]]]
+"""The problems of a bundle's tuning.json."""
+
+
 class Chosen(BaseModel):
     """What was chosen by measuring for one bundle: the times of its targets, and target to class to choice."""
 
@@ -42,13 +47,14 @@ class Chosen(BaseModel):
 
 
 class Lock(BaseModel):
-    """The contents of the file: bundle name to its matches, and to what was chosen for it, if that was measured."""
+    """The contents of the file: bundle name to its matches, and what was measured for it: choices and tactics."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     schema_: int = Field(default=SCHEMA, alias="schema", ge=SCHEMA, le=SCHEMA)
     bundles: dict[str, dict[str, dict[str, int]]] = {}
     chosen: dict[str, Chosen] = {}
+    tactics: dict[str, Tactics] = {}
 
 
 @dataclass(frozen=True)
@@ -102,19 +108,25 @@ def read_lock(path: Path) -> Lock:
         raise RuleError(what, where=where, fix="rewrite it with `fuseconv convert --lock`") from None
 
 
-def write_lock(path: Path, bundle: str, found: MatchCounts, chosen: Chosen | None = None) -> None:
-    """Records the matches of a bundle, and what was chosen for it. Entries of other bundles are kept.
+def write_lock(
+    path: Path, bundle: str, found: MatchCounts, chosen: Chosen | None = None, tactics: Tactics | None = None
+) -> None:
+    """Records the matches of a bundle, and what was measured for it. Entries of other bundles are kept.
 
     Raises:
         RuleError: the existing file is not a lock.
         FileError: the file cannot be written.
     """
     lock = read_lock(path) if leads_somewhere(path) else Lock()
-    bundles = dict(sorted({**lock.bundles, bundle: found}.items()))
-    others = {name: one for name, one in lock.chosen.items() if name != bundle}
-    every = dict(sorted({**others, **({bundle: chosen} if chosen else {})}.items()))
-    new = lock.model_copy(update={"bundles": bundles, "chosen": every})
-    text = new.model_dump_json(by_alias=True, indent=1, exclude=None if every else {"chosen"})
+    entries: dict[str, Any] = {"bundles": found, "chosen": chosen, "tactics": tactics}
+    tables = {name: {**getattr(lock, name), bundle: entry} for name, entry in entries.items()}
+    # A bundle without matches has an entry, which says so.
+    sorted_ = {
+        name: {key: table[key] for key in sorted(table) if table[key] or name == "bundles"}
+        for name, table in tables.items()
+    }
+    empty = {name for name in ("chosen", "tactics") if not sorted_[name]}
+    text = lock.model_copy(update=sorted_).model_dump_json(by_alias=True, indent=1, exclude=empty)
     path.write_text(text + "\n", encoding="utf-8")
 
 

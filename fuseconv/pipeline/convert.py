@@ -23,7 +23,7 @@ from fuseconv.pipeline.assembly import Assembly, Progress, target_names
 from fuseconv.pipeline.conversion import Conversion
 from fuseconv.pipeline.filling import Filling
 from fuseconv.pipeline.gate import Gate
-from fuseconv.pipeline.locked import check_frozen, chosen_in, chosen_of, find_chosen_plan
+from fuseconv.pipeline.locked import check_frozen, chosen_in, chosen_of, find_chosen_plan, tactics_in
 from fuseconv.pipeline.match import check_allowed
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.pipeline.tune import Tune, measure_choices, tune_of
@@ -109,8 +109,9 @@ def convert(
         assembly = Assembly.of(subject, program, known, others, options.dtype if options else None)
         gate = Gate(assembly, references, staging / REFERENCE)
         consented = frozenset(rule.name for rule in known if rule.allow is not None)
-        times, replan = how != "none" and frozen is None, None if plan else find
-        filling = Filling(staging, names, gate, replan, consented, allow_mismatch, progress, first, times)
+        filling = Filling(staging, names, gate, None if plan else find, consented, allow_mismatch, progress, first)
+        filling.times, filling.tactics = how != "none" and frozen is None, tactics_in(frozen, folder)
+        filling.frozen = bool(filling.tactics)
         filling.fill()
         if frozen is not None and filling.plan is not first:
             check_frozen(frozen, folder, filling.plan, program, known, chosen)
@@ -124,5 +125,6 @@ def convert(
         if strict and (error := done.error(strict=True)) is not None:
             raise error
     if lock is not None:
-        write_lock(Path(lock), folder.name, count_matches(done.plan, program), chosen_of(done, program))
+        matches = count_matches(done.plan, program)
+        write_lock(Path(lock), folder.name, matches, chosen_of(done, program), filling.tactics)
     return done

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fuseconv.bundle.manifest import PLAN, File, LeftOut, Limit, Manifest, seal
 from fuseconv.bundle.tuned import Tuned
-from fuseconv.errors import FileError, FuseconvError, ParityError, UnsupportedError
+from fuseconv.errors import FileError, FrozenError, FuseconvError, ParityError, UnsupportedError
+from fuseconv.matching.lock import LOCK
 from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Miss, Plan
@@ -20,7 +21,7 @@ from fuseconv.pipeline import gate as gates
 from fuseconv.pipeline.assembly import Assembly, Progress, Written, remove_target
 from fuseconv.pipeline.gate import Gate, Verdict
 from fuseconv.program.captured import Program
-from fuseconv.runtime import tactics
+from fuseconv.runtime.tactics import FILE, MISSING, Problems, has_tactics, measure, write
 
 ROUNDS = 12
 """The maximum number of plans that are written. Each is without the steps that failed in the one before."""
@@ -43,6 +44,8 @@ class Filling:
         progress: called with the name of each step.
         plan: the plan that is written.
         times: whether the tactics of the targets are measured before they are verified.
+        tactics: those that are known: from a lock, which must have all of them, or as they are measured.
+        frozen: whether the tactics are those of a lock.
         written: the artifacts in the folder.
         lost: the targets that are left out, with the reasons.
         by_plan: those that fail because of the plan, if no single step could be excluded.
@@ -60,6 +63,8 @@ class Filling:
     progress: Progress
     plan: Plan
     times: bool = False
+    tactics: Problems = field(default_factory=dict)
+    frozen: bool = False
     written: dict[str, Written] = field(default_factory=dict)
     lost: dict[str, FuseconvError] = field(default_factory=dict)
     by_plan: set[str] = field(default_factory=set)
@@ -69,7 +74,6 @@ class Filling:
     _libraries: tuple[str, ...] = ()
     _rejected: dict[MatchKey, Miss] = field(default_factory=dict)
     _files: Mapping[str, File] = field(default_factory=dict)
-    _tactics: tactics.Problems = field(default_factory=dict)
 
     @property
     def assembly(self) -> Assembly:
@@ -125,14 +129,27 @@ class Filling:
 
     def _run(self) -> None:
         manifest = seal(self.folder, self._described())
-        if self.times and any(tactics.has_tactics(manifest, name) for name in self.written):
-            with self.progress("measure tactics"):  # a target that fails here is judged when it is verified
-                self._tactics = tactics.measure(self.folder, manifest, list(self.written), known=self._tactics).problems
-            tactics.write(self.folder / tactics.FILE, self._tactics)
+        if (self.times or self.frozen) and any(has_tactics(manifest, name) for name in self.written):
+            with self.progress("measure tactics"):
+                self._measure(manifest)
+            write(self.folder / FILE, self.tactics)
             manifest = seal(self.folder, manifest, manifest.files)
         self._files = manifest.files
         with self.progress("verify"):
             self.found |= PROCESS.verify(self.folder, list(self.written), hashed=True)
+
+    def _measure(self, manifest: Manifest) -> None:
+        """Measures tactics. Another failure of a target than a missing one is found when it is verified.
+
+        Raises:
+            FrozenError: the lock does not have a tactic that a target needs.
+        """
+        names = list(self.written)
+        measured = measure(self.folder, manifest, names, known=self.tactics, frozen=self.frozen)
+        self.tactics = measured.problems
+        missing = [why for why in measured.failures.values() if MISSING in why]
+        if self.frozen and missing:
+            raise FrozenError(f"the lock lacks a tactic: {missing[0]}", where=str(self.folder), fix=LOCK)
 
     def _described(self) -> Manifest:
         return self.assembly.describe(self.plan, list(self.written.values()), self._libraries)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fuseconv.errors import FrozenError
-from fuseconv.matching.lock import LOCK, Chosen, read_lock
+from fuseconv.matching.lock import LOCK, Chosen, Tactics, read_lock
 from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.steps import Miss, Plan
 from fuseconv.pipeline.conversion import Conversion
@@ -25,6 +25,11 @@ def chosen_of(done: Conversion, program: Program) -> Chosen | None:
 def chosen_in(path: str | Path | None, folder: Path) -> Chosen | None:
     """Returns what a lock has for the bundle of a folder. None if there is no lock, or nothing was measured for it."""
     return None if path is None else read_lock(Path(path)).chosen.get(folder.name)
+
+
+def tactics_in(path: str | Path | None, folder: Path) -> Tactics:
+    """Returns the tactics that a lock has for the bundle of a folder. Empty without a lock."""
+    return {} if path is None else read_lock(Path(path)).tactics.get(folder.name, {})
 
 
 def find_chosen_plan(

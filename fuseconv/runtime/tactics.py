@@ -35,6 +35,9 @@ SECONDS = 60.0
 
 FORMAT = "fuseconv tuning 1"
 
+MISSING = "there is no tactic for the problem"
+"""How the op libraries begin the error of a problem that is not known and must be."""
+
 Problems = dict[str, dict[str, dict[str, Any]]]
 """Family of problems to size to tactic to its time: the content of tuning.json."""
 
@@ -69,6 +72,7 @@ def measure(
     *,
     seconds: float = SECONDS,
     known: Problems | None = None,
+    frozen: bool = False,
 ) -> Measured:
     """Measures targets of a bundle in a new process. The bundle is not changed.
 
@@ -78,6 +82,7 @@ def measure(
         targets: the targets to call. Those without tactics are left out.
         seconds: the time limit of the calls of the first target; others have half of it each.
         known: problems that are not measured again.
+        frozen: whether nothing is measured, and a target fails if it meets a problem that is not known.
 
     Raises:
         UpstreamError: the process cannot be started.
@@ -92,7 +97,7 @@ def measure(
         written, told = Path(scratch, FILE), Path(scratch, "told.json")
         write(written, known or {})
         words = [sys.executable, "-P", "-W", "ignore", "-m", "fuseconv.runtime.tactics"]
-        timing = {"FUSECONV_TIMING": "on", "FUSECONV_TIMING_CACHE": str(written)}
+        timing = {"FUSECONV_TIMING": "known" if frozen else "on", "FUSECONV_TIMING_CACHE": str(written)}
         done = subprocess.run(  # noqa: S603 - our own module under the running interpreter
             [*words, str(folder.absolute()), str(told), repr(seconds), *tuned],
             env={**os.environ, "PYTHONPATH": search, **timing},

@@ -29,6 +29,7 @@ int main(int count, char** words) {
       ProcessTactics& known = ProcessTactics::get();
       if (word == "may") {
         std::cout << (may_time() ? "on" : "off") << "\n";
+        check_known(family, size);
       } else if (word == "put") {
         known.put(family, size, {{"b", 3.0, 0.01}, {"a \"quoted\"", 2.0, 0.02}, {"slow", 30.0, 0.0}});
       } else {
@@ -147,10 +148,16 @@ def test_a_damaged_file_is_an_error_that_says_what_to_do(program: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("value", "status", "said"), [("", 0, "off"), ("on", 0, "on"), ("off", 0, "off"), ("1", 1, "")]
+    ("value", "status", "said", "error"),
+    [
+        ("", 0, "off", ""),
+        ("on", 0, "on", ""),
+        ("off", 0, "off", ""),
+        ("known", 1, "off", "there is no tactic for the problem f at size 7"),
+        ("1", 1, "", "set it to on, off or known"),
+    ],
 )
-def test_calls_measure_when_asked_to_only(program: Path, value: str, status: int, said: str) -> None:
-    found, lines, error = ask(program, "may", "-", "0", FUSECONV_TIMING=value)
-    assert found == status
-    assert lines == ([said] if said else [])
-    assert bool(status) == ("set it to on or off" in error)
+def test_calls_measure_when_asked_to_only(program: Path, value: str, status: int, said: str, error: str) -> None:
+    found, lines, told = ask(program, "may", "f", "7", FUSECONV_TIMING=value)
+    assert (found, lines) == (status, [said] if said else [])
+    assert error in told

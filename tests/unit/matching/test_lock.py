@@ -76,6 +76,18 @@ def test_a_lock_is_read_as_it_was_written_and_keeps_other_bundles(tmp_path: Path
     assert set(first.splitlines()) <= set(path.read_text().splitlines()) | {'  "b.fuseconv": {'}
 
 
+def test_tactics_are_kept_for_their_bundle_and_left_out_where_there_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "fuseconv.lock"
+    tactics = {"NVIDIA H200; linear": {"128": {"sm90 64x64": {"us": 3.7, "noise": 0.001}}}}
+    lock.write_lock(path, "b.fuseconv", LOCKED)
+    assert "tactics" not in path.read_text()
+    lock.write_lock(path, "a.fuseconv", {}, tactics=tactics)
+    lock.write_lock(path, "b.fuseconv", LOCKED)
+    assert lock.read_lock(path).tactics == {"a.fuseconv": tactics}
+    lock.write_lock(path, "a.fuseconv", {})
+    assert lock.read_lock(path) == lock.Lock(bundles={"a.fuseconv": {}, "b.fuseconv": LOCKED})
+
+
 def frozen(tmp_path: Path, program: Program, found: Plan, rules: Sequence[Rule]) -> None:
     path = tmp_path / "fuseconv.lock"
     lock.check_lock(path, "m.fuseconv", found, program, {rule.name for rule in rules})
