@@ -33,18 +33,21 @@ PACK = ROOT / "samples" / "03_write_a_rule" / "blend_pack"
 TRUSTED = Options(trust=frozenset({"code"}))
 TARGETS = ("export", "torchscript")
 
+PASSES = 30
+"""So many that one pass in their place is faster on a busy machine too."""
+
 GOOD = {
     "name": "abs-chain",
     "stage": "fuse",
-    "doc": "Six passes as one.",
-    "match": [f"x{at + 1} = aten.abs.default(x{at})" for at in range(6)],
-    "replace": ["x6 = aten.abs.default(x0)"],
+    "doc": "Many passes as one.",
+    "match": [f"x{at + 1} = aten.abs.default(x{at})" for at in range(PASSES)],
+    "replace": [f"x{PASSES} = aten.abs.default(x0)"],
 }
 
 
 class Model(nn.Module):
     def forward(self, old: Tensor, new: Tensor, weight: Tensor) -> Tensor:
-        for _ in range(6):
+        for _ in range(PASSES):
             new = torch.abs(new)
         return torch.relu(old + weight * (new - old))
 
