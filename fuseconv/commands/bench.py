@@ -53,7 +53,7 @@ def bench(
     """
     options = reading(**source)
 
-    from fuseconv.commands import report
+    from fuseconv.commands import speeds
     from fuseconv.measure import latency
 
     found = latency.measure(
@@ -67,6 +67,6 @@ def bench(
     )
     return Outcome(
         found.to_json(),
-        lambda console: report.print_latencies(console, found),
+        lambda console: speeds.print_latencies(console, found),
         next(iter(found.failures.values()), None),
     )

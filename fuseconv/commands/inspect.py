@@ -27,6 +27,7 @@ def inspect(path: Path, **source: Any) -> Outcome:
 
 def _bundle(manifest: Manifest) -> Outcome:
     from fuseconv.commands import report
+    from fuseconv.commands.table import size_text
 
     pairs = {
         "inputs": ", ".join(map(str, manifest.contract.inputs)),
@@ -36,7 +37,7 @@ def _bundle(manifest: Manifest) -> Outcome:
         "targets": ", ".join(sorted(manifest.targets)),
         "rules": ", ".join(f"{rule.name} x{rule.count}" for rule in manifest.rules),
         "parity": "fails (kept with --allow-mismatch)" if manifest.mismatch else f"ok, {len(manifest.parity)} rows",
-        "size": report.size_text(sum(file.size for file in manifest.files.values())),
+        "size": size_text(sum(file.size for file in manifest.files.values())),
         "made with": f"fuseconv {manifest.fuseconv}, torch {manifest.environment.torch}",
         "source": f"{manifest.source.form}, sha256 {manifest.source.sha256}",
         "timed on": manifest.tuned.device if manifest.tuned else "",
@@ -55,6 +56,7 @@ def _speeds(manifest: Manifest) -> list[tuple[str, Speed]]:
 
 def _model(path: Path, options: Any) -> Outcome:
     from fuseconv.commands import report
+    from fuseconv.commands.table import size_text
     from fuseconv.pipeline.read import read_program
 
     subject, program = read_program(path, options, shown)
@@ -73,7 +75,7 @@ def _model(path: Path, options: Any) -> Outcome:
         "inputs": ", ".join(map(str, program.contract.inputs)),
         "outputs": ", ".join(program.contract.outputs),
         "parameters": f"{result['parameters']:,}",
-        "size": report.size_text(result["bytes"]),
+        "size": size_text(result["bytes"]),
         "nodes": result["nodes"],
         "sha256": subject.sha256,
     }

@@ -1,21 +1,20 @@
-"""Renders results as text. Only this file defines tables; values for --json come from the result classes."""
+"""Renders results as text, except times (`speeds`). Values for --json come from the result classes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
+from fuseconv.commands.table import Table, mark, size_text
 from fuseconv.commands.tuned_lines import left_alone_lines, tuned_lines
 from fuseconv.matching.explanation import alike
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console
 
     from fuseconv.bundle.manifest import Limit
     from fuseconv.commands.demonstration import Embedded
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from fuseconv.errors import FuseconvError
     from fuseconv.matching.explanation import Explained, Explanation
     from fuseconv.matching.steps import Miss, Plan
-    from fuseconv.measure.latency import Latencies
     from fuseconv.parity.matrix import Cell, Matrix
     from fuseconv.parity.report import Report
     from fuseconv.pipeline.conversion import Conversion
@@ -33,33 +31,6 @@ if TYPE_CHECKING:
 
 MOST_REASONS = 3
 """The maximum number of reasons shown for the rejected matches of a rule."""
-
-_UNBOUNDED = 10_000
-"""The output width in columns. It is larger than any table."""
-
-
-class _Table(Table):
-    """A borderless table whose cells are printed literally: square brackets are shapes, not markup.
-
-    A table of text is wrapped at the width of the terminal. A table with numbers has one line per row.
-    """
-
-    def __init__(self, *columns: str, numbers: Collection[str] = ()) -> None:
-        super().__init__(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-        self.whole = bool(numbers)
-        for column in columns:
-            self.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-
-    def add(self, *cells: str | Text) -> None:
-        """Adds a row."""
-        self.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Renders the table. Tables with numbers ignore the available width."""
-        if self.whole:
-            needed = Measurement.get(console, options.update(width=_UNBOUNDED), self).maximum
-            options = options.update(width=max(needed, options.max_width))
-        return super().__rich_console__(console, options)
 
 
 def print_fusions(console: Console, plan: Plan) -> None:
@@ -72,7 +43,7 @@ def print_fusions(console: Console, plan: Plan) -> None:
         count = counts.setdefault((step.stage, step.rule), [0, 0])
         count[0] += 1
         count[1] += len(step.nodes)
-    table = _Table("stage", "rule", "matches", "nodes", numbers=("matches", "nodes"))
+    table = Table("stage", "rule", "matches", "nodes", numbers=("matches", "nodes"))
     for (stage, rule), (matches, nodes) in counts.items():
         table.add(stage, rule, str(matches), str(nodes))
     console.print(table)
@@ -140,7 +111,7 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
     """Prints the fusions of a conversion, then one row per target."""
     print_fusions(console, conversion.plan)
     console.print()
-    table = _Table(
+    table = Table(
         "target", "artifact", "size", "seconds", "parity", "max error", numbers=("size", "seconds", "max error")
     )
     worst = worst_rows(conversion.report)
@@ -193,7 +164,7 @@ def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
 def print_parity(console: Console, report: Report) -> None:
     """Prints every row of a report."""
     columns = ("target", "case", "output", "parity", "max abs", "max rel", "rmse vs f64", "original's")
-    table = _Table(*columns, numbers=columns[4:])
+    table = Table(*columns, numbers=columns[4:])
     for row in report.rows:
         one = row.row
         errors = (one.max_abs, one.max_rel, one.rmse_vs_fp64, one.rmse_original_vs_fp64)
@@ -217,7 +188,7 @@ def print_matrix(console: Console, matrix: Matrix) -> None:
 
     The reasons are listed below the table, with the cells to which they apply.
     """
-    table = _Table(matrix.device, "Python", "C++")
+    table = Table(matrix.device, "Python", "C++")
     cells = {(cell.name, cell.runtime): cell for cell in matrix.cells}
     for name in dict.fromkeys(cell.name for cell in matrix.cells):
         table.add(name, *(_matrix_cell(cells[name, runtime]) for runtime in ("python", "cpp")))
@@ -238,7 +209,7 @@ def print_abilities(console: Console, abilities: Sequence[Ability]) -> None:
     """Prints one row per target and one column per action, then the reason and fix of each unavailable action."""
     actions = list(dict.fromkeys(ability.action for ability in abilities))
     can = {(one.device, one.target, one.action): one for one in abilities}
-    table = _Table("device", "target", *(_ACTIONS[action] for action in actions))
+    table = Table("device", "target", *(_ACTIONS[action] for action in actions))
     for device, target in dict.fromkeys((one.device, one.target) for one in abilities):
         marks = (mark(can[device, target, action].lacking is None, "no") for action in actions)
         table.add(device, target, *marks)
@@ -274,7 +245,7 @@ def _matrix_cell(cell: Cell) -> Text:
 
 def print_rules(console: Console, rules: Sequence[Rule]) -> None:
     """Prints the name, stage and description of each rule."""
-    table = _Table("rule", "stage", "finds")
+    table = Table("rule", "stage", "finds")
     for rule in rules:
         table.add(rule.name, rule.stage, rule.doc)
     console.print(table)
@@ -303,7 +274,7 @@ def print_checks(console: Console, checks: Sequence[CheckRow]) -> None:
     """Prints one line per check with its result and details, then the number of rules by result."""
     from fuseconv.proof.check_row import summary
 
-    table = _Table("", "rule", "example", "result")
+    table = Table("", "rule", "example", "result")
     styles = {"wrong": "bold red", "not run": "yellow"}
     for check in checks:
         said = "FAIL" if check.verdict == "wrong" else check.verdict
@@ -323,7 +294,7 @@ def print_demo(console: Console, conversion: Conversion, embedded: Sequence[Embe
     worst, sizes = worst_rows(conversion.report), {one.target: one.size for one in conversion.written}
     eager = next(one for one in embedded if one.target == "eager")
     numbers = ("size", "max error", "ms per batch", "speed", "cosine")
-    table = _Table("target", "size", "parity", "max error", "ms per batch", "speed", "cosine", numbers=numbers)
+    table = Table("target", "size", "parity", "max error", "ms per batch", "speed", "cosine", numbers=numbers)
     for one in embedded:
         speed = f"{eager.milliseconds / one.milliseconds:.2f}x"
         cells: tuple[str | Text, ...] = (
@@ -348,53 +319,17 @@ def _parity_cells(worst: tuple[bool, float], size: int) -> tuple[str, Text, str]
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
     """Prints the findings about a machine or a bundle, with the fix for what is missing."""
-    table = _Table("", "what", "found", "fix")
+    table = Table("", "what", "found", "fix")
     for finding in findings:
         state = mark(finding.ok) if finding.ok or finding.needed else Text("no", style="yellow")
         table.add(state, finding.name, finding.found, "" if finding.ok else finding.fix)
     console.print(table)
 
 
-def print_latencies(console: Console, found: Latencies) -> None:
-    """Prints the speed of a bundle's targets, and the speedup over the first peer, if there is one."""
-    peer = next((row for row in found.rows if row.cold is None), None)
-    speed = f"x {peer.name}" if peer else "x slowest"
-    base = peer.median_ms if peer else max(row.median_ms for row in found.rows)
-    numbers = ("cold start", "first call", "memory", "GPU memory", "median", "p90", "p99", "calls/s", speed)
-    table = _Table("target", *numbers, numbers=numbers)
-    for row in found.rows:
-        cold = [""] * 4
-        if row.cold is not None:
-            sizes = ("" if size is None else size_text(size) for size in (row.cold.memory, row.cold.device_memory))
-            cold = [f"{row.cold.seconds:.2f} s", f"{row.cold.first_call_ms:.1f} ms", *sizes]
-        times = (f"{ms:.3f} ms" for ms in (row.median_ms, row.p90_ms, row.p99_ms))
-        table.add(row.name, *cold, *times, f"{row.calls_per_second:.1f}", f"{base / row.median_ms:.2f}")
-    console.print(table)
-    called = ", ".join(f"{name}={shape}" for name, shape in found.inputs.items())
-    console.print(f"\n{found.rounds} interleaved calls per target with {called}", highlight=False, markup=False)
-    for name, error in found.failures.items():
-        console.print(f"{name} failed on this machine: {error.what}", highlight=False, markup=False)
-
-
 def print_pairs(console: Console, pairs: Mapping[str, object]) -> None:
     """Prints names and values in two columns."""
-    table = _Table("", "")
+    table = Table("", "")
     table.show_header = False
     for name, value in pairs.items():
         table.add(name, str(value))
     console.print(table)
-
-
-def mark(ok: bool, otherwise: str = "FAIL") -> Text:
-    """Returns a colored `ok` or `FAIL`."""
-    return Text("ok", style="green") if ok else Text(otherwise, style="bold red")
-
-
-def size_text(size: int) -> str:
-    """Returns a readable size in bytes: 87.4 MB."""
-    amount = float(size)
-    for unit in ("B", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB"

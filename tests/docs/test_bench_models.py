@@ -17,7 +17,7 @@ from matplotlib.image import imread
 from rich.console import Console
 from support import ROOT
 
-from fuseconv.commands import report
+from fuseconv.commands import speeds
 from fuseconv.measure.cold_start import ColdStart
 from fuseconv.measure.latency import Latencies, Latency
 
@@ -170,7 +170,7 @@ def printed_tables() -> list[str]:
     found = Latencies(told["inputs"], told["rounds"], rows, {})
     table = models.table(json.loads((results / "cpu_models.json").read_text())["rows"])
     tables = []
-    for show in (lambda console: report.print_latencies(console, found), lambda console: console.print(table)):
+    for show in (lambda console: speeds.print_latencies(console, found), lambda console: console.print(table)):
         printed = io.StringIO()
         console = Console(width=200, file=printed, soft_wrap=True)
         show(console)

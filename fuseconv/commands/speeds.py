@@ -1,0 +1,33 @@
+"""Renders times as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuseconv.commands.table import Table, size_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fuseconv.measure.latency import Latencies
+
+
+def print_latencies(console: Console, found: Latencies) -> None:
+    """Prints the speed of a bundle's targets, and the speedup over the first peer, if there is one."""
+    peer = next((row for row in found.rows if row.cold is None), None)
+    speed = f"x {peer.name}" if peer else "x slowest"
+    base = peer.median_ms if peer else max(row.median_ms for row in found.rows)
+    numbers = ("cold start", "first call", "memory", "GPU memory", "median", "p90", "p99", "calls/s", speed)
+    table = Table("target", *numbers, numbers=numbers)
+    for row in found.rows:
+        cold = [""] * 4
+        if row.cold is not None:
+            sizes = ("" if size is None else size_text(size) for size in (row.cold.memory, row.cold.device_memory))
+            cold = [f"{row.cold.seconds:.2f} s", f"{row.cold.first_call_ms:.1f} ms", *sizes]
+        times = (f"{ms:.3f} ms" for ms in (row.median_ms, row.p90_ms, row.p99_ms))
+        table.add(row.name, *cold, *times, f"{row.calls_per_second:.1f}", f"{base / row.median_ms:.2f}")
+    console.print(table)
+    called = ", ".join(f"{name}={shape}" for name, shape in found.inputs.items())
+    console.print(f"\n{found.rounds} interleaved calls per target with {called}", highlight=False, markup=False)
+    for name, error in found.failures.items():
+        console.print(f"{name} failed on this machine: {error.what}", highlight=False, markup=False)

@@ -1,0 +1,55 @@
+"""The look of tables, and the cells that several of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+_UNBOUNDED = 10_000
+"""The output width in columns. It is larger than any table."""
+
+
+class Table(RichTable):
+    """A borderless table whose cells are printed literally: square brackets are shapes, not markup.
+
+    A table of text is wrapped at the width of the terminal. A table with numbers has one line per row.
+    """
+
+    def __init__(self, *columns: str, numbers: Collection[str] = ()) -> None:
+        super().__init__(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        self.whole = bool(numbers)
+        for column in columns:
+            self.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+
+    def add(self, *cells: str | Text) -> None:
+        """Adds a row."""
+        self.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Renders the table. Tables with numbers ignore the available width."""
+        if self.whole:
+            needed = Measurement.get(console, options.update(width=_UNBOUNDED), self).maximum
+            options = options.update(width=max(needed, options.max_width))
+        return super().__rich_console__(console, options)
+
+
+def mark(ok: bool, otherwise: str = "FAIL") -> Text:
+    """Returns a colored `ok` or `FAIL`."""
+    return Text("ok", style="green") if ok else Text(otherwise, style="bold red")
+
+
+def size_text(size: int) -> str:
+    """Returns a readable size in bytes: 87.4 MB."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
