@@ -15,7 +15,7 @@ from pathlib import Path
 from fuseconv.bundle.tuned import Speed
 from fuseconv.errors import FileError, FuseconvError
 from fuseconv.matching.steps import Choice
-from fuseconv.measure.duel import Duel
+from fuseconv.measure.turns import Duel
 from fuseconv.tuning.budget import Budget
 from fuseconv.tuning.classes import Classes
 

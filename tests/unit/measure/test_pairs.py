@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from fuseconv.measure import duel
+from fuseconv.measure import turns
 from fuseconv.measure.pairs import FEWEST, ratio
 
 STEADY = [100.0] * 31
@@ -55,8 +55,8 @@ def test_equal_calls_are_rarely_told_apart() -> None:
 @pytest.mark.parametrize(("onnx", "wins"), [(0.9, True), (1.0, True), (1.1, False)])
 def test_a_challenger_that_loses_in_one_target_does_not_win(onnx: float, wins: bool) -> None:
     plugin, other = ratio(STEADY, scaled(STEADY, 0.5)), ratio(STEADY, scaled(STEADY, onnx))
-    times = {"onnx-plugin": duel.Times(100, 50, plugin), "onnx": duel.Times(100, 100 * onnx, other)}
-    assert duel.Duel(ratio(STEADY, scaled(STEADY, 0.7)), times).wins == wins
+    times = {"onnx-plugin": turns.Times(100, 50, plugin), "onnx": turns.Times(100, 100 * onnx, other)}
+    assert turns.Duel(ratio(STEADY, scaled(STEADY, 0.7)), times).wins == wins
 
 
 def test_too_few_pairs_are_an_error() -> None:
@@ -78,14 +78,14 @@ def test_calls_are_timed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     base = [call("a", 0.010), call("a large", 0.100)]
     challenger = [call("b", 0.005), call("b large", 0.200)]
-    found = duel._timed(base, challenger, ["export"], 5.0)
+    found = turns.timed(base, challenger, ["export"], 5.0)
     times = found.times["export"]
     assert [times.base, times.challenger] == pytest.approx([10_000, 5_000])
     assert found.ratio.median == pytest.approx(1)  # half the time in one case, twice the time in the other
     assert times.ratio == found.ratio
-    timed = order[4 * duel.WARM_UP :]
+    timed = order[4 * turns.WARM_UP :]
     assert timed[:8] == ["a", "b", "a large", "b large", "b", "a", "b large", "a large"]
-    assert len(timed) == 4 * duel.USUAL  # they take 10 s
+    assert len(timed) == 4 * turns.USUAL  # they take 10 s
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_calls_are_timed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     [(101, 0.5, True), (100, 0.9, False), (31, 1.0, True), (30, 3.9, False), (12, 4.0, True), (11, 9.0, False)],
 )
 def test_pairs_are_enough(pairs: int, spent: float, enough: bool) -> None:
-    assert duel._is_enough(pairs, spent) == enough
+    assert turns._is_enough(pairs, spent) == enough

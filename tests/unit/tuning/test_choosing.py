@@ -11,8 +11,8 @@ import pytest
 
 from fuseconv.errors import UpstreamError
 from fuseconv.matching.steps import Plan, Step
-from fuseconv.measure.duel import Duel, Times
 from fuseconv.measure.pairs import Ratio
+from fuseconv.measure.turns import Duel, Times
 from fuseconv.tuning.budget import Budget
 from fuseconv.tuning.choosing import Choosing, Chosen, Left
 from fuseconv.tuning.classes import Classes
