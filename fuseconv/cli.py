@@ -2,8 +2,9 @@
 
 Results go to stdout, progress and logs to stderr. With `--json` stdout is one object:
 `{"schema", "ok", "command", "result", "error"}`. Every command returns an `Outcome`; every error becomes three lines
-and an exit status: 0 ok, 1 parity, a rule check or the lock failed, 2 usage, 3 refused, 4 unsupported, 5 an upstream
-tool failed, 6 I/O, 7 a bug in fuseconv, 130 interrupted, 141 done but the reader closed the output.
+and an exit status: 0 ok, 1 parity, a rule check, the lock or the comparison with peers failed, 2 usage, 3 refused,
+4 unsupported, 5 an upstream tool failed, 6 I/O, 7 a bug in fuseconv, 130 interrupted, 141 done but the reader closed
+the output.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WIDTH = 1000
 EXIT_STATUSES = """\b
 Exit status:
   0  done
-  1  parity, a rule check or the lock failed
+  1  parity, a rule check, the lock or --not-slower-than failed
   2  an option, a rule file or a call is invalid
   3  refused: the input is damaged, or would run code that is not trusted
   4  the model or this machine is not supported

@@ -6,7 +6,8 @@ The command line prints three lines and exits with `exit_status`. `--json` has `
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 __all__ = [
     "ContractError",
@@ -16,6 +17,7 @@ __all__ = [
     "ParityError",
     "RefusedError",
     "RuleError",
+    "SlowerError",
     "UnsupportedError",
     "UpstreamError",
     "UsageError",
@@ -70,6 +72,24 @@ class FrozenError(FuseconvError):
 
     code = "frozen"
     exit_status = 1
+
+
+class SlowerError(FuseconvError):
+    """A bundle is slower than what it must not be slower than.
+
+    Args:
+        what: what went wrong, in one sentence.
+        where: the model.
+        fix: what the user can do.
+        rows: the times against each peer, also against those that are slower than the bundle.
+    """
+
+    code = "slower"
+    exit_status = 1
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "", rows: Sequence[Any] = ()) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.rows = tuple(rows)
 
 
 class UsageError(FuseconvError):

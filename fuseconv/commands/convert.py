@@ -21,7 +21,7 @@ from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured, Settings
 from fuseconv.contract.buckets import parse_buckets
-from fuseconv.errors import UsageError
+from fuseconv.errors import SlowerError, UsageError
 
 if TYPE_CHECKING:
     from fuseconv.pipeline.tune import Tune
@@ -55,6 +55,12 @@ if TYPE_CHECKING:
     type=click.Choice(("none", "quick", "full")),
     help="Time the matches, and leave alone what is not faster. [default: quick for CUDA, none for a CPU]",
 )
+@click.option(
+    "--not-slower-than",
+    multiple=True,
+    metavar="NAMES",
+    help="Fail, and write nothing, if the fastest target is slower than one of eager, compile, aoti; may be repeated.",
+)
 @click.option("--lock", is_flag=True, help="Record the matches of each rule in fuseconv.lock.")
 @click.option("--frozen", is_flag=True, help="Fail if a match in fuseconv.lock is lost, or if there is a new one.")
 @click.option("--dry-run", is_flag=True, help="Match and print the fusions, but write nothing.")
@@ -76,6 +82,7 @@ def convert(
     allow: tuple[str, ...],
     bucket: str | None,
     tune: Tune | None,
+    not_slower_than: tuple[str, ...],
     lock: bool,
     frozen: bool,
     dry_run: bool,
@@ -96,9 +103,12 @@ def convert(
     for other, given in (("--plan", plan), ("--frozen", frozen), ("--dry-run", dry_run)):
         if given and click.get_current_context().get_parameter_source("tune") is ParameterSource.COMMANDLINE:
             raise UsageError(f"--tune measures, and {other} does not", where="--tune", fix=f"remove --tune or {other}")
+    if dry_run and click.get_current_context().get_parameter_source("not_slower_than") is ParameterSource.COMMANDLINE:
+        fix = "remove --not-slower-than or --dry-run"
+        raise UsageError("--dry-run writes no bundle that could be timed", where="--not-slower-than", fix=fix)
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
 
-    from fuseconv.commands import report
+    from fuseconv.commands import report, speeds
     from fuseconv.matching.lock import NAME
     from fuseconv.pipeline import conversion
     from fuseconv.pipeline.convert import convert as convert_model
@@ -120,21 +130,27 @@ def convert(
         )
         error = conversion.rejection(found, str(model)) if strict else None
         return Outcome(conversion.plan_to_json(found), lambda console: report.print_fusions(console, found), error)
-    done = convert_model(
-        model,
-        rules=rules,
-        without=without,
-        target=target,
-        output=output,
-        options=options,
-        plan=plan,
-        allow=allow,
-        allow_mismatch=allow_mismatch,
-        strict=strict,
-        buckets=buckets,
-        tune=tune,
-        lock=locked if lock else None,
-        frozen=locked if frozen else None,
-        progress=shown,
-    )
+    try:
+        done = convert_model(
+            model,
+            rules=rules,
+            without=without,
+            target=target,
+            output=output,
+            options=options,
+            plan=plan,
+            allow=allow,
+            allow_mismatch=allow_mismatch,
+            strict=strict,
+            buckets=buckets,
+            tune=tune,
+            not_slower_than=[name.strip() for names in not_slower_than for name in names.split(",")],
+            lock=locked if lock else None,
+            frozen=locked if frozen else None,
+            progress=shown,
+        )
+    except SlowerError as slower:
+        rows = slower.rows
+        result = {"peers": [row.to_json() for row in rows]}
+        return Outcome(result, lambda console: speeds.print_peers(console, rows), slower)
     return Outcome(done.to_json(), lambda console: report.print_conversion(console, done), done.error())

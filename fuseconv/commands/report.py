@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from fuseconv.commands.speeds import print_peers
 from fuseconv.commands.table import Table, mark, size_text
 from fuseconv.commands.tuned_lines import left_alone_lines, tuned_lines
 from fuseconv.matching.explanation import alike
@@ -131,6 +132,9 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
     lines = list(tuned_lines(conversion.plan, conversion.tuned)) if conversion.tuned is not None else []
     for line in ["", *lines] if lines else []:
         console.print(line, highlight=False, markup=False)
+    if conversion.peers:
+        console.print()
+        print_peers(console, conversion.peers)
     console.print(f"\nbundle: {conversion.bundle}", highlight=False)
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from fuseconv.commands.table import Table, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from fuseconv.measure.latency import Latencies
+    from fuseconv.measure.peers import Versus
 
 
 def print_latencies(console: Console, found: Latencies) -> None:
@@ -31,3 +36,18 @@ def print_latencies(console: Console, found: Latencies) -> None:
     console.print(f"\n{found.rounds} interleaved calls per target with {called}", highlight=False, markup=False)
     for name, error in found.failures.items():
         console.print(f"{name} failed on this machine: {error.what}", highlight=False, markup=False)
+
+
+def print_peers(console: Console, found: Sequence[Versus]) -> None:
+    """Prints the fastest target of a bundle against each peer."""
+    numbers = ("us", "peer us", "ratio", "interval")
+    table = Table("target", "peer", *numbers, "", numbers=numbers)
+    for one in found:
+        ratio = one.ratio
+        interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
+        verdict = Text("slower", style="bold red") if one.loses else Text("faster" if ratio.faster else "even")
+        table.add(one.target, one.peer, f"{one.us:.1f}", f"{one.peer_us:.1f}", f"{ratio.median:.3f}", interval, verdict)
+    console.print(table)
+    console.print(
+        "\nratio: the time of the target divided by that of the peer, with its 99 % interval", highlight=False
+    )

@@ -7,27 +7,27 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fuseconv import sources
 from fuseconv.bundle.manifest import Manifest, open_bundle
 from fuseconv.contract.inputs import draw, example_sizes, from_file
 from fuseconv.contract.spec import Contract
-from fuseconv.errors import FuseconvError, UpstreamError, UsageError
+from fuseconv.errors import FuseconvError, UsageError
 from fuseconv.measure.cold_start import ColdStart, cold_start
+from fuseconv.measure.original import WAYS, original_calls, read_original
+from fuseconv.measure.pairs import interval
 from fuseconv.measure.timing import samples, synchronise
-from fuseconv.parity import verification
-from fuseconv.program.calling import arguments
 from fuseconv.runtime.model import choose_target, load_target
 from fuseconv.sources import Options
 
-PEERS = ("eager", "compile")
-"""How the original model can be run: in eager mode or with torch.compile."""
-
 ROUNDS = 101
+
+DEVIATIONS = 1.96
+"""The certainty of the interval of a median in standard deviations: 95 %."""
 
 _SHAPE = re.compile(r"^(?P<name>\w+)=(?P<size>\d{1,15})$", re.ASCII)
 
@@ -43,6 +43,8 @@ class Latency:
         p99_ms: the 99th percentile.
         calls_per_second: the throughput of consecutive calls without waiting.
         cold: the cold start in a separate process. None for the original model.
+        low_ms: the lower end of the interval in which the median lies with 95 % certainty. None with too few rounds.
+        high_ms: its upper end.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Latency:
     p99_ms: float
     calls_per_second: float
     cold: ColdStart | None
+    low_ms: float | None = None
+    high_ms: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
@@ -90,7 +94,7 @@ def measure(
     rounds: int = ROUNDS,
     sizes: Mapping[str, int] | None = None,
     against: Path | None = None,
-    peers: Sequence[str] = PEERS[:1],
+    peers: Sequence[str] = WAYS[:1],
     options: Options | None = None,
 ) -> Latencies:
     """Measures a bundle's targets and the original model in turn.
@@ -111,7 +115,7 @@ def measure(
     """
     folder, options = Path(bundle).absolute(), options or Options()
     about = [
-        *({"--peer"} if tuple(peers) != PEERS[:1] else ()),
+        *({"--peer"} if tuple(peers) != WAYS[:1] else ()),
         *(flag for flag in options.flags() if flag != "--inputs"),
     ]
     if against is None and about:
@@ -125,7 +129,7 @@ def measure(
     starts: dict[str, ColdStart] = {}
     for name in names:
         try:
-            calls[name] = _bound(load_target(folder, manifest, name), inputs)
+            calls[name] = partial(load_target(folder, manifest, name), *inputs)
             starts[name] = cold_start(folder, name, inputs)
         except FuseconvError as error:
             failures[name] = error
@@ -199,31 +203,15 @@ def percentile(times: Sequence[float], part: int) -> float:
 
 
 def _latency(name: str, times: Sequence[float], rate: float, cold: ColdStart | None) -> Latency:
-    return Latency(name, percentile(times, 50), percentile(times, 90), percentile(times, 99), rate, cold)
+    low, high = interval(times, DEVIATIONS) or (None, None)
+    return Latency(name, percentile(times, 50), percentile(times, 90), percentile(times, 99), rate, cold, low, high)
 
 
 def _originals(
     against: Path, manifest: Manifest, peers: Sequence[str], inputs: tuple[torch.Tensor, ...], options: Options
 ) -> dict[str, Callable[[], object]]:
-    subject = sources.read(against, options=verification.as_converted(manifest, against, options))
-    positional, keywords = arguments(subject.call, inputs)
-    calls: dict[str, Callable[[], object]] = {}
-    for peer in peers:
-        module = subject.module if peer == "eager" else torch.compile(subject.module)
-        calls[peer] = _bound(module, positional, keywords)
-        try:
-            with torch.no_grad():
-                calls[peer]()
-        except Exception as error:
-            raise UpstreamError(f"the original model failed: {error}", where=f"--peer {peer}") from error
-    return calls
-
-
-def _bound(
-    model: Callable[..., object], args: tuple[torch.Tensor, ...], kwargs: Mapping[str, torch.Tensor] | None = None
-) -> Callable[[], object]:
-    keywords = dict(kwargs or {})
-    return lambda: model(*args, **keywords)
+    subject = read_original(against, manifest, options)
+    return {peer: original_calls(subject, peer, [inputs])[0] for peer in peers}
 
 
 def _rate(call: Callable[[], object], rounds: int) -> float:

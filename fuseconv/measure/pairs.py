@@ -61,7 +61,22 @@ def ratio_of_logs(logs: Sequence[float]) -> Ratio:
     """Compares by the logarithms of the ratios of pairs, of which each may be the mean over several calls."""
     if len(logs) < FEWEST:
         raise ValueError(f"{len(logs)} pairs are fewer than {FEWEST}")
-    ordered, median = sorted(logs), statistics.median(logs)
-    outside = int((len(logs) - DEVIATIONS * math.sqrt(len(logs))) / 2)
-    low, high = ordered[outside - 1], ordered[-outside]
+    median, found = statistics.median(logs), interval(logs, DEVIATIONS)
+    assert found is not None
+    low, high = found
     return Ratio(math.exp(median), math.exp(min(low, median - LEAST)), math.exp(max(high, median + LEAST)))
+
+
+def interval(values: Sequence[float], deviations: float) -> tuple[float, float] | None:
+    """Returns the two of the values between which the median of their distribution lies. It may be any distribution.
+
+    Args:
+        values: independent values.
+        deviations: the certainty, in standard deviations of the sign test: 1.96 for 95 %, 2.576 for 99 %.
+
+    Returns:
+        The smaller and the larger one, or None if there are too few values for this certainty.
+    """
+    rank = int((len(values) - deviations * math.sqrt(len(values))) / 2)
+    ordered = sorted(values)
+    return (ordered[rank - 1], ordered[-rank]) if rank > 0 else None

@@ -15,7 +15,7 @@ from fuseconv.errors import UpstreamError
 FIX = "free memory used by other processes and run it again, or leave the target out"
 
 
-def measured(module: str, request: dict[str, Any], *, what: str, where: str) -> Any:
+def measured(module: str, request: dict[str, Any], *, what: str, where: str, fix: str = FIX) -> Any:
     """Runs `python -m module REQUEST RESULT` and returns the content of RESULT. Both are paths of JSON files.
 
     Args:
@@ -23,6 +23,7 @@ def measured(module: str, request: dict[str, Any], *, what: str, where: str) -> 
         request: the content of REQUEST.
         what: what the process does, for the error.
         where: the bundle, for the error.
+        fix: what the user can do, for the error.
 
     Raises:
         UpstreamError: the process failed.
@@ -44,6 +45,6 @@ def measured(module: str, request: dict[str, Any], *, what: str, where: str) -> 
         if done.returncode != 0 or not told.is_file():
             last = "\n".join(done.stderr.splitlines()[-3:])
             raise UpstreamError(
-                f"a new process failed to {what} (exit {done.returncode}): {last}", where=where, fix=FIX
+                f"a new process failed to {what} (exit {done.returncode}): {last}", where=where, fix=fix
             )
         return json.loads(told.read_text())

@@ -11,6 +11,7 @@ from fuseconv.bundle.manifest import LeftOut, Limit
 from fuseconv.bundle.tuned import Tuned
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError
 from fuseconv.matching.steps import Plan
+from fuseconv.measure.peers import Versus
 from fuseconv.parity.report import Report
 from fuseconv.pipeline.assembly import Written
 
@@ -28,6 +29,7 @@ class Conversion:
         report: the parity of every target, case and output.
         by_name: whether the targets were requested by name.
         tuned: the times of the targets, if they were measured.
+        peers: the fastest target against each peer that it must not be slower than.
     """
 
     bundle: Path
@@ -38,6 +40,7 @@ class Conversion:
     report: Report
     by_name: bool
     tuned: Tuned | None = None
+    peers: tuple[Versus, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
@@ -56,6 +59,7 @@ class Conversion:
             "limits": [limit.model_dump() for limit in self.limits],
             "untried": dict(self.report.untried),
             "tuned": None if self.tuned is None else self.tuned.model_dump(),
+            "peers": [one.to_json() for one in self.peers],
         }
 
     def error(self, *, strict: bool = False) -> FuseconvError | None:

@@ -5,8 +5,10 @@ This module only calls the steps, which are in their own modules.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from fuseconv.pipeline.gate import Gate
 from fuseconv.pipeline.locked import check_frozen, chosen_in, chosen_of, find_chosen_plan, tactics_in
 from fuseconv.pipeline.match import check_allowed
 from fuseconv.pipeline.read import read_program, silent
+from fuseconv.pipeline.speed import AOTI, check_speed, peers_of
 from fuseconv.pipeline.tune import Tune, measure_choices, tune_of
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.packs import load_ops, op_files
@@ -48,6 +51,7 @@ def convert(
     lock: str | Path | None = None,
     frozen: str | Path | None = None,
     tune: Tune | None = None,
+    not_slower_than: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Conversion:
     """Converts a model to a bundle, and verifies the bundle before it is moved to `output`.
@@ -69,6 +73,9 @@ def convert(
         tune: how much is measured to choose which matches are replaced in each target: `none`, `quick` or `full`.
             Default: `quick` for a GPU, `none` for a CPU. A `plan` is executed as it is. Unless `none`, the tactics of
             the ops are measured too, as `tune` does.
+        not_slower_than: what the fastest target is timed against, before the bundle replaces `output`: `eager`, the
+            original model; `compile`, the same compiled by torch.compile; `aoti`, the unfused program compiled by
+            AOTInductor.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
@@ -79,6 +86,7 @@ def convert(
         FrozenError: a match in `frozen` is lost, or there is a new one. Nothing is written.
         ParityError: no artifact computes what the original computes; or a step of `plan` is wrong; or `strict` is set
             and a match or a target was left out. Nothing is written.
+        SlowerError: the fastest target is slower than one of `not_slower_than`. Nothing is written.
         FuseconvError: reading, capturing, matching, exporting or writing failed. Nothing is written.
 
     Examples:
@@ -88,11 +96,12 @@ def convert(
     """
     begun, device = time.monotonic(), (options or Options()).device
     names, known, how = target_names(target, device), load_rules(rules, without), tune_of(tune, device)
+    peers = peers_of(not_slower_than)
     check_allowed(allow, known)
     others = load_ops(op_files(known), options.trust if options else ())
     folder = bundle_folder(model, output)
     PROCESS.start()  # it imports torch while the model is read
-    with staged(folder, check_replaceable) as staging:
+    with staged(folder, check_replaceable) as staging, tempfile.TemporaryDirectory() as scratch:
         subject, program = read_program(model, options, progress)
         if buckets is not None:
             with progress("buckets"):
@@ -109,6 +118,7 @@ def convert(
         assembly = Assembly.of(subject, program, known, others, options.dtype if options else None)
         gate = Gate(assembly, references, staging / REFERENCE)
         consented = frozenset(rule.name for rule in known if rule.allow is not None)
+        unfused = Path(scratch, "unfused.fuseconv")
         filling = Filling(staging, names, gate, None if plan else find, consented, allow_mismatch, progress, first)
         filling.times, filling.tactics = how != "none" and frozen is None, tactics_in(frozen, folder)
         filling.frozen = bool(filling.tactics)
@@ -118,12 +128,15 @@ def convert(
         if chosen is not None:
             filling.tuned = chosen.tuned
         elif plan is None and frozen is None:
-            measure_choices(filling, how, begun, progress)
+            measure_choices(filling, how, begun, progress, {AOTI: unfused} if AOTI in peers else {})
         manifest, report = filling.seal()
         written, left = tuple(filling.written.values()), (tuple(manifest.left_out), tuple(manifest.limits))
         done = Conversion(folder, filling.plan, written, *left, report, by_name=bool(target), tuned=filling.tuned)
         if strict and (error := done.error(strict=True)) is not None:
             raise error
+        if peers:
+            found = check_speed(filling, peers, Path(model), options or Options(), unfused, progress)
+            done = replace(done, peers=found)
     if lock is not None:
         matches = count_matches(done.plan, program)
         write_lock(Path(lock), folder.name, matches, chosen_of(done, program), filling.tactics)

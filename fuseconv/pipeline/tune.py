@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, get_args
 
 import torch
@@ -48,7 +50,9 @@ def tune_of(wanted: Tune | None, device: str) -> Tune:
     return wanted or ("quick" if device == "cuda" else "none")
 
 
-def measure_choices(filling: Filling, how: Tune, begun: float, progress: Progress) -> None:
+def measure_choices(
+    filling: Filling, how: Tune, begun: float, progress: Progress, kept: Mapping[str, Path] = MappingProxyType({})
+) -> None:
     """Times each target with and without its matches, and keeps what is faster.
 
     Args:
@@ -56,6 +60,7 @@ def measure_choices(filling: Filling, how: Tune, begun: float, progress: Progres
         how: how much is measured.
         begun: when the conversion began, on the monotonic clock. Quick tuning takes as long again.
         progress: called with the name of each step.
+        kept: target to the folder to which the bundle with its unfused artifact is moved, unless that was chosen.
     """
     if how == "none":
         return
@@ -88,6 +93,8 @@ def measure_choices(filling: Filling, how: Tune, begun: float, progress: Progres
                 untimed |= dict.fromkeys(names, error.what)
                 continue
             bench.install(chosen)
+            for name in kept.keys() & set(names):
+                bench.keep_unfused(chosen, kept[name])
         suspects |= chosen.slow
         choices |= chosen.choices
         speeds |= chosen.speeds
@@ -133,3 +140,8 @@ class _Bench:
         """Moves the chosen artifacts into the bundle, unless they are already there."""
         if chosen.folder in self._made:
             self.filling.exchange(chosen.folder, *self._made[chosen.folder])
+
+    def keep_unfused(self, chosen: Chosen, path: Path) -> None:
+        """Moves the bundle with the unfused artifacts to a path, unless these are in the bundle that is filled."""
+        if chosen.unfused not in (chosen.folder, self.filling.folder):
+            shutil.move(chosen.unfused, path)

@@ -39,6 +39,7 @@ class Chosen:
     Attributes:
         left: the classes that are left alone.
         folder: the bundle that has the chosen artifacts.
+        unfused: the bundle that has the unfused artifacts.
         choices: target to class to what was measured. A class that is neither measured nor left alone is not named.
         speeds: target to its times.
         slow: the classes that make these targets slower.
@@ -47,6 +48,7 @@ class Chosen:
 
     left: Left
     folder: Path
+    unfused: Path
     choices: Mapping[str, Mapping[str, Choice]]
     speeds: Mapping[str, Speed]
     slow: Left
@@ -89,7 +91,7 @@ class Choosing:
         whole = self._whole()
         if not self.classes.every:
             speeds = self._speeds(frozenset(), {frozenset(): whole}, 0)
-            return Chosen(frozenset(), self.folder, {}, speeds, frozenset())
+            return Chosen(frozenset(), self.folder, self.folder, {}, speeds, frozenset())
         self._grace = 0.0 if whole.wins else GRACE
         alone = self._alone(self._groups())
         slow = frozenset[str]().union(*(left for left, duel in alone.items() if duel.ratio.faster))
@@ -97,7 +99,8 @@ class Choosing:
         final = self._confirmed([self.classes.without(slow), self.classes.without(doubtful)], whole)
         best = _best(self.classes.every, final)
         speeds = self._speeds(best, final, len(alone))
-        return Chosen(best, self._folders[best], self._choices(best, alone, final), speeds, slow, self._needed)
+        choices, unfused = self._choices(best, alone, final), self._folders[self.classes.every]
+        return Chosen(best, self._folders[best], unfused, choices, speeds, slow, self._needed)
 
     def _whole(self) -> Duel:
         """Times the model with every match against the unfused one."""

@@ -32,6 +32,7 @@ NAMES = {
         "ParityError",
         "RefusedError",
         "RuleError",
+        "SlowerError",
         "UnsupportedError",
         "UpstreamError",
         "UsageError",

@@ -331,6 +331,7 @@ OWN = {
     "untrusted/confinement.py": "/proc",
     "measure/cold_start.py": "files of its own scratch folder, and /proc",
     "measure/duel.py": "files of its own scratch folder",
+    "measure/peers.py": "files of its own scratch folder",
     "measure/separate.py": "files of its own scratch folder",
     "runtime/environment.py": "/proc",
     "runtime/cpp.py": "files of its own scratch folder, and its own sources",

@@ -1,0 +1,63 @@
+"""The original model of a bundle as calls to time: in eager mode, or compiled by torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from fuseconv import sources
+from fuseconv.bundle.manifest import Manifest
+from fuseconv.errors import UpstreamError
+from fuseconv.measure.turns import Call, Inputs
+from fuseconv.parity import verification
+from fuseconv.program.calling import arguments
+from fuseconv.sources import Options, Subject
+
+WAYS = ("eager", "compile")
+"""How the original model can be run: in eager mode or with torch.compile."""
+
+
+def read_original(model: Path, manifest: Manifest, options: Options) -> Subject:
+    """Reads the model that a bundle was converted from, onto the bundle's device.
+
+    Raises:
+        FuseconvError: the model cannot be read, or is another one.
+    """
+    return sources.read(model, options=verification.as_converted(manifest, model, options))
+
+
+def original_calls(subject: Subject, way: str, inputs: Sequence[Inputs]) -> list[Call]:
+    """Returns a call of the original model for each of the inputs. Each was made once.
+
+    Raises:
+        UpstreamError: the model fails, or torch.compile compiles nothing of it.
+    """
+    module = subject.module if way == "eager" else torch.compile(subject.module)
+    before = _compiled() if way == "compile" else 0
+    calls: list[Call] = []
+    for tensors in inputs:
+        positional, keywords = arguments(subject.call, tensors)
+        calls.append(partial(module, *positional, **keywords))
+        try:
+            with torch.no_grad():
+                calls[-1]()
+        except Exception as error:
+            reason = str(error).strip().partition("\n\n")[0]  # torch.compile appends advice for its developers
+            raise UpstreamError(f"the original model failed: {reason}", where=f"the peer {way}") from error
+    if way == "compile" and _compiled() == before:
+        raise UpstreamError(
+            "torch.compile compiled nothing of the original model",
+            where=f"the peer {way}",
+            fix="compare with eager instead",
+        )
+    return calls
+
+
+def _compiled() -> int:
+    """Returns the number of graphs that torch.compile has compiled in this process."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]

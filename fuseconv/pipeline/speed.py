@@ -1,0 +1,86 @@
+"""Times the finished bundle against other ways to run its model. A bundle that is slower is not written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fuseconv.errors import FuseconvError, SlowerError, UpstreamError, UsageError
+from fuseconv.measure.peers import PEERS, Versus, against_peers
+from fuseconv.pipeline.assembly import Progress
+from fuseconv.pipeline.filling import Filling
+from fuseconv.sources import Options
+
+AOTI = "aoti"
+"""The target whose unfused artifact is a peer."""
+
+
+def peers_of(wanted: Sequence[str]) -> tuple[str, ...]:
+    """Returns the peers that are named, each once.
+
+    Raises:
+        UsageError: a name is not that of a peer.
+    """
+    for name in wanted:
+        if name not in PEERS:
+            fix = f"use one or more of {', '.join(PEERS)}"
+            raise UsageError(f"there is no peer {name!r}", where=f"--not-slower-than {name}", fix=fix)
+    return tuple(dict.fromkeys(wanted))
+
+
+def check_speed(
+    filling: Filling, peers: Sequence[str], model: Path, options: Options, unfused: Path, progress: Progress
+) -> tuple[Versus, ...]:
+    """Times the fastest target of a sealed bundle against peers.
+
+    Args:
+        filling: the sealed bundle.
+        peers: names of peers.
+        model: the original model.
+        options: how to read it.
+        unfused: the bundle with the unfused artifact of `aoti`. It is written here if tuning has not left it there.
+        progress: called with the name of each step.
+
+    Returns:
+        What was measured, in the order of the peers.
+
+    Raises:
+        SlowerError: the bundle is slower than a peer beyond the noise.
+        UpstreamError: a peer cannot be run.
+    """
+    if AOTI in peers and not unfused.exists():
+        if AOTI in filling.written and not filling.plan.of(AOTI).applied:
+            unfused = filling.folder  # nothing is replaced in its own artifact
+        else:
+            with progress(f"write {AOTI} unfused"):
+                _write_unfused(filling, unfused)
+    with progress("time the peers"):
+        found = against_peers(filling.folder, peers, model, options, filling.gate.reference, unfused)
+    if lost := [one for one in found if one.loses]:
+        times = "; ".join(f"{one.target} takes {one.us:.1f} us, {one.peer} {one.peer_us:.1f} us" for one in lost)
+        raise SlowerError(
+            f"the bundle is slower than {', '.join(one.peer for one in lost)}: {times}",
+            where=str(model),
+            fix="leave out what does not pay with --tune full or --no-rule, or remove the peer from --not-slower-than",
+            rows=found,
+        )
+    return tuple(found)
+
+
+def _write_unfused(filling: Filling, folder: Path) -> None:
+    """Writes the captured program to the target `aoti` of another bundle, and runs it.
+
+    Raises:
+        UpstreamError: one of the two fails.
+    """
+    folder.mkdir()
+    try:
+        _, found = filling.gate.write(folder, (AOTI,), filling.assembly.program)
+        if (failed := found[AOTI].error) is not None:
+            raise failed
+    except FuseconvError as error:
+        raise UpstreamError(
+            f"the peer {AOTI} cannot be timed: {error.what}",
+            where=f"--not-slower-than {AOTI}",
+            fix=f"correct what the reason names, or remove {AOTI} from --not-slower-than",
+        ) from error
