@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fuseconv.bundle.manifest import PLAN
 from fuseconv.commands.options import bundle_argument, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.streams import tell
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @click.command()
@@ -49,12 +54,14 @@ def bench(
     """Time BUNDLE's targets: cold start, first call, latency, throughput, memory.
 
     The targets are called in turn, on random tensors that fit the contract or on the tensors in --inputs. The other
-    options for reading a model apply to --against.
+    options for reading a model apply to --against. If the bundle was tuned, the gain of each class of matches follows.
     """
     options = reading(**source)
 
     from fuseconv.commands import speeds
+    from fuseconv.matching.steps import read_plan
     from fuseconv.measure import latency
+    from fuseconv.tuning.gains import gains
 
     found = latency.measure(
         bundle,
@@ -65,8 +72,15 @@ def bench(
         peers=peers,
         options=options,
     )
-    return Outcome(
-        found.to_json(),
-        lambda console: speeds.print_latencies(console, found),
-        next(iter(found.failures.values()), None),
-    )
+    for note in found.notes:
+        tell(f"note: {note}, so the times are longer and less certain")
+    of_rules = gains(read_plan(bundle / PLAN), [row.name for row in found.rows])
+
+    def render(console: Console) -> None:
+        speeds.print_latencies(console, found)
+        if of_rules:
+            console.print("\na call with and without each class of matches, measured at the conversion\n")
+            speeds.print_gains(console, of_rules)
+
+    result = {**found.to_json(), "rules": [gain.to_json() for gain in of_rules]}
+    return Outcome(result, render, next(iter(found.failures.values()), None))

@@ -17,6 +17,7 @@ from fuseconv.bundle.manifest import Manifest, open_bundle
 from fuseconv.contract.inputs import draw, example_sizes, from_file
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UsageError
+from fuseconv.measure import busy
 from fuseconv.measure.cold_start import ColdStart, cold_start
 from fuseconv.measure.original import WAYS, original_calls, read_original
 from fuseconv.measure.pairs import interval
@@ -70,12 +71,14 @@ class Latencies:
         rounds: the number of timed calls of each target, in turn.
         rows: one per target, then one per peer.
         failures: the targets that do not run here, with the reasons.
+        notes: why the times are less certain, for example because other processes used the machine.
     """
 
     inputs: Mapping[str, str]
     rounds: int
     rows: tuple[Latency, ...]
     failures: Mapping[str, FuseconvError]
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
@@ -84,6 +87,7 @@ class Latencies:
             "rounds": self.rounds,
             "rows": [row.to_json() for row in self.rows],
             "failures": {name: error.what for name, error in self.failures.items()},
+            "notes": list(self.notes),
         }
 
 
@@ -123,7 +127,9 @@ def measure(
     manifest = open_bundle(folder)
     names = [choose_target(manifest, name, folder) for name in target] or sorted(manifest.targets)
     inputs = chosen_inputs(manifest.contract, options.inputs_file, sizes or {})
+    gpu = busy.gpu_note() if manifest.contract.device == "cuda" else None
     originals = {} if against is None else _originals(against, manifest, peers, inputs, options)
+    processors = busy.Processors()
     calls: dict[str, Callable[[], object]] = {}
     failures: dict[str, FuseconvError] = {}
     starts: dict[str, ColdStart] = {}
@@ -140,10 +146,11 @@ def measure(
     with torch.no_grad():
         times = samples(calls, rounds=rounds)
         rates = {name: _rate(call, rounds) for name, call in calls.items()}
+    notes = tuple(filter(None, (gpu, processors.note())))
     rows = tuple(_latency(name, times[name], rates[name], starts.get(name)) for name in calls)
     given = zip(manifest.contract.inputs, inputs, strict=True)
     called = {spec.name: f"{spec.dtype}[{','.join(map(str, tensor.shape))}]" for spec, tensor in given}
-    return Latencies(called, rounds, rows, failures)
+    return Latencies(called, rounds, rows, failures, notes)
 
 
 def parse_sizes(texts: Sequence[str]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from fuseconv.measure import turns
-from fuseconv.measure.pairs import FEWEST, ratio
+from fuseconv.measure.pairs import FEWEST, interval, ratio
 
 STEADY = [100.0] * 31
 DRIFTING = [100.0 + at for at in range(31)]
@@ -94,3 +95,24 @@ def test_calls_are_timed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_pairs_are_enough(pairs: int, spent: float, enough: bool) -> None:
     assert turns._is_enough(pairs, spent) == enough
+
+
+INTERVALS = {
+    "too few for 95 %": (range(7), 1.96, None),
+    "the fewest for 95 %": (range(8), 1.96, (0, 7)),
+    "many for 95 %": (range(101), 1.96, (39, 61)),
+    "many for 99 %": (range(101), 2.576, (36, 64)),
+    "in any order": ((5, 1, 9, 3, 7, 2, 8, 4), 1.96, (1, 9)),
+}
+
+
+@pytest.mark.parametrize("name", INTERVALS)
+def test_the_interval_of_a_median_ends_at_measured_values(name: str) -> None:
+    values, deviations, expected = INTERVALS[name]
+    assert interval(list(values), deviations) == expected
+
+
+def test_the_interval_contains_the_median_as_often_as_it_says() -> None:
+    generator = random.Random(0)
+    found = [interval([generator.expovariate(1) for _ in range(101)], 1.96) for _ in range(1000)]
+    assert 0.93 < sum(one is not None and one[0] < math.log(2) < one[1] for one in found) / 1000 < 0.99

@@ -329,6 +329,7 @@ OPENING = {"open", "read_bytes", "read_text", "safe_open", "load_file", "fdopen"
 OWN = {
     "untrusted/files.py": "it is the place",
     "untrusted/confinement.py": "/proc",
+    "measure/busy.py": "/proc",
     "measure/cold_start.py": "files of its own scratch folder, and /proc",
     "measure/duel.py": "files of its own scratch folder",
     "measure/peers.py": "files of its own scratch folder",
