@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import ROOT
-from torch import Tensor, nn
+from support.sleepy import write_model_and_pack
 
 from fuseconv import cli
 from fuseconv.bundle import manifest as manifests
@@ -29,27 +26,8 @@ from fuseconv.runtime.environment import device_name
 from fuseconv.runtime.model import load
 from fuseconv.sources import Options
 
-PACK = ROOT / "samples" / "03_write_a_rule" / "blend_pack"
 TRUSTED = Options(trust=frozenset({"code"}))
 TARGETS = ("export", "torchscript")
-
-PASSES = 30
-"""So many that one pass in their place is faster on a busy machine too."""
-
-GOOD = {
-    "name": "abs-chain",
-    "stage": "fuse",
-    "doc": "Many passes as one.",
-    "match": [f"x{at + 1} = aten.abs.default(x{at})" for at in range(PASSES)],
-    "replace": [f"x{PASSES} = aten.abs.default(x0)"],
-}
-
-
-class Model(nn.Module):
-    def forward(self, old: Tensor, new: Tensor, weight: Tensor) -> Tensor:
-        for _ in range(PASSES):
-            new = torch.abs(new)
-        return torch.relu(old + weight * (new - old))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,25 +43,12 @@ def one_thread() -> Iterator[None]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds a model; rules, of which the one with an op of its own sleeps; and the tuned bundle with its lock."""
     folder = tmp_path_factory.mktemp("tune")
-    pack = folder / "pack"
-    pack.mkdir()
-    for name in ("build.sh", "ops.py", "rules.json", "lerp_relu.cpp"):
-        (pack / name).write_text((PACK / name).read_text().replace("blend", "sleepy"))
-    code = pack / "lerp_relu.cpp"
-    slow = "std::this_thread::sleep_for(std::chrono::milliseconds(20));\n  Tensor result ="
-    code.write_text("#include <chrono>\n#include <thread>\n" + code.read_text().replace("Tensor result =", slow))
-    subprocess.run(
-        ["sh", "build.sh"], cwd=pack, check=True, env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
-    )
-    rules = json.loads((pack / "rules.json").read_text())
-    (pack / "rules.json").write_text(json.dumps({**rules, "rules": [*rules["rules"], GOOD]}))
-    examples = tuple(torch.randn(1024, 256) for _ in range(3))
-    torch.export.save(torch.export.export(Model(), examples), folder / "model.pt2")
+    write_model_and_pack(folder, "sleepy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "SECONDS", {"full": 0.5})
         convert(
             folder / "model.pt2",
-            rules=pack / "rules.json",
+            rules=folder / "pack" / "rules.json",
             target=TARGETS,
             tune="full",
             options=TRUSTED,
@@ -141,6 +106,23 @@ def test_explain_shows_the_times(folder: Path, capsys: pytest.CaptureFixture[str
     (slow,) = [rule for rule in result["rules"] if rule["rule"] == "lerp-relu"]
     assert slow["applied"] == []
     assert slow["left_alone"][0]["choices"]["export"]["applied"] is False
+
+
+def test_bench_shows_what_each_rule_gains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("bench", folder / "model.fuseconv", "--target", "export", "--rounds", 9)
+    _, out, _ = run(capsys, *arguments)
+    at = out.index("a call with and without each class of matches, measured at the conversion")
+    rows = [line.split()[:2] for line in out[at:].splitlines()[3:]]
+    assert rows == [["export", "abs-chain"], ["export", "lerp-relu"]]
+    assert "95 % interval" in out
+    _, out, _ = run(capsys, *arguments, "--json")
+    result = json.loads(out)["result"]
+    good, slow = result["rules"]
+    assert slow["speedup"] < slow["high"] < 0.2
+    assert good["low"] < good["speedup"] < good["high"]
+    assert (good["applied"], slow["applied"]) == (True, False)
+    row = result["rows"][0]
+    assert row["low_ms"] <= row["median_ms"] <= row["high_ms"]
 
 
 def test_inspect_shows_the_times(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
