@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -35,18 +35,16 @@ def original_calls(subject: Subject, way: str, inputs: Sequence[Inputs]) -> list
     Raises:
         UpstreamError: the model fails, or torch.compile compiles nothing of it.
     """
-    module = subject.module if way == "eager" else torch.compile(subject.module)
     before = _compiled() if way == "compile" else 0
-    calls: list[Call] = []
-    for tensors in inputs:
-        positional, keywords = arguments(subject.call, tensors)
-        calls.append(partial(module, *positional, **keywords))
-        try:
-            with torch.no_grad():
-                calls[-1]()
-        except Exception as error:
-            reason = str(error).strip().partition("\n\n")[0]  # torch.compile appends advice for its developers
-            raise UpstreamError(f"the original model failed: {reason}", where=f"the peer {way}") from error
+    try:
+        module = subject.module if way == "eager" else torch.compile(subject.module)
+        calls = [_bound(module, subject.call, tensors) for tensors in inputs]
+        with torch.no_grad():
+            for call in calls:
+                call()
+    except Exception as error:
+        reason = str(error).strip().partition("\n\n")[0]  # torch.compile appends advice for its developers
+        raise UpstreamError(f"the original model failed: {reason}", where=f"the peer {way}") from error
     if way == "compile" and _compiled() == before:
         raise UpstreamError(
             "torch.compile compiled nothing of the original model",
@@ -54,6 +52,11 @@ def original_calls(subject: Subject, way: str, inputs: Sequence[Inputs]) -> list
             fix="compare with eager instead",
         )
     return calls
+
+
+def _bound(module: Callable[..., object], names: Sequence[str], tensors: Inputs) -> Call:
+    positional, keywords = arguments(names, tensors)
+    return partial(module, *positional, **keywords)
 
 
 def _compiled() -> int:
