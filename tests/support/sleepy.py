@@ -1,4 +1,4 @@
-"""A model, and a pack of rules for it: the op of one rule sleeps, the other rule makes one pass of six."""
+"""A model, and a pack of rules for it: the op of one rule sleeps, the other rule makes one pass of many."""
 
 from __future__ import annotations
 
