@@ -2,7 +2,8 @@
 
 An archive names the device of every tensor, and torch puts the tensor there, which fails on a machine without that
 device. Ops that create tensors name it too, and would mix devices when the program is captured, which happens on the
-CPU. So a copy is read whose devices are the CPU.
+CPU. So a copy is read whose devices are the CPU. Only what was screened is parsed, and under the name by which it was
+screened: other zip readers may know a member by another name.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from typing import Any
 import torch
 
 from fuseconv.errors import FileError
+from fuseconv.sources.screening import Member, member_pieces, member_root, read_member, screen_zip
 from fuseconv.untrusted.plain_pickle import load_plain_pickle
 
-_PIECE = 1 << 24
 _HOST = ("cpu", "meta")
+_TABLES = ("models/", "data/weights/", "data/constants/")
+_TENSORS = ("data/sample_inputs/", "data/weights/", "data/constants/")
 
 
 @contextmanager
@@ -32,47 +35,52 @@ def on_cpu(path: Path) -> Iterator[Path]:
     Raises:
         FileError: the copy cannot be written.
     """
-    with zipfile.ZipFile(path) as archive:
-        texts = {name: json.loads(archive.read(name)) for name in archive.namelist() if name.endswith(".json")}
-        moved = {name for name, value in texts.items() if _move(value)}
-        if not moved:
-            yield path
-            return
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                copy = Path(folder, path.name)
-                with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as written:
-                    for name in archive.namelist():
-                        _copy(archive, written, name, json.dumps(texts[name]).encode() if name in moved else None)
-                yield copy
-        except OSError as error:
-            what = f"the archive was saved on a GPU, and its copy for the CPU cannot be written: {error.strerror}"
-            raise FileError(what, where=str(error.filename or path), fix="free space in the folder TMPDIR") from error
+    members = screen_zip(path, checksums=False)
+    root = member_root(members, path)
+
+    def is_in(member: Member, folders: tuple[str, ...], suffix: str) -> bool:
+        return member.name.removeprefix(root).startswith(folders) and member.name.endswith(suffix)
+
+    tables = {one.name: json.loads(read_member(path, one)) for one in members if is_in(one, _TABLES, ".json")}
+    moved = {name: json.dumps(value).encode() for name, value in tables.items() if _move(value)}
+    if not moved:
+        yield path
+        return
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder, path.name)
+            with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as written:
+                for member in members:
+                    if member.name in moved:
+                        written.writestr(member.name, moved[member.name])
+                    elif is_in(member, _TENSORS, ".pt") and member.size:
+                        written.writestr(member.name, _tensors_on_cpu(read_member(path, member)))
+                    else:
+                        with written.open(member.name, "w", force_zip64=True) as destination:
+                            for piece in member_pieces(path, member):
+                                destination.write(piece)
+            yield copy
+    except OSError as error:
+        what = f"the archive was saved on a GPU, and its copy for the CPU cannot be written: {error.strerror}"
+        raise FileError(what, where=str(error.filename or path), fix="free space in the folder TMPDIR") from error
 
 
 def _move(value: Any) -> bool:
     """Replaces every device in parsed JSON by the CPU. Returns whether there was another."""
-    if (
-        isinstance(value, dict)
-        and value.keys() == {"type", "index"}
-        and value["type"] not in _HOST
-        and isinstance(value["type"], str)
-    ):
-        value.update(type="cpu", index=None)
-        return True
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    moved = [_move(item) for item in inner]  # all of them
-    return any(moved)
+    moved, pending = False, [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, dict):
+            if one.keys() == {"type", "index"} and isinstance(one["type"], str) and one["type"] not in _HOST:
+                one.update(type="cpu", index=None)
+                moved = True
+            pending += one.values()
+        elif isinstance(one, list):
+            pending += one
+    return moved
 
 
-def _copy(archive: zipfile.ZipFile, written: zipfile.ZipFile, name: str, text: bytes | None) -> None:
-    if text is not None:
-        written.writestr(name, text)
-    elif name.endswith(".pt") and (data := archive.read(name)):
-        saved = io.BytesIO()
-        torch.save(load_plain_pickle(io.BytesIO(data)), saved)
-        written.writestr(name, saved.getvalue())
-    else:
-        with archive.open(name) as source, written.open(name, "w", force_zip64=True) as destination:
-            while piece := source.read(_PIECE):
-                destination.write(piece)
+def _tensors_on_cpu(data: bytes) -> bytes:
+    saved = io.BytesIO()
+    torch.save(load_plain_pickle(io.BytesIO(data)), saved)
+    return saved.getvalue()

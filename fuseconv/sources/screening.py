@@ -31,6 +31,7 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 _STORED, _DEFLATED = 0, 8
 _PIECE = 1 << 20
 _ENCRYPTED = 0x1
+_UNICODE_PATH = 0x7075  # an extra field with another name, which some readers follow, newer ones of Python too
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _DRIVE = re.compile(r"^[A-Za-z]:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -121,6 +122,16 @@ def read_member(path: Path, member: Member, limit: int = 256 << 20) -> bytes:
         raise RefusedError(f"it has {member.size} bytes, but at most {limit} are read", where=f"{path}: {member.name}")
     with open_plain(path) as file:
         return b"".join(_unpacked(file, member, path))
+
+
+def member_pieces(path: Path, member: Member) -> Iterator[bytes]:
+    """Yields the unpacked bytes of a screened member, of any size, in pieces.
+
+    Raises:
+        RefusedError: the member is damaged.
+    """
+    with open_plain(path) as file:
+        yield from _unpacked(file, member, path)
 
 
 def _check_bytes(file: BinaryIO, member: Member, path: Path) -> None:
@@ -230,6 +241,8 @@ def _central(directory: bytes, count: int, path: Path) -> Iterator[Member]:
             raise _refused(path, f"has {name!r}, which is encrypted or packed in an unknown way")
         if stat.S_ISLNK(attributes >> 16):
             raise _refused(path, f"has {name!r}, which is a symbolic link")
+        if any(kind == _UNICODE_PATH for kind, _ in _fields(extra)):
+            raise _refused(path, f"has {name!r}, which has a second name")
         size, packed, header = _widen(extra, size, packed, header, path)
         if method == _STORED and size != packed:
             raise _refused(path, f"has {name!r}, which declares two sizes")
@@ -242,17 +255,24 @@ def _widen(extra: bytes, size: int, packed: int, header: int, path: Path) -> tup
     """Reads the fields that did not fit 32 bits from the zip64 extra field, in the order of APPNOTE 4.5.3."""
     values = [size, packed, header]
     wide = [index for index, value in enumerate(values) if value == _FULL32]
-    at = 0
-    while wide and at + 4 <= len(extra):
-        kind, length = struct.unpack_from("<2H", extra, at)
-        if kind == 1 and length >= 8 * len(wide) and at + 4 + length <= len(extra):
-            for index, value in zip(wide, struct.unpack_from(f"<{len(wide)}Q", extra, at + 4), strict=True):
+    for kind, data in _fields(extra) if wide else ():
+        if kind == 1 and len(data) >= 8 * len(wide):
+            for index, value in zip(wide, struct.unpack_from(f"<{len(wide)}Q", data), strict=True):
                 values[index] = value
             return values[0], values[1], values[2]
-        at += 4 + length
     if wide:
         raise _refused(path, "has a member without its zip64 sizes")
     return size, packed, header
+
+
+def _fields(extra: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields the kind and the data of each extra field that is complete."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, at)
+        if at + 4 + length <= len(extra):
+            yield kind, extra[at + 4 : at + 4 + length]
+        at += 4 + length
 
 
 def _check_names(members: tuple[Member, ...], path: Path) -> None:

@@ -60,3 +60,30 @@ def test_only_such_an_archive_is_copied(saved: tuple[Path, Path, Tensor, Tensor]
             assert weights
             assert all(copy.read(name) == original.read(name) for name in weights)
     assert not path.exists()
+
+
+def test_only_what_is_screened_is_parsed(saved: tuple[Path, Path, Tensor, Tensor]) -> None:
+    """The files that a user adds to an archive may hold anything, whatever their names end in."""
+    host, device, x, y = saved
+    deep = "[" * 100_000 + "]" * 100_000
+    for path in (host, device):
+        with zipfile.ZipFile(path, "a") as archive:
+            root = archive.namelist()[0].partition("/")[0]
+            for name, text in (("notes.json", "not JSON"), ("deep.json", deep), ("notes.pt", "not tensors")):
+                archive.writestr(f"{root}/extra/{name}", text)
+        assert torch.equal(read(path, options=Options()).module(x), y)
+
+
+def test_the_copy_has_the_names_that_were_screened(saved: tuple[Path, Path, Tensor, Tensor]) -> None:
+    """Python's zip reader decodes a name without a flag as code page 437."""
+    _, device, *_ = saved
+    with zipfile.ZipFile(device, "a") as archive:
+        root = archive.namelist()[0].partition("/")[0]
+        archive.writestr(f"{root}/extra/caf\N{LATIN SMALL LETTER E WITH ACUTE}", "")
+    data = bytearray(device.read_bytes())
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = data.rfind(signature)
+        data[at + flags + 1] &= ~0x08
+    device.write_bytes(data)
+    with on_cpu(device) as path, zipfile.ZipFile(path) as copy:
+        assert f"{root}/extra/caf\N{LATIN SMALL LETTER E WITH ACUTE}" in copy.namelist()

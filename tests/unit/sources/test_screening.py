@@ -248,3 +248,15 @@ def test_member_root_needs_one_folder(tmp_path: Path) -> None:
         path = write_zip(tmp_path / "a", [(name, b"") for name in names])
         with pytest.raises(RefusedError, match="one folder"):
             member_root(screen_zip(path), path)
+
+
+def test_refuses_a_second_name(tmp_path: Path) -> None:
+    """Newer versions of Python's zip reader would know the member by that one."""
+    member, other = zipfile.ZipInfo("m/notes"), b"m/models/model.json"
+    field = struct.pack("<BL", 1, zlib.crc32(b"m/notes")) + other
+    member.extra = struct.pack("<2H", 0x7075, len(field)) + field
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(member, b"")
+    with pytest.raises(RefusedError, match="second name"):
+        screen_zip(path)
