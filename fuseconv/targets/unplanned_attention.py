@@ -66,11 +66,13 @@ def _takes(node: Node) -> bool:
     given = arguments(node)
     q, k, v = (given[name].meta["val"] for name in ("query", "key", "value"))
     width = q.shape[-1]
+    # The kernels do not broadcast: batch, heads and width are the same in all three.
     return bool(
         any(isinstance(size, torch.SymInt) for x in (q, k) for size in x.shape)
         and q.dim() == k.dim() == v.dim() == 4
         and q.dtype in _DTYPES
-        and same_sizes([q.shape[1], width], [k.shape[1], v.shape[-1]])
+        and same_sizes([*q.shape[:2], width], [*k.shape[:2], k.shape[3]])
+        and same_sizes([*k.shape[:3], width], v.shape)
         and isinstance(width, int)
         and width % ALIGNMENT == 0
         and width <= WIDEST
@@ -85,7 +87,12 @@ def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
     if given["attn_mask"] is None:
         return not given["is_causal"] or same_sizes([q.shape[2]], [k.shape[2]])
     mask = given["attn_mask"].meta["val"]
-    is_wide = mask.dim() > 0 and same_sizes([mask.shape[-1]], [k.shape[2]])
+    scores = [*q.shape[:3], k.shape[2]][-mask.dim() :]
+    fits = 0 < mask.dim() <= 4 and all(
+        same_sizes([size], [wanted]) or (size == 1 and isinstance(size, int))
+        for size, wanted in zip(mask.shape[:-1], scores[:-1], strict=True)
+    )
+    is_wide = fits and same_sizes([mask.shape[-1]], [k.shape[2]])
     return is_wide and mask.dtype in (torch.bool, q.dtype) and not given["is_causal"]
 
 
@@ -94,7 +101,7 @@ class _Naming:
     """A graph whose attention is replaced. A mask that several layers share is prepared once."""
 
     graph: Graph
-    _masks: dict[Node, tuple[Node, Node]] = field(default_factory=dict)
+    _masks: dict[tuple[Node, torch.dtype], tuple[Node, Node]] = field(default_factory=dict)
 
     def name(self, node: Node) -> None:
         given = arguments(node)
@@ -112,7 +119,7 @@ class _Naming:
                     results = self._call(kernel, q, k, v, bias, False, 0.0, False, scale=given["scale"])
                 result = self._call(operator.getitem, results, 0)
             except GuardError:
-                self._masks.pop(given["attn_mask"], None)
+                self._masks.pop((given["attn_mask"], q.meta["val"].dtype), None)
                 while node.prev is not before:
                     self.graph.erase_node(node.prev)
                 return
@@ -124,9 +131,10 @@ class _Naming:
 
     def _bias(self, mask: Node, q: Node) -> Node:
         """Returns the mask as a bias [B, H, L, S] whose rows begin at multiples of 16 bytes."""
-        if mask not in self._masks:
-            self._masks[mask] = self._padded(mask, q.meta["val"].dtype)
-        padded, keys = self._masks[mask]
+        key = (mask, q.meta["val"].dtype)
+        if key not in self._masks:
+            self._masks[key] = self._padded(*key)
+        padded, keys = self._masks[key]
         sizes = [self._size(q, axis) for axis in range(3)]
         bias: Node = self._call(torch.ops.aten.expand.default, padded, [*sizes, keys])
         return bias

@@ -140,3 +140,64 @@ def test_other_attention_is_left_to_pytorch(module: nn.Module, dtype: torch.dtyp
 def test_static_sizes_are_left_to_pytorch() -> None:
     program = programs.capture(Attention(), torch.randn(3, 11, 96, dtype=torch.float16), dims=({},))
     assert named(program.exported.graph) is None
+
+
+def heads(x: Tensor, count: int) -> Tensor:
+    return x.unflatten(-1, (count, 16)).transpose(1, 2)
+
+
+class Broadcast(nn.Module):
+    """Attention whose operands differ in their batch or their heads, which PyTorch's composite op broadcasts."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.query = nn.Parameter(torch.randn(1, 2, 5, 16, dtype=torch.float16))
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        own, others = heads(x, 2), heads(other, other.shape[-1] // 16)
+        if self.what == "query":
+            return scaled_dot_product_attention(self.query, own, own)
+        if self.what == "mask":
+            return scaled_dot_product_attention(self.query, own[:1], own[:1], (own[..., :1, :, 0] > 0).unsqueeze(2))
+        if self.what == "values":
+            return scaled_dot_product_attention(own, own, others)
+        return scaled_dot_product_attention(own, others, others)
+
+
+@pytest.mark.parametrize(
+    ("what", "shape"),
+    [
+        ("query", (3, 11, 32)),
+        ("keys", (1, 11, 32)),
+        ("keys", (3, 11, 16)),
+        ("values", (3, 11, 16)),
+        ("mask", (1, 1, 16)),
+    ],
+)
+def test_what_broadcasts_is_left_to_pytorch(what: str, shape: tuple[int, ...]) -> None:
+    x, other = torch.randn(3, 11, 32, dtype=torch.float16), torch.randn(shape, dtype=torch.float16)
+    of_other = {at: dim for at, dim in ((0, BATCH), (1, TOKENS)) if shape[at] > 1}
+    program = programs.capture(Broadcast(what), x, other, dims=({0: BATCH, 1: TOKENS}, of_other))
+    assert torch.ops.aten.scaled_dot_product_attention.default in targets(program.exported.graph)
+    assert named(program.exported.graph) is None
+
+
+class Mixed(nn.Module):
+    """Two dtypes share a mask."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        half, brain = heads(x, 2), heads(x, 2).to(torch.bfloat16)
+        y = scaled_dot_product_attention(brain, brain, brain, mask).to(x.dtype)
+        return y + scaled_dot_product_attention(half, half, half, mask)
+
+
+def test_a_mask_is_prepared_for_each_dtype() -> None:
+    mask = torch.ones(3, 1, 1, 11, dtype=torch.bool)
+    x = torch.randn(3, 11, 32, dtype=torch.float16)
+    dims = ({0: BATCH, 1: TOKENS}, {0: BATCH, 3: TOKENS})
+    graph = named(programs.capture(Mixed(), x, mask, dims=dims).exported.graph)
+    assert graph is not None
+    calls = graph.find_nodes(op="call_function", target=EFFICIENT)
+    pairs = [[one.meta["val"].dtype for one in (call.args[0], call.args[3])] for call in calls]
+    assert pairs == [[torch.bfloat16] * 2, [torch.float16] * 2]
