@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <locale>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -50,6 +51,7 @@ Key key_of(const Problem& p) {
 // Everything that a timing depends on but the number of images.
 std::string family_of(const Problem& p) {
   std::ostringstream family;
+  family.imbue(std::locale::classic());  // the name is the same in every process
   family << linear::device_name() << "; cudnn " << functions()->version() << "; conv "
          << (p.x.dtype == Dtype::f16 ? "f16" : "bf16") << (p.relu ? " relu" : "") << (p.bias ? " bias" : "")
          << (p.residual ? " residual" : "");
@@ -310,10 +312,14 @@ std::vector<Timed> timed(CudaHost& host, Handle handle, const Problem& p, const 
 
 // The plan of the first of these tactics that cuDNN proposes for the problem.
 std::shared_ptr<Plan> first_of(const std::vector<tuning::Tactic>& tactics, Handle handle, const Graph& graph) {
+  std::vector<std::string> names;  // each takes dozens of calls of cuDNN
+  for (const Descriptor& configuration : graph.configurations()) {
+    names.push_back(tactics.empty() ? "" : name_of(configuration));
+  }
   for (const tuning::Tactic& tactic : tactics) {
-    for (const Descriptor& configuration : graph.configurations()) {
-      if (name_of(configuration) == tactic.name) {
-        if (auto plan = plan_of(handle, configuration)) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (names[i] == tactic.name) {
+        if (auto plan = plan_of(handle, graph.configurations()[i])) {
           return plan;
         }
       }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <locale>
 #include <sstream>
 #include <stdexcept>
 
@@ -36,6 +37,7 @@ bool aligned(const Problem& p) {
 std::string family_of(const Problem& p, std::optional<Backend> only) {
   static constexpr std::array kElements = {"f32", "f64", "f16", "bf16"};
   std::ostringstream key;
+  key.imbue(std::locale::classic());  // the name is the same in every process
   key << device_name() << "; cublas " << cublaslt::version() << "; linear " << kElements[static_cast<size_t>(p.element)]
       << ' ' << kActivationNames[static_cast<size_t>(p.activation)] << " n " << p.n << " k " << p.k;
   key << (p.gated != 0 ? " gated" : "") << (p.bias != nullptr ? " bias" : "")

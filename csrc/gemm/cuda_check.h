@@ -29,7 +29,7 @@ inline std::string device_name() {
   int device;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   static std::mutex mutex;
-  static std::map<int, std::string> names;
+  static std::map<int, std::string>& names = *new std::map<int, std::string>;  // kernels may run after static objects
   const std::lock_guard lock(mutex);
   std::string& name = names[device];
   if (name.empty()) {

@@ -22,7 +22,7 @@ inline std::mutex& timing_mutex() {
 inline cudaStream_t timing_stream() {
   int device;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  static std::map<int, cudaStream_t> streams;  // timing_mutex is held
+  static std::map<int, cudaStream_t>& streams = *new std::map<int, cudaStream_t>;  // timing_mutex is held
   cudaStream_t& stream = streams[device];
   if (stream == nullptr) {
     cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");

@@ -3,9 +3,9 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -22,6 +22,11 @@ __attribute__((visibility("default"))) inline std::atomic<const BundleFile*> bun
 
 namespace {
 
+bool is_file(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error) && access(path.c_str(), R_OK) == 0;
+}
+
 // A copy of the library that lies in BUNDLE/lib adds BUNDLE/tuning.json when it is loaded, so that every program that
 // loads the library has its tactics.
 bool announce() {
@@ -30,12 +35,10 @@ bool announce() {
   if (dladdr(&anchor, &info) == 0 || info.dli_fname == nullptr) {
     return false;
   }
-  std::string folder = info.dli_fname;
-  const auto up = [&] { folder.resize(std::min(folder.size(), folder.rfind('/'))); };
-  up();
-  up();
-  const std::string path = folder + "/tuning.json";
-  if (folder.empty() || access(path.c_str(), R_OK) != 0) {
+  std::error_code error;  // the path is relative if that of the loader was, and the working directory may change
+  const std::filesystem::path folder = std::filesystem::absolute(info.dli_fname, error).parent_path();
+  const std::string path = folder.parent_path() / "tuning.json";
+  if (error || folder.filename() != "lib" || !is_file(path)) {
     return false;
   }
   auto* const file = new BundleFile{path, bundle_files_1.load()};  // for as long as the process
@@ -47,16 +50,19 @@ bool announce() {
 [[maybe_unused]] const bool announced = announce();
 
 std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) {
+  std::string text;
+  std::ifstream file;
+  if (is_file(path)) {  // to open a pipe would wait for its writer
+    file.open(path, std::ios::binary);
+    text.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  if (!file.is_open() || !file) {
     throw std::runtime_error("fuseconv: the tuning file " + path + " cannot be read");
   }
   return text;
 }
 
-void add_file(Tactics& tactics, const std::string& path) {
-  const std::string text = text_of(path);
+void add_text(Tactics& tactics, const std::string& text, const std::string& path) {
   try {
     tactics.add(text);
   } catch (const std::runtime_error& error) {
@@ -90,7 +96,7 @@ ProcessTactics::ProcessTactics() {
   const char* path = std::getenv("FUSECONV_TIMING_CACHE");
   if (path != nullptr && *path != '\0') {
     if (access(path, F_OK) == 0) {
-      add_file(tactics_, path);
+      add_text(tactics_, text_of(path), path);
     }
     machine_file_ = path;
   }
@@ -104,10 +110,16 @@ ProcessTactics& ProcessTactics::get() {
 
 void ProcessTactics::read_new_files() {
   const BundleFile* const newest = bundle_files_1.load();
+  std::vector<const BundleFile*> files;
   // A process that measures, or that must have been told everything, does not take what bundles bring.
   for (const BundleFile* file = newest; file != newest_read_ && timing() == Timing::off; file = file->next) {
-    add_file(tactics_, file->path);
-    ++version_;
+    files.push_back(file);
+  }
+  for (auto file = files.rbegin(); file != files.rend(); ++file) {  // of two bundles, the one loaded last counts
+    if (is_file((*file)->path)) {  // a bundle may be gone, as long as its library is loaded
+      add_text(tactics_, text_of((*file)->path), (*file)->path);
+      ++version_;
+    }
   }
   newest_read_ = newest;
 }
@@ -126,15 +138,21 @@ std::vector<Tactic> ProcessTactics::expected(const std::string& family, int64_t 
 
 void ProcessTactics::put(const std::string& family, int64_t size, std::vector<Tactic> tactics) {
   const std::lock_guard lock(mutex_);
+  // Another copy of the library, or another process, may have written what it measured.
+  if (!machine_file_.empty() && access(machine_file_.c_str(), F_OK) == 0) {
+    if (const std::string text = text_of(machine_file_); text != written_) {
+      add_text(tactics_, text, machine_file_);
+    }
+  }
   tactics_.put(family, size, std::move(tactics));
   if (!machine_file_.empty()) {
-    write(machine_file_);
+    written_ = write(machine_file_);
   }
 }
 
 void ProcessTactics::load(const std::string& path) {
   const std::lock_guard lock(mutex_);
-  add_file(tactics_, path);
+  add_text(tactics_, text_of(path), path);
   ++version_;
 }
 
@@ -151,14 +169,16 @@ int64_t ProcessTactics::version() {
   return version_;
 }
 
-void ProcessTactics::write(const std::string& path) const {
+std::string ProcessTactics::write(const std::string& path) const {
+  std::string text = tactics_.to_json();
   const std::string partial = path + ".partial." + std::to_string(getpid());
   std::ofstream file(partial, std::ios::binary);
-  file << tactics_.to_json();
+  file << text;
   file.close();
   if (!file || std::rename(partial.c_str(), path.c_str()) != 0) {
     throw std::runtime_error("fuseconv: the tuning file " + path + " cannot be written");
   }
+  return text;
 }
 
 }  // namespace fuseconv::tuning

@@ -32,7 +32,7 @@ class ProcessTactics {
   std::vector<Tactic> measured(const std::string& family, int64_t size);
   std::vector<Tactic> expected(const std::string& family, int64_t size);
 
-  // Stores what was measured, and writes the file that FUSECONV_TIMING_CACHE names, if any.
+  // Stores what was measured, and adds it to the file that FUSECONV_TIMING_CACHE names, if any.
   void put(const std::string& family, int64_t size, std::vector<Tactic> tactics);
 
   // Adds the tactics of a file.
@@ -46,12 +46,13 @@ class ProcessTactics {
 
  private:
   ProcessTactics();
-  void read_new_files();  // the mutex is held
-  void write(const std::string& path) const;
+  void read_new_files();                             // the mutex is held
+  std::string write(const std::string& path) const;  // returns the text
 
   std::mutex mutex_;
   Tactics tactics_;
   std::string machine_file_;
+  std::string written_;  // the text of that file, as it was written last
   std::atomic<const void*> newest_read_ = nullptr;
   std::atomic<int64_t> version_ = 0;
 };

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <locale>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
@@ -11,8 +11,9 @@ namespace fuseconv::tuning {
 namespace {
 
 constexpr const char* kFormat = "fuseconv tuning 1";
-constexpr size_t kKept = 8;    // tactics of a size
-constexpr double kSlow = 1.5;  // times the fastest
+constexpr size_t kKept = 8;        // tactics of a size
+constexpr double kSlow = 1.5;      // times the fastest
+constexpr double kLongest = 1e12;  // microseconds
 
 void sort(std::vector<Tactic>& tactics) {
   std::stable_sort(tactics.begin(), tactics.end(),
@@ -26,10 +27,16 @@ const Tactic* find(const std::vector<Tactic>& tactics, const std::string& name) 
 
 Tactic tactic_of(const std::string& name, const nlohmann::json& value) {
   Tactic tactic{name, value.at("us").get<double>(), value.at("noise").get<double>()};
-  if (!(tactic.microseconds > 0) || !std::isfinite(tactic.microseconds)) {
-    throw std::runtime_error("the time of " + name + " is not a positive number");
+  if (!(tactic.microseconds > 0 && tactic.microseconds < kLongest)) {
+    throw std::runtime_error("the time of " + name + " is not a positive number of microseconds");
   }
   return tactic;
+}
+
+// In decimal digits, whatever the locale of the process is.
+std::string rounded(double value, double scale) {
+  const double scaled = std::round(value * scale);
+  return nlohmann::json(std::isfinite(scaled) ? scaled / scale : 0.0).dump();
 }
 
 int64_t size_of(const std::string& text) {
@@ -101,6 +108,7 @@ void Tactics::put(const std::string& family, int64_t size, std::vector<Tactic> t
 
 std::string Tactics::to_json() const {
   std::ostringstream text;
+  text.imbue(std::locale::classic());
   const auto quoted = [](const std::string& name) { return nlohmann::json(name).dump(); };
   text << "{\n \"format\": \"" << kFormat << "\",\n \"problems\": {";
   const char* next_family = "\n  ";
@@ -113,9 +121,8 @@ std::string Tactics::to_json() const {
       next_size = ",\n   ";
       const char* next = "\n    ";
       for (const Tactic& tactic : tactics) {
-        char numbers[96];
-        std::snprintf(numbers, sizeof numbers, "{\"us\": %.3f, \"noise\": %.4f}", tactic.microseconds, tactic.noise);
-        text << next << quoted(tactic.name) << ": " << numbers;
+        text << next << quoted(tactic.name) << ": {\"us\": " << rounded(std::max(tactic.microseconds, 0.001), 1e3)
+             << ", \"noise\": " << rounded(tactic.noise, 1e4) << '}';
         next = ",\n    ";
       }
       text << "\n   }";
@@ -140,6 +147,7 @@ void Tactics::add(std::string_view json) {
           list.push_back(tactic_of(name, value));
         }
         sort(list);
+        list.resize(std::min(list.size(), kKept));
       }
     }
   } catch (const nlohmann::json::exception& error) {
@@ -147,7 +155,9 @@ void Tactics::add(std::string_view json) {
   }
   for (auto& [family, sizes] : read) {
     for (auto& [size, tactics] : sizes) {
-      families_[family].insert_or_assign(size, std::move(tactics));
+      if (!tactics.empty()) {
+        families_[family].insert_or_assign(size, std::move(tactics));
+      }
     }
   }
 }

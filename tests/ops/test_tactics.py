@@ -3,8 +3,10 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,16 +18,33 @@ from fuseconv.runtime import cpp, tactics
 PROGRAM = r"""
 #include <cstdlib>
 #include <iostream>
+#include <locale>
 #include "tuning/process.h"
 
 using namespace fuseconv::tuning;
 
-// WORD FAMILY SIZE ...: measured and expected print the names in order; put measures a and b; may prints may_time().
+struct German : std::numpunct<char> {
+  char do_thousands_sep() const override { return '.'; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
+// WORD FAMILY SIZE ...: measured and expected print the names in order; put measures a and b; may prints may_time();
+// run runs FAMILY in a shell; german changes the locale.
 int main(int count, char** words) {
   try {
     for (int at = 1; at + 2 < count + 1 && at < count; at += 3) {
       const std::string word = words[at], family = words[at + 1];
       const int64_t size = std::atoll(words[at + 2]);
+      if (word == "run") {
+        if (std::system(family.c_str()) != 0) {
+          return 2;
+        }
+        continue;
+      }
+      if (word == "german") {
+        std::locale::global(std::locale(std::locale(), new German));
+        continue;
+      }
       ProcessTactics& known = ProcessTactics::get();
       if (word == "may") {
         std::cout << (may_time() ? "on" : "off") << "\n";
@@ -121,6 +140,63 @@ def test_a_bundle_brings_its_tactics_and_a_process_that_measures_does_not_take_t
     tactics.write(tmp_path / "tuning.json", problems(s16={"a": 2.0}))
     assert ask(lib / "program", "measured", "f", "16")[1] == ["a 2"]
     assert ask(lib / "program", "measured", "f", "16", FUSECONV_TIMING="on")[1] == []
+
+
+def test_what_another_process_measures_meanwhile_is_kept(program: Path, tmp_path: Path) -> None:
+    """So do two copies of the library in one process, those of torch and of ONNX Runtime."""
+    path = tmp_path / "tuning.json"
+    other = f"{shlex.quote(str(program))} put other 16"
+    status, _, _ = ask(
+        program, "put", "one", "16", "run", other, "0", "put", "one", "32", FUSECONV_TIMING_CACHE=str(path)
+    )
+    assert status == 0
+    assert {family: list(sizes) for family, sizes in tactics.read(path).items()} == {
+        "one": ["16", "32"],
+        "other": ["16"],
+    }
+
+
+def test_the_file_does_not_depend_on_the_locale(program: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tuning.json"
+    assert ask(program, "german", "-", "0", "put", "f", "4096", FUSECONV_TIMING_CACHE=str(path))[0] == 0
+    assert list(tactics.read(path)["f"]) == ["4096"]
+
+
+@pytest.mark.parametrize(("us", "noise"), [(9e11, 0.0), (1e-9, 0.0), (1.0, 1e308), (1.0, -1e308)])
+def test_odd_numbers_are_written_as_json(program: Path, tmp_path: Path, us: float, noise: float) -> None:
+    path = tmp_path / "tuning.json"
+    tactics.write(path, {"f": {"1": {"a": {"us": us, "noise": noise}}}})
+    assert ask(program, "put", "g", "1", FUSECONV_TIMING_CACHE=str(path))[0] == 0
+    assert ask(program, "measured", "g", "1", FUSECONV_TIMING_CACHE=str(path))[0] == 0
+
+
+def test_a_bundle_is_found_by_a_relative_path_and_in_a_folder_lib_only(program: Path, tmp_path: Path) -> None:
+    tactics.write(tmp_path / "tuning.json", problems(s16={"a": 2.0}))
+    for folder, expected in (("lib", ["a 2"]), ("other", [])):
+        (tmp_path / folder).mkdir()
+        shutil.copy(program, tmp_path / folder / "program")
+        words = [f"{folder}/program", "measured", "f", "16"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines() == expected
+
+
+def test_a_bundle_may_be_removed_while_its_library_is_loaded(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    shutil.copy(program, tmp_path / "lib" / "program")
+    tactics.write(tmp_path / "tuning.json", problems(s16={"a": 2.0}))
+    gone = f"rm {shlex.quote(str(tmp_path / 'tuning.json'))}"
+    assert ask(tmp_path / "lib" / "program", "run", gone, "0", "measured", "f", "16")[:2] == (0, [])
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_not_a_file_is_not_read(program: Path, tmp_path: Path, make: Callable[[Path], None]) -> None:
+    (tmp_path / "lib").mkdir()
+    shutil.copy(program, tmp_path / "lib" / "program")
+    path = tmp_path / "tuning.json"
+    make(path)
+    assert ask(tmp_path / "lib" / "program", "measured", "f", "16")[:2] == (0, [])
+    status, _, said = ask(program, "measured", "f", "16", FUSECONV_TIMING_CACHE=str(path))
+    assert (status, f"{path} cannot be read" in said) == (1, True)
 
 
 @pytest.mark.parametrize(
