@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fuseconv.contract.dims import UNBOUNDED, Dim
 from fuseconv.contract.spec import Contract
@@ -20,7 +20,11 @@ LARGEST = 1024
 """The largest size of a dim without an upper bound, if the capture had no larger one."""
 
 MOST = 4096
-"""The maximum number of combinations of sizes to select from. With many dims, each has fewer sizes."""
+"""The maximum number of combinations of sizes to select from. With many dims, each has fewer sizes, and dims of which
+two sizes each are too many grow together."""
+
+TOGETHER = 64
+"""The number of steps in which dims grow together."""
 
 
 def ladder(contract: Contract, captured: Mapping[str, int]) -> list[dict[str, int]]:
@@ -35,7 +39,9 @@ def ladder(contract: Contract, captured: Mapping[str, int]) -> list[dict[str, in
         return [{}]
     names = list(dims)
     rungs = [_rungs(dims[name], captured[name], contract) for name in names]
-    found = [dict(zip(names, sizes, strict=True)) for sizes in itertools.product(*rungs)]
+    together = 2 ** len(names) > MOST
+    combinations: Iterable[tuple[int, ...]] = _diagonal(rungs) if together else itertools.product(*rungs)
+    found = [dict(zip(names, sizes, strict=True)) for sizes in combinations]
     found.sort(key=lambda sizes: (math.prod(sizes.values()), _distance(sizes, captured)))
     chosen: list[dict[str, int]] = []
     for sizes in found:
@@ -56,8 +62,14 @@ def _rungs(dim: Dim, captured: int, contract: Contract) -> list[int]:
     powers = [2**power for power in range(high.bit_length() + 1)]
     sizes = {dim.allowed(size) for size in (*powers, *(3 * power // 2 for power in powers)) if low <= size <= high}
     every = sorted({size for size in (*sizes, dim.allowed(low), dim.allowed(high), captured) if size >= 1})
-    most = max(2, int(MOST ** (1 / len(contract.dims()))))
-    return [every[at * (len(every) - 1) // (most - 1)] for at in range(most)] if len(every) > most else every
+    most = int(MOST ** (1 / len(contract.dims())))
+    return [every[at * (len(every) - 1) // (most - 1)] for at in range(most)] if 2 <= most < len(every) else every
+
+
+def _diagonal(rungs: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    """Yields the sizes of all dims at the same share of their ranges, from the least to the largest."""
+    for at in range(TOGETHER + 1):
+        yield tuple(sizes[at * (len(sizes) - 1) // TOGETHER] for sizes in rungs)
 
 
 def _distance(sizes: Mapping[str, int], captured: Mapping[str, int]) -> float:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuseconv.bundle.manifest import MANIFEST, Manifest, check_replaceable, open_bundle, seal
+from fuseconv.bundle.manifest import MANIFEST, Manifest, check_replaceable, open_bundle, read_manifest, seal
 from fuseconv.bundle.staging import staged
-from fuseconv.errors import UnsupportedError, UpstreamError
+from fuseconv.errors import FileError, UnsupportedError, UpstreamError
 from fuseconv.pipeline.assembly import Progress
 from fuseconv.pipeline.read import silent
 from fuseconv.runtime import tactics
@@ -63,7 +63,7 @@ def tune(
     inputs, and every problem that its ops meet is timed. What was measured on other GPUs stays in the bundle.
 
     Args:
-        bundle: the folder of the bundle, which is replaced atomically.
+        bundle: the folder of the bundle, which is replaced atomically. A symbolic link to it stays as it is.
         target: the names of the targets to call. Default: all targets of the bundle.
         seconds: the time limit of the calls of the first target; others have half of it each.
         progress: called with the name of each step; returns a context manager in which the step runs.
@@ -95,6 +95,9 @@ def tune(
             fix="tune a bundle that was converted with --device cuda",
         )
     check_device(manifest.contract.device, folder)
+    folder = folder.resolve()
+    _check_writable(folder)
+    tactics.read(folder / tactics.FILE)
     with progress("tune"):
         measured = tactics.measure(folder, manifest, names, seconds=seconds)
     if measured.failures:
@@ -105,13 +108,14 @@ def tune(
             fix="run `fuseconv verify`, or leave the target out with --target",
         )
     with staged(folder, check_replaceable) as staging:
-        _link(folder.absolute(), staging)
+        _link(folder, staging)
+        current = read_manifest(staging)  # another process may have written the bundle again
         known = tactics.read(staging / tactics.FILE)
         for name in (tactics.FILE, MANIFEST):  # not through the links: the old bundle has the same files
             (staging / name).unlink(missing_ok=True)
         tactics.write(staging / tactics.FILE, tactics.merged(known, measured.problems))
-        others = {name: file for name, file in manifest.files.items() if name != tactics.FILE}
-        seal(staging, manifest, others)
+        others = {name: file for name, file in current.files.items() if name != tactics.FILE}
+        seal(staging, current, others)
     changed, ties = _changes(known, measured.problems)
     return Tuned(measured, changed, ties)
 
@@ -123,6 +127,21 @@ def _without_tactics(manifest: Manifest, names: Sequence[str]) -> str:
         if device != "cuda"
         else f"{', '.join(names)} does not call the ops of fuseconv"
     )
+
+
+def _check_writable(folder: Path) -> None:
+    """Checks before anything is measured that a bundle can be replaced, and what it replaces removed.
+
+    Raises:
+        FileError: one of its folders, or the one that contains it, is read-only.
+    """
+    for path in (folder.parent, folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise FileError(
+                "the bundle cannot be replaced, because a folder is read-only",
+                where=str(path),
+                fix="make a copy of the bundle and tune that",
+            )
 
 
 def _link(folder: Path, staging: Path) -> None:

@@ -8,6 +8,7 @@ In the bundle that file is tuning.json, which its op libraries read when they ar
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -23,8 +24,9 @@ import torch
 from fuseconv.bundle.manifest import Manifest, read_manifest
 from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.ladder import ladder
-from fuseconv.errors import FuseconvError, RefusedError, UpstreamError
-from fuseconv.runtime.model import load_target
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import FuseconvError, RefusedError, UpstreamError, is_out_of_memory
+from fuseconv.runtime.model import Model, load_target
 from fuseconv.targets import spec_of
 from fuseconv.untrusted.files import read_plain
 
@@ -131,12 +133,25 @@ def read(path: Path) -> Problems:
     try:
         value = json.loads(read_plain(path))
         if value["format"] == FORMAT:
-            problems: Problems = value["problems"]
-            return problems
+            return _checked(value["problems"])
         found = f"its format is {value['format']}"
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         found = f"it is damaged: {error}"
+    except OSError as error:
+        found = f"{error.strerror}"
     raise RefusedError(f"{FILE} cannot be read: {found}", where=str(path), fix="write it again with `fuseconv tune`")
+
+
+def _checked(problems: Any) -> Problems:
+    """Returns the content of a file after a look at each of its values. One that is not as it should be is an error."""
+    found: Problems = {}
+    for family, sizes in problems.items():
+        for size, times in sizes.items():
+            sound = all(0 < one["us"] < math.inf and 0 <= one["noise"] < math.inf for one in times.values())
+            if int(size) < 1 or not sound:
+                raise ValueError(f"the times of {family} at {size}")
+            found.setdefault(family, {})[size] = times
+    return found
 
 
 def write(path: Path, problems: Problems) -> None:
@@ -171,7 +186,7 @@ def main(bundle: str, told: str, seconds: str, *targets: str) -> None:
         try:
             model = load_target(folder, manifest, target)
             for one in sizes:
-                if time.monotonic() < end and _called(model, draw(contract, one, seed=0)):
+                if time.monotonic() < end and _called(model, contract, one):
                     state["calls"][target] += 1
                 else:
                     state["left"][target] += 1
@@ -180,13 +195,13 @@ def main(bundle: str, told: str, seconds: str, *targets: str) -> None:
         Path(told).write_text(json.dumps(state), encoding="utf-8")
 
 
-def _called(model: Any, inputs: tuple[torch.Tensor, ...]) -> bool:
-    """Calls a model once. Returns whether there was enough memory."""
+def _called(model: Model, contract: Contract, sizes: Mapping[str, int]) -> bool:
+    """Calls a model once. Returns whether there was enough memory for the inputs and for the call."""
     try:
-        model(*inputs)
+        model(*draw(contract, sizes, seed=0))
         torch.cuda.synchronize()
-    except UpstreamError as error:
-        if not isinstance(error.__cause__, torch.OutOfMemoryError):
+    except (UpstreamError, RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
             raise
         torch.cuda.empty_cache()
         return False

@@ -53,3 +53,11 @@ def test_a_static_contract_has_one_call_and_buckets_are_rungs() -> None:
     assert ladder(contract(), {}) == [{}]
     found = ladder(contract(Dim("n", 1, 64), buckets=Buckets("n", (1, 8, 32))), {"n": 5})
     assert sorted(one["n"] for one in found) == [1, 5, 8, 32]
+
+
+def test_many_dims_grow_together() -> None:
+    dims = [Dim(f"d{at}", 1, 64) for at in range(24)]
+    found = ladder(contract(*dims), {dim.name: 5 for dim in dims})
+    assert 8 <= len(found) <= 66
+    assert all(len(set(one.values())) == 1 for one in found)
+    assert {min(one.values()) for one in found} >= {1, 64}
