@@ -77,7 +77,8 @@ std::string device_name(const std::string& device, const fs::path& folder) {
   std::ifstream processors("/proc/cpuinfo");
   for (std::string line; std::getline(processors, line);) {
     if (line.starts_with("model name")) {
-      return line.substr(line.find_first_not_of(" \t", line.find(':') + 1));
+      const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);  // a virtual machine may have no name
+      return begin == std::string::npos ? "" : line.substr(begin, line.find_last_not_of(" \t") + 1 - begin);
     }
   }
   return "";

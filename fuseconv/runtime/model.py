@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +145,13 @@ def load(
 def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
     """Returns the requested target, or the default target of the bundle.
 
-    That is the one that was measured fastest on a device of this name, else the first of `PREFERENCE`.
+    That is the one that was measured fastest on a device of this name, of those whose runtime is installed, else the
+    first of `PREFERENCE`.
 
     Raises:
         UsageError: the bundle does not have the target.
     """
-    for name in (*_fastest(manifest), *PREFERENCE) if wanted is None else (wanted,):
+    for name in chain(_fastest(manifest), PREFERENCE) if wanted is None else (wanted,):
         if name in manifest.targets:
             return name
     raise UsageError(
@@ -159,12 +161,18 @@ def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
     )
 
 
-def _fastest(manifest: Manifest) -> tuple[str, ...]:
-    """Returns the targets in the order of their speed, if it was measured on this device."""
+def _fastest(manifest: Manifest) -> Iterator[str]:
+    """Yields the targets whose runtime is installed in the order of their speed, if it was measured on this device."""
     tuned, device = manifest.tuned, manifest.contract.device
     if tuned is None or (device == "cuda" and not torch.cuda.is_available()) or tuned.device != device_name(device):
-        return ()
-    return tuned.fastest()
+        return
+    for name in tuned.fastest():
+        if name in manifest.targets and spec_of(name).runtime == "onnxruntime":
+            try:
+                onnx_session.check_installed(device)
+            except UnsupportedError:
+                continue
+        yield name
 
 
 def load_target(

@@ -229,3 +229,18 @@ def test_load_takes_the_fastest_target_of_this_device(device: str, expected: str
     manifests.seal(bundle, read_manifest(bundle).model_copy(update={"tuned": tuned}))
     assert load(bundle).target == expected
     assert load(bundle, "export").target == "export"
+
+
+def test_load_passes_over_a_target_whose_runtime_is_not_installed(folder: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "out"
+    convert(folder / "model.pt2", target=["export", "onnx"], output=bundle)
+    speeds = {
+        name: Speed(us=us, fused_us=us, unfused_us=us, noise_us=0, measured=0, classes=0)
+        for name, us in (("export", 9.0), ("onnx", 8.0))
+    }
+    tuned = Tuned(device=device_name("cpu"), speeds=speeds)
+    manifests.seal(bundle, read_manifest(bundle).model_copy(update={"tuned": tuned}))
+    assert load(bundle).target == "onnx"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "onnxruntime", None)
+        assert load(bundle).target == "export"
