@@ -51,7 +51,8 @@ class Measured:
     Attributes:
         problems: the tactics measured now.
         calls: the number of sizes at which each target was called.
-        left: the number of sizes that were left out for each target, because the time was over or memory ran out.
+        left: the number of sizes that were left out for each target, because the time was over, memory ran out, or the
+            target failed there.
         failures: the targets that do not run, with the reasons.
     """
 
@@ -186,7 +187,7 @@ def main(bundle: str, told: str, seconds: str, *targets: str) -> None:
         try:
             model = load_target(folder, manifest, target)
             for one in sizes:
-                if time.monotonic() < end and _called(model, contract, one):
+                if time.monotonic() < end and _called(model, contract, one, works=state["calls"][target] > 0):
                     state["calls"][target] += 1
                 else:
                     state["left"][target] += 1
@@ -195,14 +196,19 @@ def main(bundle: str, told: str, seconds: str, *targets: str) -> None:
         Path(told).write_text(json.dumps(state), encoding="utf-8")
 
 
-def _called(model: Model, contract: Contract, sizes: Mapping[str, int]) -> bool:
-    """Calls a model once. Returns whether there was enough memory for the inputs and for the call."""
+def _called(model: Model, contract: Contract, sizes: Mapping[str, int], *, works: bool) -> bool:
+    """Calls a model once. Returns whether there was enough memory for the inputs and for the call.
+
+    AOTInductor does not say why a call failed. If the model `works` at other sizes, memory is taken for the reason. An
+    error of the device, which stays, is raised.
+    """
     try:
         model(*draw(contract, sizes, seed=0))
         torch.cuda.synchronize()
     except (UpstreamError, RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
+        if not (works or is_out_of_memory(error)):
             raise
+        torch.cuda.synchronize()
         torch.cuda.empty_cache()
         return False
     return True
