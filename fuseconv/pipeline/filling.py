@@ -21,7 +21,7 @@ from fuseconv.pipeline import gate as gates
 from fuseconv.pipeline.assembly import Assembly, Progress, Written, remove_target
 from fuseconv.pipeline.gate import Gate, Verdict
 from fuseconv.program.captured import Program
-from fuseconv.runtime.tactics import FILE, MISSING, Problems, has_tactics, measure, write
+from fuseconv.runtime.tactics import FILE, Problems, has_tactics, measure, write
 
 ROUNDS = 12
 """The maximum number of plans that are written. Each is without the steps that failed in the one before."""
@@ -139,17 +139,17 @@ class Filling:
             self.found |= PROCESS.verify(self.folder, list(self.written), hashed=True)
 
     def _measure(self, manifest: Manifest) -> None:
-        """Measures tactics. Another failure of a target than a missing one is found when it is verified.
+        """Measures tactics. Without a lock, a target that fails is judged when it is verified.
 
         Raises:
-            FrozenError: the lock does not have a tactic that a target needs.
+            FrozenError: a target fails with the tactics of a lock, which may lack one.
         """
         names = list(self.written)
         measured = measure(self.folder, manifest, names, known=self.tactics, frozen=self.frozen)
         self.tactics = measured.problems
-        missing = [why for why in measured.failures.values() if MISSING in why]
-        if self.frozen and missing:
-            raise FrozenError(f"the lock lacks a tactic: {missing[0]}", where=str(self.folder), fix=LOCK)
+        if self.frozen and measured.failures:
+            target, why = next(iter(measured.failures.items()))
+            raise FrozenError(f"the target {target} fails with the tactics of the lock: {why}", fix=LOCK)
 
     def _described(self) -> Manifest:
         return self.assembly.describe(self.plan, list(self.written.values()), self._libraries)
