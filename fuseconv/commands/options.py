@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from fuseconv.bundle.manifest import require_folder
-from fuseconv.contract.input_text import parse_inputs
+from fuseconv.contract.input_text import parse_inputs, parse_ranges
+from fuseconv.contract.options import Options
 from fuseconv.errors import FileError
-from fuseconv.targets import TARGETS
+from fuseconv.targets import TARGETS, check_known
 from fuseconv.untrusted.files import check_text, leads_somewhere
-
-if TYPE_CHECKING:
-    from fuseconv.sources import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,7 +50,11 @@ MODEL_OPTIONS = (
     click.option(
         "--device", default="cpu", show_default=True, metavar="DEVICE", help="Device to convert for: cpu or cuda."
     ),
-    click.option("--dtype", metavar="DTYPE", help="Cast the model to f64, f32, f16 or bf16 first."),
+    click.option(
+        "--dtype",
+        metavar="DTYPE",
+        help="Cast the model to f64, f32, f16 or bf16 first; float32, half and such mean the same.",
+    ),
 )
 
 rules_option = click.option(
@@ -65,10 +67,29 @@ NO_RULE_OPTION = click.option(
 
 TARGET_NAMES = ", ".join(TARGETS)
 
-target_option = click.option("--target", metavar="NAME", help=f"{TARGET_NAMES}. [default: the bundle's default target]")
-targets_option = click.option(
-    "--target", multiple=True, metavar="NAME", help=f"{TARGET_NAMES}; may be repeated. [default: all]"
+
+def _target(_context: click.Context, _argument: click.Parameter, name: str | None) -> str | None:
+    check_known(() if name is None else (name,))
+    return name
+
+
+def _targets(_context: click.Context, _argument: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the names in the words, which are names or lists of names separated by commas."""
+    names = tuple(name.strip() for word in words for name in word.split(",") if name.strip())
+    check_known(names)
+    return names
+
+
+def named_targets(default: str) -> Callable[[F], F]:
+    """Returns the option for several targets. `default` says which ones there are if it is not given."""
+    text = f"{TARGET_NAMES}; several are separated by commas, or the option is repeated. [default: {default}]"
+    return click.option("--target", multiple=True, metavar="NAMES", callback=_targets, help=text)
+
+
+target_option = click.option(
+    "--target", metavar="NAME", callback=_target, help=f"{TARGET_NAMES}. [default: the bundle's default target]"
 )
+targets_option = named_targets("all")
 
 
 def existing(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
@@ -151,16 +172,11 @@ def reading(
     """Converts the model options to the `Options` of `sources.read`.
 
     Raises:
-        UsageError: a specification is malformed.
+        UsageError: a specification is malformed, or a word is unknown.
     """
-    specs = parse_inputs(inputs)
-
-    from fuseconv.contract.inputs import parse_ranges
-    from fuseconv.sources import Options
-
     return Options(
         model=factory,
-        inputs=specs,
+        inputs=parse_inputs(inputs),
         inputs_file=inputs_file,
         input_ranges=parse_ranges(ranges),
         trust=frozenset(trust),

@@ -6,19 +6,14 @@ from pathlib import Path
 
 import click
 
-from fuseconv.commands.options import bundle_argument, json_option
+from fuseconv.commands.options import bundle_argument, json_option, named_targets
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 
 
 @click.command()
 @bundle_argument
-@click.option(
-    "--target",
-    multiple=True,
-    metavar="NAME",
-    help="Target to call; may be repeated. [default: all targets of the bundle]",
-)
+@named_targets("all targets of the bundle")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),

@@ -17,10 +17,11 @@ import torch
 
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.dtypes import SHORT_DTYPES
+from fuseconv.contract.options import Options
 from fuseconv.contract.spec import TensorSpec
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError, UsageError
 from fuseconv.sources.pickles import listed
-from fuseconv.sources.subject import Loaded, Options
+from fuseconv.sources.subject import Loaded
 from fuseconv.untrusted.files import check_plain, is_plain, read_plain
 
 BATCH = Dim("batch", 1, 64)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 
+from fuseconv.contract.options import Options
 from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.sniffing import pickle_names
 from fuseconv.sources.state_dict import fill
-from fuseconv.sources.subject import Loaded, Options
+from fuseconv.sources.subject import Loaded
 from fuseconv.untrusted.files import open_plain
 
 

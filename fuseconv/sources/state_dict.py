@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from fuseconv.contract.options import Options
 from fuseconv.errors import FuseconvError, RefusedError, UsageError
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.sniffing import container
-from fuseconv.sources.subject import Loaded, Options
+from fuseconv.sources.subject import Loaded
 from fuseconv.untrusted.files import is_plain, open_plain
 from fuseconv.untrusted.plain_pickle import load_plain_pickle
 from fuseconv.untrusted.plain_tensors import check_plain_tensors
