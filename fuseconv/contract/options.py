@@ -59,8 +59,15 @@ class Options:
             if getattr(self, one.name) != getattr(Options(), one.name)
         )
 
-    def require(self, trust: str, what: str, where: str, names: str = "") -> None:
+    def require(self, trust: str, what: str, where: str, names: str = "", also: str = "") -> None:
         """Raises an error if the source would run code that is not trusted.
+
+        Args:
+            trust: the kind of code.
+            what: what runs it.
+            where: the file.
+            names: the functions that it would call, if they are known.
+            also: what the source needs besides, for the fix.
 
         Raises:
             RefusedError: the kind of code is not in `trust`.
@@ -69,5 +76,5 @@ class Options:
             raise RefusedError(
                 f"{what} runs code when it is loaded" + (f"; it names {names}" if names else ""),
                 where=where,
-                fix=f"if you trust its author, add --trust {trust}",
+                fix=f"if you trust its author, add --trust {trust}{also}",
             )
