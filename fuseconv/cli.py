@@ -177,9 +177,11 @@ class _Ending:
 
     def finish(self, outcome: Outcome) -> int:
         status = outcome.error.exit_status if outcome.error is not None else 0
-        text = self._record(outcome.error is None, outcome.result, outcome.error) if self.as_json else _text(outcome)
         try:
-            streams.say(text)
+            if self.as_json:
+                streams.say(self._record(outcome.error is None, outcome.result, outcome.error))
+            elif not outcome.quiet:
+                streams.say(_text(outcome))
         except BrokenPipeError:
             return status or streams.UNREAD
         except OSError as error:
@@ -189,6 +191,8 @@ class _Ending:
             return status or lost.exit_status
         if outcome.error is not None and not self.as_json:
             streams.tell(f"error: {outcome.error}")
+        if outcome.error is None and outcome.following and not self.as_json and not outcome.quiet:
+            streams.tell("\n".join(["", "next:", *(f"    {command}" for command in outcome.following)]))
         return status
 
     def fail(self, error: FuseconvError, exit_status: int) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from fuseconv.commands.following import after_convert
 from fuseconv.commands.options import (
     json_option,
     model_argument,
@@ -20,10 +21,13 @@ from fuseconv.commands.options import (
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured, Settings
+from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.contract.buckets import parse_buckets
 from fuseconv.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fuseconv.pipeline.tune import Tune
 
 
@@ -62,6 +66,8 @@ if TYPE_CHECKING:
     "--allow-mismatch", is_flag=True, help="Keep a bundle that fails the parity check, and mark it as failing."
 )
 @click.option("--strict", is_flag=True, help="Fail if any match or target has to be left out.")
+@verbose_option
+@quiet_option
 @json_option
 @click.pass_obj
 def convert(
@@ -81,6 +87,7 @@ def convert(
     dry_run: bool,
     allow_mismatch: bool,
     strict: bool,
+    verbose: bool,
     **source: Any,
 ) -> Outcome:
     """Fuse MODEL, export it for every target, and prove parity.
@@ -137,4 +144,12 @@ def convert(
         frozen=locked if frozen else None,
         progress=shown,
     )
-    return Outcome(done.to_json(), lambda console: report.print_conversion(console, done), done.error())
+
+    def render(console: Console) -> None:
+        report.print_conversion(console, done)
+        if verbose:
+            console.print()
+            report.print_parity(console, done.report, everything=True)
+
+    following = after_convert(done.bundle) if done.report.ok else ()
+    return Outcome(done.to_json(), render, done.error(), following=following)

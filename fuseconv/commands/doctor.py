@@ -9,6 +9,7 @@ import click
 
 from fuseconv.commands.options import json_option
 from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.verbosity import quiet_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("bundle", type=Path, required=False)
+@quiet_option
 @json_option
 def doctor(bundle: Path | None) -> Outcome:
     """Show what this machine can build and run per target, and how to fix what is missing.

@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from fuseconv.commands.following import after_match
 from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options, writable
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
+from fuseconv.commands.verbosity import quiet_option
 
 
 @click.command(cls=Configured)
@@ -20,6 +22,7 @@ from fuseconv.commands.settings import Configured
     "-o", "--output", type=Path, default=Path("plan.json"), show_default=True, metavar="FILE", callback=writable
 )
 @model_options
+@quiet_option
 @json_option
 def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Path, **source: Any) -> Outcome:
     """Write the plan of converting MODEL for review or editing; `fuseconv convert --plan` executes it."""
@@ -32,4 +35,5 @@ def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Pat
     found = find_plan(model, rules=rules, without=without, options=options, progress=shown)
     output.write_text(found.to_json(), encoding="utf-8")
     result = {"plan": str(output), **conversion.plan_to_json(found)}
-    return Outcome(result, lambda console: report.print_plan(console, found, output))
+    following = after_match(model, output)
+    return Outcome(result, lambda console: report.print_plan(console, found, output), following=following)

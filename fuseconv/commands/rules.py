@@ -10,6 +10,7 @@ import click
 from fuseconv.commands.options import json_option, rules_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.settings import Configured
+from fuseconv.commands.verbosity import quiet_option
 from fuseconv.errors import ParityError, RuleError
 
 
@@ -48,6 +49,7 @@ def show(name: str, rules: Path | None) -> Outcome:
 @rules.command(cls=Configured, name="format", short_help="Format rule files in the project's style.")
 @click.argument("files", metavar="FILE...", type=Path, nargs=-1, required=True)
 @click.option("--check", "only_check", is_flag=True, help="Change nothing; exit 1 if a file would change.")
+@quiet_option
 @json_option
 def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
     """Format rule FILEs in the project's style: one op of a pattern per line, examples filled into lines."""
@@ -72,6 +74,7 @@ def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
 @rules.command(cls=Configured, short_help="Check rules on examples, without a model.")
 @click.argument("rules", metavar="[FILE]", type=Path, required=False)
 @click.option("--trust", multiple=True, metavar="KIND", help="code: allow the rules to register their custom ops.")
+@quiet_option
 @json_option
 def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
     """Check a rule FILE without a model: syntax, ops, rewrite cycles, and its examples, numerically and by algebra."""

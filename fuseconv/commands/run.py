@@ -8,6 +8,7 @@ import click
 
 from fuseconv.commands.options import bundle_argument, json_option, target_option, writable
 from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.verbosity import quiet_option
 
 
 @click.command()
@@ -30,6 +31,7 @@ from fuseconv.commands.outcome import Outcome
     help="Output file: .safetensors.",
 )
 @target_option
+@quiet_option
 @json_option
 def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Outcome:
     """Run BUNDLE once on the tensors in a file, and write its outputs to another file."""

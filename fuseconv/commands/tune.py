@@ -9,6 +9,7 @@ import click
 from fuseconv.commands.options import bundle_argument, json_option, named_targets
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
+from fuseconv.commands.verbosity import quiet_option
 
 
 @click.command()
@@ -21,6 +22,7 @@ from fuseconv.commands.progress import shown
     show_default=True,
     help="Time limit of the calls of the first target; others have half of it each.",
 )
+@quiet_option
 @json_option
 def tune(bundle: Path, target: tuple[str, ...], seconds: float) -> Outcome:
     """Measure which backends and engines are fastest for BUNDLE on this GPU, and store that in its tuning.json.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fuseconv.commands.options import bundle_argument, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
+from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @click.command()
@@ -23,8 +27,12 @@ from fuseconv.errors import UsageError
 )
 @click.option("--build-runtime", is_flag=True, help="With --all-runtimes: build fuseconv-run once if it is not found.")
 @model_options
+@verbose_option
+@quiet_option
 @json_option
-def verify(bundle: Path, against: Path | None, all_runtimes: bool, build_runtime: bool, **source: Any) -> Outcome:
+def verify(
+    bundle: Path, against: Path | None, all_runtimes: bool, build_runtime: bool, verbose: bool, **source: Any
+) -> Outcome:
     """Prove BUNDLE's parity again: compare every target, case and output with the original and with float64.
 
     The options for reading a model apply to --against. fuseconv-run is the program of the C++ runtime; it is found
@@ -40,8 +48,17 @@ def verify(bundle: Path, against: Path | None, all_runtimes: bool, build_runtime
 
     if all_runtimes:
         matrix = verify_runtimes(bundle, against=against, options=options, build_runtime=build_runtime, progress=shown)
-        return Outcome(
-            matrix.to_json(), lambda console: report.print_matrix(console, matrix), matrix.error(str(bundle))
-        )
+
+        def render(console: Console) -> None:
+            report.print_matrix(console, matrix)
+            if verbose:
+                console.print()
+                report.print_parity(console, matrix.report(), everything=True)
+
+        return Outcome(matrix.to_json(), render, matrix.error(str(bundle)))
     found = verify_bundle(bundle, against=against, options=options, progress=shown)
-    return Outcome(found.to_json(), lambda console: report.print_parity(console, found), found.error(str(bundle)))
+    return Outcome(
+        found.to_json(),
+        lambda console: report.print_parity(console, found, everything=verbose),
+        found.error(str(bundle)),
+    )

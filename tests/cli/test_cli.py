@@ -148,9 +148,10 @@ def test_figures_are_a_line_a_row(
 ) -> None:
     """In a terminal too narrow for them; texts are folded there, and not in a log."""
     monkeypatch.setenv("COLUMNS", "40")
-    status, out, _ = run(capsys, "verify", folder / "gate.fuseconv")
+    status, out, _ = run(capsys, "verify", folder / "gate.fuseconv", "-v")
     assert status == 0
     assert len(out.splitlines()) == 19  # a header, eight cases of two targets, and how many were run
+    assert len(run(capsys, "verify", folder / "gate.fuseconv")[1].splitlines()) == 5
     folded = run(capsys, "doctor", folder / "gate.fuseconv")[1]
     monkeypatch.delenv("COLUMNS")
     assert len(run(capsys, "doctor", folder / "gate.fuseconv")[1].splitlines()) < len(folded.splitlines())
