@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from fuseconv.bundle.manifest import bundle_folder, check_replaceable
 from fuseconv.commands.following import after_convert
 from fuseconv.commands.options import (
+    check_rules,
+    existing,
     json_option,
     model_argument,
     model_options,
@@ -24,6 +27,7 @@ from fuseconv.commands.settings import Configured, Settings
 from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.contract.buckets import parse_buckets
 from fuseconv.errors import UsageError
+from fuseconv.untrusted.files import leads_somewhere
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +48,9 @@ if TYPE_CHECKING:
     help="Output bundle. [default: MODEL.fuseconv next to MODEL]",
 )
 @model_options
-@click.option("--plan", type=Path, metavar="FILE", help="Execute this plan instead of matching rules.")
+@click.option(
+    "--plan", type=Path, metavar="FILE", callback=existing, help="Execute this plan instead of matching rules."
+)
 @click.option(
     "--allow",
     multiple=True,
@@ -104,6 +110,9 @@ def convert(
         if given and click.get_current_context().get_parameter_source("tune") is ParameterSource.COMMANDLINE:
             raise UsageError(f"--tune measures, and {other} does not", where="--tune", fix=f"remove --tune or {other}")
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
+    check_rules(rules, without)
+    if leads_somewhere(folder := bundle_folder(model, output)):
+        check_replaceable(folder)
 
     from fuseconv.commands import report
     from fuseconv.matching.lock import NAME

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fuseconv.bundle.manifest import require_folder
 from fuseconv.commands.options import json_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.verbosity import quiet_option
@@ -25,6 +26,9 @@ def doctor(bundle: Path | None) -> Outcome:
     With BUNDLE, show which of its targets load here; nothing is loaded. The exit status is 0 if the default target
     loads here.
     """
+    if bundle is not None:
+        require_folder(bundle)
+
     from fuseconv.commands import report
     from fuseconv.doctor import abilities, machine
 

@@ -8,7 +8,15 @@ from typing import Any
 import click
 
 from fuseconv.commands.following import after_match
-from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options, writable
+from fuseconv.commands.options import (
+    check_rules,
+    json_option,
+    model_argument,
+    model_options,
+    reading,
+    rules_options,
+    writable,
+)
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
@@ -27,6 +35,7 @@ from fuseconv.commands.verbosity import quiet_option
 def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Path, **source: Any) -> Outcome:
     """Write the plan of converting MODEL for review or editing; `fuseconv convert --plan` executes it."""
     options = reading(**source)
+    check_rules(rules, without)
 
     from fuseconv.commands import report
     from fuseconv.pipeline import conversion

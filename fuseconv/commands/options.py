@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fuseconv.bundle.manifest import require_folder
+from fuseconv.bundle.manifest import read_manifest
 from fuseconv.contract.input_text import parse_inputs, parse_ranges
 from fuseconv.contract.options import Options
 from fuseconv.errors import FileError
@@ -16,6 +16,55 @@ from fuseconv.targets import TARGETS, check_known
 from fuseconv.untrusted.files import check_text, leads_somewhere
 
 F = TypeVar("F", bound=Callable[..., Any])
+OptionalPath = TypeVar("OptionalPath", Path, Path | None)
+
+
+def existing(_context: click.Context, _argument: click.Parameter, path: OptionalPath) -> OptionalPath:
+    """Checks the path of a model or a file, if it is given, before torch is imported, which takes seconds.
+
+    Raises:
+        FileError: the path does not exist.
+        UsageError: the path is not UTF-8.
+    """
+    if path is not None:
+        if not leads_somewhere(path):
+            raise FileError.absent(path)
+        check_text(path)
+    return path
+
+
+def named(_context: click.Context, _argument: click.Parameter, path: Path | None) -> Path | None:
+    """Checks the output path of a bundle before torch is imported.
+
+    Raises:
+        UsageError: the path is not UTF-8.
+    """
+    if path is not None:
+        check_text(path)
+    return path
+
+
+def writable(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
+    """Checks the path of a file that is to be written, before any work is done for it.
+
+    Raises:
+        FileError: it is a folder, or does not lie in one.
+        UsageError: it is not UTF-8.
+    """
+    check_text(path)
+    if path.is_dir():
+        raise FileError("the output is a folder", where=str(path), fix="choose the path of a file")
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        what = "not a folder" if parent.exists() else "missing"
+        raise FileError(f"the folder of the output is {what}", where=str(parent), fix="choose a path in a folder")
+    return path
+
+
+def _bundle(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
+    read_manifest(path)
+    return path
+
 
 MODEL_OPTIONS = (
     click.option(
@@ -26,7 +75,12 @@ MODEL_OPTIONS = (
         help="Input, one --input each: 'ids=i64[batch:1..64,seq:2..512]'. 'size:32..512:32' means multiples of 32.",
     ),
     click.option(
-        "--inputs", "inputs_file", type=Path, metavar="FILE", help="Example inputs: .safetensors, .npz or .pt."
+        "--inputs",
+        "inputs_file",
+        type=Path,
+        metavar="FILE",
+        callback=existing,
+        help="Example inputs: .safetensors, .npz or .pt.",
     ),
     click.option(
         "--input-range",
@@ -92,52 +146,6 @@ target_option = click.option(
 targets_option = named_targets("all")
 
 
-def existing(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
-    """Checks a model's path before torch is imported, which takes seconds.
-
-    Raises:
-        FileError: the path does not exist.
-        UsageError: the path is not UTF-8.
-    """
-    if not leads_somewhere(path):
-        raise FileError.absent(path)
-    check_text(path)
-    return path
-
-
-def named(_context: click.Context, _argument: click.Parameter, path: Path | None) -> Path | None:
-    """Checks the output path of a bundle before torch is imported.
-
-    Raises:
-        UsageError: the path is not UTF-8.
-    """
-    if path is not None:
-        check_text(path)
-    return path
-
-
-def writable(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
-    """Checks the path of a file that is to be written, before any work is done for it.
-
-    Raises:
-        FileError: it is a folder, or does not lie in one.
-        UsageError: it is not UTF-8.
-    """
-    check_text(path)
-    if path.is_dir():
-        raise FileError("the output is a folder", where=str(path), fix="choose the path of a file")
-    parent = path.absolute().parent
-    if not parent.is_dir():
-        what = "not a folder" if parent.exists() else "missing"
-        raise FileError(f"the folder of the output is {what}", where=str(parent), fix="choose a path in a folder")
-    return path
-
-
-def _bundle(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
-    require_folder(path)
-    return path
-
-
 model_argument = click.argument("model", type=Path, callback=existing)
 bundle_argument = click.argument("bundle", type=Path, callback=_bundle)
 
@@ -183,3 +191,15 @@ def reading(
         device=device,
         dtype=dtype,
     )
+
+
+def check_rules(rules: Path | None, without: tuple[str, ...]) -> None:
+    """Reads the rules if they are named, so that an error in them is reported before torch is imported.
+
+    Raises:
+        RuleError: a rule file is missing or invalid, or there is no rule with a name in `without`.
+    """
+    if rules is not None or without:
+        from fuseconv.rulebook import own_rules
+
+        own_rules.load_rules(rules, without)

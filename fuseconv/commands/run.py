@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fuseconv.commands.options import bundle_argument, json_option, target_option, writable
+from fuseconv.commands.options import bundle_argument, existing, json_option, target_option, writable
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.verbosity import quiet_option
 
@@ -19,6 +19,7 @@ from fuseconv.commands.verbosity import quiet_option
     type=Path,
     required=True,
     metavar="FILE",
+    callback=existing,
     help="Input tensors: .safetensors, .npz or .pt.",
 )
 @click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fuseconv.commands.options import bundle_argument, json_option, model_options, reading
+from fuseconv.commands.options import bundle_argument, existing, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.verbosity import quiet_option, verbose_option
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @click.command()
 @bundle_argument
 @click.option(
-    "--against", type=Path, metavar="MODEL", help="The original model. [default: its outputs stored in the bundle]"
+    "--against",
+    type=Path,
+    metavar="MODEL",
+    callback=existing,
+    help="The original model. [default: its outputs stored in the bundle]",
 )
 @click.option(
     "--all-runtimes", is_flag=True, help="Check every available runtime: Python and C++, with and without CUDA graphs."
@@ -39,6 +43,7 @@ def verify(
     through FUSECONV_RUN, on the PATH, or where --build-runtime built it.
     """
     options = reading(**source)
+    options.require_original(against)
     if build_runtime and not all_runtimes:
         raise UsageError("--build-runtime needs --all-runtimes", where="--build-runtime", fix="add --all-runtimes")
 

@@ -59,6 +59,16 @@ class Options:
             if getattr(self, one.name) != getattr(Options(), one.name)
         )
 
+    def require_original(self, against: object) -> None:
+        """Checks that there is an original model, if any field says how to read it.
+
+        Raises:
+            UsageError: a field differs from its default, and `against` is None.
+        """
+        if against is None and (flags := self.flags()):
+            what = f"{flags[0]} applies only to the original model"
+            raise UsageError(what, where=flags[0], fix="add --against MODEL")
+
     def require(self, trust: str, what: str, where: str, names: str = "", also: str = "") -> None:
         """Raises an error if the source would run code that is not trusted.
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import ROOT
 
 from fuseconv import cli
 
@@ -50,3 +53,45 @@ def test_targets_are_separated_by_commas(
     assert (status, set(found["result"]["targets"])) == (0, targets)
     assert run(capsys, "inspect", output)[1]["result"]["dtype"] == "f32"  # it has no weights
     assert run(capsys, "inspect", output)[1]["result"]["source"]["dtype"] == "f64"
+
+
+AT_ONCE: dict[str, tuple[list[str], int]] = {
+    "no model": (["convert", "{}/absent.pt"], 6),
+    "no such option": (["convert", "{}/scale.pt2", "--targets", "export"], 2),
+    "no such target": (["convert", "{}/scale.pt2", "--target", "export,tflite"], 2),
+    "no such dtype": (["convert", "{}/scale.pt2", "--dtype", "f17"], 2),
+    "no such device": (["convert", "{}/scale.pt2", "--device", "tpu"], 2),
+    "no such trust": (["convert", "{}/scale.pt2", "--trust", "all"], 2),
+    "no inputs": (["convert", "{}/scale.pt2", "--inputs", "{}/absent.npz"], 6),
+    "no such input": (["convert", "{}/scale.pt2", "--input", "x=f17[2]"], 2),
+    "no such range": (["convert", "{}/scale.pt2", "--input-range", "x=1"], 2),
+    "no plan": (["convert", "{}/scale.pt2", "--plan", "{}/absent.json"], 6),
+    "no rules": (["convert", "{}/scale.pt2", "--rules", "{}/absent.json"], 2),
+    "no such rule": (["convert", "{}/scale.pt2", "--no-rule", "linear-actt"], 2),
+    "no buckets": (["convert", "{}/scale.pt2", "--bucket", "x"], 2),
+    "output taken": (["convert", "{}/scale.pt2", "-o", "{}/scale.pt2"], 2),
+    "output taken, dry run": (["convert", "{}/scale.pt2", "-o", "{}/scale.pt2", "--dry-run"], 2),
+    "a setting": (["match", "{}/scale.pt2", "--dtype", "f17"], 2),
+    "no rules to match": (["match", "{}/scale.pt2", "--rules", "{}/absent.json"], 2),
+    "an option of models": (["explain", "{}/scale.fuseconv", "--dtype", "f16"], 2),
+    "no such rule to explain": (["explain", "{}/scale.pt2", "--no-rule", "linear-actt"], 2),
+    "no bundle": (["verify", "{}/absent"], 2),
+    "not a bundle": (["verify", "{}"], 3),
+    "no original": (["verify", "{}/scale.fuseconv", "--against", "{}/absent.pt2"], 6),
+    "an option of the original": (["verify", "{}/scale.fuseconv", "--device", "cuda"], 2),
+    "no inputs to run": (["run", "{}/scale.fuseconv", "--inputs", "{}/absent.npz", "-o", "{}/y.npz"], 6),
+    "no output of run": (["run", "{}/scale.fuseconv", "--inputs", "{}/scale.pt2", "-o", "{}/absent/y"], 6),
+    "no target to run": (["run", "{}/scale.fuseconv", "--target", "x", "--inputs", "x", "-o", "y"], 2),
+    "no target to tune": (["tune", "{}/scale.fuseconv", "--target", "x"], 2),
+    "no bundle to look at": (["doctor", "{}/absent"], 2),
+}
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_a_wrong_option_is_reported_before_torch_is_imported(name: str, folder: Path) -> None:
+    words, status = AT_ONCE[name]
+    given = [word.format(folder) for word in words]
+    code = f"import sys; from fuseconv import cli; print(cli.main({given}), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == [str(status), "False"], done.stderr
+    assert done.stderr.startswith("error: ")

@@ -119,7 +119,16 @@ def test_convert_ends_with_what_comes_next(folder: Path, capsys: pytest.CaptureF
 def test_match_ends_with_a_conversion_that_reads_the_model_alike(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--rules", "rules/pointwise", "--input", "x=f32[n:1..9,3]", "--input-range", "x=0..1", "--dtype", "double"]
+    options = [
+        "--rules",
+        "rules/pointwise",
+        "--input",
+        "x=f32[n:1..9,3]",
+        "--input-range",
+        "x=0..1",
+        "--dtype",
+        "double",
+    ]
     status, _, err = run(capsys, folder, "match", "{}/scale.pt2", "-o", "{}/plan.json", "--no-rule", "x")
     assert (status, following(err)) == (2, [])
     status, _, err = run(capsys, folder, "match", "{}/scale.pt2", "-o", "{}/plan.json", *options)
