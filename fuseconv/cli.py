@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from fuseconv.commands import streams
+from fuseconv.commands import completion, streams
 from fuseconv.commands.outcome import Outcome
 from fuseconv.errors import FileError, FuseconvError, UpstreamError, UsageError, bug, is_out_of_memory
 from fuseconv.version import __version__
@@ -114,6 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     arguments = sorted(given, key=lambda word: word != "--debug")  # every command has it, at any position
     streams.prepare()
+    if instruction := os.environ.get(completion.VARIABLE):
+        return streams.settle(completion.complete(cli, instruction))
     return streams.settle(_run(arguments, _Ending(arguments)))
 
 

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from fuseconv.bundle.manifest import bundle_folder, check_replaceable
+from fuseconv.commands.completion import PATH
 from fuseconv.commands.following import after_convert
 from fuseconv.commands.options import (
     check_rules,
@@ -42,14 +43,14 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--output",
-    type=Path,
+    type=PATH,
     callback=named,
     metavar="FOLDER",
     help="Output bundle. [default: MODEL.fuseconv next to MODEL]",
 )
 @model_options
 @click.option(
-    "--plan", type=Path, metavar="FILE", callback=existing, help="Execute this plan instead of matching rules."
+    "--plan", type=PATH, metavar="FILE", callback=existing, help="Execute this plan instead of matching rules."
 )
 @click.option(
     "--allow",

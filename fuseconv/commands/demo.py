@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fuseconv.commands.completion import PATH
 from fuseconv.commands.options import json_option, rules_option, targets_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
@@ -14,7 +15,7 @@ from fuseconv.commands.verbosity import quiet_option
 
 @click.command()
 @rules_option
-@click.option("-o", "--output", type=Path, default=Path("demo.fuseconv"), show_default=True, metavar="FOLDER")
+@click.option("-o", "--output", type=PATH, default=Path("demo.fuseconv"), show_default=True, metavar="FOLDER")
 @targets_option
 @quiet_option
 @json_option

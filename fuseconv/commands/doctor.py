@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fuseconv.bundle.manifest import require_folder
+from fuseconv.commands.completion import PATH
 from fuseconv.commands.options import json_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.verbosity import quiet_option
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("bundle", type=Path, required=False)
+@click.argument("bundle", type=PATH, required=False)
 @quiet_option
 @json_option
 def doctor(bundle: Path | None) -> Outcome:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fuseconv.commands.completion import PATH
 from fuseconv.commands.following import after_match
 from fuseconv.commands.options import (
     check_rules,
@@ -27,7 +28,7 @@ from fuseconv.commands.verbosity import quiet_option
 @model_argument
 @rules_options
 @click.option(
-    "-o", "--output", type=Path, default=Path("plan.json"), show_default=True, metavar="FILE", callback=writable
+    "-o", "--output", type=PATH, default=Path("plan.json"), show_default=True, metavar="FILE", callback=writable
 )
 @model_options
 @quiet_option

@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from fuseconv.bundle.manifest import read_manifest
+from fuseconv.commands.completion import PATH, lists, rule_names, words
+from fuseconv.contract.dtypes import names_of
 from fuseconv.contract.input_text import parse_inputs, parse_ranges
-from fuseconv.contract.options import Options
+from fuseconv.contract.options import DEVICES, FLOATS, TRUST, Options
 from fuseconv.errors import FileError
 from fuseconv.targets import TARGETS, check_known
 from fuseconv.untrusted.files import check_text, leads_somewhere
@@ -77,7 +79,7 @@ MODEL_OPTIONS = (
     click.option(
         "--inputs",
         "inputs_file",
-        type=Path,
+        type=PATH,
         metavar="FILE",
         callback=existing,
         help="Example inputs: .safetensors, .npz or .pt.",
@@ -99,23 +101,35 @@ MODEL_OPTIONS = (
         "--trust",
         multiple=True,
         metavar="KIND",
+        shell_complete=words(TRUST),
         help="Allow the source to run code: pickle, torchscript, native, code; may be repeated.",
     ),
     click.option(
-        "--device", default="cpu", show_default=True, metavar="DEVICE", help="Device to convert for: cpu or cuda."
+        "--device",
+        default="cpu",
+        show_default=True,
+        metavar="DEVICE",
+        shell_complete=words(DEVICES),
+        help="Device to convert for: cpu or cuda.",
     ),
     click.option(
         "--dtype",
         metavar="DTYPE",
+        shell_complete=words(names_of(FLOATS)),
         help="Cast the model to f64, f32, f16 or bf16 first; float32, half and such mean the same.",
     ),
 )
 
 rules_option = click.option(
-    "--rules", type=Path, metavar="FILE", help="Rule file or folder. [default: the package's default.json]"
+    "--rules", type=PATH, metavar="FILE", help="Rule file or folder. [default: the package's default.json]"
 )
 NO_RULE_OPTION = click.option(
-    "--no-rule", "without", multiple=True, metavar="NAME", help="Do not apply this rule; may be repeated."
+    "--no-rule",
+    "without",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=rule_names,
+    help="Do not apply this rule; may be repeated.",
 )
 
 
@@ -137,17 +151,23 @@ def _targets(_context: click.Context, _argument: click.Parameter, words: tuple[s
 def named_targets(default: str) -> Callable[[F], F]:
     """Returns the option for several targets. `default` says which ones there are if it is not given."""
     text = f"{TARGET_NAMES}; several are separated by commas, or the option is repeated. [default: {default}]"
-    return click.option("--target", multiple=True, metavar="NAMES", callback=_targets, help=text)
+    return click.option(
+        "--target", multiple=True, metavar="NAMES", callback=_targets, shell_complete=lists(TARGETS), help=text
+    )
 
 
 target_option = click.option(
-    "--target", metavar="NAME", callback=_target, help=f"{TARGET_NAMES}. [default: the bundle's default target]"
+    "--target",
+    metavar="NAME",
+    callback=_target,
+    shell_complete=words(TARGETS),
+    help=f"{TARGET_NAMES}. [default: the bundle's default target]",
 )
 targets_option = named_targets("all")
 
 
-model_argument = click.argument("model", type=Path, callback=existing)
-bundle_argument = click.argument("bundle", type=Path, callback=_bundle)
+model_argument = click.argument("model", type=PATH, callback=existing)
+bundle_argument = click.argument("bundle", type=PATH, callback=_bundle)
 
 
 def add_options(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fuseconv.commands.completion import PATH
 from fuseconv.commands.options import bundle_argument, existing, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @bundle_argument
 @click.option(
     "--against",
-    type=Path,
+    type=PATH,
     metavar="MODEL",
     callback=existing,
     help="The original model. [default: its outputs stored in the bundle]",

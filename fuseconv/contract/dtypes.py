@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 DTYPES: Mapping[str, str] = {
     "f64": "torch.float64",
@@ -46,6 +46,12 @@ _SHORT: dict[object, str] = {}
 def dtype_named(name: str) -> str | None:
     """Returns the short name of a dtype: `f32` for `f32`, `float32`, `torch.float32`, `fp32` or `float`, else None."""
     return _NAMED.get(name)
+
+
+def names_of(shorts: Iterable[str]) -> tuple[str, ...]:
+    """Returns every name of these dtypes that is not one of torch's, the short names first."""
+    shorts = tuple(shorts)
+    return (*shorts, *(name for name, short in _NAMED.items() if short in shorts and name != short and "." not in name))
 
 
 def short_dtype(dtype: object) -> str:

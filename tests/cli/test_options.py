@@ -8,11 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support import ROOT
 
 from fuseconv import cli
+from fuseconv.commands.outputs import write_outputs
+from fuseconv.contract.inputs import from_file
+from fuseconv.errors import UsageError
 
 
 class Scale(torch.nn.Module):
@@ -95,3 +99,24 @@ def test_a_wrong_option_is_reported_before_torch_is_imported(name: str, folder: 
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == [str(status), "False"], done.stderr
     assert done.stderr.startswith("error: ")
+
+
+def test_outputs_are_written_as_npz(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"x": torch.tensor([[1.0, -2, 3], [4, 5, 6]])}, tmp_path / "x.pt")
+    command = ["run", str(folder / "scale.fuseconv"), "--inputs", str(tmp_path / "x.pt"), "-o"]
+    for name in ("y.npz", "y.safetensors", "y"):
+        assert run(capsys, *command, str(tmp_path / name))[0] == 0
+        (found,) = from_file(tmp_path / name).values()
+        assert found.tolist() == [[2, 0, 6], [8, 10, 12]]
+    with np.load(tmp_path / "y.npz") as arrays:
+        assert len(arrays.files) == 1
+    status, found = run(capsys, *command, str(tmp_path / "y.csv"))
+    assert (status, found["error"]["hint"]) == (2, "use a name with .safetensors or .npz")
+    assert not (tmp_path / "y.csv").exists()
+
+
+def test_npz_has_no_bf16_and_any_name(tmp_path: Path) -> None:
+    write_outputs({"file": torch.ones(2), "allow_pickle": torch.ones(1)}, tmp_path / "y.npz")
+    assert set(from_file(tmp_path / "y.npz")) == {"file", "allow_pickle"}
+    with pytest.raises(UsageError, match="NumPy has no dtype bf16, which the output y has"):
+        write_outputs({"y": torch.ones(2, dtype=torch.bfloat16)}, tmp_path / "y.npz")

@@ -5,6 +5,8 @@ import doctest
 import inspect
 import pydoc
 import re
+import subprocess
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -47,6 +49,13 @@ def test_the_public_names(module: types.ModuleType) -> None:
     assert sorted(module.__all__) == sorted(NAMES[module])
     for name in module.__all__:
         assert getattr(module, name) is not None
+    assert set(module.__all__) <= set(dir(module))
+
+
+def test_dir_lists_what_was_not_imported_yet() -> None:
+    code = "import fuseconv, sys; print('torch' in sys.modules, set(fuseconv.__all__) - set(dir(fuseconv)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False set()\n"
 
 
 def test_every_error_is_public() -> None:
