@@ -26,6 +26,8 @@ def complete(command: click.Command, instruction: str) -> int:
         return shell_complete(command, {}, "fuseconv", VARIABLE, instruction)
     except FuseconvError:
         return 1
+    except BrokenPipeError:
+        return streams.UNREAD
     except OSError as error:
         lost = FileError(f"the completion cannot be written: {error.strerror}", where="stdout", fix="free disk space")
         streams.tell(f"error: {lost}")
