@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from fuseconv.commands import streams
+from fuseconv.commands import completion, streams
 from fuseconv.commands.outcome import Outcome
 from fuseconv.errors import FileError, FuseconvError, UpstreamError, UsageError, bug, is_out_of_memory
 from fuseconv.version import __version__
@@ -115,6 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     arguments = sorted(given, key=lambda word: word != "--debug")  # every command has it, at any position
     streams.prepare()
+    if instruction := os.environ.get(completion.VARIABLE):
+        return streams.settle(completion.complete(cli, instruction))
     return streams.settle(_run(arguments, _Ending(arguments)))
 
 
@@ -178,9 +180,11 @@ class _Ending:
 
     def finish(self, outcome: Outcome) -> int:
         status = outcome.error.exit_status if outcome.error is not None else 0
-        text = self._record(outcome.error is None, outcome.result, outcome.error) if self.as_json else _text(outcome)
         try:
-            streams.say(text)
+            if self.as_json:
+                streams.say(self._record(outcome.error is None, outcome.result, outcome.error))
+            elif not outcome.quiet:
+                streams.say(_text(outcome))
         except BrokenPipeError:
             return status or streams.UNREAD
         except OSError as error:
@@ -190,6 +194,8 @@ class _Ending:
             return status or lost.exit_status
         if outcome.error is not None and not self.as_json:
             streams.tell(f"error: {outcome.error}")
+        if outcome.error is None and outcome.following and not self.as_json and not outcome.quiet:
+            streams.tell("\n".join(["", "next:", *(f"    {command}" for command in outcome.following)]))
         return status
 
     def fail(self, error: FuseconvError, exit_status: int) -> int:

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from fuseconv.bundle.manifest import bundle_folder, check_replaceable
+from fuseconv.commands.completion import PATH
+from fuseconv.commands.following import after_convert
 from fuseconv.commands.options import (
+    check_rules,
+    existing,
     json_option,
     model_argument,
     model_options,
@@ -20,10 +25,14 @@ from fuseconv.commands.options import (
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured, Settings
+from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.contract.buckets import parse_buckets
 from fuseconv.errors import SlowerError, UsageError
+from fuseconv.untrusted.files import leads_somewhere
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fuseconv.pipeline.tune import Tune
 
 
@@ -34,13 +43,15 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--output",
-    type=Path,
+    type=PATH,
     callback=named,
     metavar="FOLDER",
     help="Output bundle. [default: MODEL.fuseconv next to MODEL]",
 )
 @model_options
-@click.option("--plan", type=Path, metavar="FILE", help="Execute this plan instead of matching rules.")
+@click.option(
+    "--plan", type=PATH, metavar="FILE", callback=existing, help="Execute this plan instead of matching rules."
+)
 @click.option(
     "--allow",
     multiple=True,
@@ -68,6 +79,8 @@ if TYPE_CHECKING:
     "--allow-mismatch", is_flag=True, help="Keep a bundle that fails the parity check, and mark it as failing."
 )
 @click.option("--strict", is_flag=True, help="Fail if any match or target has to be left out.")
+@verbose_option
+@quiet_option
 @json_option
 @click.pass_obj
 def convert(
@@ -88,6 +101,7 @@ def convert(
     dry_run: bool,
     allow_mismatch: bool,
     strict: bool,
+    verbose: bool,
     **source: Any,
 ) -> Outcome:
     """Fuse MODEL, export it for every target, and prove parity.
@@ -107,6 +121,9 @@ def convert(
         fix = "remove --not-slower-than or --dry-run"
         raise UsageError("--dry-run writes no bundle that could be timed", where="--not-slower-than", fix=fix)
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
+    check_rules(rules, without)
+    if leads_somewhere(folder := bundle_folder(model, output)):
+        check_replaceable(folder)
 
     from fuseconv.commands import report, speeds
     from fuseconv.matching.lock import NAME
@@ -153,4 +170,12 @@ def convert(
         rows = slower.rows
         result = {"peers": [row.to_json() for row in rows]}
         return Outcome(result, lambda console: speeds.print_peers(console, rows), slower)
-    return Outcome(done.to_json(), lambda console: report.print_conversion(console, done), done.error())
+
+    def render(console: Console) -> None:
+        report.print_conversion(console, done)
+        if verbose:
+            console.print()
+            report.print_parity(console, done.report, everything=True)
+
+    following = after_convert(done.bundle) if done.report.ok else ()
+    return Outcome(done.to_json(), render, done.error(), following=following)

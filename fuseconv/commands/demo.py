@@ -6,15 +6,18 @@ from pathlib import Path
 
 import click
 
+from fuseconv.commands.completion import PATH
 from fuseconv.commands.options import json_option, rules_option, targets_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
+from fuseconv.commands.verbosity import quiet_option
 
 
 @click.command()
 @rules_option
-@click.option("-o", "--output", type=Path, default=Path("demo.fuseconv"), show_default=True, metavar="FOLDER")
+@click.option("-o", "--output", type=PATH, default=Path("demo.fuseconv"), show_default=True, metavar="FOLDER")
 @targets_option
+@quiet_option
 @json_option
 def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:
     """Convert all-MiniLM-L6-v2, a real sentence-embedding model of 22 million parameters, and use the result."""

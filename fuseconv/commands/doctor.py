@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fuseconv.bundle.manifest import require_folder
+from fuseconv.commands.completion import PATH
 from fuseconv.commands.options import json_option
 from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.verbosity import quiet_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 @click.command()
-@click.argument("bundle", type=Path, required=False)
+@click.argument("bundle", type=PATH, required=False)
+@quiet_option
 @json_option
 def doctor(bundle: Path | None) -> Outcome:
     """Show what this machine can build and run per target, and how to fix what is missing.
@@ -23,6 +27,9 @@ def doctor(bundle: Path | None) -> Outcome:
     With BUNDLE, show which of its targets load here; nothing is loaded. The exit status is 0 if the default target
     loads here.
     """
+    if bundle is not None:
+        require_folder(bundle)
+
     from fuseconv.commands import report
     from fuseconv.doctor import abilities, machine
 

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from fuseconv.bundle.manifest import MANIFEST
-from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options
+from fuseconv.commands.options import check_rules, json_option, model_argument, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
@@ -34,7 +34,11 @@ def explain(
     MODEL is as in `fuseconv convert`, or a bundle. For a bundle the plan of its conversion is shown: also which matches
     were left alone, with the times that were measured.
     """
-    options = reading(**source)
+    options, is_bundle = reading(**source), (model / MANIFEST).is_file()
+    if is_bundle and (about := [*options.flags(), *_given({"without": "--no-rule", "tried": "--try"})]):
+        what = f"{about[0]} applies only to a model, and this is a bundle"
+        raise UsageError(what, where=about[0], fix=f"remove {about[0]}, or give the model")
+    check_rules(rules, without)
 
     from fuseconv.commands import report
     from fuseconv.pipeline import conversion
@@ -42,10 +46,7 @@ def explain(
     from fuseconv.pipeline.match import explain_bundle
 
     targets: tuple[str, ...] = ()
-    if (model / MANIFEST).is_file():
-        if about := [*options.flags(), *_given({"without": "--no-rule", "tried": "--try"})]:
-            what = f"{about[0]} applies only to a model, and this is a bundle"
-            raise UsageError(what, where=about[0], fix=f"remove {about[0]}, or give the model")
+    if is_bundle:
         plan, told, targets = explain_bundle(model, rules=rules)
     else:
         plan, told = explain_model(model, rules=rules, without=without, options=options, tried=tried, progress=shown)

@@ -9,13 +9,14 @@ import click
 
 from fuseconv.bundle.manifest import MANIFEST, Manifest, open_bundle
 from fuseconv.bundle.tuned import Speed
+from fuseconv.commands.completion import PATH
 from fuseconv.commands.options import existing, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 
 
 @click.command()
-@click.argument("path", type=Path, callback=existing)
+@click.argument("path", type=PATH, callback=existing)
 @model_options
 @json_option
 def inspect(path: Path, **source: Any) -> Outcome:

@@ -7,23 +7,36 @@ from typing import Any
 
 import click
 
-from fuseconv.commands.options import json_option, model_argument, model_options, reading, rules_options, writable
+from fuseconv.commands.completion import PATH
+from fuseconv.commands.following import after_match
+from fuseconv.commands.options import (
+    check_rules,
+    json_option,
+    model_argument,
+    model_options,
+    reading,
+    rules_options,
+    writable,
+)
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
+from fuseconv.commands.verbosity import quiet_option
 
 
 @click.command(cls=Configured)
 @model_argument
 @rules_options
 @click.option(
-    "-o", "--output", type=Path, default=Path("plan.json"), show_default=True, metavar="FILE", callback=writable
+    "-o", "--output", type=PATH, default=Path("plan.json"), show_default=True, metavar="FILE", callback=writable
 )
 @model_options
+@quiet_option
 @json_option
 def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Path, **source: Any) -> Outcome:
     """Write the plan of converting MODEL for review or editing; `fuseconv convert --plan` executes it."""
     options = reading(**source)
+    check_rules(rules, without)
 
     from fuseconv.commands import report
     from fuseconv.pipeline import conversion
@@ -32,4 +45,5 @@ def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Pat
     found = find_plan(model, rules=rules, without=without, options=options, progress=shown)
     output.write_text(found.to_json(), encoding="utf-8")
     result = {"plan": str(output), **conversion.plan_to_json(found)}
-    return Outcome(result, lambda console: report.print_plan(console, found, output))
+    following = after_match(model, output)
+    return Outcome(result, lambda console: report.print_plan(console, found, output), following=following)

@@ -4,83 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from fuseconv.bundle.manifest import require_folder
-from fuseconv.contract.input_text import parse_inputs
+from fuseconv.bundle.manifest import read_manifest
+from fuseconv.commands.completion import PATH, lists, rule_names, words
+from fuseconv.contract.dtypes import names_of
+from fuseconv.contract.input_text import parse_inputs, parse_ranges
+from fuseconv.contract.options import DEVICES, FLOATS, TRUST, Options
 from fuseconv.errors import FileError
-from fuseconv.targets import TARGETS
+from fuseconv.targets import TARGETS, check_known
 from fuseconv.untrusted.files import check_text, leads_somewhere
 
-if TYPE_CHECKING:
-    from fuseconv.sources import Options
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-MODEL_OPTIONS = (
-    click.option(
-        "--input",
-        "inputs",
-        multiple=True,
-        metavar="SPEC",
-        help="Input, one --input each: 'ids=i64[batch:1..64,seq:2..512]'. 'size:32..512:32' means multiples of 32.",
-    ),
-    click.option(
-        "--inputs", "inputs_file", type=Path, metavar="FILE", help="Example inputs: .safetensors, .npz or .pt."
-    ),
-    click.option(
-        "--input-range",
-        "ranges",
-        multiple=True,
-        metavar="RANGE",
-        help="Range of the random values of an input, 'ids=0..30521'; may be repeated.",
-    ),
-    click.option(
-        "--model",
-        "factory",
-        metavar="PKG:FACTORY",
-        help="Class or function that builds the module for a state dict: file.py:name or pkg.mod:name.",
-    ),
-    click.option(
-        "--trust",
-        multiple=True,
-        metavar="KIND",
-        help="Allow the source to run code: pickle, torchscript, native, code; may be repeated.",
-    ),
-    click.option(
-        "--device", default="cpu", show_default=True, metavar="DEVICE", help="Device to convert for: cpu or cuda."
-    ),
-    click.option("--dtype", metavar="DTYPE", help="Cast the model to f64, f32, f16 or bf16 first."),
-)
-
-rules_option = click.option(
-    "--rules", type=Path, metavar="FILE", help="Rule file or folder. [default: the package's default.json]"
-)
-NO_RULE_OPTION = click.option(
-    "--no-rule", "without", multiple=True, metavar="NAME", help="Do not apply this rule; may be repeated."
-)
+OptionalPath = TypeVar("OptionalPath", Path, Path | None)
 
 
-TARGET_NAMES = ", ".join(TARGETS)
-
-target_option = click.option("--target", metavar="NAME", help=f"{TARGET_NAMES}. [default: the bundle's default target]")
-targets_option = click.option(
-    "--target", multiple=True, metavar="NAME", help=f"{TARGET_NAMES}; may be repeated. [default: all]"
-)
-
-
-def existing(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
-    """Checks a model's path before torch is imported, which takes seconds.
+def existing(_context: click.Context, _argument: click.Parameter, path: OptionalPath) -> OptionalPath:
+    """Checks the path of a model or a file, if it is given, before torch is imported, which takes seconds.
 
     Raises:
         FileError: the path does not exist.
         UsageError: the path is not UTF-8.
     """
-    if not leads_somewhere(path):
-        raise FileError.absent(path)
-    check_text(path)
+    if path is not None:
+        if not leads_somewhere(path):
+            raise FileError.absent(path)
+        check_text(path)
     return path
 
 
@@ -113,12 +64,110 @@ def writable(_context: click.Context, _argument: click.Parameter, path: Path) ->
 
 
 def _bundle(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
-    require_folder(path)
+    read_manifest(path)
     return path
 
 
-model_argument = click.argument("model", type=Path, callback=existing)
-bundle_argument = click.argument("bundle", type=Path, callback=_bundle)
+MODEL_OPTIONS = (
+    click.option(
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="SPEC",
+        help="Input, one --input each: 'ids=i64[batch:1..64,seq:2..512]'. 'size:32..512:32' means multiples of 32.",
+    ),
+    click.option(
+        "--inputs",
+        "inputs_file",
+        type=PATH,
+        metavar="FILE",
+        callback=existing,
+        help="Example inputs: .safetensors, .npz or .pt.",
+    ),
+    click.option(
+        "--input-range",
+        "ranges",
+        multiple=True,
+        metavar="RANGE",
+        help="Range of the random values of an input, 'ids=0..30521'; may be repeated.",
+    ),
+    click.option(
+        "--model",
+        "factory",
+        metavar="PKG:FACTORY",
+        help="Class or function that builds the module for a state dict: file.py:name or pkg.mod:name.",
+    ),
+    click.option(
+        "--trust",
+        multiple=True,
+        metavar="KIND",
+        shell_complete=words(TRUST),
+        help="Allow the source to run code: pickle, torchscript, native, code; may be repeated.",
+    ),
+    click.option(
+        "--device",
+        default="cpu",
+        show_default=True,
+        metavar="DEVICE",
+        shell_complete=words(DEVICES),
+        help="Device to convert for: cpu or cuda.",
+    ),
+    click.option(
+        "--dtype",
+        metavar="DTYPE",
+        shell_complete=words(names_of(FLOATS)),
+        help="Cast the model to f64, f32, f16 or bf16 first; float32, half and such mean the same.",
+    ),
+)
+
+rules_option = click.option(
+    "--rules", type=PATH, metavar="FILE", help="Rule file or folder. [default: the package's default.json]"
+)
+NO_RULE_OPTION = click.option(
+    "--no-rule",
+    "without",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=rule_names,
+    help="Do not apply this rule; may be repeated.",
+)
+
+
+TARGET_NAMES = ", ".join(TARGETS)
+
+
+def _target(_context: click.Context, _argument: click.Parameter, name: str | None) -> str | None:
+    check_known(() if name is None else (name,))
+    return name
+
+
+def _targets(_context: click.Context, _argument: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the names in the words, which are names or lists of names separated by commas."""
+    names = tuple(name.strip() for word in words for name in word.split(",") if name.strip())
+    check_known(names)
+    return names
+
+
+def named_targets(default: str) -> Callable[[F], F]:
+    """Returns the option for several targets. `default` says which ones there are if it is not given."""
+    text = f"{TARGET_NAMES}; several are separated by commas, or the option is repeated. [default: {default}]"
+    return click.option(
+        "--target", multiple=True, metavar="NAMES", callback=_targets, shell_complete=lists(TARGETS), help=text
+    )
+
+
+target_option = click.option(
+    "--target",
+    metavar="NAME",
+    callback=_target,
+    shell_complete=words(TARGETS),
+    help=f"{TARGET_NAMES}. [default: the bundle's default target]",
+)
+targets_option = named_targets("all")
+
+
+model_argument = click.argument("model", type=PATH, callback=existing)
+bundle_argument = click.argument("bundle", type=PATH, callback=_bundle)
 
 
 def add_options(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
@@ -151,19 +200,26 @@ def reading(
     """Converts the model options to the `Options` of `sources.read`.
 
     Raises:
-        UsageError: a specification is malformed.
+        UsageError: a specification is malformed, or a word is unknown.
     """
-    specs = parse_inputs(inputs)
-
-    from fuseconv.contract.inputs import parse_ranges
-    from fuseconv.sources import Options
-
     return Options(
         model=factory,
-        inputs=specs,
+        inputs=parse_inputs(inputs),
         inputs_file=inputs_file,
         input_ranges=parse_ranges(ranges),
         trust=frozenset(trust),
         device=device,
         dtype=dtype,
     )
+
+
+def check_rules(rules: Path | None, without: tuple[str, ...]) -> None:
+    """Reads the rules if they are named, so that an error in them is reported before torch is imported.
+
+    Raises:
+        RuleError: a rule file is missing or invalid, or there is no rule with a name in `without`.
+    """
+    if rules is not None or without:
+        from fuseconv.rulebook import own_rules
+
+        own_rules.load_rules(rules, without)

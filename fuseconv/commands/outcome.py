@@ -21,8 +21,12 @@ class Outcome:
         render: prints the result as text on stdout.
         error: the error, if the command failed after it had a result, such as a parity table with a failing row. Else
             None.
+        quiet: whether only an error is printed as text.
+        following: the commands that a user would run next, shown if there was no error.
     """
 
     result: Mapping[str, Any]
     render: Callable[[Console], None]
     error: FuseconvError | None = None
+    quiet: bool = False
+    following: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Progress on stderr: one line per step with its duration, and a spinner if stderr is a terminal."""
+"""Progress on stderr: one line per step with its duration, and a spinner if stderr is a terminal. Nothing with `-q`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from fuseconv.commands.streams import tell_styled
+from fuseconv.commands.streams import is_quiet, tell_styled
 
 
 @contextmanager
 def shown(step: str) -> Iterator[None]:
     """Shows a step while it runs, and its duration when it has finished."""
+    if is_quiet():
+        yield
+        return
     console = Console(stderr=True)
     start = time.monotonic()
     with console.status(f"{step} ..."):

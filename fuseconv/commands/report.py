@@ -165,25 +165,25 @@ def worst_rows(report: Report) -> dict[str, tuple[bool, float]]:
     return worst
 
 
-def print_parity(console: Console, report: Report) -> None:
-    """Prints every row of a report."""
+def print_parity(console: Console, report: Report, *, everything: bool = False) -> None:
+    """Prints one row per target, or every row of a report, and the reasons of those that fail."""
     columns = ("target", "case", "output", "parity", "max abs", "max rel", "rmse vs f64", "original's")
     table = Table(*columns, numbers=columns[4:])
-    for row in report.rows:
+    for row in report.rows if everything else report.by_target():
         one = row.row
         errors = (one.max_abs, one.max_rel, one.rmse_vs_fp64, one.rmse_original_vs_fp64)
         state = Text("limit", style="yellow") if row.limit and not one.ok else mark(one.ok)
         table.add(row.target, row.case, row.output, state, *(f"{error:.1e}" for error in errors))
     console.print(table)
-    for row in report.rows:
-        if not row.row.ok:
-            said = "limitation of the runtime of " if row.limit else ""
-            line = f"{said}{row.target}, {row.case}, {row.output}: {row.row.reason}"
-            console.print(line, highlight=False, markup=False)
+    failing = sorted((row for row in report.rows if not row.row.ok), key=lambda row: row.ok)  # limitations come last
+    for row in failing if everything else {row.target: row for row in reversed(failing)}.values():
+        said = "limitation of the runtime of " if row.limit else ""
+        line = f"{said}{row.target}, {row.case}, {row.output}: {row.row.reason}"
+        console.print(line, highlight=False, markup=False)
     for case, why in report.untried.items():
         console.print(f"case {case} was not run: {why}", highlight=False, markup=False)
-    counts = report.counts()
-    run = f"ran {counts['cases']} cases on {counts['targets']} targets and compared {counts['rows']} outputs"
+    counts, more = report.counts(), "" if everything else "; -v shows each"
+    run = f"ran {counts['cases']} cases on {counts['targets']} targets and compared {counts['rows']} outputs{more}"
     console.print(f"\n{run}", highlight=False)
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import click
 
+from fuseconv.commands.completion import PATH, rule_names, words
 from fuseconv.commands.options import json_option, rules_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.settings import Configured
+from fuseconv.commands.verbosity import quiet_option
 from fuseconv.errors import ParityError, RuleError
 
 
@@ -32,7 +34,7 @@ def list_rules(rules: Path | None) -> Outcome:
 
 
 @rules.command(cls=Configured, short_help="Show one rule as written in its file.")
-@click.argument("name")
+@click.argument("name", shell_complete=rule_names)
 @rules_option
 @json_option
 def show(name: str, rules: Path | None) -> Outcome:
@@ -46,8 +48,9 @@ def show(name: str, rules: Path | None) -> Outcome:
 
 
 @rules.command(cls=Configured, name="format", short_help="Format rule files in the project's style.")
-@click.argument("files", metavar="FILE...", type=Path, nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", type=PATH, nargs=-1, required=True)
 @click.option("--check", "only_check", is_flag=True, help="Change nothing; exit 1 if a file would change.")
+@quiet_option
 @json_option
 def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
     """Format rule FILEs in the project's style: one op of a pattern per line, examples filled into lines."""
@@ -70,8 +73,15 @@ def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
 
 
 @rules.command(cls=Configured, short_help="Check rules on examples, without a model.")
-@click.argument("rules", metavar="[FILE]", type=Path, required=False)
-@click.option("--trust", multiple=True, metavar="KIND", help="code: allow the rules to register their custom ops.")
+@click.argument("rules", metavar="[FILE]", type=PATH, required=False)
+@click.option(
+    "--trust",
+    multiple=True,
+    metavar="KIND",
+    shell_complete=words(("code",)),
+    help="code: allow the rules to register their custom ops.",
+)
+@quiet_option
 @json_option
 def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
     """Check a rule FILE without a model: syntax, ops, rewrite cycles, and its examples, numerically and by algebra."""

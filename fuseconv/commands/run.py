@@ -6,8 +6,22 @@ from pathlib import Path
 
 import click
 
-from fuseconv.commands.options import bundle_argument, json_option, target_option, writable
+from fuseconv.commands.completion import PATH
+from fuseconv.commands.options import bundle_argument, existing, json_option, target_option, writable
 from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.verbosity import quiet_option
+from fuseconv.errors import UsageError
+
+FORMATS = (".safetensors", ".npz", "")
+"""The suffixes of the files of outputs. A file without one has safetensors."""
+
+
+def _writable(context: click.Context, argument: click.Parameter, path: Path) -> Path:
+    """Checks the path of the outputs, and that its suffix is that of a format."""
+    if path.suffix not in FORMATS:
+        what = f"the outputs cannot be written as {path.suffix}"
+        raise UsageError(what, where=str(path), fix=f"use a name with {' or '.join(filter(None, FORMATS))}")
+    return writable(context, argument, path)
 
 
 @click.command()
@@ -15,27 +29,28 @@ from fuseconv.commands.outcome import Outcome
 @click.option(
     "--inputs",
     "inputs_file",
-    type=Path,
+    type=PATH,
     required=True,
     metavar="FILE",
+    callback=existing,
     help="Input tensors: .safetensors, .npz or .pt.",
 )
 @click.option(
     "-o",
     "--output",
-    type=Path,
+    type=PATH,
     required=True,
     metavar="FILE",
-    callback=writable,
-    help="Output file: .safetensors.",
+    callback=_writable,
+    help="Output file: .safetensors or .npz.",
 )
 @target_option
+@quiet_option
 @json_option
 def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Outcome:
     """Run BUNDLE once on the tensors in a file, and write its outputs to another file."""
-    from safetensors.torch import save
-
     from fuseconv.commands import report
+    from fuseconv.commands.outputs import write_outputs
     from fuseconv.contract.inputs import from_file
     from fuseconv.runtime.model import load
 
@@ -44,7 +59,7 @@ def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Ou
     results = model(*(tensors[spec.name].to(model.device) for spec in model.contract.inputs))
     outputs = (results,) if len(model.contract.outputs) == 1 else tuple(results)
     named = {name: value.cpu().contiguous() for name, value in zip(model.contract.outputs, outputs, strict=True)}
-    output.write_bytes(save(named))
+    write_outputs(named, output)
     shapes = {name: list(value.shape) for name, value in named.items()}
     result = {"target": model.target, "outputs": shapes, "path": str(output)}
     pairs = {**{name: f"{value.dtype} {list(value.shape)}" for name, value in named.items()}, "written": output}

@@ -31,6 +31,8 @@ FILE = "pyproject.toml"
 NOT_SET = {
     "trust": "the user who runs the command decides whose code to trust, not a file that came with the model",
     "json": "it controls how a single run is printed",
+    "quiet": "it controls how a single run is printed",
+    "verbose": "it controls how a single run is printed",
     "dry-run": "it applies to a single run",
     "output": "it applies to a single run",
     "lock": "it applies to a single run",

@@ -9,7 +9,12 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import TextIO
 
+import click
+
 from fuseconv.errors import printable
+
+QUIET = "fuseconv.quiet"
+"""The key in the context of a command under which it says that only errors are printed."""
 
 UNREAD = 141
 """The exit status if the reader of the output has closed the pipe: that of a shell for a process ended by SIGPIPE."""
@@ -33,6 +38,12 @@ def prepare() -> None:
     logger = logging.getLogger("fuseconv")
     if not any(isinstance(handler, _Told) for handler in logger.handlers):
         logger.addHandler(_Told(logging.WARNING))
+
+
+def is_quiet() -> bool:
+    """Returns whether the command that runs prints errors only."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(QUIET))
 
 
 def say(text: str) -> None:
@@ -84,4 +95,5 @@ class _Told(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes one log record."""
-        tell(self.format(record))
+        if record.levelno >= logging.ERROR or not is_quiet():
+            tell(self.format(record))

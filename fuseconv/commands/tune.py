@@ -6,19 +6,15 @@ from pathlib import Path
 
 import click
 
-from fuseconv.commands.options import bundle_argument, json_option
+from fuseconv.commands.options import bundle_argument, json_option, named_targets
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
+from fuseconv.commands.verbosity import quiet_option
 
 
 @click.command()
 @bundle_argument
-@click.option(
-    "--target",
-    multiple=True,
-    metavar="NAME",
-    help="Target to call; may be repeated. [default: all targets of the bundle]",
-)
+@named_targets("all targets of the bundle")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
@@ -26,6 +22,7 @@ from fuseconv.commands.progress import shown
     show_default=True,
     help="Time limit of the calls of the first target; others have half of it each.",
 )
+@quiet_option
 @json_option
 def tune(bundle: Path, target: tuple[str, ...], seconds: float) -> Outcome:
     """Measure which backends and engines are fastest for BUNDLE on this GPU, and store that in its tuning.json.

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fuseconv.commands.options import bundle_argument, json_option, model_options, reading
+from fuseconv.commands.completion import PATH
+from fuseconv.commands.options import bundle_argument, existing, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
+from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @click.command()
 @bundle_argument
 @click.option(
-    "--against", type=Path, metavar="MODEL", help="The original model. [default: its outputs stored in the bundle]"
+    "--against",
+    type=PATH,
+    metavar="MODEL",
+    callback=existing,
+    help="The original model. [default: its outputs stored in the bundle]",
 )
 @click.option(
     "--all-runtimes", is_flag=True, help="Check every available runtime: Python and C++, with and without CUDA graphs."
 )
 @click.option("--build-runtime", is_flag=True, help="With --all-runtimes: build fuseconv-run once if it is not found.")
 @model_options
+@verbose_option
+@quiet_option
 @json_option
-def verify(bundle: Path, against: Path | None, all_runtimes: bool, build_runtime: bool, **source: Any) -> Outcome:
+def verify(
+    bundle: Path, against: Path | None, all_runtimes: bool, build_runtime: bool, verbose: bool, **source: Any
+) -> Outcome:
     """Prove BUNDLE's parity again: compare every target, case and output with the original and with float64.
 
     The options for reading a model apply to --against. fuseconv-run is the program of the C++ runtime; it is found
     through FUSECONV_RUN, on the PATH, or where --build-runtime built it.
     """
     options = reading(**source)
+    options.require_original(against)
     if build_runtime and not all_runtimes:
         raise UsageError("--build-runtime needs --all-runtimes", where="--build-runtime", fix="add --all-runtimes")
 
@@ -40,8 +54,17 @@ def verify(bundle: Path, against: Path | None, all_runtimes: bool, build_runtime
 
     if all_runtimes:
         matrix = verify_runtimes(bundle, against=against, options=options, build_runtime=build_runtime, progress=shown)
-        return Outcome(
-            matrix.to_json(), lambda console: report.print_matrix(console, matrix), matrix.error(str(bundle))
-        )
+
+        def render(console: Console) -> None:
+            report.print_matrix(console, matrix)
+            if verbose:
+                console.print()
+                report.print_parity(console, matrix.report(), everything=True)
+
+        return Outcome(matrix.to_json(), render, matrix.error(str(bundle)))
     found = verify_bundle(bundle, against=against, options=options, progress=shown)
-    return Outcome(found.to_json(), lambda console: report.print_parity(console, found), found.error(str(bundle)))
+    return Outcome(
+        found.to_json(),
+        lambda console: report.print_parity(console, found, everything=verbose),
+        found.error(str(bundle)),
+    )

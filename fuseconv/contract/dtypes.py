@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 DTYPES: Mapping[str, str] = {
     "f64": "torch.float64",
@@ -22,7 +22,36 @@ DTYPES: Mapping[str, str] = {
 
 SHORT_DTYPES: Mapping[str, str] = {long: short for short, long in DTYPES.items()}
 
+_OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "f64": ("fp64", "double"),
+    "f32": ("fp32", "float"),
+    "f16": ("fp16", "half"),
+    "i64": ("long",),
+    "i32": ("int",),
+    "i16": ("short",),
+    "c64": ("cfloat",),
+    "c128": ("cdouble",),
+}
+"""The names that PyTorch and other tools use for a dtype, besides its short name and torch's name."""
+
+_NAMED: Mapping[str, str] = {
+    name: short
+    for short, long in DTYPES.items()
+    for name in (short, long, long.removeprefix("torch."), *_OTHER_NAMES.get(short, ()))
+}
+
 _SHORT: dict[object, str] = {}
+
+
+def dtype_named(name: str) -> str | None:
+    """Returns the short name of a dtype: `f32` for `f32`, `float32`, `torch.float32`, `fp32` or `float`, else None."""
+    return _NAMED.get(name)
+
+
+def names_of(shorts: Iterable[str]) -> tuple[str, ...]:
+    """Returns every name of these dtypes that is not one of torch's, the short names first."""
+    shorts = tuple(shorts)
+    return (*shorts, *(name for name, short in _NAMED.items() if short in shorts and name != short and "." not in name))
 
 
 def short_dtype(dtype: object) -> str:

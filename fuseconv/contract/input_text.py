@@ -1,20 +1,25 @@
-"""The text of inputs on the command line: `--input 'ids=i64[batch:1..64,seq:2..512]'`. Nothing here imports torch."""
+"""The text of inputs on the command line, and of the ranges of their values. Nothing here imports torch.
+
+`--input 'ids=i64[batch:1..64,seq:2..512]' --input-range ids=0..30521`
+"""
 
 from __future__ import annotations
 
 import keyword
+import math
 import re
 from collections.abc import Mapping, Sequence
 
 from fuseconv.contract.dims import Dim
-from fuseconv.contract.dtypes import DTYPES
+from fuseconv.contract.dtypes import DTYPES, dtype_named
 from fuseconv.contract.spec import TensorSpec
 from fuseconv.errors import UsageError
 
-_INPUT = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<dims>[^\]]*)\]$", re.ASCII)
+_INPUT = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<dtype>[\w.]+)\[(?P<dims>[^\]]*)\]$", re.ASCII)
 _DIM = re.compile(
     r"^(?P<name>[A-Za-z_]\w*)(?::(?P<min>\d{1,15})\.\.(?P<max>\d{1,15})(?::(?P<step>\d{1,15}))?)?$", re.ASCII
 )
+_RANGE = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<low>[^.].*?)\.\.(?P<high>.+)$")
 _SIZE = re.compile(r"^[0-9]{1,15}$")
 _RESERVED = frozenset({*keyword.kwlist, *("self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree")})
 """Names that the generated code of a graph uses itself."""
@@ -42,6 +47,33 @@ def parse_inputs(texts: Sequence[str]) -> tuple[TensorSpec, ...]:
     )
 
 
+def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Parses repeated `--input-range` values, for example `ids=0..30521`, with both ends included.
+
+    Raises:
+        UsageError: a text is malformed, or its range is empty.
+    """
+    ranges: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        where = f"--input-range {text!r}"
+        match = _RANGE.match(text.replace(" ", ""))
+        try:
+            bounds = (float(match["low"]), float(match["high"])) if match else None
+        except ValueError:
+            bounds = None
+        if match is None or bounds is None or not all(map(math.isfinite, bounds)):
+            raise UsageError(
+                "the range cannot be parsed", where=where, fix="write NAME=LOW..HIGH, for example ids=0..30521"
+            )
+        if bounds[0] > bounds[1]:
+            raise UsageError(
+                "the range is empty", where=where, fix=f"write {match['name']}={bounds[1]:g}..{bounds[0]:g}"
+            )
+        if ranges.setdefault(match["name"], bounds) != bounds:
+            raise UsageError(f"input {match['name']} has two ranges", where=where, fix="give one")
+    return ranges
+
+
 def _parse_input(text: str, dims: dict[str, Dim]) -> tuple[str, str, list[int | str]]:
     where = f"--input {text!r}"
     match = _INPUT.match(text.replace(" ", ""))
@@ -49,10 +81,11 @@ def _parse_input(text: str, dims: dict[str, Dim]) -> tuple[str, str, list[int | 
         raise UsageError("the input specification cannot be parsed", where=where, fix=_GRAMMAR)
     if match["name"] in _RESERVED:
         raise UsageError(f"an input cannot be named {match['name']}", where=where, fix="use another name")
-    if match["dtype"] not in DTYPES:
+    dtype = dtype_named(match["dtype"])
+    if dtype is None:
         raise UsageError(f"unknown dtype {match['dtype']}", where=where, fix=f"use one of {', '.join(DTYPES)}")
     shape = [_parse_dim(part, dims, where) for part in match["dims"].split(",")] if match["dims"] else []
-    return match["name"], match["dtype"], shape
+    return match["name"], dtype, shape
 
 
 def _parse_dim(text: str, dims: dict[str, Dim], where: str) -> int | str:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import io
 import pickle
-import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tokenize import TokenError
@@ -32,34 +31,6 @@ LARGEST = 1024
 """The largest size that is generated for a dim. Attention is quadratic: 12 heads of 1024 x 1024 in f64 take 100 MB."""
 
 _EXAMPLE_SIZES = (3, 5, 7, 11, 13, 17, 19, 23)
-_RANGE = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<low>[^.].*?)\.\.(?P<high>.+)$")
-
-
-def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Parses repeated `--input-range` values, for example `ids=0..30521`, with both ends included.
-
-    Raises:
-        UsageError: a text is malformed, or its range is empty.
-    """
-    ranges: dict[str, tuple[float, float]] = {}
-    for text in texts:
-        where = f"--input-range {text!r}"
-        match = _RANGE.match(text.replace(" ", ""))
-        try:
-            bounds = (float(match["low"]), float(match["high"])) if match else None
-        except ValueError:
-            bounds = None
-        if match is None or bounds is None or not all(map(np.isfinite, bounds)):
-            raise UsageError(
-                "the range cannot be parsed", where=where, fix="write NAME=LOW..HIGH, for example ids=0..30521"
-            )
-        if bounds[0] > bounds[1]:
-            raise UsageError(
-                "the range is empty", where=where, fix=f"write {match['name']}={bounds[1]:g}..{bounds[0]:g}"
-            )
-        if ranges.setdefault(match["name"], bounds) != bounds:
-            raise UsageError(f"input {match['name']} has two ranges", where=where, fix="give one")
-    return ranges
 
 
 def apply_ranges(specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float, float]]) -> tuple[TensorSpec, ...]:

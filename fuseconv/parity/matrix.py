@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from fuseconv.contract.spec import Contract
 from fuseconv.errors import ContractError, FuseconvError, ParityError, UnsupportedError, UpstreamError
 from fuseconv.parity.cases import Case
 from fuseconv.parity.reference import Reference, tried_of
-from fuseconv.parity.report import OutputRow, worst
+from fuseconv.parity.report import OutputRow, Report, worst
 from fuseconv.parity.verification import (
     compare_case,
     outputs_of,
@@ -84,6 +84,12 @@ class Matrix:
     device: str
     program: Path | None
     cells: tuple[Cell, ...]
+
+    def report(self) -> Report:
+        """Returns every row of every cell, as those of a target named after the cell."""
+        return Report(
+            tuple(replace(row, target=f"{cell.name} in {cell.runtime}") for cell in self.cells for row in cell.rows)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fuseconv.errors import ParityError
@@ -77,6 +77,13 @@ class Report:
             "rows": len(self.rows),
         }
 
+    def by_target(self) -> tuple[OutputRow, ...]:
+        """Returns one row per target that stands for all of its rows: the largest errors, and the numbers of cases."""
+        return tuple(
+            _all_of([row for row in self.rows if row.target == target])
+            for target in dict.fromkeys(row.target for row in self.rows)
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values: `ok`, the counts, the worst row per target, the rows, and the cases not run."""
         targets = dict.fromkeys(row.target for row in self.rows)
@@ -89,11 +96,26 @@ class Report:
         }
 
 
+def _all_of(rows: Sequence[OutputRow]) -> OutputRow:
+    """Returns the row that stands for all rows of a target. Its reason is that of the first row that fails."""
+    cases, outputs = len({row.case for row in rows}), len({row.output for row in rows})
+    first = next((row for row in rows if not row.ok), None) or next((row for row in rows if not row.row.ok), rows[0])
+    return replace(
+        first,
+        case=f"{cases} cases" if cases > 1 else first.case,
+        output=f"{outputs} outputs" if outputs > 1 else first.output,
+        row=Row(ok=first.row.ok, **_largest(rows), reason=first.row.reason),
+    )
+
+
+def _largest(rows: Sequence[OutputRow]) -> dict[str, float]:
+    return {name: max((getattr(row.row, name) for row in telling(rows)), key=_nan_is_largest) for name in _FIGURES}
+
+
 def worst(rows: Sequence[OutputRow]) -> dict[str, Any]:
     """Returns whether all rows pass, the maximum of each statistic, and the first reason, as plain JSON values."""
-    figures = {name: max((getattr(row.row, name) for row in telling(rows)), key=_nan_is_largest) for name in _FIGURES}
     reason = next((row.row.reason for row in rows if not row.ok), "")
-    return Row(ok=all(row.ok for row in rows), **figures, reason=reason).to_json()
+    return Row(ok=all(row.ok for row in rows), **_largest(rows), reason=reason).to_json()
 
 
 def telling(rows: Sequence[OutputRow]) -> Sequence[OutputRow]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from fuseconv.bundle.manifest import Manifest, open_bundle
+from fuseconv.contract.options import Options
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import ContractError, UpstreamError, UsageError
 from fuseconv.numerics.tolerance import compare, incomparable
@@ -27,7 +28,7 @@ from fuseconv.parity.report import OutputRow, Report
 from fuseconv.program.captured import Program
 from fuseconv.runtime.model import Model, check_device, load_target
 from fuseconv.runtime.rows import batched, rows_of, unpadded
-from fuseconv.sources.subject import Options, digest
+from fuseconv.sources.subject import digest
 
 
 def verify(

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import torch
 
+from fuseconv.contract.options import Options
 from fuseconv.errors import FileError, UpstreamError, UsageError
 from fuseconv.sources import archive, huggingface, pickled, state_dict, torchscript
 from fuseconv.sources.sniffing import sniff
-from fuseconv.sources.subject import Loaded, Options, Subject, prepare
+from fuseconv.sources.subject import Loaded, Subject, prepare
 from fuseconv.untrusted.files import check_text, leads_somewhere
 
 __all__ = ["FORMS", "Options", "Subject", "check_device", "read", "sniff"]

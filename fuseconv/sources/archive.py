@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.contract.inputs import torch_dtype
+from fuseconv.contract.options import Options
 from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.errors import FuseconvError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.program.quiet import quiet_torch
@@ -36,7 +37,7 @@ from fuseconv.sources.on_cpu import on_cpu
 from fuseconv.sources.pickles import listed, unsafe_globals
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
 from fuseconv.sources.serialized import screen_program, tree_types
-from fuseconv.sources.subject import Loaded, Options
+from fuseconv.sources.subject import Loaded
 from fuseconv.untrusted.files import open_plain
 from fuseconv.untrusted.plain_pickle import load_plain_pickle
 

@@ -17,10 +17,11 @@ import torch
 
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.dtypes import SHORT_DTYPES
+from fuseconv.contract.options import Options
 from fuseconv.contract.spec import TensorSpec
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError, UsageError
 from fuseconv.sources.pickles import listed
-from fuseconv.sources.subject import Loaded, Options
+from fuseconv.sources.subject import Loaded
 from fuseconv.untrusted.files import check_plain, is_plain, read_plain
 
 BATCH = Dim("batch", 1, 64)
@@ -49,8 +50,12 @@ def load(path: Path, options: Options) -> Loaded:
         )
     _screen_files(path)
     if not any(path.glob("*.safetensors")):
+        others = listed(sorted(part.name for part in path.iterdir() if part.suffix in (".bin", ".h5", ".msgpack")))
         raise RefusedError(
-            "the folder has no .safetensors file", where=str(path), fix="save it with model.save_pretrained(folder)"
+            "the folder has no .safetensors file" + (f", but {others}" if others else ""),
+            where=str(path),
+            fix="load the model and save it with model.save_pretrained(folder); transformers 4 reads the weights of "
+            "TensorFlow with from_tf=True, and those of Flax with from_flax=True",
         )
     module = _pretrained(model_class, path, options)
     specs = _inputs(module) if not options.inputs and options.inputs_file is None else ()

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 
+from fuseconv.contract.options import Options
 from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.sources.pickles import listed
-from fuseconv.sources.sniffing import pickle_names
+from fuseconv.sources.sniffing import key_of_checkpoint, pickle_names
 from fuseconv.sources.state_dict import fill
-from fuseconv.sources.subject import Loaded, Options
+from fuseconv.sources.subject import Loaded
 from fuseconv.untrusted.files import open_plain
 
 
@@ -22,7 +23,10 @@ def load(path: Path, options: Options) -> Loaded:
         UnsupportedError: a class that the pickle names cannot be imported.
         UpstreamError: the pickle cannot be read.
     """
-    options.require("pickle", "the pickle", str(path), listed(pickle_names(path)))
+    key = key_of_checkpoint(path) if "pickle" not in options.trust else ""
+    what = f"the training checkpoint with a {key}" if key else "the pickle"
+    also = " and --model, which builds the module of its tensors" if key else ""
+    options.require("pickle", what, str(path), listed(pickle_names(path)), also)
     try:
         with open_plain(path) as file:
             value = torch.load(file, map_location="cpu", weights_only=False)

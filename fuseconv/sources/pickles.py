@@ -78,6 +78,15 @@ def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
     return tuple(sorted(computed.union(name for name in spelled if not is_tensor_global(name))))
 
 
+def checkpoint_key(data: bytes) -> str:
+    """Returns the key under which the pickle of a dict seems to hold a state dict, or "". `unsafe_globals` read it."""
+    operations = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(data)]
+    if next((name for name, _ in operations if name not in ("PROTO", "FRAME")), "") != "EMPTY_DICT":
+        return ""
+    words = {argument for _, argument in operations if isinstance(argument, str)}
+    return next((key for key in ("state_dict", "model_state_dict", "model") if key in words), "")
+
+
 def is_tensor_global(name: str) -> bool:
     """Returns whether a plain tensor, its storage or its dtype needs this global."""
     return name in TENSOR_GLOBALS or _STORAGE_OR_DTYPE.match(name) is not None

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from fuseconv.errors import FileError, RefusedError, UsageError
-from fuseconv.sources.pickles import unsafe_globals
+from fuseconv.sources import foreign
+from fuseconv.sources.pickles import checkpoint_key, unsafe_globals
 from fuseconv.sources.screening import Member, member_root, read_member, screen_zip
 from fuseconv.untrusted.containers import HEAD, Container, container_of
 from fuseconv.untrusted.files import is_plain, open_plain
@@ -26,6 +27,7 @@ def sniff(path: Path) -> str:
     Raises:
         FileError: the file cannot be read.
         RefusedError: the file is damaged, malicious or native code.
+        UnsupportedError: it is a model of another tool.
         UsageError: the file is valid, but not a model.
     """
     if path.is_dir():
@@ -42,6 +44,8 @@ def sniff(path: Path) -> str:
             return "state-dict"
         case "native":
             raise RefusedError("the file is native code, not a model", where=str(path), fix=_ACCEPTED)
+    if (form := foreign.foreign_file(_start(path)[0])) is not None:
+        raise form.error(path)
     raise RefusedError(
         "the file is not a model that fuseconv can read, or it is damaged" if size else "the file is empty",
         where=str(path),
@@ -55,10 +59,15 @@ def container(path: Path) -> tuple[Container, int]:
     Raises:
         FileError: it is not a plain file, or cannot be read.
     """
+    head, size = _start(path)
+    return container_of(head[:HEAD], size), size
+
+
+def _start(path: Path) -> tuple[bytes, int]:
+    """Returns the first bytes of a file, and its size."""
     try:
         with open_plain(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            return container_of(file.read(HEAD), size), size
+            return file.read(foreign.HEAD), os.fstat(file.fileno()).st_size
     except OSError as error:
         raise FileError(f"the model cannot be read: {error.strerror}", where=str(path), fix=_ACCEPTED) from error
 
@@ -66,12 +75,16 @@ def container(path: Path) -> tuple[Container, int]:
 def _sniff_folder(path: Path) -> str:
     if is_plain(path / "manifest.json"):
         raise UsageError("this is a bundle, already converted", where=str(path), fix="fuseconv verify, or fuseconv run")
+    if (form := foreign.foreign_folder(path)) is not None:
+        raise form.error(path)
     if not is_plain(path / "config.json"):
         raise UsageError("the folder has no config.json", where=str(path), fix=_ACCEPTED)
     return "huggingface"
 
 
 def _sniff_zip(path: Path, members: tuple[Member, ...]) -> str:
+    if (form := foreign.foreign_zip([member.name for member in members])) is not None:
+        raise form.error(path)
     root = member_root(members, path)
     names = {member.name.removeprefix(root): member for member in members}
     if "archive_format" in names or any(name.startswith("models/") for name in names):
@@ -87,10 +100,19 @@ def pickle_names(path: Path) -> tuple[str, ...]:
     """Returns the unsafe globals of a pickle in any format that `sniff` detects, for error messages."""
     kind, _ = container(path)
     if kind == "zip":
-        members = screen_zip(path, checksums=False)
-        name = member_root(members, path) + "data.pkl"
-        return unsafe_globals(read_member(path, next(member for member in members if member.name == name)), str(path))
+        return unsafe_globals(_zipped_pickle(path), str(path))
     return legacy_globals(path) if kind == "pickle" else ()
+
+
+def key_of_checkpoint(path: Path) -> str:
+    """Returns the key under which a pickle seems to hold a state dict, or "", for error messages."""
+    return checkpoint_key(_zipped_pickle(path)) if container(path)[0] == "zip" else ""
+
+
+def _zipped_pickle(path: Path) -> bytes:
+    members = screen_zip(path, checksums=False)
+    name = member_root(members, path) + "data.pkl"
+    return read_member(path, next(member for member in members if member.name == name))
 
 
 def legacy_globals(path: Path) -> tuple[str, ...]:

@@ -6,17 +6,18 @@ import importlib
 import importlib.util
 import pickle
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fuseconv.contract.options import Options
 from fuseconv.errors import FuseconvError, RefusedError, UsageError
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.sniffing import container
-from fuseconv.sources.subject import Loaded, Options
+from fuseconv.sources.subject import Loaded
 from fuseconv.untrusted.files import is_plain, open_plain
 from fuseconv.untrusted.plain_pickle import load_plain_pickle
 from fuseconv.untrusted.plain_tensors import check_plain_tensors
@@ -42,15 +43,21 @@ def fill(value: Any, path: Path, options: Options) -> Loaded:
     tensors = state_of(value, path)
     check_plain_tensors(tensors, str(path))
     if options.model is None:
-        raise UsageError(
-            f"the file contains {len(tensors)} tensors but no module",
-            where=str(path),
-            fix="name what builds the module: --model pkg.mod:factory or --model file.py:factory, with --trust code",
-        )
+        raise _without_module(value, tensors, path)
     options.require("code", f"--model {options.model}", options.model)
     module = build(options.model)
     _load_into(module, tensors, path)
     return Loaded(module)
+
+
+def _without_module(value: Any, tensors: Mapping[str, torch.Tensor], path: Path) -> UsageError:
+    """Returns the error for a file of tensors for which nothing builds the module."""
+    keys = ", ".join(map(str, value)) if isinstance(value, Mapping) and not _is_state(value) else ""
+    what = f"a training checkpoint ({keys}), with {len(tensors)} tensors" if keys else f"{len(tensors)} tensors"
+    fix = "name what builds the module: --model pkg.mod:factory or --model file.py:factory, with --trust code"
+    if is_plain(path.parent / "config.json") and container(path)[0] == "safetensors":
+        fix = f"convert its folder, which has a config.json: {path.absolute().parent}; or {fix}"
+    return UsageError(f"the file contains {what} but no module", where=str(path), fix=fix)
 
 
 def _tensors(path: Path) -> Any:
@@ -85,7 +92,9 @@ def state_of(value: Any, path: Path) -> dict[str, torch.Tensor]:
         f"the file holds a {type(value).__name__}"
         + (f" with the state dicts {', '.join(found)}" if found else ", and no state dict"),
         where=str(path),
-        fix="save model.state_dict() alone",
+        fix=f"save one alone: torch.save(torch.load({path.name!r})[{next(iter(found))!r}], 'weights.pt')"
+        if found
+        else "save model.state_dict() alone",
     )
 
 
@@ -167,6 +176,20 @@ def _load_into(module: torch.nn.Module, tensors: dict[str, torch.Tensor], path: 
         raise RefusedError(
             f"the state dict does not fit the model; {'; '.join(problems)}",
             where=str(path),
-            fix="build the model that the tensors were saved from: names and shapes must match",
+            fix=_renaming(own, tensors)
+            or "build the model that the tensors were saved from: names and shapes must match",
         )
     module.load_state_dict(tensors, strict=False)
+
+
+def _renaming(own: Collection[str], tensors: Collection[str]) -> str:
+    """Returns the fix for names that a training framework saved with a prefix, such as `module.`, else ""."""
+    prefix = next(iter(tensors)).partition(".")[0] + "."
+    if not all(name.startswith(prefix) for name in tensors) or {name.removeprefix(prefix) for name in tensors} - set(
+        own
+    ):
+        return ""
+    return (
+        f"the names begin with {prefix!r}, as some training frameworks save them: save "
+        f"{{name.removeprefix({prefix!r}): tensor for name, tensor in state.items()}}"
+    )

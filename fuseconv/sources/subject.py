@@ -1,15 +1,13 @@
-"""A model that was read, the options for reading it, and the step that all formats share."""
+"""A model that was read, and the step that all formats share."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 
@@ -21,69 +19,14 @@ from fuseconv.contract.inputs import (
     from_file,
     torch_dtype,
 )
+from fuseconv.contract.options import FLOATS, Options
 from fuseconv.contract.spec import Contract, TensorSpec
-from fuseconv.errors import FileError, RefusedError, UsageError
+from fuseconv.errors import FileError, UsageError
 from fuseconv.program.calling import call_of, parameters_named
 from fuseconv.untrusted.files import open_plain
 from fuseconv.untrusted.plain_tensors import check_plain_tensors
 
-TRUST = ("pickle", "torchscript", "native", "code")
-DEVICES = ("cpu", "cuda")
-FLOATS = ("f64", "f32", "f16", "bf16")
 logger = logging.getLogger("fuseconv")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to read a source. Every field corresponds to a flag of the command line.
-
-    Attributes:
-        model: the class or function that builds the module for a state dict: `pkg.mod:factory` or `file.py:factory`.
-        inputs: one specification per input, as in `--input`.
-        inputs_file: a file with one tensor per input.
-        input_ranges: input name to the range of its random values, both ends included.
-        trust: the kinds of code that may run: `pickle`, `torchscript`, `native`, `code`.
-        device: the device to convert for: `cpu` or `cuda`.
-        dtype: the floating-point dtype to cast the module to: `f64`, `f32`, `f16` or `bf16`. None keeps its own.
-    """
-
-    model: str | None = None
-    inputs: tuple[TensorSpec, ...] = ()
-    inputs_file: Path | None = None
-    input_ranges: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
-    trust: frozenset[str] = frozenset()
-    device: str = "cpu"
-    dtype: str | None = None
-
-    def __post_init__(self) -> None:
-        if unknown := sorted(self.trust.difference(TRUST)):
-            raise UsageError(f"unknown trust {', '.join(unknown)}", where="--trust", fix=f"use {', '.join(TRUST)}")
-        if self.dtype is not None and self.dtype not in FLOATS:
-            raise UsageError(f"unknown dtype {self.dtype}", where="--dtype", fix=f"use one of {', '.join(FLOATS)}")
-        if self.device not in DEVICES:
-            raise UsageError(f"unknown device {self.device}", where="--device", fix=f"use one of {', '.join(DEVICES)}")
-
-    def flags(self) -> tuple[str, ...]:
-        """Returns the command line flags for the fields that differ from their defaults."""
-        names = {"inputs": "input", "inputs_file": "inputs", "input_ranges": "input-range"}
-        return tuple(
-            f"--{names.get(one.name, one.name)}"
-            for one in fields(self)
-            if getattr(self, one.name) != getattr(Options(), one.name)
-        )
-
-    def require(self, trust: str, what: str, where: str, names: str = "") -> None:
-        """Raises an error if the source would run code that is not trusted.
-
-        Raises:
-            RefusedError: the kind of code is not in `trust`.
-        """
-        if trust not in self.trust:
-            raise RefusedError(
-                f"{what} runs code when it is loaded" + (f"; it names {names}" if names else ""),
-                where=where,
-                fix=f"if you trust its author, add --trust {trust}",
-            )
 
 
 @dataclass(frozen=True)

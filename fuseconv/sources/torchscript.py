@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 
 from fuseconv.contract.inputs import torch_dtype
+from fuseconv.contract.options import Options
 from fuseconv.errors import UnsupportedError, UpstreamError
 from fuseconv.sources.flat import drop_detach
-from fuseconv.sources.subject import Loaded, Options, settle
+from fuseconv.sources.subject import Loaded, settle
 from fuseconv.untrusted.loads import require_loads
 
 

@@ -11,9 +11,9 @@ The modules import torch only when needed, because help texts list the targets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from fuseconv.errors import UnsupportedError
+from fuseconv.errors import UnsupportedError, UsageError
 from fuseconv.targets import aoti, exported, onnx, onnx_plugin, torchscript
 from fuseconv.targets.spec import Context, Runner, Target, TargetSpec
 
@@ -24,6 +24,18 @@ TARGETS: Mapping[str, Target] = {
 
 PREFERENCE: tuple[str, ...] = tuple(sorted(TARGETS, key=lambda name: TARGETS[name].SPEC.preference))
 """The order of preference when no target is named: the first one that the bundle has is loaded."""
+
+
+def check_known(names: Iterable[str]) -> None:
+    """Checks that each name is that of a target.
+
+    Raises:
+        UsageError: a target does not exist.
+    """
+    for name in names:
+        if name not in TARGETS:
+            what, fix = f"unknown target {name}", f"use one of {', '.join(sorted(TARGETS))}, separated by commas"
+            raise UsageError(what, where="--target", fix=fix)
 
 
 def spec_of(name: str) -> TargetSpec:
@@ -37,4 +49,4 @@ def spec_of(name: str) -> TargetSpec:
     return TARGETS[name].SPEC
 
 
-__all__ = ["PREFERENCE", "TARGETS", "Context", "Runner", "Target", "TargetSpec", "spec_of"]
+__all__ = ["PREFERENCE", "TARGETS", "Context", "Runner", "Target", "TargetSpec", "check_known", "spec_of"]

@@ -148,9 +148,10 @@ def test_figures_are_a_line_a_row(
 ) -> None:
     """In a terminal too narrow for them; texts are folded there, and not in a log."""
     monkeypatch.setenv("COLUMNS", "40")
-    status, out, _ = run(capsys, "verify", folder / "gate.fuseconv")
+    status, out, _ = run(capsys, "verify", folder / "gate.fuseconv", "-v")
     assert status == 0
     assert len(out.splitlines()) == 19  # a header, eight cases of two targets, and how many were run
+    assert len(run(capsys, "verify", folder / "gate.fuseconv")[1].splitlines()) == 5
     folded = run(capsys, "doctor", folder / "gate.fuseconv")[1]
     monkeypatch.delenv("COLUMNS")
     assert len(run(capsys, "doctor", folder / "gate.fuseconv")[1].splitlines()) < len(folded.splitlines())
@@ -185,13 +186,13 @@ FAILURES = {
     "a plan under a file": (["match", "{}/gate.pt2", "-o", "{}/noise.bin/plan.json"], 6, "is not a folder"),
     "a plan in no folder": (["match", "{}/gate.pt2", "-o", "{}/absent/plan.json"], 6, "is missing"),
     "outputs in a folder's place": (
-        ["run", "{}/gate.fuseconv", "--inputs", "{}/absent.npz", "-o", "{}"],
+        ["run", "{}/gate.fuseconv", "--inputs", "{}/noise.bin", "-o", "{}"],
         6,
         "the output is a folder",
     ),
     "against another": (["verify", "{}/gate.fuseconv", "--against", "{}/other.pt2"], 2, "sha256"),
     "against another form": (["verify", "{}/gate.fuseconv", "--against", "{}/noise.bin"], 2, "sha256"),
-    "inputs alone": (["verify", "{}/gate.fuseconv", "--inputs", "{}/x.npz"], 2, "--against"),
+    "inputs alone": (["verify", "{}/gate.fuseconv", "--inputs", "{}/noise.bin"], 2, "--against"),
     "device alone": (["verify", "{}/gate.fuseconv", "--device", "cuda"], 2, "add --against"),
     "peer alone": (["bench", "{}/gate.fuseconv", "--peer", "compile"], 2, "add --against"),
     "dtype alone": (["bench", "{}/gate.fuseconv", "--dtype", "f16"], 2, "add --against"),

@@ -70,6 +70,17 @@ def test_a_stream_that_fails_is_an_error_of_files(command: str, fault: str) -> N
         assert b"fix: " in done.stderr
 
 
+@pytest.mark.parametrize("fault", ["stdout full", "nobody reads"])
+@pytest.mark.parametrize("shown", ["--version", "completion"])
+def test_what_click_prints_is_written_or_an_error(shown: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shown == "completion":
+        monkeypatch.setenv("_FUSECONV_COMPLETE", "bash_source")
+    done = shell(SHELL[fault][0], ["--version"])
+    assert done.returncode == (6 if fault == "stdout full" else 141), done.stderr
+    assert (b"error: " in done.stderr) == (fault == "stdout full")
+    assert b"Traceback" not in done.stderr
+
+
 def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -114,6 +125,16 @@ DONE = {
     "verify": ["verify", "{}/scale.fuseconv"],
     "doctor": ["doctor", "{}/scale.fuseconv"],
 }
+
+
+@pytest.mark.parametrize("command", ["match", "run"])
+def test_an_output_file_that_is_full(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"x": torch.ones(2, 3)}, folder / "x.pt")
+    words = {"match": ["{}/scale.pt2"], "run": ["{}/scale.fuseconv", "--inputs", "{}/x.pt"]}[command]
+    assert cli.main([command, *(word.format(folder) for word in words), "-o", "/dev/full", "-q"]) == 6
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: No space left on device\n")
 
 
 class Failing(io.StringIO):

@@ -5,6 +5,8 @@ import doctest
 import inspect
 import pydoc
 import re
+import subprocess
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -48,6 +50,13 @@ def test_the_public_names(module: types.ModuleType) -> None:
     assert sorted(module.__all__) == sorted(NAMES[module])
     for name in module.__all__:
         assert getattr(module, name) is not None
+    assert set(module.__all__) <= set(dir(module))
+
+
+def test_dir_lists_what_was_not_imported_yet() -> None:
+    code = "import fuseconv, sys; print('torch' in sys.modules, set(fuseconv.__all__) - set(dir(fuseconv)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False set()\n"
 
 
 def test_every_error_is_public() -> None:
@@ -102,7 +111,8 @@ def public_classes() -> list[type]:
 @pytest.mark.parametrize("one", public_classes(), ids=lambda one: one.__name__)
 def test_a_class_that_a_public_function_takes_or_gives_is_in_the_reference(one: type) -> None:
     assert one.__doc__
-    assert re.search(rf"^::: {one.__module__.replace('.subject', '')}\.{one.__name__}$", PAGES, re.MULTILINE)
+    home = "fuseconv.sources" if one is Options else one.__module__
+    assert re.search(rf"^::: {home}\.{one.__name__}$", PAGES, re.MULTILINE)
 
 
 def test_every_public_function_takes_or_gives_a_documented_class() -> None:

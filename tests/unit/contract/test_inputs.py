@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fuseconv.contract.dims import Dim
-from fuseconv.contract.input_text import parse_inputs
+from fuseconv.contract.input_text import parse_inputs, parse_ranges
 from fuseconv.contract.inputs import (
     LARGEST,
     apply_ranges,
@@ -20,9 +20,9 @@ from fuseconv.contract.inputs import (
     draw,
     example_sizes,
     from_file,
-    parse_ranges,
     sizes_to_try,
 )
+from fuseconv.contract.options import FLOATS, Options
 from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.contract.values import Kind
 from fuseconv.errors import ContractError, FileError, FuseconvError, RefusedError, UsageError
@@ -171,6 +171,29 @@ def test_from_file_checks_the_contract(
     with pytest.raises(error) as caught:
         from_file(tmp_path / "a", CONTRACT)
     assert said in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("short", "names"),
+    {
+        "f64": ("f64", "float64", "fp64", "double"),
+        "f32": ("f32", "float32", "fp32", "float", "torch.float32"),
+        "f16": ("f16", "float16", "fp16", "half"),
+        "bf16": ("bf16", "bfloat16", "torch.bfloat16"),
+        "i64": ("i64", "int64", "long"),
+        "i32": ("i32", "int32", "int"),
+        "i16": ("i16", "int16", "short"),
+        "i8": ("i8", "int8"),
+        "u8": ("u8", "uint8"),
+        "bool": ("bool",),
+    }.items(),
+)
+def test_a_dtype_has_its_usual_names(short: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        (spec,) = parse_inputs([f"x={name}[2]"])
+        assert spec.dtype == short
+        if short in FLOATS:
+            assert Options(dtype=name).dtype == short
 
 
 def test_parse_ranges() -> None:

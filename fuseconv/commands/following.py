@@ -1,0 +1,45 @@
+"""The commands that a user would run after one that succeeded, as they are typed in a shell."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from fuseconv.commands.options import reading
+
+READING = frozenset({*inspect.signature(reading).parameters, "rules"})
+"""The parameters of the options for reading a model and its rules."""
+
+
+def after_convert(bundle: Path) -> tuple[str, ...]:
+    """Returns what is done with a new bundle: verify it, run it, load it."""
+    name = str(bundle)
+    inputs = click.get_current_context().params["inputs_file"] or "inputs.safetensors"
+    loaded = f"import fuseconv; model = fuseconv.load({json.dumps(name)})"
+    return (
+        shlex.join(("fuseconv", "verify", name)),
+        shlex.join(("fuseconv", "run", name, "--inputs", str(inputs), "-o", "outputs.safetensors")),
+        shlex.join(("python", "-i", "-c", loaded)),
+    )
+
+
+def after_match(model: Path, plan: Path) -> tuple[str, ...]:
+    """Returns what is done with a plan: execute it on the model, which is read in the same way."""
+    return (shlex.join(("fuseconv", "convert", str(model), "--plan", str(plan), *_given())),)
+
+
+def _given() -> list[str]:
+    """Returns the options for reading a model and its rules that were given on the command line."""
+    context, words = click.get_current_context(), []
+    for option in context.command.params:
+        name = str(option.name)
+        if name in READING and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            value = context.params[name]
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [option.opts[-1], str(one)]
+    return words

@@ -1,0 +1,39 @@
+"""Writes the outputs of a call to a file: .npz, or safetensors."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from fuseconv.contract.dtypes import short_dtype
+from fuseconv.errors import UsageError
+
+
+def write_outputs(outputs: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Writes named tensors on the CPU. The suffix of the path is the format.
+
+    Raises:
+        OSError: the file cannot be written.
+        UsageError: the format has no such dtype.
+    """
+    path.write_bytes(_npz(outputs, path) if path.suffix == ".npz" else save(dict(outputs)))
+
+
+def _npz(outputs: Mapping[str, torch.Tensor], path: Path) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:  # np.savez has parameters of its own, whose names outputs may have
+        for name, value in outputs.items():
+            try:
+                array = value.numpy()
+            except TypeError:
+                what = f"NumPy has no dtype {short_dtype(value.dtype)}, which the output {name} has"
+                raise UsageError(what, where=str(path), fix="write a .safetensors file") from None
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    return buffer.getvalue()

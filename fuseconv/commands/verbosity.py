@@ -1,0 +1,33 @@
+"""`-q` and `-v`: the same two options for every command that has them.
+
+`-q` is for commands whose exit status says enough: they print errors only. `-v` is for those that otherwise show one
+row of parity per target.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.streams import QUIET
+
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Show the parity of every case and output, not only one row per target."
+)
+
+
+def quiet_option(command: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """Adds `-q` to a command: no progress, no warnings, and no result as text."""
+
+    @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+    @functools.wraps(command)
+    def told(*arguments: Any, quiet: bool, **options: Any) -> Outcome:
+        click.get_current_context().meta[QUIET] = quiet
+        return replace(command(*arguments, **options), quiet=quiet)
+
+    return told

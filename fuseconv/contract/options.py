@@ -1,0 +1,90 @@
+"""How to read a model: one field per flag. Nothing here imports torch, so that a wrong flag is reported at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+
+from fuseconv.contract.dtypes import dtype_named
+from fuseconv.contract.spec import TensorSpec
+from fuseconv.errors import RefusedError, UsageError
+
+TRUST = ("pickle", "torchscript", "native", "code")
+DEVICES = ("cpu", "cuda")
+FLOATS = ("f64", "f32", "f16", "bf16")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to read a source. Every field corresponds to a flag of the command line.
+
+    Attributes:
+        model: the class or function that builds the module for a state dict: `pkg.mod:factory` or `file.py:factory`.
+        inputs: one specification per input, as in `--input`.
+        inputs_file: a file with one tensor per input.
+        input_ranges: input name to the range of its random values, both ends included.
+        trust: the kinds of code that may run: `pickle`, `torchscript`, `native`, `code`.
+        device: the device to convert for: `cpu` or `cuda`.
+        dtype: the floating-point dtype to cast the module to: `f64`, `f32`, `f16` or `bf16`, or another of
+            their usual names, such as `float32`. None keeps its own.
+    """
+
+    model: str | None = None
+    inputs: tuple[TensorSpec, ...] = ()
+    inputs_file: Path | None = None
+    input_ranges: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
+    trust: frozenset[str] = frozenset()
+    device: str = "cpu"
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(self.trust.difference(TRUST)):
+            raise UsageError(f"unknown trust {', '.join(unknown)}", where="--trust", fix=f"use {', '.join(TRUST)}")
+        if self.dtype is not None:
+            short = dtype_named(self.dtype)
+            if short not in FLOATS:
+                raise UsageError(f"unknown dtype {self.dtype}", where="--dtype", fix=f"use one of {', '.join(FLOATS)}")
+            object.__setattr__(self, "dtype", short)
+        if self.device not in DEVICES:
+            raise UsageError(f"unknown device {self.device}", where="--device", fix=f"use one of {', '.join(DEVICES)}")
+
+    def flags(self) -> tuple[str, ...]:
+        """Returns the command line flags for the fields that differ from their defaults."""
+        names = {"inputs": "input", "inputs_file": "inputs", "input_ranges": "input-range"}
+        return tuple(
+            f"--{names.get(one.name, one.name)}"
+            for one in fields(self)
+            if getattr(self, one.name) != getattr(Options(), one.name)
+        )
+
+    def require_original(self, against: object) -> None:
+        """Checks that there is an original model, if any field says how to read it.
+
+        Raises:
+            UsageError: a field differs from its default, and `against` is None.
+        """
+        if against is None and (flags := self.flags()):
+            what = f"{flags[0]} applies only to the original model"
+            raise UsageError(what, where=flags[0], fix="add --against MODEL")
+
+    def require(self, trust: str, what: str, where: str, names: str = "", also: str = "") -> None:
+        """Raises an error if the source would run code that is not trusted.
+
+        Args:
+            trust: the kind of code.
+            what: what runs it.
+            where: the file.
+            names: the functions that it would call, if they are known.
+            also: what the source needs besides, for the fix.
+
+        Raises:
+            RefusedError: the kind of code is not in `trust`.
+        """
+        if trust not in self.trust:
+            raise RefusedError(
+                f"{what} runs code when it is loaded" + (f"; it names {names}" if names else ""),
+                where=where,
+                fix=f"if you trust its author, add --trust {trust}{also}",
+            )

@@ -1,0 +1,122 @@
+"""The options of commands: their words, and that a wrong one is reported before torch is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import ROOT
+
+from fuseconv import cli
+from fuseconv.commands.outputs import write_outputs
+from fuseconv.contract.inputs import from_file
+from fuseconv.errors import UsageError
+
+
+class Scale(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x * 2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds scale.pt2 and its bundle."""
+    folder = tmp_path_factory.mktemp("options")
+    torch.export.save(torch.export.export(Scale(), (torch.ones(2, 3),)), folder / "scale.pt2")
+    assert cli.main(["convert", str(folder / "scale.pt2"), "--target", "export,torchscript"]) == 0
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    capsys.readouterr()
+    status = cli.main([*words, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("words", "targets"),
+    [
+        (["export,torchscript"], {"export", "torchscript"}),
+        (["export, torchscript,"], {"export", "torchscript"}),
+        (["export,export", "export"], {"export"}),
+    ],
+    ids=str,
+)
+def test_targets_are_separated_by_commas(
+    words: list[str], targets: set[str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [part for word in words for part in ("--target", word)]
+    output = str(tmp_path / "scale.fuseconv")
+    status, found = run(capsys, "convert", str(folder / "scale.pt2"), *given, "-o", output, "--dtype", "float64")
+    assert (status, set(found["result"]["targets"])) == (0, targets)
+    assert run(capsys, "inspect", output)[1]["result"]["dtype"] == "f32"  # it has no weights
+    assert run(capsys, "inspect", output)[1]["result"]["source"]["dtype"] == "f64"
+
+
+AT_ONCE: dict[str, tuple[list[str], int]] = {
+    "no model": (["convert", "{}/absent.pt"], 6),
+    "no such option": (["convert", "{}/scale.pt2", "--targets", "export"], 2),
+    "no such target": (["convert", "{}/scale.pt2", "--target", "export,tflite"], 2),
+    "no such dtype": (["convert", "{}/scale.pt2", "--dtype", "f17"], 2),
+    "no such device": (["convert", "{}/scale.pt2", "--device", "tpu"], 2),
+    "no such trust": (["convert", "{}/scale.pt2", "--trust", "all"], 2),
+    "no inputs": (["convert", "{}/scale.pt2", "--inputs", "{}/absent.npz"], 6),
+    "no such input": (["convert", "{}/scale.pt2", "--input", "x=f17[2]"], 2),
+    "no such range": (["convert", "{}/scale.pt2", "--input-range", "x=1"], 2),
+    "no plan": (["convert", "{}/scale.pt2", "--plan", "{}/absent.json"], 6),
+    "no rules": (["convert", "{}/scale.pt2", "--rules", "{}/absent.json"], 2),
+    "no such rule": (["convert", "{}/scale.pt2", "--no-rule", "linear-actt"], 2),
+    "no buckets": (["convert", "{}/scale.pt2", "--bucket", "x"], 2),
+    "output taken": (["convert", "{}/scale.pt2", "-o", "{}/scale.pt2"], 2),
+    "output taken, dry run": (["convert", "{}/scale.pt2", "-o", "{}/scale.pt2", "--dry-run"], 2),
+    "a setting": (["match", "{}/scale.pt2", "--dtype", "f17"], 2),
+    "no rules to match": (["match", "{}/scale.pt2", "--rules", "{}/absent.json"], 2),
+    "an option of models": (["explain", "{}/scale.fuseconv", "--dtype", "f16"], 2),
+    "no such rule to explain": (["explain", "{}/scale.pt2", "--no-rule", "linear-actt"], 2),
+    "no bundle": (["verify", "{}/absent"], 2),
+    "not a bundle": (["verify", "{}"], 3),
+    "no original": (["verify", "{}/scale.fuseconv", "--against", "{}/absent.pt2"], 6),
+    "an option of the original": (["verify", "{}/scale.fuseconv", "--device", "cuda"], 2),
+    "no inputs to run": (["run", "{}/scale.fuseconv", "--inputs", "{}/absent.npz", "-o", "{}/y.npz"], 6),
+    "no output of run": (["run", "{}/scale.fuseconv", "--inputs", "{}/scale.pt2", "-o", "{}/absent/y"], 6),
+    "no target to run": (["run", "{}/scale.fuseconv", "--target", "x", "--inputs", "x", "-o", "y"], 2),
+    "no target to tune": (["tune", "{}/scale.fuseconv", "--target", "x"], 2),
+    "no bundle to look at": (["doctor", "{}/absent"], 2),
+}
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_a_wrong_option_is_reported_before_torch_is_imported(name: str, folder: Path) -> None:
+    words, status = AT_ONCE[name]
+    given = [word.format(folder) for word in words]
+    code = f"import sys; from fuseconv import cli; print(cli.main({given}), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == [str(status), "False"], done.stderr
+    assert done.stderr.startswith("error: ")
+
+
+def test_outputs_are_written_as_npz(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"x": torch.tensor([[1.0, -2, 3], [4, 5, 6]])}, tmp_path / "x.pt")
+    command = ["run", str(folder / "scale.fuseconv"), "--inputs", str(tmp_path / "x.pt"), "-o"]
+    for name in ("y.npz", "y.safetensors", "y"):
+        assert run(capsys, *command, str(tmp_path / name))[0] == 0
+        (found,) = from_file(tmp_path / name).values()
+        assert found.tolist() == [[2, 0, 6], [8, 10, 12]]
+    with np.load(tmp_path / "y.npz") as arrays:
+        assert len(arrays.files) == 1
+    status, found = run(capsys, *command, str(tmp_path / "y.csv"))
+    assert (status, found["error"]["hint"]) == (2, "use a name with .safetensors or .npz")
+    assert not (tmp_path / "y.csv").exists()
+
+
+def test_npz_has_no_bf16_and_any_name(tmp_path: Path) -> None:
+    write_outputs({"file": torch.ones(2), "allow_pickle": torch.ones(1)}, tmp_path / "y.npz")
+    assert set(from_file(tmp_path / "y.npz")) == {"file", "allow_pickle"}
+    with pytest.raises(UsageError, match="NumPy has no dtype bf16, which the output y has"):
+        write_outputs({"y": torch.ones(2, dtype=torch.bfloat16)}, tmp_path / "y.npz")
