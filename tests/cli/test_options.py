@@ -46,7 +46,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
         (["export, torchscript,"], {"export", "torchscript"}),
         (["export,export", "export"], {"export"}),
     ],
-    ids=str,
+    ids=["two", "a comma at the end", "one twice"],
 )
 def test_targets_are_separated_by_commas(
     words: list[str], targets: set[str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
