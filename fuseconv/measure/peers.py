@@ -98,6 +98,7 @@ def against_peers(
         "folder": str(Path.cwd()),
         "path": sys.path,
         "threads": torch.get_num_threads(),
+        "seconds": SECONDS,
     }
     what = f"time the bundle against {', '.join(peers)}"
     fix = "free memory used by other processes and run it again, or name fewer peers in --not-slower-than"
@@ -148,7 +149,7 @@ def _versus(target: str, ours: Sequence[Call], request: dict[str, Any], inputs: 
             theirs = _peer_calls(peer, subject, request, inputs)
         except FuseconvError as error:
             return {"failed": peer, "reason": error.what}
-        times = timed(theirs, ours, [target], SECONDS).times[target]
+        times = timed(theirs, ours, [target], request["seconds"]).times[target]
         found.append(Versus(target, peer, times.challenger, times.base, times.ratio))
     return {"versus": _VERSUS.dump_python(found)}
 

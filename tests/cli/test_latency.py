@@ -92,7 +92,7 @@ FAILURES = {
     "two sizes": (["{}/wide.fuseconv", "--shape", "dim0=3", "--shape", "dim0=4"], "usage", "two sizes"),
     "not a size": (["{}/wide.fuseconv", "--shape", "dim0"], "usage", "cannot be parsed"),
     "sizes and a file": (
-        ["{}/wide.fuseconv", "--shape", "dim0=3", "--inputs", "{}/x.pt"],
+        ["{}/wide.fuseconv", "--shape", "dim0=3", "--inputs", "{}/other.pt2"],
         "usage",
         "already fixes the sizes",
     ),

@@ -13,6 +13,7 @@ from support.sleepy import write_model_and_pack
 
 from fuseconv import cli
 from fuseconv.errors import SlowerError, UsageError
+from fuseconv.measure import peers
 from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.speed import peers_of
 from fuseconv.sources import Options
@@ -25,6 +26,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sleep of 20 ms is seen in a few pairs."""
+    monkeypatch.setattr(peers, "SECONDS", 0.3)
 
 
 @pytest.fixture(scope="module")

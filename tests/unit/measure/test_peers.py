@@ -61,7 +61,7 @@ JUDGED = {
 def test_a_loss_beyond_the_noise_counts(name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs, (loses, ratio) = JUDGED[name]
     monkeypatch.setattr(peers, "target_calls", lambda *_: clock.calls(theirs))
-    told = peers._versus("export", clock.calls(ours), {"peers": ["aoti"], "unfused": "folder"}, INPUTS)
+    told = peers._versus("export", clock.calls(ours), {"peers": ["aoti"], "unfused": "folder", "seconds": 3.0}, INPUTS)
     (row,) = peers._VERSUS.validate_python(told["versus"])
     assert (row.target, row.peer, row.loses) == ("export", "aoti", loses)
     assert row.ratio.median == pytest.approx(ratio, rel=1e-2)
@@ -77,7 +77,9 @@ def test_the_first_peer_that_fails_is_named(clock: Clock, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(peers, "_original", lambda _request: object())
     monkeypatch.setattr(peers, "original_calls", original)
-    told = peers._versus("export", clock.calls([0.1, 0.1]), {"peers": ["eager", "compile", "aoti"]}, INPUTS)
+    told = peers._versus(
+        "export", clock.calls([0.1, 0.1]), {"peers": ["eager", "compile", "aoti"], "seconds": 3.0}, INPUTS
+    )
     assert told == {"failed": "compile", "reason": "no compiler"}
 
 

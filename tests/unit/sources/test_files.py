@@ -348,6 +348,7 @@ OWN = {
     "targets/aoti.py": "what its compiler wrote",
     "targets/artifact.py": "what it writes",
     "targets/onnx_plugin.py": "our own library",
+    "commands/outputs.py": "an .npz in memory",
     "commands/streams.py": "/dev/null",
     "untrusted/records.py": "members of an archive that was screened, opened by untrusted/files.py",
     "parity/child.py": "its own stdout and its log",
