@@ -83,7 +83,8 @@ def program() -> Path:
 
 
 def ask(program: Path, *words: str, **environment: str) -> tuple[int, list[str], str]:
-    done = subprocess.run([program, *words], env={**os.environ, **environment}, capture_output=True, text=True)
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("FUSECONV_TIMING")}
+    done = subprocess.run([program, *words], env={**plain, **environment}, capture_output=True, text=True)
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
