@@ -65,6 +65,13 @@ int main(int count, char** words) {
 """
 
 
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removes the settings of the caller."""
+    for name in ("FUSECONV_TIMING", "FUSECONV_TIMING_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="session")
 def program() -> Path:
     """The program, in a folder `lib` as in a bundle, compiled once for these sources."""
@@ -83,8 +90,7 @@ def program() -> Path:
 
 
 def ask(program: Path, *words: str, **environment: str) -> tuple[int, list[str], str]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("FUSECONV_TIMING")}
-    done = subprocess.run([program, *words], env={**plain, **environment}, capture_output=True, text=True)
+    done = subprocess.run([program, *words], env={**os.environ, **environment}, capture_output=True, text=True)
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
