@@ -79,7 +79,7 @@ def model_lines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def serving_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields a line a contestant: its latencies, its throughput, what of a warm latency they are, and its memory."""
+    """Yields a line per contestant: latencies, throughput, latencies relative to warm ones, and memory."""
     latencies, others = "p50 ms | p99 ms | worst ms", "calls/s | p50 / warm | p99 / warm | torch MiB | device MiB"
     yield f"| model | dtype | pattern | served by | {latencies} | {others} |"
     yield "|---|---|---|---|" + "--:|" * 8

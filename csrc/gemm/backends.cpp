@@ -1,7 +1,6 @@
 #include "gemm/backends.h"
 
 #include <algorithm>
-#include <iterator>
 #include <stdexcept>
 
 #include "gemm/cublaslt.h"
@@ -85,25 +84,6 @@ std::string refuses(Backend backend, const Problem& p) {
       return p.product == nullptr ? "the host has no product of its own" : "";
     default:
       return cublaslt::algorithms(product_of(p)) == 0 ? "cuBLAS proposes no algorithm" : "";
-  }
-}
-
-bool takes(const Problem& p, Choice choice) {
-  if (!refuses(choice.backend, p).empty()) {
-    return false;
-  }
-  switch (choice.backend) {
-    case Backend::cublaslt:
-      return choice.variant < cublaslt::algorithms(p);
-    case Backend::sm90:
-    case Backend::aten:
-      return true;
-    case Backend::sm80:
-      return choice.variant < static_cast<int>(std::size(sm80::kShapes));
-    case Backend::tf32x3:
-      return choice.variant < static_cast<int>(std::size(tf32x3::kShapes));
-    default:
-      return choice.variant < cublaslt::algorithms(product_of(p));
   }
 }
 

@@ -19,9 +19,6 @@ struct Choice {
 // Returns why a backend does not support a problem. Empty if it does.
 std::string refuses(Backend backend, const Problem& problem);
 
-// Whether a choice made for another call is valid for this one.
-bool takes(const Problem& problem, Choice choice);
-
 // The choices worth timing for a problem, of one backend if `only` names one. The first is used without timing. Empty
 // if no backend supports the problem.
 std::vector<Choice> candidates(const Problem& problem, std::optional<Backend> only);

@@ -13,7 +13,7 @@ namespace fuseconv::tuning {
 
 // What a call does with a problem that was not measured: it uses what is expected of it (off), measures it, which takes
 // a hundred times as long as the call (on), or throws (known). From the environment variable FUSECONV_TIMING, by
-// default off. Throws std::runtime_error if that is another word.
+// default off. Throws std::runtime_error if it is none of these.
 enum class Timing { off, on, known };
 Timing timing();
 

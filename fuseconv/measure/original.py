@@ -24,7 +24,7 @@ def read_original(model: Path, manifest: Manifest, options: Options) -> Subject:
     """Reads the model that a bundle was converted from, onto the bundle's device.
 
     Raises:
-        FuseconvError: the model cannot be read, or is another one.
+        FuseconvError: the model cannot be read, or is a different model.
     """
     return sources.read(model, options=verification.as_converted(manifest, model, options))
 

@@ -24,7 +24,7 @@ class Tuned:
 
     Attributes:
         measured: what was measured.
-        changed: the problems and sizes whose fastest tactic is another one than before.
+        changed: the problems and sizes whose fastest tactic has changed.
         ties: those of `changed` whose two tactics differ by less than the noise of their times.
     """
 
@@ -157,7 +157,7 @@ def _link(folder: Path, staging: Path) -> None:
 
 
 def _changes(old: tactics.Problems, new: tactics.Problems) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns where the fastest tactic is another one than before, and where that is within the noise."""
+    """Returns where the fastest tactic has changed, and where the difference is within the noise."""
     changed, ties = [], []
     for family, sizes in new.items():
         for size, times in sizes.items():

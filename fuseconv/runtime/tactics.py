@@ -153,7 +153,7 @@ def _checked(problems: Any) -> Problems:
 
 
 def write(path: Path, problems: Problems) -> None:
-    """Writes tactics to a file, in the layout in which the op libraries write them."""
+    """Writes tactics to a file that the op libraries read: sizes ascending, the fastest tactic first."""
     ordered = {
         family: {
             size: dict(sorted(tactics.items(), key=lambda one: one[1]["us"]))

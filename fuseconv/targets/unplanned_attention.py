@@ -1,9 +1,9 @@
 """Attention of dynamic sizes on CUDA, by kernels that need no plan.
 
-For f16 and bf16 PyTorch prefers cuDNN's attention. It makes a plan for every new size, which takes 40 ms on the host,
-thirty times as long as a call of BERT-base. If sizes are dynamic, the kernel is therefore named in the program: Flash
-Attention, or with a mask the memory-efficient kernel. Both take any size at once, and up to twice as long as cuDNN's
-where that has its plan (docs/performance.md). With static sizes there is one plan, and nothing is changed.
+For f16 and bf16 PyTorch prefers cuDNN's attention. It makes a plan for every new size, which takes the host many times
+as long as a call. If sizes are dynamic, the kernel is therefore named in the program: Flash Attention, or with a mask
+the memory-efficient kernel. Both take any size at once; cuDNN's kernel is faster where it has its plan. With static
+sizes there is one plan, and nothing is changed.
 
 Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects the kernel and pads the mask.
 """
