@@ -76,8 +76,8 @@ def bert_inputs(size: int) -> Inputs:
     return ids, torch.ones_like(ids)
 
 
-def bundle(name: str, layers: int, target: str, folder: Path) -> Path:
-    """Converts a model and returns its bundle."""
+def bundle(name: str, layers: int, targets: Sequence[str], folder: Path) -> Path:
+    """Converts a model for some targets and returns its bundle."""
     batch = torch.export.Dim("batch", min=1, max=8 if name == "bert" else 4096)
     tokens = torch.export.Dim("tokens", min=8, max=128)
     module: torch.nn.Module = Bert(layers) if name == "bert" else Mlp()
@@ -87,8 +87,8 @@ def bundle(name: str, layers: int, target: str, folder: Path) -> Path:
     source = folder / f"{name}.pt2"
     with torch.no_grad():
         torch.export.save(torch.export.export(module, inputs, dynamic_shapes=dims, strict=False), source)
-    output = folder / f"{name}-{target}.fuseconv"
-    return convert(source, target=[target], output=output, options=Options(device="cuda")).bundle
+    output = folder / f"{name}-{'-'.join(targets)}.fuseconv"
+    return convert(source, target=targets, output=output, options=Options(device="cuda")).bundle
 
 
 def loads(calls: int) -> dict[str, tuple[list[int], bool, int]]:
@@ -178,7 +178,7 @@ def hit(path: Path, inputs: Inputs) -> Row:
 
 def measured(name: str, target: str, layers: int, calls: int, folder: Path) -> list[Row]:
     """Returns the rows of one model and target."""
-    path = bundle(name, layers, target, folder)
+    path = bundle(name, layers, [target], folder)
     inputs = [(bert_inputs if name == "bert" else mlp_inputs)(size) for size in range(100)]
     model = load(path, cuda_graphs=False)
     start = time.perf_counter()

@@ -34,6 +34,8 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 ELEMENTS = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 BACKENDS = ("cublaslt", "sm90", "cublas", "aten", "sm80", "tf32x3")
+PROPOSALS = 16
+"""Ranks from this one on are algorithms that cuBLAS proposed for another m."""
 
 
 class Problem(ctypes.Structure):

@@ -65,8 +65,8 @@ def main() -> None:
         print(json.dumps(measure(arguments.out, arguments.measure)))
         return
     with tempfile.TemporaryDirectory() as scratch:
+        path = bundle("bert", arguments.layers, arguments.targets, Path(scratch))
         for target in arguments.targets:
-            path = bundle("bert", arguments.layers, target, Path(scratch))
             command = [sys.executable, __file__, str(path), "--measure", target]
             told = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
             row = {"model": "bert-base", "layers": arguments.layers, "target": target, **json.loads(told)}

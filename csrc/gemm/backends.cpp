@@ -16,9 +16,8 @@ constexpr int kAlgorithmsInTwo = 8;
 constexpr int64_t kFewTiles = int64_t{64} * 64 * 48;
 constexpr int64_t kFewRows = 16;  // of x, up to which reading the weight dominates
 
-// The part of a problem that cuBLAS computes for backend `cublas`. It includes the bias if the sum is rounded only
-// once. The product of a gated layer goes to scratch.
-Problem product_of(const Problem& p) {
+// The product and the bias of a problem. Those of a gated layer go to scratch.
+Problem sum_of(const Problem& p) {
   Problem product = p;
   product.activation = Activation::none;
   product.residual = nullptr;
@@ -27,7 +26,14 @@ Problem product_of(const Problem& p) {
     product.n = product.y_stride = 2 * p.n;
     product.y = p.scratch;
   }
-  if (cublaslt::algorithms(product) == 0) {
+  return product;
+}
+
+// The part of a problem that cuBLAS computes for backend `cublas`. It includes the bias if cuBLAS can add it, because
+// the sum is then rounded only once.
+Problem product_of(const Problem& p) {
+  Problem product = sum_of(p);
+  if (!cublaslt::runs(product)) {
     product.bias = nullptr;
   }
   return product;
@@ -73,7 +79,7 @@ std::string refuses(Backend backend, const Problem& p) {
       if (const std::string reason = cublaslt::refuses(p); !reason.empty()) {
         return reason;
       }
-      return cublaslt::algorithms(p) == 0 ? "cuBLAS proposes no algorithm" : "";
+      return cublaslt::runs(p) ? "" : "cuBLAS proposes no algorithm";
     case Backend::sm90:
       return sm90::refuses(p);
     case Backend::sm80:
@@ -83,7 +89,7 @@ std::string refuses(Backend backend, const Problem& p) {
     case Backend::aten:
       return p.product == nullptr ? "the host has no product of its own" : "";
     default:
-      return cublaslt::algorithms(product_of(p)) == 0 ? "cuBLAS proposes no algorithm" : "";
+      return cublaslt::runs(product_of(p)) ? "" : "cuBLAS proposes no algorithm";
   }
 }
 
@@ -172,12 +178,24 @@ std::string name_of(const Problem& p, Choice choice) {
   }
 }
 
-std::optional<Choice> named(const Problem& p, const std::string& name) {
-  const auto backend = std::find(kBackends.begin(), kBackends.end(), name.substr(0, name.find(' ')));
+std::optional<Choice> named(const Problem& p, const std::string& name, int64_t m) {
+  const size_t space = name.find(' ');
+  const auto backend = std::find(kBackends.begin(), kBackends.end(), name.substr(0, space));
   if (backend == kBackends.end()) {
     return std::nullopt;
   }
   const auto is = static_cast<Backend>(backend - kBackends.begin());
+  if (is == Backend::cublaslt || is == Backend::cublas) {
+    if (space == std::string::npos) {
+      return std::nullopt;
+    }
+    const std::string algorithm = name.substr(space + 1);
+    std::optional<int> rank = cublaslt::carried(is == Backend::cublas ? sum_of(p) : p, algorithm, m);
+    if (!rank && is == Backend::cublas && p.bias != nullptr && product_of(p).bias == nullptr) {
+      rank = cublaslt::carried(product_of(p), algorithm, m);
+    }
+    return rank ? std::optional(Choice{is, *rank}) : std::nullopt;
+  }
   if (!refuses(is, p).empty()) {
     return std::nullopt;
   }
@@ -195,15 +213,10 @@ std::optional<Choice> named(const Problem& p, const std::string& name) {
     case Backend::tf32x3:
       std::ranges::for_each(tf32x3::shapes(p), add);
       break;
-    case Backend::aten:
-      add(0);
-      break;
     default:
-      for (int i = 0; i < cublaslt::algorithms(is == Backend::cublaslt ? p : product_of(p)); ++i) {
-        add(i);
-      }
+      add(0);
   }
-  const auto found = std::ranges::find_if(choices, [&](Choice choice) { return name_of(p, choice) == name; });
+  const auto found = std::ranges::find_if(choices, [&](Choice choice) { return to_string(choice) == name; });
   return found == choices.end() ? std::nullopt : std::optional(*found);
 }
 

@@ -1,51 +1,39 @@
 #include "gemm/cublaslt.h"
 
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
 #include <map>
-#include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <tuple>
 #include <vector>
 
+#include "gemm/cublaslt_problem.h"
 #include "gemm/cuda_check.h"
 
 namespace fuseconv::linear::cublaslt {
 namespace {
 
-constexpr int kProposals = 16;
 constexpr size_t kMostPlans = 16384;  // of 2 KB each; then they are made again, in tens of microseconds
-
-void check(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS) {
-    throw std::runtime_error(std::string("fuseconv::linear_act: ") + call + ": " + cublasLtGetStatusString(status));
-  }
-}
-
-// cuBLAS is column-major: it computes y^T [n, m] = weight [n, k] x^T [k, m], with the bias along the rows of y^T.
-struct Descriptors {
-  cublasLtMatmulDescOpaque_t operation;
-  cublasLtMatrixLayoutOpaque_t weight, x, residual, y;
-};
 
 struct Plan {
   Descriptors descriptors;
-  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  std::optional<std::vector<cublasLtMatmulAlgo_t>> proposals;  // once cuBLAS was asked
+  bool runs = false;                                           // by an algorithm that was proposed for another m
+};
+
+// A problem whose algorithm is chosen.
+struct Ready {
+  cublasLtHandle_t handle;
+  Descriptors descriptors;
+  cublasLtMatmulAlgo_t algorithm;
 };
 
 // Everything that a plan depends on.
 using Key = std::tuple<int, Element, Activation, std::array<int64_t, 10>, std::array<int, 5>, int, size_t>;
-
-// The largest power of two, up to 256, that divides an address.
-int alignment(const void* data) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  return address == 0 ? 256 : static_cast<int>(std::min<uintptr_t>(address & (~address + 1), 256));
-}
 
 int current_device() {
   int device;
@@ -64,51 +52,65 @@ Key key_of(const Problem& p) {
           p.workspace_bytes};
 }
 
-cudaDataType_t data_type(Element element) {
-  switch (element) {
-    case Element::f64:
-      return CUDA_R_64F;
-    case Element::f32:
-      return CUDA_R_32F;
-    case Element::f16:
-      return CUDA_R_16F;
-    default:
-      return CUDA_R_16BF;
-  }
-}
-
-cublasLtEpilogue_t epilogue(const Problem& p) {
-  const bool bias = p.bias != nullptr;
-  switch (p.activation) {
-    case Activation::relu:
-      return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    case Activation::gelu_tanh:
-      return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    default:
-      return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-  }
-}
-
-template <class T>
-void set(cublasLtMatmulDescOpaque_t* operation, cublasLtMatmulDescAttributes_t name, const T& value) {
-  check(cublasLtMatmulDescSetAttribute(operation, name, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
-}
-
-template <class T>
-void set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceAttributes_t name, const T& value) {
-  check(cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof(value)),
-        "cublasLtMatmulPreferenceSetAttribute");
-}
-
-template <class T>
-void set(cublasLtMatrixLayoutOpaque_t* layout, cublasLtMatrixLayoutAttribute_t name, const T& value) {
-  check(cublasLtMatrixLayoutSetAttribute(layout, name, &value, sizeof(value)), "cublasLtMatrixLayoutSetAttribute");
-}
-
+// Thread-safe. Its functions are allowed during stream capture.
 class Library {
  public:
-  cublasLtHandle_t handle() {
+  int proposals(const Problem& p) {
     const std::lock_guard lock(mutex_);
+    return static_cast<int>(proposals_of(plan_of(p), p).size());
+  }
+
+  bool runs(const Problem& p) {
+    const std::lock_guard lock(mutex_);
+    Plan& plan = plan_of(p);
+    return plan.runs || !proposals_of(plan, p).empty();
+  }
+
+  // The rank of what cuBLAS proposes under that name for another m, if it computes this problem too.
+  std::optional<int> carried(const Problem& p, const std::string& name, int64_t m) {
+    const std::lock_guard lock(mutex_);
+    Problem any = p, measured = p;
+    any.m = 0;
+    measured.m = m;
+    std::map<std::string, int>& ranks = ranks_[key_of(any)];
+    if (!ranks.contains(name)) {
+      for (const cublasLtMatmulAlgo_t& algorithm : proposals_of(plan_of(measured), measured)) {
+        if (ranks.emplace(name_of(algorithm), kProposals + static_cast<int>(carried_.size())).second) {
+          carried_.push_back(algorithm);
+        }
+      }
+    }
+    const auto found = ranks.find(name);
+    if (found == ranks.end()) {
+      return std::nullopt;
+    }
+    Plan& plan = plan_of(p);
+    Descriptors& d = plan.descriptors;
+    cublasLtMatmulHeuristicResult_t result;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(handle(), &d.operation, &d.weight, &d.x, &d.residual, &d.y,
+                                &carried_[static_cast<size_t>(found->second - kProposals)], &result);
+    if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > p.workspace_bytes) {
+      return std::nullopt;
+    }
+    plan.runs = true;
+    return found->second;
+  }
+
+  Ready ready(const Problem& p, int rank) {
+    const std::lock_guard lock(mutex_);
+    Plan& plan = plan_of(p);
+    const std::vector<cublasLtMatmulAlgo_t>& from = rank < kProposals ? proposals_of(plan, p) : carried_;
+    const int at = rank < kProposals ? rank : rank - kProposals;
+    if (at < 0 || at >= static_cast<int>(from.size())) {
+      throw std::runtime_error("fuseconv::linear_act: cuBLAS proposes " + std::to_string(from.size()) +
+                               " algorithms, so there is none of rank " + std::to_string(at));
+    }
+    return {handle(), plan.descriptors, from[static_cast<size_t>(at)]};
+  }
+
+ private:
+  cublasLtHandle_t handle() {
     cublasLtHandle_t& handle = handles_[current_device()];
     if (handle == nullptr) {
       check(cublasLtCreate(&handle), "cublasLtCreate");
@@ -116,79 +118,30 @@ class Library {
     return handle;
   }
 
-  // Creating a plan may query cuBLAS, which is allowed during stream capture.
-  std::shared_ptr<const Plan> plan(const Problem& p) {
-    const cublasLtHandle_t lt = handle();
+  Plan& plan_of(const Problem& p) {
     const Key key = key_of(p);
-    const std::lock_guard lock(mutex_);
-    if (const auto found = plans_.find(key); found != plans_.end()) {
+    const auto found = plans_.find(key);
+    if (found != plans_.end()) {
       return found->second;
     }
     if (plans_.size() >= kMostPlans) {
       plans_.clear();
     }
-    return plans_[key] = make(lt, p);
+    return plans_[key] = {describe(p), std::nullopt, false};
   }
 
- private:
-  static std::shared_ptr<const Plan> make(cublasLtHandle_t lt, const Problem& p) {
-    auto plan = std::make_shared<Plan>();
-    Descriptors& d = plan->descriptors;
-    const bool wide = p.element == Element::f64;
-    const cublasComputeType_t compute = wide                                       ? CUBLAS_COMPUTE_64F
-                                        : p.element == Element::f32 && p.tf32 != 0 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                                                   : CUBLAS_COMPUTE_32F;
-    check(cublasLtMatmulDescInit(&d.operation, compute, wide ? CUDA_R_64F : CUDA_R_32F), "cublasLtMatmulDescInit");
-    set(&d.operation, CUBLASLT_MATMUL_DESC_TRANSA, p.weight_transposed != 0 ? CUBLAS_OP_N : CUBLAS_OP_T);
-    set(&d.operation, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
-    set(&d.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(p));
-    if (p.bias != nullptr) {
-      set(&d.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  const std::vector<cublasLtMatmulAlgo_t>& proposals_of(Plan& plan, const Problem& p) {
+    if (!plan.proposals) {
+      plan.proposals = propose(handle(), p, plan.descriptors);
     }
-    const cudaDataType_t type = data_type(p.element);
-    const auto layout = [&](cublasLtMatrixLayoutOpaque_t& to, int64_t rows, int64_t columns, int64_t stride,
-                            int64_t batch_stride) {
-      check(cublasLtMatrixLayoutInit(&to, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride),
-            "cublasLtMatrixLayoutInit");
-      if (p.batch > 0) {
-        set(&to, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, p.batch);
-        set(&to, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, batch_stride);
-      }
-    };
-    const int64_t weight_rows = p.weight_transposed != 0 ? p.n : p.k;
-    layout(d.weight, weight_rows, p.n + p.k - weight_rows, p.weight_stride, p.weight_batch_stride);
-    layout(d.x, p.k, p.m, p.x_stride, p.x_batch_stride);
-    layout(d.residual, p.n, p.m, p.residual != nullptr ? p.residual_stride : p.y_stride, p.m * p.y_stride);
-    layout(d.y, p.n, p.m, p.y_stride, p.m * p.y_stride);
-
-    cublasLtMatmulPreferenceOpaque_t preference;
-    check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
-    set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(p.workspace_bytes));
-    set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(alignment(p.weight)));
-    set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(alignment(p.x)));
-    set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-        static_cast<uint32_t>(alignment(p.residual != nullptr ? p.residual : p.y)));
-    set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(alignment(p.y)));
-
-    std::array<cublasLtMatmulHeuristicResult_t, kProposals> proposals;
-    int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt, &d.operation, &d.weight, &d.x, &d.residual, &d.y,
-                                                                 &preference, kProposals, proposals.data(), &found);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
-      return plan;
-    }
-    check(status, "cublasLtMatmulAlgoGetHeuristic");
-    for (int i = 0; i < found; ++i) {
-      if (proposals[i].state == CUBLAS_STATUS_SUCCESS && proposals[i].workspaceSize <= p.workspace_bytes) {
-        plan->algorithms.push_back(proposals[i].algo);
-      }
-    }
-    return plan;
+    return *plan.proposals;
   }
 
   std::mutex mutex_;
   std::map<int, cublasLtHandle_t> handles_;
-  std::map<Key, std::shared_ptr<const Plan>> plans_;
+  std::map<Key, Plan> plans_;
+  std::vector<cublasLtMatmulAlgo_t> carried_;
+  std::map<Key, std::map<std::string, int>> ranks_;  // of carried_, behind those of proposals; by problem without m
 };
 
 // Handles and plans are not destroyed, because CUDA may have shut down before a static destructor runs.
@@ -199,13 +152,8 @@ Library& library() {
 
 // y = factor (weight x) + bias, and so on.
 void multiply(const Problem& p, int algorithm, double factor) {
-  const std::shared_ptr<const Plan> plan = library().plan(p);
-  if (algorithm < 0 || algorithm >= static_cast<int>(plan->algorithms.size())) {
-    throw std::runtime_error("fuseconv::linear_act: cuBLAS proposes " + std::to_string(plan->algorithms.size()) +
-                             " algorithms, so there is none of rank " + std::to_string(algorithm));
-  }
-  Descriptors d = plan->descriptors;  // cuBLAS takes non-const pointers, and the bias differs per call
-  if (p.bias != nullptr) {
+  auto [handle, d, chosen] = library().ready(p, algorithm);
+  if (p.bias != nullptr) {  // it may be another one than that of the plan
     set(&d.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   }
   const bool wide = p.element == Element::f64;
@@ -213,10 +161,9 @@ void multiply(const Problem& p, int algorithm, double factor) {
   const float alpha32 = static_cast<float>(factor), beta32 = static_cast<float>(beta64);
   const void* alpha = wide ? static_cast<const void*>(&alpha64) : &alpha32;
   const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
-  check(cublasLtMatmul(library().handle(), &d.operation, alpha, p.weight, &d.weight, p.x, &d.x, beta,
-                       p.residual != nullptr ? p.residual : p.y, &d.residual, p.y, &d.y,
-                       &plan->algorithms[static_cast<size_t>(algorithm)], p.workspace, p.workspace_bytes,
-                       static_cast<cudaStream_t>(p.stream)),
+  check(cublasLtMatmul(handle, &d.operation, alpha, p.weight, &d.weight, p.x, &d.x, beta,
+                       p.residual != nullptr ? p.residual : p.y, &d.residual, p.y, &d.y, &chosen, p.workspace,
+                       p.workspace_bytes, static_cast<cudaStream_t>(p.stream)),
         "cublasLtMatmul");
 }
 
@@ -277,8 +224,12 @@ std::string refuses(const Problem& p) {
   return p.residual != nullptr ? "its residual is added before the activation" : "";
 }
 
-int algorithms(const Problem& p) {
-  return refuses(p).empty() ? static_cast<int>(library().plan(p)->algorithms.size()) : 0;
+int algorithms(const Problem& p) { return refuses(p).empty() ? library().proposals(p) : 0; }
+
+bool runs(const Problem& p) { return refuses(p).empty() && library().runs(p); }
+
+std::optional<int> carried(const Problem& p, const std::string& name, int64_t m) {
+  return refuses(p).empty() ? library().carried(p, name, m) : std::nullopt;
 }
 
 void run(const Problem& p, int algorithm, double scale) {
@@ -305,31 +256,7 @@ bool keeps_nan(const Problem& p, int algorithm) {
   return all_nan(rows, p.element);
 }
 
-std::string name_of(const Problem& p, int algorithm) {
-  const std::shared_ptr<const Plan> plan = library().plan(p);
-  if (algorithm < 0 || algorithm >= static_cast<int>(plan->algorithms.size())) {
-    return "";
-  }
-  const cublasLtMatmulAlgo_t& algo = plan->algorithms[static_cast<size_t>(algorithm)];
-  std::string name;
-  const auto add = [&]<class T>(T, cublasLtMatmulAlgoConfigAttributes_t attribute) {
-    T value{};
-    size_t written;
-    check(cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value, &written),
-          "cublasLtMatmulAlgoConfigGetAttribute");
-    name.append(name.empty() ? "" : ".").append(std::to_string(value));
-  };
-  add(int32_t{}, CUBLASLT_ALGO_CONFIG_ID);
-  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_TILE_ID);
-  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_STAGES_ID);
-  add(int32_t{}, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
-  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
-  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING);
-  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION);
-  add(uint16_t{}, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID);
-  add(uint16_t{}, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID);
-  return name;
-}
+std::string name_of(const Problem& p, int algorithm) { return name_of(library().ready(p, algorithm).algorithm); }
 
 size_t version() { return cublasLtGetVersion(); }
 

@@ -1,6 +1,7 @@
 // Backend `cublaslt`: one cublasLtMatmul with an epilogue of cuBLAS and one of its algorithms.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "gemm/problem.h"
@@ -13,6 +14,14 @@ std::string refuses(const Problem& problem);
 
 // The number of algorithms that cuBLAS proposes for this problem, best guess first. At most 16.
 int algorithms(const Problem& problem);
+
+// Whether there is an algorithm for this problem. Asks cuBLAS only if `carried` found none.
+bool runs(const Problem& problem);
+
+// The rank of the algorithm that cuBLAS proposes under that name for the problem with another m, if it computes this
+// problem too. None otherwise. cuBLAS is asked for its proposals, which takes as long as several kernels, only for that
+// m, and only until the name is known.
+std::optional<int> carried(const Problem& problem, const std::string& name, int64_t m);
 
 // Runs the algorithm of that rank on the problem's stream, with the product multiplied by `scale`. Throws
 // std::runtime_error if the problem is not supported or cuBLAS fails.

@@ -9,6 +9,10 @@ std::string refuses(const Problem&) { return "this build has no cuBLASLt; build 
 
 int algorithms(const Problem&) { return 0; }
 
+bool runs(const Problem&) { return false; }
+
+std::optional<int> carried(const Problem&, const std::string&, int64_t) { return std::nullopt; }
+
 void run(const Problem& p, int, double) { throw std::runtime_error("fuseconv::linear_act: " + refuses(p)); }
 
 bool keeps_nan(const Problem& p, int) { throw std::runtime_error("fuseconv::linear_act: " + refuses(p)); }

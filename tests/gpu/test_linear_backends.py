@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from fuseconv.runtime import tactics
 
 sys.path.insert(0, str(ROOT / "bench"))
-from linear_library import ACTIVATIONS, BACKENDS, Choice, Library, draw, error
+from linear_library import ACTIVATIONS, BACKENDS, PROPOSALS, Choice, Library, draw, error
 
 LIBRARY = os.environ.get("FUSECONV_LINEAR_LIBRARY")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(LIBRARY is None, reason="FUSECONV_LINEAR_LIBRARY names no library")]
@@ -48,6 +48,7 @@ PROBLEMS = [  # m, n, k, activation, bias, form
     (513, 504, 64, "hard_sigmoid", True, "gated"),
     (300, 96, 64, "none", True, "gated"),
 ]
+NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 ABSOLUTE = {torch.bfloat16: 2e-3, torch.float16: 5e-4}
 RELATIVE = {torch.bfloat16: 2**-8, torch.float16: 2**-10}
 
@@ -329,6 +330,41 @@ def test_a_size_between_measured_ones_takes_one_of_their_tactics(library: Librar
     assert library.library.fuseconv_linear_load_choices(str(path).encode(), library.message, 4096) == 0
     between, _ = library.problem(*draw(100, 64, 72, torch.bfloat16), "sigmoid")
     assert slowest.startswith(BACKENDS[library.choose(between, may_time=False).backend])
+
+
+@pytest.mark.parametrize(("act", "form"), [("none", "plain"), ("relu", "plain"), ("gelu", "gated")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_an_algorithm_measured_at_one_size_computes_the_others(
+    library: Library, tmp_path: Path, dtype: torch.dtype, act: str, form: str
+) -> None:
+    """Each algorithm of cuBLAS among the tactics of two sizes, at sizes below, between and above them."""
+    n, k, path, gated = 320, 1032, tmp_path / "tuning.json", form == "gated"
+    for m in (64, 1000):
+        x, weight, b, _ = operands(m, n, k, dtype, form=form)
+        scratch = torch.empty(m, 2 * n, dtype=dtype, device="cuda")
+        library.choose(library.problem(x, weight, b, act, scratch=scratch, gated=gated)[0])
+    assert library.library.fuseconv_linear_save_choices(str(path).encode(), library.message, 4096) == 0
+    problem_is = f"; linear {NAMES[dtype]} {act} n {n} k {k}{' gated' if gated else ''} bias"
+    ((family, sizes),) = ((name, known) for name, known in tactics.read(path).items() if name.endswith(problem_is))
+    names = {name for known in sizes.values() for name in known if name.startswith("cublas")}
+    taken = 0
+    for name in names:
+        only = {size: {name: known[name]} for size, known in sizes.items() if name in known}
+        tactics.write(path, {family: only})
+        assert library.library.fuseconv_linear_load_choices(str(path).encode(), library.message, 4096) == 0
+        for m in (1, 7, 65, 200, 513, 999, 1001, 5000):
+            x, weight, b, _ = operands(m, n, k, dtype, form=form)
+            reference = meaning(*(None if one is None else one.double() for one in (x, weight, b)), act, gated=gated)
+            scratch = torch.full((m, 2 * n), float("nan"), dtype=dtype, device="cuda")
+            problem, y = library.problem(x, weight, b, act, scratch=scratch, gated=gated)
+            y.fill_(float("nan"))
+            choice = library.choose(problem, may_time=False)
+            taken += BACKENDS[choice.backend].startswith("cublas") and choice.variant >= PROPOSALS
+            library.run(problem, choice)
+            eager = error(meaning(x, weight, b, act, gated=gated), reference)
+            sums = 2 * eager + torch.finfo(dtype).eps * (2 if gated else 1)  # of two sums, a product
+            assert error(y, reference) <= (sums if dtype == torch.float32 else 1.1 * eager), (name, m)
+    assert taken >= len(names), "few algorithms of a measured size were taken at others"
 
 
 def test_what_no_backend_takes_says_why(library: Library) -> None:

@@ -1,0 +1,41 @@
+// A problem in the terms of cuBLASLt: its descriptors, and the algorithms that are proposed for it.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <string>
+#include <vector>
+
+#include "gemm/problem.h"
+
+namespace fuseconv::linear::cublaslt {
+
+inline constexpr int kProposals = 16;
+
+// cuBLAS is column-major: it computes y^T [n, m] = weight [n, k] x^T [k, m], with the bias along the rows of y^T.
+struct Descriptors {
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t weight, x, residual, y;
+};
+
+// Throws std::runtime_error that names the call if it failed.
+void check(cublasStatus_t status, const char* call);
+
+template <class T>
+void set(cublasLtMatmulDescOpaque_t* operation, cublasLtMatmulDescAttributes_t name, const T& value) {
+  check(cublasLtMatmulDescSetAttribute(operation, name, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
+}
+
+// The largest power of two, up to 256, that divides an address.
+int alignment(const void* data);
+
+Descriptors describe(const Problem& problem);
+
+// At most kProposals algorithms, best guess first. Takes as long as several kernels.
+std::vector<cublasLtMatmulAlgo_t> propose(cublasLtHandle_t handle, const Problem& problem, Descriptors& descriptors);
+
+// The configuration of an algorithm: id, tile, stages, split-K, reduction, swizzle, option, inner shape and cluster
+// shape, as cuBLAS numbers them.
+std::string name_of(const cublasLtMatmulAlgo_t& algorithm);
+
+}  // namespace fuseconv::linear::cublaslt
