@@ -354,7 +354,8 @@ def test_an_algorithm_measured_at_one_size_computes_the_others(
         assert library.library.fuseconv_linear_load_choices(str(path).encode(), library.message, 4096) == 0
         for m in (1, 7, 65, 200, 513, 999, 1001, 5000):
             x, weight, b, _ = operands(m, n, k, dtype, form=form)
-            reference = meaning(*(None if one is None else one.double() for one in (x, weight, b)), act, gated=gated)
+            xd, wd, bd, _ = wide(x, weight, b, None)
+            reference = meaning(xd, wd, bd, act, gated=gated)
             scratch = torch.full((m, 2 * n), float("nan"), dtype=dtype, device="cuda")
             problem, y = library.problem(x, weight, b, act, scratch=scratch, gated=gated)
             y.fill_(float("nan"))
