@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -14,7 +15,10 @@ import torch
 from cases import DTYPES
 from clock import Call, captured
 from peers import Problem, session
+from record import Row
+from served import exported
 from zoo import ENTRIES
+from zoo_parts import Entry
 
 from fuseconv.bundle.manifest import PLAN, open_bundle
 from fuseconv.commands.progress import shown
@@ -23,6 +27,7 @@ from fuseconv.parity.reference import REFERENCE, Reference, read_reference
 from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.tactics import tune
 from fuseconv.runtime.model import load
+from fuseconv.runtime.tactics import has_tactics
 from fuseconv.sources import Options
 from fuseconv.targets import TARGETS
 
@@ -45,33 +50,47 @@ class Made:
     fusions: int
     rejected: dict[str, str]
 
+    def row(self) -> Row:
+        """Returns what a row says of it."""
+        rejected = {"rejected": self.rejected} if self.rejected else {}
+        return {"fusions": self.fusions, **rejected, "artifact": identity(self.bundle)}
 
-def converted(at: str, dtype: str, layers: int | None, targets: Sequence[str], device: str, scratch: Path) -> Made:
+
+def converted(
+    entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Path, *, changing: bool = False
+) -> Made:
     """Converts a model of the zoo in a process of its own, as a user does: what is chosen by timing there stays there.
+
+    Args:
+        entry: the model.
+        dtype: of its weights.
+        arguments: `layers`, `targets`, `device` and `tune`.
+        scratch: the folder of the bundle.
+        changing: whether its axes are dynamic.
 
     Raises:
         FuseconvError: it does not convert, or a target fails parity, on the inputs that are timed or on others.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_convert, at, dtype, layers, tuple(targets), device, scratch).result()
+        return pool.submit(_convert, entry.name, entry.shape, dtype, arguments, scratch, changing).result()
 
 
-def _convert(at: str, dtype: str, layers: int | None, targets: Sequence[str], device: str, scratch: Path) -> Made:
-    (entry,) = (entry for entry in ENTRIES if entry.at == at)
-    module, inputs = entry.made(DTYPES[dtype], layers)
+def _convert(
+    name: str, shape: tuple[int, ...], dtype: str, arguments: argparse.Namespace, scratch: Path, changing: bool
+) -> Made:
+    entry = replace(next(entry for entry in ENTRIES if entry.name == name), shape=shape)
+    module, inputs = entry.made(DTYPES[dtype], arguments.layers)
     with torch.no_grad(), tempfile.TemporaryDirectory(dir=scratch) as folder:
         source = Path(folder, "model.pt2")
-        torch.export.save(torch.export.export(module, inputs, strict=False), source)
+        torch.export.save(exported(module, inputs, entry.axes if changing else ()), source)
         done = convert(
             source,
-            target=targets,
+            target=arguments.targets,
             output=scratch / "model.fuseconv",
-            options=Options(device=device),
-            tune="none",  # every match is timed here; bench/tuned.py shows what tuning chooses
+            options=Options(device=arguments.device),
+            tune=arguments.tune,
             progress=shown,
         )
-    if device == "cuda":
-        tune(done.bundle)
     written = tuple(one.target for one in done.written)
     return Made(
         done.bundle,
@@ -80,6 +99,13 @@ def _convert(at: str, dtype: str, layers: int | None, targets: Sequence[str], de
         len(done.plan.steps),
         {miss.rule: miss.reason for miss in done.plan.rejected},
     )
+
+
+def tuned(bundle: Path, arguments: argparse.Namespace) -> None:
+    """Measures the tactics of a bundle, where it has some, as `convert` does if it may measure."""
+    manifest = open_bundle(bundle)
+    if any(has_tactics(manifest, target) for target in manifest.targets):
+        tune(bundle, seconds=arguments.tactics)
 
 
 def builder(bundle: Path, target: str) -> Callable[[Problem, bool], Call]:

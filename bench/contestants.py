@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import compiler
+from peers import compiler
 from served import Served, cut
 from traffic import outside
 
@@ -76,7 +76,7 @@ def _compiled(served: Served, _folder: Path) -> Callable[[], Server]:
 
 def _compile(served: Served, folder: Path) -> None:
     """Fills Inductor's cache with the program of the call that is not measured."""
-    first = (one.to(served.device) for one in cut(served.inputs(), outside(served.ranges)))
+    first = (one.to(served.device) for one in cut(served.inputs(), served.axes, outside(served.ranges)))
     with torch.no_grad():
         _compiled(served, folder)()(*first)
 

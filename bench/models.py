@@ -2,9 +2,11 @@
 
     python bench/models.py bench/results/h200_models.json --only bert-base vit-b-16 --peers eager compile aoti
     python bench/models.py bench/results/h200_models.json --only bert-base vit-b-16 --peers max_autotune --together
+    python bench/models.py build/zoo.json --together --layers 2 --sizes fixed changing --resume --seconds 280
 
-A row is a model, dtype and shape. `targets` holds what each of the bundle's targets takes, in milliseconds a call, and
-with `+graph` replayed from a CUDA graph; `ours_ms` and `ours_graph_ms` are the fastest of either kind, `ours` is the
+A row is a model, dtype and shape; with `--sizes changing` the shape is the ranges, and bench/changing.py says what is
+timed. `targets` holds what each of the bundle's targets takes, in milliseconds a call, and with `+graph` replayed from
+a CUDA graph; `ours_ms` and `ours_graph_ms` are the fastest of either kind, `ours` is the
 fastest of all. `peers` holds the same for those who do without fuseconv; `ratios` the medians of each round's ratio of
 a peer to `ours`; `ratio` the smallest, of `best_peer`; `noise` what the same call differs by from itself. Nothing is
 left out in silence: `peers_absent` and `targets_absent` say why. A peer that is farther from float64 than the tolerance
@@ -22,35 +24,37 @@ import gc
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
 import artifact
+import changing
 import kernels
 import record
+import together
 import torch
 from cases import DTYPES
 from clock import AGAIN, Call, in_turn, looped, noise, ratio, streamed
-from peers import GRAPH, PEERS, TIMED, Problem
-from record import Row
+from peers import GRAPH, PEERS, TIMED, Problem, compiler
+from record import Row, reason
 from rich.console import Console
-from rich.table import Table
+from rows import KEY, NOT_ASKED, joined, means, nearest, size, summarized, table
+from together import Limits
 from turns import Turns
-from zoo import ENTRIES, Entry
+from zoo import ENTRIES
+from zoo_parts import Entry
 
 from fuseconv.errors import FuseconvError
 from fuseconv.numerics.tolerance import compare
 from fuseconv.parity.reference import Reference
-from fuseconv.targets import TARGETS, aoti
+from fuseconv.pipeline.tune import Tune
+from fuseconv.targets import TARGETS
 
-KEY = ("model", "dtype", "shape", "layers")
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "transformers")
-LONGEST_REASON = 200
-NOT_ASKED = "not asked for"
 OURS = "fuseconv "
 OUT_OF_TIME = "out of time"
 
@@ -89,33 +93,28 @@ class Contestants:
             self.off[name] = wrong[0]
 
 
-def reason(error: Exception) -> str:
-    """Returns the kind of an error and the first line that it says."""
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {said}"[:LONGEST_REASON]
-
-
-def measure(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Path, turns: Turns) -> Row:
-    """Returns the row of a model: converted and built in company, then chosen by timing, and timed, alone.
+def prepare(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Path) -> Callable[[], Row]:
+    """Converts a model and builds its peers; returns what times them, and returns the row.
 
     Raises:
         FuseconvError: it does not convert, or its bundle fails parity.
         AssertionError: what is timed is not what parity was proved of.
     """
     device: str = arguments.device
-    with turns.in_company():
-        made = artifact.converted(entry.at, dtype, arguments.layers, arguments.targets, device, scratch)
-        module, inputs = entry.made(DTYPES[dtype], arguments.layers)
-        problem = Problem(
-            module.to(device), tuple(one.to(device) for one in inputs), device, entry.kind, scratch, compiler(scratch)
-        )
-        reference = artifact.example(made.bundle)
-        same = map(torch.equal, reference.case.inputs, problem.inputs)
-        assert all(same), f"{entry.at}: parity was proved on other inputs"
-        ours, theirs = Contestants(problem, reference), Contestants(problem, reference)
-        ours.absent.update(made.skipped)
-        oppose(theirs, [name for name in PEERS if name not in TIMED], arguments)
-    with turns.alone():
+    made = artifact.converted(entry, dtype, arguments, scratch)
+    module, inputs = entry.made(DTYPES[dtype], arguments.layers)
+    problem = Problem(
+        module.to(device), tuple(one.to(device) for one in inputs), device, entry.kind, scratch, compiler(scratch)
+    )
+    reference = artifact.example(made.bundle)
+    same = map(torch.equal, reference.case.inputs, problem.inputs)
+    assert all(same), f"{entry.at}: parity was proved on other inputs"
+    ours, theirs = Contestants(problem, reference), Contestants(problem, reference)
+    ours.absent.update(made.skipped)
+    oppose(theirs, [name for name in PEERS if name not in TIMED], arguments)
+
+    def measure() -> Row:
+        artifact.tuned(made.bundle, arguments)
         for target in made.targets:
             ours.add(target, artifact.builder(made.bundle, target))
             if arguments.kernels and target in ours.calls:
@@ -123,19 +122,9 @@ def measure(entry: Entry, dtype: str, arguments: argparse.Namespace, scratch: Pa
         assert ours.calls, f"{entry.at}: no target runs: {ours.absent}"
         assert not ours.off, f"{entry.at}: {ours.off}"
         oppose(theirs, TIMED, arguments)
-        row = {
-            "model": entry.name,
-            "dtype": dtype,
-            "shape": list(entry.shape),
-            "layers": arguments.layers,
-            "fusions": made.fusions,
-            **({"rejected": made.rejected} if made.rejected else {}),
-            "artifact": artifact.identity(made.bundle),
-            **timed(ours, theirs, arguments.rounds),
-        }
-        record.write(arguments.out, [row], record.machine(device, PACKAGES), KEY, joined)
-    print(f"{entry.at} {dtype}: {row['ours']} {row['ratio']}", file=sys.stderr, flush=True)
-    return row
+        return made.row() | timed(ours, theirs, arguments.rounds)
+
+    return measure
 
 
 def oppose(theirs: Contestants, names: Sequence[str], arguments: argparse.Namespace) -> None:
@@ -172,58 +161,31 @@ def timed(ours: Contestants, theirs: Contestants, rounds: int) -> Row:
     )
 
 
-def summarized(row: Row) -> Row:
-    """Returns a row with the figures that follow from its others."""
-    graphs = {kind: [ms for name, ms in row["targets"].items() if name.endswith(GRAPH) == kind] for kind in (0, 1)}
-    best = min(row["ratios"], key=row["ratios"].__getitem__, default=None)
-    return row | {
-        "ours_ms": min(graphs[0], default=None),
-        "ours_graph_ms": min(graphs[1], default=None),
-        "best_peer": best,
-        "ratio": row["ratios"].get(best),
-    }
+PREPARE = {"fixed": prepare, "changing": changing.prepare}
+"""What makes a row of a model at its size, and under changing ones."""
 
 
-def joined(old: Row, new: Row) -> Row:
-    """Returns a row measured again, with the peers that only an earlier run of the same artifact measured."""
-    if old["artifact"] != new["artifact"]:
-        return new
-    kept = {name: {**old[name], **new[name]} for name in ("peers", "ratios", "peers_absent")}
-    kept["peers_off"] = {**{k: v for k, v in old["peers_off"].items() if k not in new["peers"]}, **new["peers_off"]}
-    kept["peers_absent"] = {
-        name: old["peers_absent"].get(name, why) if why == NOT_ASKED else why
-        for name, why in kept["peers_absent"].items()
-        if name not in kept["peers"]
-    }
-    return summarized({**new, **kept})
+def wanted(arguments: argparse.Namespace) -> dict[str, tuple[Entry, str, str]]:
+    """Returns a model, a dtype and `fixed` or `changing` for each row asked for, which the file does not have."""
+    found = {}
+    done = {record.known_by(row, KEY) for row in written(arguments.out)} if arguments.resume else set()
+    for kind in arguments.sizes:
+        for entry in ENTRIES:
+            if arguments.only and entry.name not in arguments.only and entry.at not in arguments.only:
+                continue
+            shape = changing.shape(entry.axes) if kind == "changing" else list(entry.shape)
+            for dtype in arguments.dtype or (entry.dtype,):
+                values = entry.name, dtype, shape, arguments.layers
+                key = record.known_by(dict(zip(KEY, values, strict=True)), KEY)
+                if key not in done:
+                    found.setdefault(key, (entry, dtype, kind))
+    return found
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """Returns the rows as a person reads them: our time, and how many times slower each peer is."""
-    shown = [name for name in (*PEERS, *(peer + GRAPH for peer in PEERS)) if any(name in row["peers"] for row in rows)]
-    made = Table("model", "dtype", "shape", "ours", box=None)
-    for name in ("ms", "graph ms", *shown, "best peer", "noise"):
-        made.add_column(name.replace("_", "-"), justify="right")
-    for row in rows:
-        name = row["model"] + (f", {row['layers']} layers" if row["layers"] else "")
-        shape = "x".join(map(str, row["shape"]))
-        own = [f"{ms:.3f}" if ms else "" for ms in (row["ours_ms"], row["ours_graph_ms"])]
-        ratios = [f"{row['ratios'][peer]:.2f}x" if peer in row["ratios"] else "" for peer in shown]
-        best = f"{row['ratio']:.2f}x" if row["ratio"] else ""
-        made.add_row(name, row["dtype"], shape, row["ours"], *own, *ratios, best, f"{100 * row['noise']:.1f} %")
-    return made
-
-
-def compiler(scratch: Path) -> str:
-    """Returns the C++ compiler that the target aoti uses."""
-    return aoti.compilers(os.environ, scratch).get("CXX", os.environ.get("CXX", "g++"))
-
-
-def wanted(arguments: argparse.Namespace) -> Iterator[tuple[Entry, str]]:
-    """Yields the models asked for, each with every dtype asked for."""
-    for entry in ENTRIES:
-        if not arguments.only or entry.name in arguments.only or entry.at in arguments.only:
-            yield from ((entry, dtype) for dtype in arguments.dtype or (entry.dtype,))
+def written(path: Path) -> list[Row]:
+    """Returns the rows of a file that need not exist."""
+    rows: list[Row] = json.loads(path.read_text())["rows"] if path.exists() else []
+    return rows
 
 
 def parsed() -> argparse.Namespace:
@@ -232,82 +194,95 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", choices=known, metavar="MODEL", default=[], help=", ".join(known))
+    parser.add_argument("--sizes", nargs="+", choices=PREPARE, default=["fixed"])
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=[], help="by default each model's own")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
-    parser.add_argument("--layers", type=int, help="of transformers and perceptrons, in place of all that they have")
+    parser.add_argument("--layers", type=int, help="in place of all; in each stage of a model that has several")
+    parser.add_argument("--tune", choices=get_args(Tune), default="none", help="of the matches, while others build")
+    parser.add_argument("--tactics", type=float, default=15, metavar="SECONDS", help="to measure those of a bundle")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--kernels", type=Path, metavar="FILE", help="append which kernels our targets run on the GPU")
+    parser.add_argument("--resume", action="store_true", help="leave out the rows that the file has")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="nothing but a first model is begun after")
     parser.add_argument(
         "--together", action="store_true", help="build the models side by side, in a process each; time them in turn"
     )
-    parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)  # the lock of those who are built together
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="of --together, at a time")
+    parser.add_argument("--limit", type=float, default=240, help="seconds of one of --together to build, and to time")
+    parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)  # the folder of those who are built together
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.until = arguments.until or time.time() + arguments.seconds
     return arguments
 
 
-def in_turn_here(arguments: argparse.Namespace) -> tuple[list[Row], dict[str, str]]:
-    """Measures the models asked for, one after the other, and returns their rows, and why others have none."""
-    rows: list[Row] = []
+def in_turn_here(arguments: argparse.Namespace) -> dict[str, str]:
+    """Measures what is asked for, one after the other, and returns why some have no row."""
     failed: dict[str, str] = {}
+    turns = Turns(arguments.turns)
     stream = torch.cuda.Stream() if arguments.device == "cuda" else None  # ONNX Runtime does not take the default one
     with torch.no_grad(), torch.cuda.stream(stream):
-        for number, (entry, dtype) in enumerate(wanted(arguments)):
-            name = f"{entry.at} {dtype}"
+        for number, (entry, dtype, kind) in enumerate(wanted(arguments).values()):
+            name = f"{entry.at} {dtype} {kind}"
             if number and time.time() > arguments.until:
                 failed[name] = f"not begun: {OUT_OF_TIME}"
                 continue
             with tempfile.TemporaryDirectory() as scratch:
                 try:
-                    rows.append(measure(entry, dtype, arguments, Path(scratch), Turns(arguments.turns)))
+                    with turns.in_company():
+                        measure = PREPARE[kind](entry, dtype, arguments, Path(scratch))
+                    with turns.alone():
+                        known = dict(zip(KEY, (entry.name, dtype, list(entry.shape), arguments.layers), strict=True))
+                        row = known | measure()
+                        record.write(arguments.out, [row], record.machine(arguments.device, PACKAGES), KEY, joined)
+                    print(f"{name}: {row['ours']} {row['ratio']}", file=sys.stderr, flush=True)
                 except (FuseconvError, AssertionError) as error:
                     failed[name] = reason(error)
                     print(f"{name}: {error}", file=sys.stderr, flush=True)
             torch.compiler.reset()
             gc.collect()
-    return rows, failed
+    return failed
 
 
-def together(arguments: argparse.Namespace) -> tuple[list[Row], dict[str, str]]:
-    """Measures each of the models in a process of its own; returns as `in_turn_here` does."""
+def in_company(arguments: argparse.Namespace) -> dict[str, str]:
+    """Measures each row in a process of its own; returns as `in_turn_here` does."""
     with tempfile.TemporaryDirectory() as folder:
-        turns = ["--turns", str(Path(folder, "turns")), "--until", str(arguments.until)]
-        given = [word for word in sys.argv[1:] if word != "--together"]
-        asked = list(wanted(arguments))
+        given = [word for word in sys.argv[1:] if word not in ("--together", "--resume")]
+        given += ["--turns", folder, "--until", str(arguments.until)]
+        commands = {
+            f"{entry.at} {dtype} {kind}": [
+                *(sys.executable, __file__, *given, "--only", entry.at, "--dtype", dtype, "--sizes", kind)
+            ]
+            for entry, dtype, kind in wanted(arguments).values()
+        }
+        limits = Limits(arguments.processes, arguments.limit, arguments.until)
         # Threads of torch wait for each other by spinning: more than there are cores, they slow every process. What
         # is timed on the CPU is timed with all of them.
-        share = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(asked)))}
-        environment = {**os.environ, **(share if arguments.device == "cuda" else {})}
-        children = {
-            (entry, dtype): subprocess.Popen(  # noqa: S603 - this script
-                [sys.executable, __file__, *given, *turns, "--only", entry.at, "--dtype", dtype],
-                stdout=subprocess.DEVNULL,
-                env=environment,
-            )
-            for entry, dtype in asked
-        }
-        statuses = {one: child.wait() for one, child in children.items()}
-    failed = {f"{entry.at} {dtype}": "see above" for (entry, dtype), status in statuses.items() if status}
-    measured = {json.dumps([entry.name, dtype, list(entry.shape), arguments.layers]) for entry, dtype in statuses}
-    rows = json.loads(arguments.out.read_text())["rows"] if arguments.out.exists() else []
-    return [row for row in rows if json.dumps([row[name] for name in KEY]) in measured], failed
+        side_by_side = max(1, min(limits.processes, len(commands)))
+        threads = max(1, (os.cpu_count() or 1) // side_by_side) if arguments.device == "cuda" else None
+        return together.run(commands, Path(folder), limits, threads)
 
 
 def main() -> int:
     """Measures, prints, and writes after every row: a run that is stopped keeps what it has; 1 if a model failed."""
     arguments = parsed()
-    rows, failed = (together if arguments.together else in_turn_here)(arguments)
-    Console(width=200).print(table(rows))
+    failed = (in_company if arguments.together else in_turn_here)(arguments)
+    arguments.resume = False
+    asked = wanted(arguments)
+    rows = [row for row in written(arguments.out) if record.known_by(row, KEY) in asked]
+    console = Console(width=200)
+    console.print(table(rows))
+    console.print(nearest(rows))
+    for line in means(rows):
+        print(line)
     for name, why in failed.items():
         print(f"{name}: {why}")
     for row in rows:
         for name, why in (row["targets_absent"] | row["peers_absent"]).items():
             if why != NOT_ASKED:
-                print(f"{row['model']} {row['dtype']} {name} absent: {why}")
+                print(f"{row['model']} {row['dtype']} {size(row)} {name} absent: {why}")
     return 1 if failed else 0
 
 

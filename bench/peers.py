@@ -7,6 +7,7 @@ arguments that returns the outputs. It raises whatever its tool raises: why a pe
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 from clock import Call, captured
 from torch import Tensor, nn
+
+from fuseconv.targets import aoti as targets_aoti
 
 GRAPH = "+graph"
 """What ends the name of a peer whose calls are replays of a CUDA graph."""
@@ -168,6 +171,11 @@ def session(path: Path, problem: Problem, graph: bool, library: Path | None = No
 
 def _results(problem: Problem) -> tuple[Tensor, ...]:
     return tuple(problem.module(*problem.inputs))
+
+
+def compiler(scratch: Path) -> str:
+    """Returns the C++ compiler that the target aoti uses."""
+    return targets_aoti.compilers(os.environ, scratch).get("CXX", os.environ.get("CXX", "g++"))
 
 
 def _called(model: Callable[..., Any], problem: Problem, graph: bool) -> Call:

@@ -21,8 +21,7 @@ from typing import Any
 
 import torch
 from contestants import Contestant, Server
-from models import reason
-from record import Row
+from record import Row, reason
 from replay import replayed
 from served import Served, cut
 from traffic import Traffic, outside, traffic
@@ -87,7 +86,7 @@ def measure(served: Served, pattern: str, calls: int) -> Row:
     start = time.perf_counter()
     held = tuple(one.to(served.device) for one in largest)
     server = start_load()
-    inputs = {size: cut(held, size) for size in {first, *requests.sizes}}
+    inputs = {size: cut(held, served.axes, size) for size in {first, *requests.sizes}}
     if served.device == "cuda":
         torch.cuda.synchronize()  # ONNX Runtime has a stream of its own
     replayed(server, Traffic((first,)), inputs, served.device)

@@ -13,6 +13,8 @@ import torch
 
 Row = dict[str, Any]
 
+LONGEST_REASON = 200
+
 
 def _newer(_old: Row, new: Row) -> Row:
     return new
@@ -55,15 +57,22 @@ def merged(
     versions = {**old["versions"], **machine["versions"]}
     if old["device"] != machine["device"] or {**versions, **old["versions"]} != versions:
         raise SystemExit(f"{path} is of {old['device']} {old['versions']}; this is {machine}: name another file")
-    kept = {_known_by(row, key): row for row in old["rows"]}
+    kept = {known_by(row, key): row for row in old["rows"]}
     for row in rows:
-        name = _known_by(row, key)
+        name = known_by(row, key)
         kept[name] = join(kept[name], row) if name in kept else row
     return {**machine, "versions": versions, "rows": list(kept.values())}
 
 
-def _known_by(row: Row, key: Sequence[str]) -> str:
+def known_by(row: Row, key: Sequence[str]) -> str:
+    """Returns the values by which a row is known, as one string."""
     return json.dumps([row[name] for name in key])
+
+
+def reason(error: Exception) -> str:
+    """Returns the kind of an error and the first line that it says."""
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {said}"[:LONGEST_REASON]
 
 
 def machine(device: str, packages: Sequence[str] = ()) -> dict[str, Any]:

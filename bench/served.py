@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,15 +10,7 @@ import torch
 from cases import DTYPES
 from traffic import Ranges, Size
 from zoo import ENTRIES
-from zoo_parts import Entry, Inputs, Tensors
-
-DIMS: dict[str, dict[str, tuple[int, int]]] = {
-    "bert-base-masked": {"batch": (1, 8), "tokens": (8, 128)},
-    "mlp-3x128-relu": {"batch": (1, 4096)},
-    "convnext-t": {"batch": (1, 32)},
-    "vit-b-16": {"batch": (1, 32)},
-}
-"""Model to the dims that all its inputs begin with, and their ranges."""
+from zoo_parts import Axis, Entry, Inputs, Tensors
 
 
 @dataclass(frozen=True)
@@ -42,20 +35,24 @@ class Served:
         return f"{self.name}-{self.dtype}-{self.layers or 'all'}-{self.device}"
 
     @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The dynamic dims."""
+        return self.entry.axes
+
+    @property
     def ranges(self) -> Ranges:
-        """The least and the greatest value of each dynamic dim."""
-        return tuple(DIMS[self.name].values())
+        """The values of each dynamic dim."""
+        return tuple(axis.sizes for axis in self.axes)
 
     @property
     def entry(self) -> Entry:
         """The model at its largest size."""
         entry = next(entry for entry in ENTRIES if entry.name == self.name)
-        largest = tuple(greatest for _, greatest in self.ranges)
-        return replace(entry, shape=largest + entry.shape[len(largest) :])
+        return sized(entry, tuple(axis.sizes[-1] for axis in entry.axes))
 
     def module(self) -> torch.nn.Module:
         """Returns the module, on the CPU."""
-        return self.entry.made(DTYPES[self.dtype], self.layers)[0]
+        return self.entry.module(DTYPES[self.dtype], self.layers)
 
     def inputs(self) -> Inputs:
         """Returns the largest inputs, on the CPU."""
@@ -63,17 +60,44 @@ class Served:
 
     def exported(self, device: str) -> torch.export.ExportedProgram:
         """Returns the exported program, with its dynamic dims."""
-        module, inputs = self.module(), self.inputs()
-        dims = [torch.export.Dim(name, min=low, max=high) for name, (low, high) in DIMS[self.name].items()]
-        shapes: Any = (dict(enumerate(dims)),) * len(inputs)
-        if isinstance(module, Tensors):  # takes `*inputs`
-            shapes = (shapes,)
-        moved = tuple(one.to(device) for one in inputs)
-        with torch.no_grad():
-            return torch.export.export(module.to(device), moved, dynamic_shapes=shapes, strict=False)
+        moved = tuple(one.to(device) for one in self.inputs())
+        return exported(self.module().to(device), moved, self.axes)
 
 
-def cut(inputs: Inputs, size: Size) -> Inputs:
+def sized(entry: Entry, size: Size) -> Entry:
+    """Returns a model at a size: a value for each of its axes."""
+    shape = list(entry.shape)
+    for axis, length in zip(entry.axes, size, strict=True):
+        shape[axis.at] = length
+    return replace(entry, shape=tuple(shape))
+
+
+def exported(module: torch.nn.Module, inputs: Inputs, axes: Sequence[Axis]) -> torch.export.ExportedProgram:
+    """Returns the program of a module whose axes are dynamic."""
+    dims: dict[str, Any] = {}
+    for axis in axes:
+        step = axis.sizes.step
+        dim = torch.export.Dim(axis.name, min=axis.sizes[0] // step, max=axis.sizes[-1] // step)
+        dims[axis.name] = step * dim if step > 1 else dim
+    shapes: Any = tuple({axis.at: dims[axis.name] for axis in some} for some in _axes_of(inputs, axes))
+    if isinstance(module, Tensors):  # takes `*inputs`
+        shapes = (shapes,)
+    with torch.no_grad():
+        return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+
+
+def cut(inputs: Inputs, axes: Sequence[Axis], size: Size) -> Inputs:
     """Returns the inputs of a size: a corner of the largest ones."""
-    corner = tuple(slice(length) for length in size)
-    return tuple(one[corner].contiguous() for one in inputs)
+    lengths = dict(zip((axis.name for axis in axes), size, strict=True))
+
+    def corner(one: torch.Tensor, some: Sequence[Axis]) -> torch.Tensor:
+        lengths_at = {axis.at: slice(lengths[axis.name]) for axis in some}
+        return one[tuple(lengths_at.get(at, slice(None)) for at in range(one.dim()))].contiguous()
+
+    return tuple(map(corner, inputs, _axes_of(inputs, axes)))
+
+
+def _axes_of(inputs: Inputs, axes: Sequence[Axis]) -> Iterator[list[Axis]]:
+    """Yields those axes that each input has."""
+    for number in range(len(inputs)):
+        yield [axis for axis in axes if axis.inputs is None or number < axis.inputs]

@@ -30,13 +30,15 @@ from processes import apart, built, measured
 from record import Row, machine, write
 from rich.console import Console
 from rich.table import Table
-from served import DIMS, Served
+from served import Served
 from traffic import PATTERNS
+from zoo import ENTRIES
 
 from fuseconv.targets import TARGETS
 
 KEY = ("model", "dtype", "layers", "pattern", "contestant")
 PACKAGES = ("onnxruntime", "onnxruntime-gpu", "transformers")
+MODELS = sorted({entry.name for entry in ENTRIES})
 FIGURES = ("start_s", "p50_us", "p99_us", "worst_us", "calls_per_s", "p50_of_warm", "p99_of_warm", "reserved_mb")
 
 
@@ -56,7 +58,13 @@ def parsed() -> argparse.Namespace:
     """Returns the command line's values."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--only", nargs="+", choices=DIMS, default=["bert-base-masked", "mlp-3x128-relu", "convnext-t"])
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=MODELS,
+        metavar="MODEL",
+        default=["bert-base-masked", "mlp-3x128-relu", "convnext-t"],
+    )
     parser.add_argument("--dtype", choices=DTYPES, default="f16")
     parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS))
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))

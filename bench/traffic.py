@@ -10,8 +10,8 @@ from dataclasses import dataclass
 Size = tuple[int, ...]
 """The value of each dynamic dim."""
 
-Ranges = Sequence[tuple[int, int]]
-"""The least and the greatest value of each dynamic dim."""
+Ranges = Sequence[range]
+"""The values that each dynamic dim may have."""
 
 PATTERNS = ("one", "zipf", "random", "bursts", "threads")
 DISTINCT = 100
@@ -40,7 +40,7 @@ def outside(ranges: Ranges) -> Size:
 
     No dim is 1, because torch.compile makes a program of its own for that.
     """
-    return tuple(least + 1 for least, _ in ranges)
+    return tuple(values[1] for values in ranges)
 
 
 def traffic(pattern: str, ranges: Ranges, calls: int) -> Traffic:
@@ -51,7 +51,7 @@ def traffic(pattern: str, ranges: Ranges, calls: int) -> Traffic:
     `random` every size of the ranges is as likely as another.
     """
     draw = random.Random(0)  # noqa: S311 - traffic, not a secret
-    every = list(itertools.product(*(range(least, greatest + 1) for least, greatest in ranges)))
+    every = list(itertools.product(*ranges))
     every.remove(outside(ranges))
     ranked = draw.sample(every, min(DISTINCT, len(every)))
     zipf = tuple(draw.choices(ranked, [1 / rank for rank in range(1, len(ranked) + 1)], k=calls))

@@ -2,112 +2,143 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-
-import torch
+import zoo_dit
 import zoo_images
-from torch import Tensor, nn
-from zoo_parts import Draw, Entry, Inputs, Single, hub, noise
+import zoo_series
+import zoo_speech
+import zoo_tables
+import zoo_text
+import zoo_vision
+from torch import nn
+from zoo_convolutional import ConvMixer, DenseNet, Enlarger, ResNeXt, ShuffleNet
+from zoo_diffusion import DownBlock, ImageDecoder, latents
+from zoo_images import lively
+from zoo_mixer import Mixer
+from zoo_mobilenet import MobileNetV3Large
+from zoo_parts import Axis, Entry, ids, noise
+from zoo_pyramids import Detector, UNet
 
 
-def mlp(widths: Sequence[int], act: Callable[[], nn.Module]) -> Callable[[int | None], nn.Module]:
-    """Returns what builds linear layers with an activation between each two."""
-
-    def build(count: int | None) -> nn.Module:
-        kept = widths if count is None else widths[: count + 1]
-        layers = [part for k, n in itertools.pairwise(kept) for part in (nn.Linear(k, n), act())]
-        return nn.Sequential(*layers[:-1], Single())
-
-    return build
+def batch(most: int, step: int = 1) -> Axis:
+    """Returns the axis of a batch."""
+    return Axis("batch", range(step, most + 1, step))
 
 
-class Recommender(nn.Module):
-    """A recommendation model (arXiv:1906.00091): two perceptrons around the dot products of embeddings."""
-
-    TABLES, ROWS, WIDTH, DENSE = 26, 10_000, 64, 13
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables = nn.ModuleList(nn.Embedding(self.ROWS, self.WIDTH) for _ in range(self.TABLES))
-        self.bottom = self._perceptron(self.DENSE, 512, 256, self.WIDTH)
-        pairs = self.TABLES * (self.TABLES + 1) // 2
-        self.top = self._perceptron(self.WIDTH + pairs, 512, 256, 1)[:-1]
-        self.register_buffer("below", torch.tril_indices(self.TABLES + 1, self.TABLES + 1, -1))
-
-    @staticmethod
-    def _perceptron(*widths: int) -> nn.Sequential:
-        return nn.Sequential(*(part for k, n in itertools.pairwise(widths) for part in (nn.Linear(k, n), nn.ReLU())))
-
-    def forward(self, dense: Tensor, sparse: Tensor) -> tuple[Tensor]:
-        """Returns the probabilities [batch, 1] of dense [batch, 13] and sparse i64 [batch, 26]."""
-        bottom = self.bottom(dense)
-        features = torch.stack([bottom, *(table(sparse[:, at]) for at, table in enumerate(self.tables))], 1)
-        products = torch.bmm(features, features.transpose(1, 2))[:, self.below[0], self.below[1]]
-        return (torch.sigmoid(self.top(torch.cat([bottom, products], 1))),)
+def tokens(most: int, least: int = 8, inputs: int | None = None) -> Axis:
+    """Returns the axis of a length."""
+    return Axis("tokens", range(least, most + 1), 1, inputs)
 
 
-def ids(below: int, *, masked: bool = False) -> Draw:
-    """Returns what draws tokens [batch, tokens]; `masked` adds an attention mask with ones before zeros in each row."""
-
-    def draw(shape: tuple[int, ...], generator: torch.Generator) -> Inputs:
-        tokens = torch.randint(below, shape, generator=generator)
-        lengths = torch.randint(shape[1] // 2, shape[1] + 1, (shape[0], 1), generator=generator)
-        return (tokens, (torch.arange(shape[1]) < lengths).long()) if masked else (tokens,)
-
-    return draw
+def side(name: str, at: int, sizes: range) -> Axis:
+    """Returns an axis of images, which are the first input."""
+    return Axis(name, sizes, at, inputs=1)
 
 
-def clicks(shape: tuple[int, ...], generator: torch.Generator) -> Inputs:
-    """Draws what a `Recommender` takes."""
-    dense = torch.randn(*shape, Recommender.DENSE, generator=generator)
-    return dense, torch.randint(Recommender.ROWS, (*shape, Recommender.TABLES), generator=generator)
-
-
-BERT = ("BertModel", "BertConfig", ("input_ids",), ("last_hidden_state", "pooler_output"))
-MASKED = ("BertModel", "BertConfig", ("input_ids", "attention_mask"), ("last_hidden_state", "pooler_output"))
-LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-LLAMA_1B = {
-    "vocab_size": 128_256,
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "use_cache": False,
-}
-QWEN3_06B = {
-    "vocab_size": 151_936,
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "use_cache": False,
-}
-VIT = hub("ViTModel", "ViTConfig", ("pixel_values",))
-GPT2 = hub("GPT2Model", "GPT2Config", ("input_ids",), layers="n_layer", use_cache=False)
-LLAMA = hub("LlamaModel", "LlamaConfig", ("input_ids",), **LLAMA_1B)
-QWEN3 = hub("Qwen3Model", "Qwen3Config", ("input_ids",), **QWEN3_06B)
+ROWS = (batch(4096),)
+BATCH = (batch(32),)
+TEXT = (batch(8), tokens(128))
+LONG = (batch(4), tokens(512, 16))
+SIDES = (batch(8), side("height", 2, range(64, 513, 32)), side("width", 3, range(64, 513, 32)))
+SMALL_SIDES = (batch(4), side("height", 2, range(16, 65, 8)), side("width", 3, range(16, 65, 8)))
+WAVES = (batch(8), Axis("samples", range(16_000, 80_001, 320), 1))
+IMAGE = (3, 224, 224)
 
 ENTRIES = (
-    Entry("mlp-4x4096-gelu", (4096,), "bf16", mlp([4096] * 5, nn.GELU), noise(4096)),
-    Entry("mlp-4x1024-relu", (512,), "f32", mlp([1024] * 5, nn.ReLU), noise(1024)),
-    Entry("mlp-3x128-relu", (4096,), "f16", mlp([128] * 4, nn.ReLU), noise(128)),
-    Entry("bert-base", (1, 128), "f16", hub(*BERT), ids(30_522), "bert"),
-    Entry("bert-base", (32, 128), "f16", hub(*BERT), ids(30_522), "bert"),
-    Entry("bert-base-masked", (32, 128), "f16", hub(*MASKED), ids(30_522, masked=True), "bert"),
-    Entry("vit-b-16", (64, 3, 224, 224), "bf16", VIT, noise(), "vit"),
-    Entry("dlrm", (2048,), "f16", lambda _: Recommender(), clicks),
-    Entry("gpt2", (1, 1024), "f16", GPT2, ids(50_257), "gpt2"),
-    Entry("llama-1b", (1, 2048), "bf16", LLAMA, ids(128_256)),
-    Entry("qwen3-0.6b", (1, 2048), "bf16", QWEN3, ids(151_936), "qwen3"),
-    Entry("resnet-50", (64, 3, 224, 224), "f16", zoo_images.RESNET_50, noise()),
-    Entry("convnext-t", (64, 3, 224, 224), "f16", zoo_images.CONVNEXT_T, noise()),
-    Entry("bert-large", (1, 128), "f16", hub(*BERT, **LARGE), ids(30_522), "bert"),
-    Entry("bert-large", (32, 128), "f16", hub(*BERT, **LARGE), ids(30_522), "bert"),
-    *zoo_images.ENTRIES,
+    Entry("mlp-4x4096-gelu", (4096,), "bf16", zoo_tables.mlp([4096] * 5, nn.GELU), noise(4096), ROWS),
+    Entry("mlp-4x1024-relu", (512,), "f32", zoo_tables.mlp([1024] * 5, nn.ReLU), noise(1024), ROWS),
+    Entry("mlp-3x128-relu", (4096,), "f16", zoo_tables.mlp([128] * 4, nn.ReLU), noise(128), ROWS),
+    Entry("bert-base", (1, 128), "f16", zoo_text.BERT, ids(30_522), TEXT, "bert"),
+    Entry("bert-base", (32, 128), "f16", zoo_text.BERT, ids(30_522), TEXT, "bert"),
+    Entry("bert-base-masked", (32, 128), "f16", zoo_text.BERT_MASKED, ids(30_522, masked=True), TEXT, "bert"),
+    Entry("vit-b-16", (64, *IMAGE), "bf16", zoo_vision.VIT, noise(), BATCH, "vit"),
+    Entry("dlrm", (2048,), "f16", lambda _: zoo_tables.Recommender(), zoo_tables.clicks, ROWS),
+    Entry("gpt2", (1, 1024), "f16", zoo_text.GPT2, ids(50_257), LONG, "gpt2"),
+    Entry("llama-1b", (1, 2048), "bf16", zoo_text.LLAMA, ids(128_256), LONG),
+    Entry("qwen3-0.6b", (1, 2048), "bf16", zoo_text.QWEN3, ids(151_936), LONG, "qwen3"),
+    Entry("resnet-50", (64, *IMAGE), "f16", zoo_images.RESNET_50, noise(), SIDES),
+    Entry("convnext-t", (64, *IMAGE), "f16", zoo_images.CONVNEXT_T, noise(), SIDES),
+    Entry("bert-large", (1, 128), "f16", zoo_text.BERT_LARGE, ids(30_522), TEXT, "bert"),
+    Entry("bert-large", (32, 128), "f16", zoo_text.BERT_LARGE, ids(30_522), TEXT, "bert"),
+    Entry("resnet-50", (1, *IMAGE), "f16", zoo_images.RESNET_50, noise(), SIDES),
+    Entry("convnext-t", (1, *IMAGE), "f16", zoo_images.CONVNEXT_T, noise(), SIDES),
+    Entry("mobilenet-v3-large", (1, *IMAGE), "f16", lively(lambda _: MobileNetV3Large()), noise(), SIDES),
+    Entry("mobilenet-v3-large", (32, *IMAGE), "f16", lively(lambda _: MobileNetV3Large()), noise(), SIDES),
+    Entry("efficientnet-b0", (1, *IMAGE), "f16", zoo_images.EFFICIENTNET_B0, noise(), BATCH),
+    Entry("efficientnet-b0", (32, *IMAGE), "f16", zoo_images.EFFICIENTNET_B0, noise(), BATCH),
+    Entry("unet", (32, 3, 256, 256), "f16", lively(lambda _: UNet()), noise(), SIDES),
+    Entry("diffusion-block", (2, 320, 64, 64), "f16", DownBlock, latents, SMALL_SIDES),
+    Entry("diffusion-block", (8, 320, 64, 64), "bf16", DownBlock, latents, SMALL_SIDES),
+    Entry("detector-pyramid", (32, 3, 512, 512), "f16", lively(Detector), noise(), SIDES),
+    Entry("segformer-b2", (32, 3, 512, 512), "f16", zoo_vision.SEGFORMER_B2, noise(), SIDES),
+    Entry("convnextv2-t", (32, *IMAGE), "bf16", zoo_images.CONVNEXT_V2_T, noise(), SIDES),
+    Entry("mlp-mixer-b-16", (32, *IMAGE), "bf16", Mixer, noise(), BATCH),
+    Entry("regnet-y-4gf", (32, *IMAGE), "f16", zoo_images.REGNET_Y, noise(), SIDES),
+    Entry("mobilenet-v2", (32, *IMAGE), "f16", zoo_images.MOBILENET_V2, noise(), SIDES),
+    Entry("resnet-18", (32, *IMAGE), "f16", zoo_images.RESNET_18, noise(), SIDES),
+    Entry("speech-stem", (32, 80, 3000), "f16", zoo_speech.SPEECH_STEM, noise(), BATCH),
+    Entry("distilbert", (16, 128), "f32", zoo_text.DISTILBERT, ids(30_522, masked=True), TEXT),
+    Entry("albert-base", (16, 128), "f16", zoo_text.ALBERT, ids(30_000, masked=True), TEXT),
+    Entry("modernbert-base", (16, 512), "bf16", zoo_text.MODERNBERT, ids(50_000, masked=True), LONG),
+    Entry("deberta-v3-base", (16, 128), "f16", zoo_text.DEBERTA, ids(zoo_text.VOCABULARY, masked=True), TEXT),
+    Entry("t5-base", (8, 512), "bf16", zoo_text.T5, ids(32_000, masked=True), LONG),
+    Entry("xlnet-base", (16, 128), "f16", zoo_text.XLNET, ids(32_000, masked=True), TEXT),
+    Entry("bloom-560m", (4, 512), "f16", zoo_text.BLOOM, ids(zoo_text.VOCABULARY, masked=True), LONG),
+    Entry("pythia-410m", (1, 512), "f16", zoo_text.PYTHIA, ids(50_000), LONG),
+    Entry("gemma2-2b", (1, 1024), "bf16", zoo_text.GEMMA2, ids(zoo_text.VOCABULARY, masked=True), LONG),
+    Entry("moe-8x2", (1, 512), "bf16", zoo_text.MOE, ids(zoo_text.VOCABULARY), LONG),
+    Entry(
+        "whisper-decoder",
+        (8, 128),
+        "f16",
+        zoo_text.DECODER,
+        zoo_text.heard(50_000, 1500, 768),
+        (batch(8), tokens(128, inputs=1)),
+    ),
+    Entry("wav2vec2-base", (8, 80_000), "f16", zoo_speech.WAV2VEC2, zoo_speech.waves, WAVES),
+    Entry("conformer", (8, 80_000), "f16", zoo_speech.CONFORMER, zoo_speech.waves, WAVES),
+    Entry(
+        "fast-conformer",
+        (8, 800, 80),
+        "bf16",
+        zoo_speech.FAST_CONFORMER,
+        zoo_speech.spectra,
+        (batch(8), tokens(800, 80)),
+    ),
+    Entry("hifi-gan", (8, 200, 80), "f16", zoo_speech.VOCODER, noise(), (batch(8), tokens(200))),
+    Entry("dinov2-s", (32, *IMAGE), "f16", zoo_vision.DINOV2, noise(), BATCH),
+    Entry("beit-b-16", (32, *IMAGE), "bf16", zoo_vision.BEIT, noise(), BATCH),
+    Entry("swin-t", (32, *IMAGE), "f16", zoo_vision.SWIN, noise(), BATCH),
+    Entry("swinv2-t", (32, *IMAGE), "bf16", zoo_vision.SWIN_V2, noise(), BATCH),
+    Entry("pvt-v2-b0", (32, *IMAGE), "f16", zoo_vision.PVT_V2, noise(), BATCH),
+    Entry("hiera-t", (32, *IMAGE), "bf16", zoo_vision.HIERA, noise(), BATCH),
+    Entry("cvt-13", (32, *IMAGE), "f16", zoo_vision.CVT, noise(), BATCH),
+    Entry("mobilevit-s", (32, 3, 256, 256), "f16", zoo_vision.MOBILE_VIT, noise(), BATCH),
+    Entry("levit-128s", (64, *IMAGE), "f16", zoo_vision.LEVIT, noise(), BATCH),
+    Entry("poolformer-s12", (32, *IMAGE), "f16", zoo_vision.POOL_FORMER, noise(), BATCH),
+    Entry("focalnet-t", (32, *IMAGE), "f16", zoo_vision.FOCAL_NET, noise(), BATCH),
+    Entry("resnext-50", (32, *IMAGE), "bf16", lively(ResNeXt), noise(), SIDES),
+    Entry("densenet-121", (32, *IMAGE), "f16", lively(DenseNet), noise(), SIDES),
+    Entry("shufflenet-v2", (32, *IMAGE), "f32", lively(ShuffleNet), noise(), SIDES),
+    Entry("convmixer-768", (32, *IMAGE), "f16", lively(ConvMixer), noise(), BATCH),
+    Entry("edsr", (4, 3, 128, 128), "f16", Enlarger, noise(), SMALL_SIDES),
+    Entry("dit-b-2", (16, 4, 32, 32), "bf16", zoo_dit.DiffusionTransformer, zoo_dit.latents, BATCH),
+    Entry("image-decoder", (1, 4, 64, 64), "f16", ImageDecoder, noise(), SMALL_SIDES),
+    Entry("dcn-v2", (2048,), "f16", zoo_tables.CrossNetwork, zoo_tables.clicks, ROWS),
+    Entry("mmoe", (2048,), "f16", lambda _: zoo_tables.Experts(), noise(512), ROWS),
+    Entry("sasrec", (128, 200), "f16", zoo_tables.History, zoo_tables.sequences, (batch(128), tokens(200))),
+    Entry("graph-attention", (64, 64), "f16", zoo_tables.GraphNetwork, zoo_tables.graphs, (batch(64),)),
+    Entry(
+        "pointnet",
+        (32, 3, 1024),
+        "f32",
+        lively(lambda _: zoo_tables.PointNet(), (32, 3, 256)),
+        noise(),
+        (batch(32), Axis("points", range(64, 1025), 2)),
+    ),
+    Entry("nerf", (65_536,), "f16", zoo_tables.Field, noise(3), (batch(65_536, 64),)),
+    Entry("patchtst", (32, 512, 7), "f16", zoo_series.PATCHES, noise(), BATCH),
+    Entry("patchtsmixer", (32, 512, 7), "f32", zoo_series.MIXER, noise(), BATCH),
+    Entry("tcn", (32, 512, 7), "f16", zoo_series.Temporal, noise(), (batch(32), tokens(512, 16))),
+    Entry("lstm", (32, 128, 7), "f32", zoo_series.Recurrent, noise(), (batch(32), tokens(128))),
 )
 """The important ones first: a run that is short of time leaves the last."""

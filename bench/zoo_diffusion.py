@@ -1,10 +1,11 @@
-"""A block of Stable Diffusion's U-Net (arXiv:2112.10752): its first on the way down, at images of 512x512."""
+"""Parts of Stable Diffusion (arXiv:2112.10752): its U-Net's first block on the way down, and its decoder of images."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from zoo_parts import fewer
 
 CHANNELS, TIME, CONTEXT, WORDS, HEADS = 320, 1280, 768, 77, 8
 
@@ -89,10 +90,11 @@ class SpatialTransformer(nn.Module):
 class DownBlock(nn.Module):
     """Twice a residual block and a transformer, then a convolution to half the size."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int | None = None) -> None:
         super().__init__()
-        self.residuals = nn.ModuleList(Residual() for _ in range(2))
-        self.transformers = nn.ModuleList(SpatialTransformer() for _ in range(2))
+        times = range(fewer(2, layers))
+        self.residuals = nn.ModuleList(Residual() for _ in times)
+        self.transformers = nn.ModuleList(SpatialTransformer() for _ in times)
         self.smaller = nn.Conv2d(CHANNELS, CHANNELS, 3, 2, 1)
 
     def forward(self, x: Tensor, time: Tensor, context: Tensor) -> tuple[Tensor]:
@@ -107,3 +109,42 @@ def latents(shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor,
     sizes = (shape, (shape[0], TIME), (shape[0], WORDS, CONTEXT))
     x, time, context = (torch.randn(*size, generator=generator) for size in sizes)
     return x, time, context
+
+
+class Mixed(nn.Module):
+    """Two convolutions with group norms and SiLU before them, and a 1x1 convolution where the width changes."""
+
+    def __init__(self, k: int, n: int) -> None:
+        super().__init__()
+        first = nn.GroupNorm(32, k, eps=1e-6), nn.SiLU(), nn.Conv2d(k, n, 3, padding=1)
+        second = nn.GroupNorm(32, n, eps=1e-6), nn.SiLU(), nn.Dropout(0.0), nn.Conv2d(n, n, 3, padding=1)
+        self.layers = nn.Sequential(*first, *second)
+        self.across = nn.Conv2d(k, n, 1) if k != n else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns [batch, n, height, width]."""
+        sums: Tensor = self.across(x) + self.layers(x)
+        return sums
+
+
+class ImageDecoder(nn.Module):
+    """The decoder of Stable Diffusion's autoencoder: images of eight times the height and width of latents."""
+
+    WIDTHS, BLOCKS = (512, 512, 256, 128), 3
+
+    def __init__(self, layers: int | None = None) -> None:
+        super().__init__()
+        k = self.WIDTHS[0]
+        parts: list[nn.Module] = [nn.Conv2d(4, k, 3, padding=1), Mixed(k, k), Mixed(k, k)]
+        for at, n in enumerate(self.WIDTHS):
+            if at:
+                parts += nn.Upsample(scale_factor=2.0, mode="nearest"), nn.Conv2d(k, k, 3, padding=1)
+            for _ in range(fewer(self.BLOCKS, layers)):
+                parts.append(Mixed(k, n))
+                k = n
+        last = nn.GroupNorm(32, k, eps=1e-6), nn.SiLU(), nn.Conv2d(k, 3, 3, padding=1)
+        self.layers = nn.Sequential(*parts, *last)
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        """Returns images [batch, 3, 8 height, 8 width] of latents [batch, 4, height, width]."""
+        return (self.layers(x),)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from zoo_parts import fewer
 
 
 def _twice(k: int, n: int) -> nn.Sequential:
@@ -70,11 +71,12 @@ class Detector(nn.Module):
 
     ANCHORS = 3
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int | None = None) -> None:
         super().__init__()
         import transformers
 
-        config = transformers.ResNetConfig(out_features=["stage1", "stage2", "stage3", "stage4"])
+        depths = fewer([3, 4, 6, 3], layers)
+        config = transformers.ResNetConfig(out_features=["stage1", "stage2", "stage3", "stage4"], depths=depths)
         self.backbone = transformers.ResNetBackbone(config)
         self.pyramid = Pyramid(config.hidden_sizes)
         self.shared = nn.Sequential(nn.Conv2d(Pyramid.WIDTH, Pyramid.WIDTH, 3, padding=1), nn.ReLU())

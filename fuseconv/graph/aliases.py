@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fuseconv.graph.all_sizes import GuardError, all_sizes
+from fuseconv.graph.all_sizes import run_for_all_sizes
 from fuseconv.graph.nodes import arguments, facts_of, is_call, is_getitem, nodes_in, written
 
 
@@ -165,14 +165,17 @@ def _returned(node: Node) -> Iterator[Node]:
     if mode is None:
         yield from operands
         return
+
+    def owners() -> frozenset[Node]:
+        result = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
+        tensors = filter(_is, torch.utils._pytree.tree_leaves(result))
+        storages = {tensor.untyped_storage()._cdata for tensor in tensors}
+        return frozenset(operand for operand in operands if values[operand].untyped_storage()._cdata in storages)
+
     try:
-        with all_sizes(mode):
-            result = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
-    except (GuardError, RuntimeError):  # some composite ops do not accept symbolic sizes
+        yield from run_for_all_sizes(mode, owners)
+    except RuntimeError:  # some composite ops do not accept symbolic sizes
         yield from operands
-        return
-    storages = {tensor.untyped_storage()._cdata for tensor in torch.utils._pytree.tree_leaves(result) if _is(tensor)}
-    yield from (operand for operand in operands if values[operand].untyped_storage()._cdata in storages)
 
 
 def _is(value: object) -> bool:

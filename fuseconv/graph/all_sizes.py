@@ -19,6 +19,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
+from torch.utils._sympy.functions import Mod, PythonMod
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
@@ -139,9 +140,18 @@ def _decided(environment: ShapeEnv, expression: Any) -> Any:
         return expression
     if (known := environment._maybe_evaluate_static(expression)) is not None:
         return known
+    expression = expression.replace(_is_of_a_multiple, lambda *_: sympy.S.Zero)
     ranges = {symbol: _general(environment, symbol) for symbol in expression.free_symbols}
     bounds = bound_sympy(expression, ranges)
     return bounds.lower if bounds.is_singleton() else None
+
+
+def _is_of_a_multiple(expression: Any) -> bool:
+    """Returns whether it is a remainder that is 0, as (a * b - b) mod b, which torch leaves as it is once multiplied out."""
+    if not isinstance(expression, Mod | PythonMod):
+        return False
+    quotient = sympy.cancel(expression.args[0] / expression.args[1])
+    return bool(quotient.is_integer and sympy.denom(quotient) == 1)
 
 
 def _general(environment: ShapeEnv, symbol: Any) -> ValueRanges[Any]:
