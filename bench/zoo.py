@@ -12,6 +12,7 @@ import zoo_vision
 from torch import nn
 from zoo_convolutional import ConvMixer, DenseNet, Enlarger, ResNeXt, ShuffleNet
 from zoo_diffusion import DownBlock, ImageDecoder, latents
+from zoo_experts import MixtureDecoder
 from zoo_images import lively
 from zoo_mixer import Mixer
 from zoo_mobilenet import MobileNetV3Large
@@ -81,11 +82,10 @@ ENTRIES = (
     Entry("modernbert-base", (16, 512), "bf16", zoo_text.MODERNBERT, ids(50_000, masked=True), LONG),
     Entry("deberta-v3-base", (16, 128), "f16", zoo_text.DEBERTA, ids(zoo_text.VOCABULARY, masked=True), TEXT),
     Entry("t5-base", (8, 512), "bf16", zoo_text.T5, ids(32_000, masked=True), LONG),
-    Entry("xlnet-base", (16, 128), "f16", zoo_text.XLNET, ids(32_000, masked=True), TEXT),
     Entry("bloom-560m", (4, 512), "f16", zoo_text.BLOOM, ids(zoo_text.VOCABULARY, masked=True), LONG),
     Entry("pythia-410m", (1, 512), "f16", zoo_text.PYTHIA, ids(50_000), LONG),
     Entry("gemma2-2b", (1, 1024), "bf16", zoo_text.GEMMA2, ids(zoo_text.VOCABULARY, masked=True), LONG),
-    Entry("moe-8x2", (1, 512), "bf16", zoo_text.MOE, ids(zoo_text.VOCABULARY), LONG),
+    Entry("moe-8x2", (1, 512), "bf16", MixtureDecoder, ids(32_000), LONG),
     Entry(
         "whisper-decoder",
         (8, 128),
@@ -102,7 +102,7 @@ ENTRIES = (
         "bf16",
         zoo_speech.FAST_CONFORMER,
         zoo_speech.spectra,
-        (batch(8), tokens(800, 80)),
+        (batch(8),),
     ),
     Entry("hifi-gan", (8, 200, 80), "f16", zoo_speech.VOCODER, noise(), (batch(8), tokens(200))),
     Entry("dinov2-s", (32, *IMAGE), "f16", zoo_vision.DINOV2, noise(), BATCH),
@@ -139,6 +139,5 @@ ENTRIES = (
     Entry("patchtst", (32, 512, 7), "f16", zoo_series.PATCHES, noise(), BATCH),
     Entry("patchtsmixer", (32, 512, 7), "f32", zoo_series.MIXER, noise(), BATCH),
     Entry("tcn", (32, 512, 7), "f16", zoo_series.Temporal, noise(), (batch(32), tokens(512, 16))),
-    Entry("lstm", (32, 128, 7), "f32", zoo_series.Recurrent, noise(), (batch(32), tokens(128))),
 )
 """The important ones first: a run that is short of time leaves the last."""

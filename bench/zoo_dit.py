@@ -69,7 +69,7 @@ class DiffusionTransformer(nn.Module):
         shift, scale = self.modulation(condition).chunk(2, dim=1)
         out = self.head(_modulated(self.norm(tokens), shift, scale))
         side = self.SIDE // PATCH
-        patches = out.reshape(len(x), side, side, PATCH, PATCH, CHANNELS)
+        patches = out.reshape(x.shape[0], side, side, PATCH, PATCH, CHANNELS)
         return (torch.einsum("nhwpqc->nchpwq", patches).reshape(x.shape),)
 
 

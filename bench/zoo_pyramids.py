@@ -87,5 +87,5 @@ class Detector(nn.Module):
         """Returns the scores [batch, regions] and boxes [batch, regions, 4] of images [batch, 3, height, width]."""
         maps = [self.shared(one) for one in self.pyramid(self.backbone(x).feature_maps)]
         scores = [self.scores(one).permute(0, 2, 3, 1).flatten(1) for one in maps]
-        boxes = [self.boxes(one).permute(0, 2, 3, 1).reshape(len(x), -1, 4) for one in maps]
+        boxes = [self.boxes(one).permute(0, 2, 3, 1).reshape(x.shape[0], -1, 4) for one in maps]
         return torch.cat(scores, 1), torch.cat(boxes, 1)

@@ -76,18 +76,3 @@ class Temporal(nn.Module):
         """Returns [batch, 96, 7]."""
         last = self.blocks(x.transpose(1, 2))[..., -1]
         return (self.head(last).unflatten(1, (self.AHEAD, self.SERIES)),)
-
-
-class Recurrent(nn.Module):
-    """An LSTM of two layers and a linear layer on its last step."""
-
-    SERIES, WIDTH, AHEAD = 7, 256, 96
-
-    def __init__(self, layers: int | None = None) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(self.SERIES, self.WIDTH, fewer(2, layers), batch_first=True)
-        self.head = nn.Sequential(nn.Linear(self.WIDTH, self.WIDTH), nn.ReLU(), nn.Linear(self.WIDTH, self.AHEAD))
-
-    def forward(self, x: Tensor) -> tuple[Tensor]:
-        """Returns [batch, 96]."""
-        return (self.head(self.lstm(x)[0][:, -1]),)

@@ -42,7 +42,6 @@ DEBERTA = hub(
 )
 T5 = hub("T5EncoderModel", MASKED, layers="num_layers", config="T5Config", num_layers=12, d_model=768, d_ff=3072)
 """T5-base's encoder: relative positions as a bias, RMS norms."""
-XLNET = hub("XLNetModel", MASKED, layers="n_layer", d_model=768, n_layer=12, n_head=12, d_inner=3072)
 GPT2 = hub("GPT2Model", IDS, layers="n_layer", use_cache=False)
 BLOOM = hub(
     "BloomModel",
@@ -91,21 +90,6 @@ QWEN3 = hub(
 )
 GEMMA2 = hub("Gemma2Model", MASKED, vocab_size=VOCABULARY, num_hidden_layers=26, use_cache=False)
 """2B: norms before and after, scores bounded by tanh, every other layer with a window."""
-MOE = hub(
-    "Qwen3MoeModel",
-    IDS,
-    vocab_size=VOCABULARY,
-    hidden_size=1024,
-    num_hidden_layers=12,
-    num_attention_heads=16,
-    num_key_value_heads=4,
-    head_dim=64,
-    num_experts=8,
-    num_experts_per_tok=2,
-    moe_intermediate_size=1536,
-    use_cache=False,
-)
-"""Eight experts, two a token."""
 DECODER = hub(
     "WhisperModel",
     ("input_ids", "encoder_hidden_states"),

@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,21 +24,28 @@ from fuseconv.measure.latency import Latencies, Latency
 
 sys.path.insert(0, str(ROOT / "bench"))
 
-import plot  # scripts, not a package
+import changing  # scripts, not a package
+import plot
+import rows
+import together
 import zoo
-import zoo_parts
 
 models = importlib.import_module("models")
 
 
-@pytest.mark.parametrize("entry", zoo.ENTRIES, ids=lambda entry: entry.at)
-def test_a_model_takes_the_inputs_drawn_for_it(entry: zoo_parts.Entry) -> None:
+FIRST = {entry.name: entry for entry in reversed(zoo.ENTRIES)}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_model_takes_the_inputs_drawn_for_it(name: str) -> None:
+    entry = FIRST[name]
     inputs = entry.draw(entry.shape, torch.Generator().manual_seed(0))
     with torch.device("meta"), torch.no_grad():
         module = entry.build(1).eval()
         exported = torch.export.export(module, tuple(one.to("meta") for one in inputs), strict=False)
     (results,) = exported.graph.output_node().args
     assert {result.meta["val"].shape[0] for result in results} == {entry.shape[0]}
+    assert {axis.at for axis in entry.axes} <= set(range(len(entry.shape)))
 
 
 def test_no_model_is_measured_twice() -> None:
@@ -81,7 +89,7 @@ def test_a_run_prints_and_joins_its_rows(
     assert row["ours_graph_ms"] is None
     assert row["best_peer"] == "eager"
     assert row["ratio"] == row["ratios"]["eager"] > 0
-    assert row["peers_absent"]["compile"] == models.NOT_ASKED
+    assert row["peers_absent"]["compile"] == rows.NOT_ASKED
     assert "no optimizer for such models" in row["peers_absent"]["onnxruntime_optimized"]
     assert "onnxruntime_optimized absent: LookupError" in printed
     assert set(row["peers"]) | set(row["peers_absent"]) == set(models.PEERS)
@@ -92,11 +100,84 @@ def test_a_run_prints_and_joins_its_rows(
     assert again[0]["ratio"] == row["ratio"]
 
 
+@pytest.mark.long
+def test_a_run_under_changing_sizes_leaves_out_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "cpu.json"
+    given = ["--device", "cpu", "--rounds", "1", "--only", "mlp-3x128-relu", "--dtype", "f32", "--layers", "1"]
+    given += ["--sizes", "changing", "--targets", "export", "--peers", "eager", "--resume"]
+    monkeypatch.setattr(sys, "argv", ["models.py", str(out), *given])
+    assert models.main() == 0
+    contents = json.loads(out.read_text())
+    (row,) = contents["rows"]
+    assert row["shape"] == [[1, 4096]]
+    assert (row["ours"], row["best_peer"]) == ("export", "eager")
+    assert row["ratio"] == row["ratios"]["eager"] > 0
+    assert row["first_ratio"] == row["first"]["eager"] / row["first"]["fuseconv export"]
+    assert row["peers_absent"] == dict.fromkeys(("aoti", "compile", "onnxruntime"), rows.NOT_ASKED)
+    assert "changing sizes, met for the first time: " in capsys.readouterr().out
+    assert models.main() == 0
+    assert json.loads(out.read_text()) == contents
+
+
+def test_random_sizes_are_of_the_ranges_and_all_of_them_where_there_are_few() -> None:
+    ranges = (range(1, 9), range(64, 513, 32))
+    found = changing.sizes(ranges)
+    assert found == changing.sizes(ranges)
+    assert len(set(found)) == changing.SIZES
+    assert all(length in values for one in found for length, values in zip(one, ranges, strict=True))
+    assert sorted(changing.sizes((range(1, 4),))) == [(1,), (3,)]
+
+
+def test_processes_prepare_in_company_and_measure_alone(tmp_path: Path) -> None:
+    """One that fails, or takes longer than it may, does not hold up the others; none is begun when time is up."""
+    script = tmp_path / "one.py"
+    script.write_text(
+        f"""import sys, time
+sys.path.insert(0, {str(ROOT / "bench")!r})
+from pathlib import Path
+from turns import Turns
+folder, prepares, name = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+turns = Turns(folder)
+with turns.in_company():
+    time.sleep(prepares)
+with turns.alone():
+    with (folder.parent / "log").open("a") as log:
+        for word in ("begin", "end"):
+            print(word, name, file=log, flush=True)
+            time.sleep(0.1)
+sys.exit(name == "failing")
+"""
+    )
+    folder = tmp_path / "turns"
+    folder.mkdir()
+    seconds = {"first": "0.2", "second": "0.1", "failing": "0", "slow": "60"}
+    commands = {name: [sys.executable, str(script), str(folder), taken, name] for name, taken in seconds.items()}
+    failed = together.run(commands, folder, together.Limits(4, 3, time.time() + 60), None)
+    assert failed == {"failing": "exit status 1", "slow": "more than 3 s in company"}
+    lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line[0] for line in lines] == ["begin", "end"] * 3
+    assert all(begin[1] == end[1] for begin, end in zip(lines[::2], lines[1::2], strict=True))
+    late = together.run(commands, folder, together.Limits(1, 3, time.time() - 1), None)
+    assert set(late.values()) == {"not begun: out of time"}
+
+
+def test_means_name_who_loses_beyond_noise() -> None:
+    fixed = [row("a", peers={"eager": ratio}) | {"model": f"m{ratio}", "shape": [8]} for ratio in (4.0, 0.995, 0.5)]
+    changed = row("a", peers={"eager": 2.0}) | {"model": "n", "shape": [[1, 8]], "first_ratio": 0.25}
+    lines = list(rows.means([*fixed, changed]))
+    assert lines[0].startswith("fixed sizes: 1.258x")
+    assert lines[0].endswith("of 3; 1 below 1 beyond noise: m0.5")
+    assert lines[1].endswith("of 1; none below 1 beyond noise")
+    assert lines[2].endswith("of 1; 1 below 1 beyond noise: n")
+
+
 def row(
     artifact: str, *, peers: Mapping[str, float] = {}, absent: Mapping[str, str] = {}, off: Mapping[str, str] = {}
 ) -> dict[str, Any]:
     ratios = dict(peers)
-    return models.summarized(
+    return rows.summarized(
         {
             "artifact": artifact,
             "targets": {"aoti": 2.0, "export": 3.0, "aoti+graph": 1.0},
@@ -117,14 +198,14 @@ def test_the_figures_of_a_row_follow_from_its_times() -> None:
 
 def test_rows_of_one_artifact_are_joined_and_of_another_replaced() -> None:
     old = row("a", peers={"eager": 3.0, "aoti": 2.0}, absent={"compile": "out of time"}, off={"aoti": "rmse"})
-    asked = {"eager": models.NOT_ASKED, "compile": models.NOT_ASKED}
+    asked = {"eager": rows.NOT_ASKED, "compile": rows.NOT_ASKED}
     new = row("a", peers={"aoti": 2.5}, absent=asked)
-    joined = models.joined(old, new)
+    joined = rows.joined(old, new)
     assert joined["ratios"] == {"eager": 3, "aoti": 2.5}
     assert joined["peers_absent"] == {"compile": "out of time"}
     assert joined["peers_off"] == {}
     assert joined["best_peer"] == "aoti"
-    assert models.joined(old, row("b")) == row("b")
+    assert rows.joined(old, row("b")) == row("b")
 
 
 def test_a_peer_that_fails_or_computes_something_else_is_named() -> None:
@@ -166,9 +247,9 @@ def printed_tables() -> list[str]:
     """What `fuseconv bench` and bench/models.py print of the files in bench/results."""
     results = ROOT / "bench" / "results"
     told = json.loads((results / "cpu_bench.json").read_text())
-    rows = tuple(Latency(**{**one, "cold": one["cold"] and ColdStart(**one["cold"])}) for one in told["rows"])
-    found = Latencies(told["inputs"], told["rounds"], rows, {})
-    table = models.table(json.loads((results / "cpu_models.json").read_text())["rows"])
+    told_rows = tuple(Latency(**{**one, "cold": one["cold"] and ColdStart(**one["cold"])}) for one in told["rows"])
+    found = Latencies(told["inputs"], told["rounds"], told_rows, {})
+    table = rows.table(json.loads((results / "cpu_models.json").read_text())["rows"])
     tables = []
     for show in (lambda console: speeds.print_latencies(console, found), lambda console: console.print(table)):
         printed = io.StringIO()

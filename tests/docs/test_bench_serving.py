@@ -86,7 +86,7 @@ def test_a_model_is_exported_with_its_ranges(name: str) -> None:
     with torch.device("meta"):
         exported = model.exported("meta")
     ranges = {(int(one.lower), int(one.upper)) for one in exported.range_constraints.values()}
-    assert ranges == {(values[0] // values.step, values[-1] // values.step) for values in model.ranges}
+    assert ranges >= {(values[0] // values.step, values[-1] // values.step) for values in model.ranges}
     first = traffic.outside(model.ranges)
     cut = served.cut(model.inputs(), model.axes, first)
     for one, whole in zip(cut, model.inputs(), strict=True):

@@ -25,6 +25,15 @@ def test_a_size_as_a_number_has_no_two_answers(ask: Callable[[Any], object]) -> 
         run_for_all_sizes(mode, lambda: ask(value.shape[0]))
 
 
+def test_a_remainder_of_a_product_that_was_multiplied_out_is_known() -> None:
+    mode, value = fake_of_any_batch()
+    batch = value.shape[0]
+    rows = batch * batch - batch
+    assert run_for_all_sizes(mode, lambda: 1 if rows % batch == 0 else 2) == 1
+    with pytest.raises(GuardError, match="a condition on sizes"):
+        run_for_all_sizes(mode, lambda: 1 if (rows + 1) % batch == 0 else 2)
+
+
 def test_a_condition_on_sizes_is_tried_both_ways() -> None:
     mode, value = fake_of_any_batch()
     assert run_for_all_sizes(mode, lambda: abs(1 if value.shape[0] > 8 else -1)) == 1
