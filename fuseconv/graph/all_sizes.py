@@ -147,7 +147,7 @@ def _decided(environment: ShapeEnv, expression: Any) -> Any:
 
 
 def _is_of_a_multiple(expression: Any) -> bool:
-    """Returns whether it is a remainder that is 0, as (a * b - b) mod b, which torch leaves as it is once multiplied out."""
+    """Returns whether it is a remainder that is 0, as (a * b - b) mod b: torch does not see that of a product."""
     if not isinstance(expression, Mod | PythonMod):
         return False
     quotient = sympy.cancel(expression.args[0] / expression.args[1])
