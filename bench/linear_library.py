@@ -31,11 +31,21 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "hard_swish": lambda z: z * _sixths(z) if z.dtype == torch.float64 else F.hardswish(z),
     "hard_sigmoid": lambda z: _sixths(z) if z.dtype == torch.float64 else F.hardsigmoid(z),
     "relu6": F.relu6,
+    "leaky_relu": lambda z: F.leaky_relu(z, 0.1),
+    "elu": F.elu,
+    "mish": F.mish,
 }
+PARAMETERS = {"leaky_relu": 0.1, "elu": 1.0}
 ELEMENTS = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 BACKENDS = ("cublaslt", "sm90", "cublas", "aten", "sm80", "tf32x3")
 PROPOSALS = 16
 """Ranks from this one on are algorithms that cuBLAS proposed for another m."""
+
+
+class Activation(ctypes.Structure):
+    """`fuseconv::Activation`."""
+
+    _fields_ = (("name", ctypes.c_int32), ("parameter", ctypes.c_double))
 
 
 class Problem(ctypes.Structure):
@@ -43,7 +53,7 @@ class Problem(ctypes.Structure):
 
     _fields_ = (
         ("element", ctypes.c_int32),
-        ("activation", ctypes.c_int32),
+        ("activation", Activation),
         ("m", ctypes.c_int64),
         ("n", ctypes.c_int64),
         ("k", ctypes.c_int64),
@@ -114,7 +124,7 @@ class Library:
             y = torch.full((m, n), float("nan"), dtype=x.dtype, device=x.device)
         return Problem(
             element=ELEMENTS[x.dtype],
-            activation=list(ACTIVATIONS).index(act),
+            activation=Activation(list(ACTIVATIONS).index(act), PARAMETERS.get(act, 0.0)),
             m=m,
             n=n,
             k=k,

@@ -7,13 +7,15 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "core/elementary.h"
 
 namespace fuseconv {
 
 // The name and functor of every activation. gelu is the erf form, gelu_tanh the tanh form. A new activation needs a
-// line here, a functor and a gradient below, and its lines in fuseconv/ops/activation.py.
+// line here, a functor and a gradient below, and its lines in fuseconv/ops/activation.py. A functor with a member has a
+// parameter, which a schema gives with the name: 'leaky_relu(0.1)'.
 #define FUSECONV_ACTIVATIONS(DO) \
   DO(none, Identity)             \
   DO(relu, Relu)                 \
@@ -24,18 +26,30 @@ namespace fuseconv {
   DO(tanh, Tanh)                 \
   DO(hard_swish, HardSwish)      \
   DO(hard_sigmoid, HardSigmoid)  \
-  DO(relu6, Relu6)
+  DO(relu6, Relu6)               \
+  DO(leaky_relu, LeakyRelu)      \
+  DO(elu, Elu)                   \
+  DO(mish, Mish)
 
+struct Activation {
 #define FUSECONV_ENUMERATOR(name, Functor) name,
-enum class Activation : int32_t { FUSECONV_ACTIVATIONS(FUSECONV_ENUMERATOR) };
+  enum Name : int32_t { FUSECONV_ACTIVATIONS(FUSECONV_ENUMERATOR) };
 #undef FUSECONV_ENUMERATOR
+
+  Name name;
+  double parameter;  // of the functor, if it has one
+
+  FUSECONV_INLINE constexpr Activation(Name n = none, double p = 0) : name(n), parameter(p) {}
+  FUSECONV_INLINE constexpr operator Name() const { return name; }
+};
 
 #define FUSECONV_NAME(name, Functor) std::string_view(#name),
 inline constexpr std::array kActivationNames = {FUSECONV_ACTIVATIONS(FUSECONV_NAME)};
 #undef FUSECONV_NAME
 
-// Parses the name of an activation in a schema. Throws and lists the names if there is none of that name.
-Activation parse_activation(const char* op, std::string_view name);
+// Parses an activation in a schema: a name, or one with its parameter. Throws and lists the names if there is none of
+// that name, or if the parameter is not a finite number.
+Activation parse_activation(const char* op, std::string_view text);
 
 inline namespace FUSECONV_ISA {
 
@@ -113,15 +127,62 @@ struct Relu6 {
   }
 };
 
-// Calls `function` with an activation as a constant, Constant<name>, on the host or device, for loops that are compiled
-// per activation. `functor` is its functor.
-template <Activation kActivation>
+struct LeakyRelu {
+  double slope = 0.01;
+
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return x < 0 ? x * A(slope) : x;
+  }
+};
+// alpha (exp(x) - 1) for negative x. The difference is tanh(x / 2) (exp(x) + 1), which does not cancel.
+struct Elu {
+  double alpha = 1.0;
+
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    const A negative = x < 0 ? x : A(0);
+    const A difference = hyperbolic_tangent(negative * A(0.5)) * (exp_of_negative(negative) + A(1));
+    return x < 0 ? A(alpha) * difference : x;
+  }
+};
+
+// tanh(log(1 + exp(x))) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1) with e = exp(x), by the exponential of -|x|.
+template <class A>
+FUSECONV_INLINE A tanh_of_softplus(A x) {
+  const A e = exp_of_negative(x < 0 ? x : -x);
+  const A p = x < 0 ? e * (e + A(2)) : e * A(2) + A(1);
+  return quotient(p, p + (x < 0 ? A(2) : A(2) * e * e));
+}
+struct Mish {
+  template <class A>
+  FUSECONV_INLINE A operator()(A x) const {
+    return x * tanh_of_softplus(x);
+  }
+};
+
+template <class Functor>
+inline constexpr bool kHasParameter = !std::is_empty_v<Functor>;
+
+// The functor of an activation with its parameter.
+template <class Functor>
+FUSECONV_INLINE Functor functor_of([[maybe_unused]] Activation activation) {
+  if constexpr (kHasParameter<Functor>) {
+    return {activation.parameter};
+  } else {
+    return {};
+  }
+}
+
+// Calls `function` with the name of an activation as a constant, Constant<name>, on the host or device, for loops that
+// are compiled per activation. `functor` is its functor.
+template <Activation::Name kName>
 struct Constant;
-#define FUSECONV_CONSTANT(name, Functor)                  \
-  template <>                                             \
-  struct Constant<Activation::name> {                     \
-    static constexpr Activation value = Activation::name; \
-    using functor = Functor;                              \
+#define FUSECONV_CONSTANT(name, Functor)                        \
+  template <>                                                   \
+  struct Constant<Activation::name> {                           \
+    static constexpr Activation::Name value = Activation::name; \
+    using functor = Functor;                                    \
   };
 FUSECONV_ACTIVATIONS(FUSECONV_CONSTANT)
 #undef FUSECONV_CONSTANT
@@ -130,7 +191,7 @@ FUSECONV_ACTIVATIONS(FUSECONV_CONSTANT)
 #pragma nv_exec_check_disable  // the function may be host-only or device-only
 #endif
 template <class Function>
-FUSECONV_INLINE auto with_constant(Activation activation, Function function) {
+FUSECONV_INLINE auto with_constant(Activation::Name activation, Function function) {
   switch (activation) {
 #define FUSECONV_CASE(name, Functor) \
   case Activation::name:             \
@@ -150,7 +211,7 @@ FUSECONV_INLINE auto dispatch(Activation activation, Function function) {
   switch (activation) {
 #define FUSECONV_CASE(name, Functor) \
   case Activation::name:             \
-    return function(Functor());
+    return function(functor_of<Functor>(activation));
     FUSECONV_ACTIVATIONS(FUSECONV_CASE)
 #undef FUSECONV_CASE
   }
@@ -212,6 +273,19 @@ FUSECONV_INLINE A activation_gradient(HardSigmoid, A grad, A x) {
 template <class A>
 FUSECONV_INLINE A activation_gradient(Relu6, A grad, A x) {
   return x > A(0) && x < A(6) ? grad : A(0);
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(LeakyRelu act, A grad, A x) {
+  return x > A(0) ? grad : grad * A(act.slope);
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(Elu act, A grad, A x) {
+  return x <= A(0) ? grad * A(act.alpha) * exp_of_negative(x <= A(0) ? x : A(0)) : grad;
+}
+template <class A>
+FUSECONV_INLINE A activation_gradient(Mish, A grad, A x) {
+  const A t = tanh_of_softplus(x);
+  return grad * (t + x * logistic(x) * (A(1) - t * t));
 }
 template <class A>
 FUSECONV_INLINE A activation_gradient(AnyActivation any, A grad, A x) {

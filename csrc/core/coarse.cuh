@@ -30,6 +30,10 @@ struct Coarse {
 
 __device__ __forceinline__ Coarse exp_of_negative(Coarse x) { return Coarse(arch::exp2_approx(x.value * 1.44269504f)); }
 
+__device__ __forceinline__ Coarse quotient(Coarse p, Coarse q) {
+  return Coarse(p.value * arch::reciprocal_approx(q.value));
+}
+
 // 1 / (1 + 2^x); 0 if the power overflows.
 __device__ __forceinline__ float logistic_of_log2(float x) {
   return arch::reciprocal_approx(1.0f + arch::exp2_approx(x));

@@ -25,10 +25,10 @@ __device__ __forceinline__ float tanh_gelu_argument(float h) {
 __device__ __forceinline__ float gate(float h, float u) { return h + h * arch::tanh_approx(u); }
 
 // An activation without a fast form below is computed by core/activation.h, in f32.
-template <Activation kActivation>
-struct Epilogue {
+template <Activation::Name kActivation>
+struct Epilogue : Constant<kActivation>::functor {
   static constexpr float kScale = 1.0f;
-  static __device__ __forceinline__ float apply(float x) { return typename Constant<kActivation>::functor()(x); }
+  __device__ __forceinline__ float apply(float x) const { return (*this)(x); }
 };
 
 template <>
@@ -66,5 +66,15 @@ struct Epilogue<Activation::silu> {
   static constexpr float kScale = 0.5f;
   static __device__ __forceinline__ float apply(float h) { return gate(h, h); }
 };
+
+// The epilogue of an activation with its parameter.
+template <Activation::Name kActivation>
+__device__ __forceinline__ Epilogue<kActivation> epilogue_of([[maybe_unused]] Activation activation) {
+  if constexpr (std::is_empty_v<Epilogue<kActivation>>) {
+    return {};
+  } else {
+    return {functor_of<typename Constant<kActivation>::functor>(activation)};
+  }
+}
 
 }  // namespace fuseconv::linear

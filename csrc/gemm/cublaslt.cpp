@@ -33,7 +33,7 @@ struct Ready {
 };
 
 // Everything that a plan depends on.
-using Key = std::tuple<int, Element, Activation, std::array<int64_t, 10>, std::array<int, 5>, int, size_t>;
+using Key = std::tuple<int, Element, Activation::Name, std::array<int64_t, 10>, std::array<int, 5>, int, size_t>;
 
 int current_device() {
   int device;

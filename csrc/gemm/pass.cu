@@ -32,7 +32,7 @@ struct Arguments {
 };
 
 template <class Act, class T, int kVector>
-__global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ Arguments<T> a) {
+__global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ Arguments<T> a, const Act act) {
   using W = cuda::Compute<T>;
   using P = Pack<T, kVector>;
   const int64_t column = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * kVector;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) pass_kernel(const __grid_constant__ 
           W x = W(v[i].values[j]), o = W(other[i].values[j]);
           x = a.bias != nullptr ? x + W(bias.values[j]) : x;
           o = a.other_bias != nullptr ? o + W(other_bias.values[j]) : o;
-          x = cuda::value_of(Act{}(cuda::FormulaType<T>(x)));
+          x = cuda::value_of(act(cuda::FormulaType<T>(x)));
           v[i].values[j] = T(a.gated ? x * o : a.other != nullptr ? x + o : x);
         }
         *reinterpret_cast<P*>(a.y + (first + i) * a.y_stride + column) = v[i];
@@ -103,8 +103,8 @@ void launch(const Problem& p) {
   const int64_t band = int64_t{kRows} * block.y;
   const dim3 grid(static_cast<unsigned>(shares),
                   static_cast<unsigned>(std::min<int64_t>((p.m + band - 1) / band, 65535)));
-  dispatch(p.activation, [&]<class Act>(Act) {
-    pass_kernel<Act, T, kVector><<<grid, block, 0, static_cast<cudaStream_t>(p.stream)>>>(arguments_of<T>(p));
+  dispatch(p.activation, [&]<class Act>(Act act) {
+    pass_kernel<Act, T, kVector><<<grid, block, 0, static_cast<cudaStream_t>(p.stream)>>>(arguments_of<T>(p), act);
   });
   cuda_check(cudaGetLastError(), "launch of pass_kernel");
 }

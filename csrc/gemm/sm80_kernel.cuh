@@ -133,10 +133,11 @@ __device__ __forceinline__ Eight<T> load_eight(const T* from, int count) {
 }
 
 // Writes the staged tile to y. A thread has 8 columns, the same in each of its rows.
-template <class Tile, Activation kActivation>
+template <class Tile, Activation::Name kActivation>
 __device__ __forceinline__ void finish(const Arguments& a, const float* staging, int first_row, int first_column) {
   using T = typename Tile::Element;
   using Act = Epilogue<kActivation>;
+  const Act act = epilogue_of<kActivation>(a.activation);
   constexpr int kRuns = Tile::kYColumns / 8, kStep = Tile::kThreads / kRuns;
   constexpr int kUnroll = Tile::kRows / kStep < 4 ? Tile::kRows / kStep : 4;
   const int column = threadIdx.x % kRuns * 8, count = min(a.n - first_column - column, 8);
@@ -178,7 +179,7 @@ __device__ __forceinline__ void finish(const Arguments& a, const float* staging,
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const float b = to_float(bias.values[i + j]);
-          float value = Act::apply(fmaf((&z.x)[j], Act::kScale, b * Act::kScale));
+          float value = act.apply(fmaf((&z.x)[j], Act::kScale, b * Act::kScale));
           if constexpr (Tile::kGated) {
             value *= (&up.x)[j] + to_float(up_bias.values[i + j]);
           } else {

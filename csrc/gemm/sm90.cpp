@@ -17,20 +17,24 @@ constexpr int kDepth = 64;  // of a tile, along k
 constexpr size_t kCandidates = 10;
 constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() - 512;  // of sizes and numbers of tiles
 
-bool is_clipped(Activation a) {
-  return a == Activation::hard_swish || a == Activation::hard_sigmoid || a == Activation::relu6;
+bool is_piecewise(Activation a) {
+  return a == Activation::hard_swish || a == Activation::hard_sigmoid || a == Activation::relu6 ||
+         a == Activation::leaky_relu;
 }
 
-Clip clip_of(Activation activation) {
-  if (activation == Activation::relu6) {
-    return {1.0f, 0.0f, 6.0f, false};
+Pieces pieces_of(Activation activation) {
+  if (activation == Activation::leaky_relu) {
+    return {static_cast<float>(activation.parameter), 0.0f, 0.0f, Pieces::two};
   }
-  return {1.0f / 6.0f, 0.5f, 1.0f, activation == Activation::hard_swish};
+  if (activation == Activation::relu6) {
+    return {1.0f, 0.0f, 6.0f, Pieces::clipped};
+  }
+  return {1.0f / 6.0f, 0.5f, 1.0f, activation == Activation::hard_swish ? Pieces::clipped_times_x : Pieces::clipped};
 }
 
 Kernel find(const Problem& p, int shape) {
   const Form form = p.gated != 0 ? Form::gated : p.residual != nullptr ? Form::residual : Form::plain;
-  switch (is_clipped(p.activation) ? Activation::hard_swish : p.activation) {
+  switch (is_piecewise(p.activation) ? Activation::hard_swish : p.activation.name) {
 #define FUSECONV_CASE(name) \
   case Activation::name:    \
     return kernel<Activation::name>(p.element, form, shape);
@@ -43,7 +47,7 @@ Kernel find(const Problem& p, int shape) {
 
 bool has_kernel(Activation activation) {
 #define FUSECONV_IS(name) || activation == Activation::name
-  return is_clipped(activation) FUSECONV_SM90_ACTIVATIONS(FUSECONV_IS);
+  return is_piecewise(activation) FUSECONV_SM90_ACTIVATIONS(FUSECONV_IS);
 #undef FUSECONV_IS
 }
 
@@ -169,7 +173,7 @@ void run(const Problem& p, const Configuration& c) {
   arguments.strip = Divisor::of(height * columns);
   arguments.height = Divisor::of(height);
   arguments.last_height = Divisor::of(rows - (arguments.strips - 1) * height);
-  arguments.clip = clip_of(p.activation);
+  arguments.pieces = pieces_of(p.activation);
   void* parameters[] = {&x_map, &w_map, &y_map, &arguments};
 
   const int blocks = c.cluster_m * c.cluster_n;

@@ -13,10 +13,11 @@ struct Divisor {
   static Divisor of(int value) { return {value == 1 ? 0 : ~uint64_t{0} / static_cast<uint64_t>(value) + 1, value}; }
 };
 
-// Which of hard_swish, hard_sigmoid and relu6 is computed: min(max(scale x + shift, 0), high), times x for hard_swish.
-struct Clip {
+// Which of hard_swish, hard_sigmoid, relu6 and leaky_relu is computed: min(max(scale x + shift, 0), high), times x for
+// hard_swish; or x where it is not negative, and scale x elsewhere.
+struct Pieces {
   float scale, shift, high;
-  bool times_x;
+  enum { clipped, clipped_times_x, two } form;
 };
 
 struct Arguments {
@@ -34,7 +35,7 @@ struct Arguments {
   Divisor height;       // rows of tiles per whole strip
   Divisor last_height;  // and in the last strip
   int strips;
-  Clip clip;
+  Pieces pieces;
 };
 
 }  // namespace fuseconv::linear::sm90

@@ -97,20 +97,23 @@ __device__ __forceinline__ void load_residual(uint32_t (&residual)[16], const Ar
   }
 }
 
-struct Clipped {
+struct Piecewise {
   static constexpr float kScale = 1.0f;
-  const Clip& clip;
+  const Pieces& pieces;
 
   __device__ __forceinline__ float apply(float x) const {
-    const float line = arch::min(arch::relu(fmaf(x, clip.scale, clip.shift)), clip.high);
-    return clip.times_x ? x * line : line;
+    if (pieces.form == Pieces::two) {
+      return x < 0.0f ? x * pieces.scale : x;
+    }
+    const float line = arch::min(arch::relu(fmaf(x, pieces.scale, pieces.shift)), pieces.high);
+    return pieces.form == Pieces::clipped_times_x ? x * line : line;
   }
 };
 
 template <class Epilogue>
 __device__ __forceinline__ Epilogue epilogue_of(const Arguments& a) {
-  if constexpr (std::is_same_v<Epilogue, Clipped>) {
-    return {a.clip};
+  if constexpr (std::is_same_v<Epilogue, Piecewise>) {
+    return {a.pieces};
   } else {
     return {};
   }

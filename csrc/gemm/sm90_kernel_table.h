@@ -5,8 +5,8 @@
 
 namespace fuseconv::linear::sm90 {
 
-// The activations that have kernels. Those of hard_swish compute hard_sigmoid and relu6 too; a product with another
-// activation is left to other backends. Each is slow to compile. csrc/gemm/backends.cmake reads this.
+// The activations that have kernels. Those of hard_swish compute hard_sigmoid, relu6 and leaky_relu too; a product with
+// another activation is left to other backends. Each is slow to compile. csrc/gemm/backends.cmake reads this.
 #define FUSECONV_SM90_ACTIVATIONS(DO) \
   DO(none)                            \
   DO(relu)                            \
@@ -34,7 +34,7 @@ inline constexpr int kTileShapes = 6;
 enum class Form { plain, residual, gated };
 
 // element is f16 or bf16; shape is below kTileShapes.
-template <Activation kActivation>
+template <Activation::Name kActivation>
 Kernel kernel(Element element, Form form, int shape);
 
 }  // namespace fuseconv::linear::sm90

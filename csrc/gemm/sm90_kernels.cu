@@ -7,9 +7,9 @@
 namespace fuseconv::linear::sm90 {
 namespace {
 
-template <class T, Activation kActivation, Form kForm, class Tile>
+template <class T, Activation::Name kActivation, Form kForm, class Tile>
 Kernel describe() {
-  using Act = std::conditional_t<kActivation == Activation::hard_swish, Clipped, Epilogue<kActivation>>;
+  using Act = std::conditional_t<kActivation == Activation::hard_swish, Piecewise, Epilogue<kActivation>>;
   return {reinterpret_cast<const void*>(&linear_kernel<T, Act, kForm == Form::residual, Tile>),
           Tile::kRows,
           Tile::kYColumns,
@@ -21,7 +21,7 @@ Kernel describe() {
           Tile::kTurns};
 }
 
-template <class T, Activation kActivation, Form kForm>
+template <class T, Activation::Name kActivation, Form kForm>
 Kernel of_shape(int shape) {
   constexpr bool kGated = kForm == Form::gated;
   switch (shape) {
@@ -40,7 +40,7 @@ Kernel of_shape(int shape) {
   }
 }
 
-template <class T, Activation kActivation>
+template <class T, Activation::Name kActivation>
 Kernel of_form(Form form, int shape) {
   switch (form) {
     case Form::plain:
@@ -54,7 +54,7 @@ Kernel of_form(Form form, int shape) {
 
 }  // namespace
 
-template <Activation kActivation>
+template <Activation::Name kActivation>
 Kernel kernel(Element element, Form form, int shape) {
   return element == Element::bf16 ? of_form<__nv_bfloat16, kActivation>(form, shape)
                                   : of_form<__half, kActivation>(form, shape);

@@ -72,7 +72,7 @@ bool by_cudnn(CudaHost& host, const Convolution& c) {
     return false;
   }
   const ConvolutionPass rest{c.y, std::nullopt, adds ? std::nullopt : c.residual,
-                             activates ? Activation::none : c.activation, c.residual_first};
+                             activates ? Activation() : c.activation, c.residual_first};
   convolution_pass(host, rest, c.y);
   return true;
 }

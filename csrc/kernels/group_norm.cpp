@@ -84,7 +84,7 @@ struct GroupRows {
       }
       if (norm.activation != Activation::none) {
         const A* in_place = values;
-        activate(nullptr, values, &in_place, n);
+        activate(&norm.activation, values, &in_place, n);
       }
       store_block(values, y + start, 1, n);
     }
@@ -110,7 +110,7 @@ void group_norm(CpuHost& host, const GroupNorm& norm) {
   const Loop rows = loop_over(y, x, 0, 2), within = loop_over(y, x, 2, y.rank);
   dispatch(norm.x.dtype, [&]<class T>(T) {
     BlockFunction<Compute<T>> activate = nullptr;
-    dispatch(norm.activation, [&]<class Act>(Act) { activate = &block<Act, Compute<T>, 1>; });
+    dispatch(norm.activation, [&]<class Act>(Act) { activate = &activated_block<Act, Compute<T>>; });
     const int64_t elements = within.count();
     GroupRows<T> groups{norm, rows, within, elements, x.sizes[2], elements / x.sizes[2], activate};
     host.parallel_for(

@@ -9,13 +9,15 @@ namespace {
 
 template <class Act>
 struct Epilogue {
+  Act act;
+
   template <class A>
   FUSECONV_INLINE A operator()(A product) const {
-    return Act{}(product);
+    return act(product);
   }
   template <class A>
   FUSECONV_INLINE A operator()(A product, A residual) const {
-    return Act{}(product) + residual;
+    return act(product) + residual;
   }
 };
 
@@ -40,11 +42,11 @@ void linear_layer(CpuHost& host, const LinearLayer& layer) {
   if (layer.activation == Activation::none && !layer.residual) {
     return;
   }
-  dispatch(layer.activation, [&]<class Act>(Act) {
+  dispatch(layer.activation, [&]<class Act>(Act act) {
     if (layer.residual) {
-      pointwise(host, Epilogue<Act>{}, layer.y, In(layer.y), *layer.residual);
+      pointwise(host, Epilogue<Act>{act}, layer.y, In(layer.y), *layer.residual);
     } else {
-      pointwise(host, Epilogue<Act>{}, layer.y, In(layer.y));
+      pointwise(host, Epilogue<Act>{act}, layer.y, In(layer.y));
     }
   });
 }

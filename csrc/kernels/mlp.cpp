@@ -16,7 +16,7 @@ constexpr int64_t kBlockRows = 1024;
 void layer(CpuHost& host, const MlpLayer& layer, In x, Out y) {
   host.linear(x, layer.weight, layer.bias, y);
   if (layer.activation != Activation::none) {
-    dispatch(layer.activation, [&]<class Act>(Act) { pointwise(host, Act{}, y, In(y)); });
+    dispatch(layer.activation, [&](auto act) { pointwise(host, act, y, In(y)); });
   }
 }
 

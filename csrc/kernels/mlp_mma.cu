@@ -82,8 +82,8 @@ __device__ __forceinline__ void load_x(const MlpProblem& p, int64_t first, uint3
 
 // h = act(d + bias). Columns that the layer does not have are set to 0, like their weights in the next layer, because 0
 // * NaN would be NaN.
-template <class Element, class Epilogue, int kWidth>
-__device__ __forceinline__ void activate(const MlpOperands& layer, const float (&d)[kWidth / 8][4],
+template <class Element, int kWidth, class Epilogue>
+__device__ __forceinline__ void activate(Epilogue act, const MlpOperands& layer, const float (&d)[kWidth / 8][4],
                                          uint32_t (&h)[kWidth / 16][4]) {
   const Element* bias = static_cast<const Element*>(layer.bias);
 #pragma unroll
@@ -100,7 +100,7 @@ __device__ __forceinline__ void activate(const MlpOperands& layer, const float (
       Element y[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float value = Epilogue::apply(fmaf(d[j][2 * half + i], Epilogue::kScale, b[i]));
+        const float value = act.apply(fmaf(d[j][2 * half + i], Epilogue::kScale, b[i]));
         y[i] = narrow<Element>(column + i < layer.outputs ? value : 0.0f);
       }
       h[j / 2][j % 2 * 2 + half] = pack(y[0], y[1]);
@@ -115,7 +115,7 @@ __device__ __forceinline__ void activate(const MlpOperands& layer, const float (
   switch (layer.activation) {
 #define FUSECONV_CASE(name, Functor) \
   case Activation::name:             \
-    return activate<Element, linear::Epilogue<Activation::name>, kWidth>(layer, d, h);
+    return activate<Element, kWidth>(linear::epilogue_of<Activation::name>(layer.activation), layer, d, h);
     FUSECONV_ACTIVATIONS(FUSECONV_CASE)
 #undef FUSECONV_CASE
   }

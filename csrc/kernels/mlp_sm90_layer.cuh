@@ -51,8 +51,8 @@ __device__ __forceinline__ void load_bias(const Arguments& a, Element* bias, int
 }
 
 // h = act(d + bias)
-template <class Element, class Epilogue, int kWidth>
-__device__ __forceinline__ void activate(uint32_t (&h)[kWidth / 16][4], const float (&d)[kWidth / 2],
+template <class Element, int kWidth, class Epilogue>
+__device__ __forceinline__ void activate(Epilogue act, uint32_t (&h)[kWidth / 16][4], const float (&d)[kWidth / 2],
                                          const Element* bias) {
 #pragma unroll
   for (int j = 0; j < kWidth / 8; ++j) {
@@ -60,9 +60,8 @@ __device__ __forceinline__ void activate(uint32_t (&h)[kWidth / 16][4], const fl
     const float low = b.x * Epilogue::kScale, high = b.y * Epilogue::kScale;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      h[j / 2][j % 2 * 2 + half] =
-          pack(Epilogue::apply(fmaf(d[4 * j + 2 * half], Epilogue::kScale, low)),
-               Epilogue::apply(fmaf(d[4 * j + 2 * half + 1], Epilogue::kScale, high)), Element());
+      h[j / 2][j % 2 * 2 + half] = pack(act.apply(fmaf(d[4 * j + 2 * half], Epilogue::kScale, low)),
+                                        act.apply(fmaf(d[4 * j + 2 * half + 1], Epilogue::kScale, high)), Element());
     }
   }
 }
@@ -74,7 +73,7 @@ __device__ __forceinline__ void activate(Activation activation, uint32_t (&h)[kW
   switch (activation) {
 #define FUSECONV_CASE(name, Functor) \
   case Activation::name:             \
-    return activate<Element, linear::Epilogue<Activation::name>, kWidth>(h, d, bias);
+    return activate<Element, kWidth>(linear::epilogue_of<Activation::name>(activation), h, d, bias);
     FUSECONV_ACTIVATIONS(FUSECONV_CASE)
 #undef FUSECONV_CASE
   }

@@ -96,7 +96,7 @@ struct Rows {
       }
       if (norm.activation != Activation::none) {
         const A* in_place = values;
-        activate(nullptr, values, &in_place, n);
+        activate(&norm.activation, values, &in_place, n);
       }
       store_block(values, y + start * stride, stride, n);
     }
@@ -121,7 +121,7 @@ void norm(CpuHost& host, const Norm& norm) {
   const Loop loop = row_loop(operands, count);
   dispatch(norm.x.dtype, [&]<class T>(T) {
     BlockFunction<Compute<T>> activate = nullptr;
-    dispatch(norm.activation, [&]<class Act>(Act) { activate = &block<Act, Compute<T>, 1>; });
+    dispatch(norm.activation, [&]<class Act>(Act) { activate = &activated_block<Act, Compute<T>>; });
     Rows<T> rows{norm, loop, count, columns, activate};
     host.parallel_for(
         loop.count(), std::max<int64_t>(1, kGrain / columns),

@@ -52,6 +52,13 @@ void block(const void* formula, A* y, const A* const* x, int64_t n) {
   block<Formula, A>(formula, y, x, n, std::make_index_sequence<N>{});
 }
 
+// A block through an activation whose functor is `Act`. The formula is the Activation.
+template <class Act, class A>
+void activated_block(const void* activation, A* y, const A* const* x, int64_t n) {
+  const Act act = functor_of<Act>(*static_cast<const Activation*>(activation));
+  block<Act, A, 1>(&act, y, x, n);
+}
+
 // Memory of the element type, or, if `fill` is not null, a source.
 template <class A>
 struct Operand {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fuseconv.errors import UsageError
-from fuseconv.ops import ACTIVATIONS
+from fuseconv.ops.activation import parse_activation
 from fuseconv.ops.autocast import current
 
 GATE, UP = "gate_proj", "up_proj"
@@ -189,6 +189,9 @@ def checked(act: str) -> str:
     Raises:
         UsageError: the activation is unknown.
     """
-    if act not in ACTIVATIONS:
-        raise UsageError(f"unknown activation {act!r}", where="act", fix=f"use one of {', '.join(ACTIVATIONS)}")
+    try:
+        parse_activation(act)
+    except ValueError as error:
+        problem, _, fix = str(error).partition("; ")
+        raise UsageError(problem, where="act", fix=fix) from error
     return act

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hard_swish", "hard_sigmoid", "relu6")
-"""The valid values of an `act` argument. gelu is the erf form."""
+_PARAMETERS = {"leaky_relu": 0.01, "elu": 1.0}  # by default those of PyTorch
+_NAMES = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hard_swish", "hard_sigmoid", "relu6")
+ACTIVATIONS = (*_NAMES, *_PARAMETERS, "mish")
+"""The valid values of an `act` argument. gelu is the erf form. leaky_relu may have its slope and elu its alpha, as in
+`leaky_relu(0.1)`."""
 
 
-def check_activation(act: str) -> None:
-    """Checks the name of an activation.
+def parse_activation(act: str) -> tuple[str, float]:
+    """Returns the name of an activation and its parameter, which is 0 if it has none.
 
     Raises:
-        ValueError: it is unknown.
+        ValueError: the name is unknown, or the parameter is not a finite number.
     """
-    if act not in ACTIVATIONS:
-        raise ValueError(f"unknown activation '{act}'; use one of {', '.join(ACTIVATIONS)}")
+    name, _, inside = act.partition("(")
+    if name not in ACTIVATIONS:
+        raise ValueError(f"unknown activation '{name}'; use one of {', '.join(ACTIVATIONS)}")
+    if name == act:
+        return name, _PARAMETERS.get(name, 0.0)
+    if name not in _PARAMETERS:
+        raise ValueError(f"the activation '{act}' must be {name}, which has no parameter")
+    number = re.fullmatch(r"(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\)", inside)
+    if number is None or not math.isfinite(float(number[1])):
+        raise ValueError(
+            f"the activation '{act}' must be {name} or, with a finite number, as in {name}(0.5)",
+        )
+    return name, float(number[1])
 
 
 def activate(x: Tensor, act: str) -> Tensor:
@@ -26,8 +43,8 @@ def activate(x: Tensor, act: str) -> Tensor:
     Raises:
         ValueError: the activation is unknown.
     """
-    check_activation(act)
-    match act:
+    name, parameter = parse_activation(act)
+    match name:
         case "none":
             return x
         case "relu":
@@ -48,6 +65,12 @@ def activate(x: Tensor, act: str) -> Tensor:
             return functional.hardsigmoid(x)
         case "relu6":
             return functional.relu6(x)
+        case "leaky_relu":
+            return functional.leaky_relu(x, parameter)
+        case "elu":
+            return functional.elu(x, parameter)
+        case "mish":
+            return functional.mish(x)
     raise AssertionError(act)
 
 
@@ -66,10 +89,10 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
     Raises:
         ValueError: the activation is unknown.
     """
-    check_activation(act)
+    name, parameter = parse_activation(act)
     aten = torch.ops.aten
     result: Tensor
-    match act:
+    match name:
         case "none":
             return grad
         case "relu":
@@ -78,10 +101,14 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
             result = aten.gelu_backward(grad, value)
         case "gelu_tanh":
             result = aten.gelu_backward(grad, value, approximate="tanh")
-        case "silu" if torch.is_grad_enabled():  # silu_backward has no derivative of its own
+        case "silu" if torch.is_grad_enabled():  # silu_backward has no derivative of its own, nor has mish_backward
             assert value is not None
             sigmoid = torch.sigmoid(value)
             result = grad * (sigmoid * (1 + value * (1 - sigmoid)))
+        case "mish" if torch.is_grad_enabled():
+            assert value is not None
+            tanh = torch.tanh(functional.softplus(value))
+            result = grad * (tanh + value * torch.sigmoid(value) * (1 - tanh * tanh))
         case "silu":
             result = aten.silu_backward(grad, value)
         case "sigmoid":
@@ -95,6 +122,12 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
             result = torch.where((value > -3) & (value < 3), grad / 6, 0)
         case "relu6":
             result = aten.hardtanh_backward(grad, value, 0, 6)
+        case "leaky_relu":
+            result = aten.leaky_relu_backward(grad, value, parameter, False)
+        case "elu":
+            result = aten.elu_backward(grad, parameter, 1, 1, False, value)
+        case "mish":
+            result = aten.mish_backward(grad, value)
         case _:
             raise AssertionError(act)
     return result

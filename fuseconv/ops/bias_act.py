@@ -51,6 +51,8 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     draw = Draw(device, dtype)
     return [
         *(Sample(act, (draw(5, 77, scale=3), draw(77), act)) for act in ACTIVATIONS),
+        Sample("slope", (draw(5, 77, scale=3), draw(77), "leaky_relu(-0.25)")),
+        Sample("alpha", (draw(5, 77, scale=3), draw(77), "elu(2.5e-01)")),
         Sample("one_dim", (draw(19), draw(19), "relu")),
         Sample("one_element", (draw(1), draw(1), "silu")),
         Sample("one_column", (draw(9, 1), draw(1), "gelu")),
@@ -72,7 +74,16 @@ def errors(device: str) -> list[Sample]:
         Sample("size", (draw(2, 7), draw(5), "relu"), matches=r"bias must have the shape \[7\].*but has \[5\]"),
         Sample("rank", (draw(2, 7), draw(1, 7), "relu"), matches=r"bias must have the shape \[7\].*but has \[1, 7\]"),
         Sample("scalar", (draw(), draw(1), "relu"), matches="x must have at least one dim"),
-        Sample("act", (draw(2, 7), draw(7), "elu"), matches="unknown activation 'elu'"),
+        Sample("act", (draw(2, 7), draw(7), "celu"), matches="unknown activation 'celu'"),
+        Sample("parameter", (draw(2, 7), draw(7), "relu(2)"), matches="'relu.2.' must be relu, which has no parameter"),
+        *(
+            Sample(
+                f"parameter_{text}",
+                (draw(2, 7), draw(7), f"elu({text}"),
+                matches="must be elu or, with a finite number",
+            )
+            for text in ("", ")", "inf)", "nan)", "1", "1) ", "1 )", "0x1)", "1e999)", "--1)", "+1)")
+        ),
         Sample("dtypes", (draw(2, 7), draw(7).double(), "relu"), matches="bias and x must have the same dtype"),
     ]
 

@@ -167,8 +167,8 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     wide = (2, 16, 6, 5)
     return [
         *(sample(act, image, square, act, padding=1) for act in ACTIVATIONS),
-        *(sample(f"{act}_of_sum", image, square, act, residual=True) for act in ACTIVATIONS),
-        *(sample(f"{act}_and_sum", image, square, act, residual=False) for act in ACTIVATIONS),
+        *(sample(f"{act}_of_sum", image, square, act, residual=True) for act in ("none", "relu", "silu", "mish")),
+        *(sample(f"{act}_and_sum", image, square, act, residual=False) for act in ("none", "relu", "gelu", "elu")),
         sample("without_bias", image, square, bias=False),
         sample("one_dim", (2, 4, 11), (3,), "gelu", stride=2),
         sample("three_dims", (2, 4, 5, 6, 7), (3, 1, 2), "silu", padding=1),
@@ -197,6 +197,8 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         depthwise(5, 2, 16, "none", None),
         depthwise(7, 1, 136, "tanh", True),
         depthwise(7, 2, 8, "silu", False),
+        depthwise(3, 1, 40, "leaky_relu(0.1)", None),
+        sample("dense_slope", wide, square, "leaky_relu(0.1)", channels=32, padding=1, last="xw"),
         sample("dense", wide, square, "relu", channels=32, padding=1, residual=True, last="xwr"),
         sample("dense_and_sum", wide, square, "silu", channels=32, padding=1, residual=False, last="xwr"),
         sample("rows", wide, (1, 1), "silu", channels=24, last="x"),

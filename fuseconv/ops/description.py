@@ -51,7 +51,8 @@ def _activations(signature: inspect.Signature, refusals: Sequence[str]) -> list[
     if not any(message.startswith("unknown activation") for message in refusals):
         return []
     named = [name for name in signature.parameters if name == "act" or name.endswith("_act")]
-    return [f"{' and '.join(named)}: {_listed(ACTIVATIONS)}. gelu is the erf form."]
+    rest = "gelu is the erf form. leaky_relu may have its slope and elu its alpha, as in leaky_relu(0.1)."
+    return [f"{' and '.join(named)}: {_listed(ACTIVATIONS)}. {rest}"]
 
 
 def _lowered(text: str) -> str:

@@ -142,7 +142,7 @@ def errors(device: str) -> list[Sample]:
         Sample("dims", (draw(2, 6, *[1] * 14), 3), matches="of at most 15 dims, but has"),
         Sample("weight", (x, 3, draw(4)), matches=r"weight must have one element for each of the 6 channels.*\[4\]"),
         Sample("bias", (x, 3, weight, draw(6, 1)), matches=r"bias must have one element for each of the 6.*\[6, 1\]"),
-        Sample("act", (x, 3, None, None, 1e-5, "elu"), matches="unknown activation 'elu'"),
+        Sample("act", (x, 3, None, None, 1e-5, "celu"), matches="unknown activation 'celu'"),
         Sample("dtypes", (x, 3, weight.half()), matches="weight and x must have the same dtype"),
     ]
 

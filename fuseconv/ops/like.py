@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fuseconv.ops.activation import check_activation
+from fuseconv.ops.activation import parse_activation
 
 
 def without_activation(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -18,7 +18,7 @@ def without_activation(reference: Callable[..., Tensor]) -> Callable[..., Tensor
     def like(*args: Any, **kwargs: Any) -> Tensor:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        check_activation(given.arguments["act"])
+        parse_activation(given.arguments["act"])
         given.arguments["act"] = "none"
         return reference(*given.args, **given.kwargs)
 

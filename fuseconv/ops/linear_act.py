@@ -102,6 +102,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     return [
         *(Sample(act, (x, weight, bias, None, act)) for act in ACTIVATIONS),
         *(Sample(f"{act}_residual", (x, weight, bias, residual, act)) for act in ACTIVATIONS),
+        Sample("slope", (x, weight, bias, None, "leaky_relu(0.2)")),
         Sample("bare", (x, weight)),
         Sample("residual_without_bias", (x, weight), {"residual": residual}),
         Sample("act_without_bias", (x, weight, None, None, "relu")),

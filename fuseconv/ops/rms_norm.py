@@ -66,7 +66,7 @@ def errors(device: str) -> list[Sample]:
     return [
         Sample("weight", (x, draw(4), 1e-5), matches=r"weight must have the shape \[6\].*but has \[4\]"),
         Sample("scalar", (draw(), None, 1e-5), matches="x must have at least one dim"),
-        Sample("act", (x, None, 1e-5, "elu"), matches="unknown activation 'elu'"),
+        Sample("act", (x, None, 1e-5, "celu"), matches="unknown activation 'celu'"),
         Sample("dtypes", (x, weight.half(), 1e-5), matches="weight and x must have the same dtype"),
     ]
 

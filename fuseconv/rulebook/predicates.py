@@ -65,6 +65,12 @@ def gelu_of(_: Constants, approximate: Any) -> str:
     return names[approximate]
 
 
+@rule_function(tensors=False)
+def activation_of(_: Constants, name: str, parameter: float) -> str:
+    """The name of an activation with its parameter: `'leaky_relu(0.1)'`."""
+    return f"{name}({float(parameter)!r})"
+
+
 @rule_function()
 def number_of(constants: Constants, c: Any) -> bool | int | float:
     """The Python number in a constant tensor of one element."""

@@ -81,6 +81,9 @@ OTHER_ACTS = {
     "(1+exp(-x))**-1": (lambda m, x: (1 + torch.exp(-x)) ** -1, "sigmoid"),
     "(1+tanh(x/2))/2": (lambda m, x: 0.5 * (1 + torch.tanh(0.5 * x)), "sigmoid"),
     "x*hardsigmoid": (lambda m, x: x * F.hardsigmoid(x), "hardswish"),
+    "clamp(x, 0, 6)": (lambda m, x: torch.clamp(x, 0, 6), "hardtanh"),
+    "relu6": (lambda m, x: F.relu6(x), "hardtanh"),
+    "relu and clamp": (lambda m, x: torch.relu(x).clamp(max=6), "hardtanh"),
     "mish by log1p": (lambda m, x: x * torch.tanh(torch.log1p(torch.exp(x))), "mish"),
 }
 LINEAR = {
