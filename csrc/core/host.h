@@ -11,9 +11,10 @@
 
 namespace fuseconv {
 
-// The parameters of a convolution. Each span has one number per spatial dim.
+// The parameters of a convolution. Each span has one number per spatial dim. `padding` is the number of zeros before
+// the elements of a dim; a host's own convolution takes as many after them.
 struct ConvolutionParameters {
-  std::span<const int64_t> stride, padding, dilation;
+  std::span<const int64_t> stride, padding, padding_after, dilation;
   bool transposed;
   std::span<const int64_t> output_padding;  // read only if transposed
   int64_t groups;

@@ -38,7 +38,8 @@ Key key_of(const Problem& p) {
   for (const In& tensor : {p.x, p.weight}) {
     key.insert(key.end(), tensor.sizes, tensor.sizes + tensor.rank);
   }
-  for (const auto& numbers : {p.parameters.stride, p.parameters.padding, p.parameters.dilation}) {
+  for (const auto& numbers :
+       {p.parameters.stride, p.parameters.padding, p.parameters.padding_after, p.parameters.dilation}) {
     key.insert(key.end(), numbers.begin(), numbers.end());
   }
   return key;
@@ -61,6 +62,9 @@ std::string family_of(const Problem& p) {
   add("weight", std::span(p.weight.sizes, static_cast<size_t>(p.weight.rank)));
   add("stride", p.parameters.stride);
   add("padding", p.parameters.padding);
+  if (!std::ranges::equal(p.parameters.padding, p.parameters.padding_after)) {
+    add("and", p.parameters.padding_after);
+  }
   add("dilation", p.parameters.dilation);
   family << " groups " << p.parameters.groups;
   return family.str();

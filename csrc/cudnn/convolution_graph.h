@@ -62,7 +62,7 @@ class Graph {
         .set(kConvolutionSpatialDims, kTypeInt64, spatial)
         .set(kConvolutionStrides, copy(p.parameters.stride))
         .set(kConvolutionPrePaddings, copy(p.parameters.padding))
-        .set(kConvolutionPostPaddings, copy(p.parameters.padding))
+        .set(kConvolutionPostPaddings, copy(p.parameters.padding_after))
         .set(kConvolutionDilations, copy(p.parameters.dilation))
         .finalize();
     // cuDNN's engines take the residual before the bias.

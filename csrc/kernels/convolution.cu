@@ -8,6 +8,7 @@
 #include "core/cuda.cuh"
 #include "core/layout.h"
 #include "cudnn/convolution.h"
+#include "kernels/convolution_padding.h"
 #include "kernels/convolution_pass.h"
 #include "kernels/depthwise.h"
 #include "kernels/linear.h"
@@ -92,10 +93,10 @@ struct Rows {
 };
 
 bool as_linear(CudaHost& host, const Convolution& c) {
-  const auto& [stride, padding, dilation, transposed, more, groups] = c.parameters;
+  const auto& [stride, padding, after, dilation, transposed, more, groups] = c.parameters;
   const bool is_half = c.y.dtype == Dtype::f16 || c.y.dtype == Dtype::bf16;
   const bool adds_last = !c.residual || !c.residual_first || c.activation == Activation::none;
-  if (!is_half || c.x.rank < 4 || transposed || groups != 1 || !all(stride, 1) || !all(padding, 0) ||
+  if (!is_half || c.x.rank < 4 || transposed || groups != 1 || !all(stride, 1) || !all(padding, 0) || !all(after, 0) ||
       !all({c.weight.sizes + 2, c.weight.sizes + c.weight.rank}, 1) || !adds_last || !fits_channels_last(c.x) ||
       !fits_channels_last(c.y) || (c.residual && !fits_channels_last(*c.residual))) {
     return false;
@@ -122,7 +123,7 @@ void convolution(CudaHost& host, const Convolution& c) {
     return;
   }
   // torch adds a bias in a pass of its own.
-  const In z = host.convolution(c.x, c.weight, std::nullopt, c.parameters);
+  const In z = host_convolution(host, c, std::nullopt);
   convolution_pass(host, {z, c.bias, c.residual, c.activation, c.residual_first}, c.y);
 }
 

@@ -261,7 +261,7 @@ bool is_in_range(In tensor) {
 }  // namespace
 
 bool depthwise(CudaHost& host, const Convolution& c) {
-  const auto& [stride, padding, dilation, transposed, more, groups] = c.parameters;
+  const auto& [stride, padding, after, dilation, transposed, more, groups] = c.parameters;
   if (c.x.rank != 4 || c.y.dtype == Dtype::f64 || transposed || groups == 1 || groups != c.x.sizes[1] ||
       c.weight.sizes[0] != groups || c.weight.sizes[1] != 1 || stride[0] != stride[1] || stride[0] > 2 ||
       dilation[0] != 1 || dilation[1] != 1) {

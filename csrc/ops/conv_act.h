@@ -1,5 +1,7 @@
 // y = act(convolution(x, weight) + bias + residual), or act(convolution(x, weight) + bias) + residual
 //
+// The padding is a number per spatial dim, or those before the elements of each dim and then those after them.
+//
 // The result is channels last if x or weight is, as aten::convolution's, and contiguous otherwise.
 #pragma once
 
@@ -60,15 +62,16 @@ struct ConvAct {
           to_string(x));
     const size_t spatial = static_cast<size_t>(x.rank) - 2;
     check_numbers("stride", stride, spatial, 1);
-    check_numbers("padding", padding, spatial, 0);
+    check_numbers("padding", padding, padding.size() == spatial * 2 && !transposed ? spatial * 2 : spatial, 0);
     check_numbers("dilation", dilation, spatial, 1);
     check_numbers("output_padding", output_padding, spatial, 0);
+    const std::span before = padding.first(spatial), after = padding.last(spatial);
     int64_t sizes[kMaxRank] = {x.sizes[0], transposed ? weight.sizes[1] * groups : weight.sizes[0]};
     for (size_t i = 0; i < spatial; ++i) {
       const int64_t extent = dilation[i] * (weight.sizes[i + 2] - 1) + 1;
       const int64_t size = x.sizes[i + 2];
-      sizes[i + 2] = transposed ? (size - 1) * stride[i] - 2 * padding[i] + extent + output_padding[i]
-                                : (size + 2 * padding[i] - extent + stride[i]) / stride[i];
+      sizes[i + 2] = transposed ? (size - 1) * stride[i] - 2 * before[i] + extent + output_padding[i]
+                                : (size + before[i] + after[i] - extent + stride[i]) / stride[i];
       check(size > 0 || x.sizes[0] == 0, "fuseconv::", name, ": spatial dim ", i, " of x must not be empty, but x has ",
             to_string(x));
       check(!transposed || output_padding[i] < std::max(stride[i], dilation[i]), "fuseconv::", name,
@@ -93,15 +96,16 @@ struct ConvAct {
 
   template <class Target>
   static void run(typename Target::Host& host, const Args& args, Out y) {
-    convolution(
-        host, Convolution{args.x,
-                          args.weight,
-                          args.bias,
-                          args.residual,
-                          {args.stride, args.padding, args.dilation, args.transposed, args.output_padding, args.groups},
-                          parse_activation(name, args.act),
-                          args.residual_first,
-                          y});
+    const size_t spatial = args.stride.size();
+    convolution(host, Convolution{args.x,
+                                  args.weight,
+                                  args.bias,
+                                  args.residual,
+                                  {args.stride, args.padding.first(spatial), args.padding.last(spatial), args.dilation,
+                                   args.transposed, args.output_padding, args.groups},
+                                  parse_activation(name, args.act),
+                                  args.residual_first,
+                                  y});
   }
 };
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fuseconv.ops.activation import ACTIVATIONS, FROM_RESULT, activate, activate_backward
 from fuseconv.ops.autocast import lower
@@ -40,9 +41,10 @@ def reference(
         weight: [O, C / groups, ...], or [C, O / groups, ...] if transposed, with the dtype of x.
         bias: [O], or None for 0.
         residual: a tensor with the shape of the result, or None for 0.
-        stride: a number per spatial dim, as are the next two.
-        padding: the number of zeros on either side.
-        dilation: the distance between two elements of the kernel.
+        stride: a number per spatial dim.
+        padding: the number of zeros on either side; or, unless transposed, twice as many numbers: those before the
+            elements of each dim, then those after them.
+        dilation: the distance between two elements of the kernel, per spatial dim.
         transposed: whether the convolution is transposed.
         output_padding: the size added to one side of the result of a transposed convolution, per spatial dim.
         groups: the number of groups of channels.
@@ -59,6 +61,7 @@ def reference(
     """
     if 0 in weight.shape:  # for which torch gives a result of another shape
         raise RuntimeError(f"weight must not be empty, but has {list(weight.shape)}")
+    x, padding = padded(x, padding, transposed)
     if any(len(numbers) != x.dim() - 2 for numbers in (stride, padding, dilation, output_padding)):
         raise RuntimeError(f"stride, padding, dilation and output_padding must have {x.dim() - 2} numbers each")
     y = torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
@@ -68,6 +71,22 @@ def reference(
     if residual is not None and not residual_first:
         y = y + residual
     return y.contiguous(memory_format=memory_format(x, weight))
+
+
+def sides(padding: Sequence[int]) -> list[int]:
+    """Returns a padding of two numbers per spatial dim in the order of `torch.nn.functional.pad`."""
+    half = len(padding) // 2
+    return [number for i in reversed(range(half)) for number in (padding[i], padding[i + half])]
+
+
+def padded(x: Tensor, padding: Sequence[int], transposed: bool) -> tuple[Tensor, Sequence[int]]:
+    """Returns an input and a padding with one number per spatial dim, in place of those with two."""
+    spatial = x.dim() - 2
+    if transposed or len(padding) != 2 * spatial:
+        return x, padding
+    if padding[:spatial] == padding[spatial:]:
+        return x, padding[:spatial]
+    return functional.pad(x, sides(padding)), [0] * spatial
 
 
 def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
@@ -97,20 +116,24 @@ def _backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> di
     grad = activate_backward(grad, kept.y, kept.act)
     channels = kept.weight.shape[1] * kept.groups if kept.transposed else kept.weight.shape[0]
     names = ("x", "weight", "bias")
+    x, padding = padded(kept.x, kept.padding, kept.transposed)
     gradients = torch.ops.aten.convolution_backward(
         grad,
-        kept.x,
+        x,
         kept.weight,
         [channels],
         kept.stride,
-        kept.padding,
+        padding,
         kept.dilation,
         kept.transposed,
         kept.output_padding,
         kept.groups,
         [name in needed for name in names],
     )
-    return {**dict(zip(names, gradients, strict=True)), "residual": grad}
+    found = {**dict(zip(names, gradients, strict=True)), "residual": grad}
+    if "x" in needed and x is not kept.x:
+        found["x"] = functional.pad(found["x"], [-number for number in sides(kept.padding)])
+    return found
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
@@ -125,7 +148,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         *,
         channels: int = 6,
         stride: int = 1,
-        padding: int = 0,
+        padding: int | list[int] = 0,
         dilation: int = 1,
         output_padding: int | None = None,
         groups: int = 1,
@@ -138,8 +161,14 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         x, weight = draw(*sizes), draw(*outer, *kernel, scale=0.3)
         x = x.contiguous(memory_format=_CHANNELS_LAST[x.dim()]) if "x" in last else x
         weight = weight.contiguous(memory_format=_CHANNELS_LAST[x.dim()]) if "w" in last else weight
-        numbers = ([stride] * rank, [padding] * rank, [dilation] * rank, transposed, [output_padding or 0] * rank)
-        shape = torch.convolution(x.float().cpu(), weight.float().cpu(), None, *numbers, groups).shape
+        numbers = (
+            [stride] * rank,
+            padding if isinstance(padding, list) else [padding] * rank,
+            [dilation] * rank,
+            transposed,
+            [output_padding or 0] * rank,
+        )
+        shape = reference(x.float().cpu(), weight.float().cpu(), None, None, *numbers, groups).shape
         addend = None if residual is None else draw(*shape)
         if addend is not None and "r" in last:
             addend = addend.contiguous(memory_format=_CHANNELS_LAST[addend.dim()])
@@ -198,6 +227,15 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
         depthwise(7, 1, 136, "tanh", True),
         depthwise(7, 2, 8, "silu", False),
         depthwise(3, 1, 40, "leaky_relu(0.1)", None),
+        sample("one_dim_padded_after", (2, 4, 11), (3,), "gelu", padding=[0, 2]),
+        sample("padded_after", image, square, stride=2, padding=[0, 0, 1, 1], last="x"),
+        sample("padded_before", image, square, padding=[2, 1, 0, 0]),
+        sample("padded_alike", image, square, padding=[1, 2, 1, 2]),
+        sample("dense_padded", wide, square, channels=32, stride=2, padding=[0, 1, 1, 2], residual=True, last="xwr"),
+        sample(
+            "depthwise_padded", wide, square, "silu", channels=16, stride=2, padding=[0, 1, 1, 0], groups=16, last="xw"
+        ),
+        sample("three_dims_padded", (2, 4, 5, 6, 7), (3, 1, 2), "silu", padding=[0, 0, 1, 2, 0, 0]),
         sample("dense_slope", wide, square, "leaky_relu(0.1)", channels=32, padding=1, last="xw"),
         sample("dense", wide, square, "relu", channels=32, padding=1, residual=True, last="xwr"),
         sample("dense_and_sum", wide, square, "silu", channels=32, padding=1, residual=False, last="xwr"),
@@ -225,6 +263,12 @@ def errors(device: str) -> list[Sample]:
         Sample("groups", (x, weight, None, None, *rest[:-1], 4), matches="groups must divide the first dim of weight"),
         Sample("stride", (x, weight, None, None, zeros, *rest[1:]), matches="stride must be at least 1, but is 0"),
         Sample("numbers", (x, weight, None, None, [1], *rest[1:]), matches="stride must have 2 numbers, but has 1"),
+        Sample("sides", (x, weight, None, None, ones, [0, 0, 0], *rest[2:]), matches="padding must have 2 numbers"),
+        Sample(
+            "transposed_sides",
+            (x, draw(4, 6, 3, 3), None, None, ones, [0, 0, 1, 1], ones, True, zeros, 1),
+            matches="padding must have 2 numbers, but has 4",
+        ),
         Sample("bias", (x, weight, draw(4), None, *rest), matches=r"bias must have the shape \[6\], but has \[4\]"),
         Sample("residual", (x, weight, None, x, *rest), matches=r"residual must have .*\[2, 6, 5, 7\].*\[2, 4, 7, 9\]"),
         Sample(
