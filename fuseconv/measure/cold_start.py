@@ -53,7 +53,7 @@ def cold_start(bundle: Path, target: str, inputs: tuple[torch.Tensor, ...]) -> C
         torch.save([tensor.cpu() for tensor in inputs], given)
         request = {"bundle": str(bundle.absolute()), "target": target, "inputs": str(given), "started": time.time()}
         what = f"load and call the target {target}"
-        return ColdStart(**measured("fuseconv.measure.cold_start", request, what=what, where=str(bundle)))
+        return ColdStart(**measured("fuseconv.measure.cold_start", request, what=what, where=str(bundle), cold=True))
 
 
 def main(asked: str, told: str) -> None:

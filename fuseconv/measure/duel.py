@@ -6,7 +6,6 @@ The base stays loaded, and the challengers are loaded one after the other, so th
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,7 +61,3 @@ def main(asked: str, told: str) -> None:
             found.append(_DUEL.dump_python(timed(ours, theirs, targets, request["seconds"])))
             del theirs
     Path(told).write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -163,7 +163,3 @@ def _peer_calls(peer: str, subject: Subject | None, request: dict[str, Any], inp
     if subject is not None and peer in WAYS:
         return original_calls(subject, peer, inputs)
     return target_calls(Path(request["unfused"]), [peer], inputs)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

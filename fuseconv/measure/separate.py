@@ -1,4 +1,4 @@
-"""Runs a module of fuseconv in a new process, which has nothing of this one, and returns what it measured as JSON."""
+"""Runs a module of fuseconv in a process that has nothing of this one, and returns what it measured as JSON."""
 
 from __future__ import annotations
 
@@ -11,40 +11,52 @@ from pathlib import Path
 from typing import Any
 
 from fuseconv.errors import UpstreamError
+from fuseconv.processes.forked import forked
 
 FIX = "free memory used by other processes and run it again, or leave the target out"
 
 
-def measured(module: str, request: dict[str, Any], *, what: str, where: str, fix: str = FIX) -> Any:
-    """Runs `python -m module REQUEST RESULT` and returns the content of RESULT. Both are paths of JSON files.
+def measured(module: str, request: dict[str, Any], *, what: str, where: str, fix: str = FIX, cold: bool = False) -> Any:
+    """Calls `module.main(REQUEST, RESULT)` and returns the content of RESULT. Both are paths of JSON files.
 
     Args:
-        module: the module. It is called with the two paths.
+        module: the module.
         request: the content of REQUEST.
         what: what the process does, for the error.
         where: the bundle, for the error.
         fix: what the user can do, for the error.
+        cold: whether the process imports torch itself, because that is measured too.
 
     Raises:
         UpstreamError: the process failed.
     """
-    package_root = str(Path(__file__).resolve().parents[2])
-    search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
     with tempfile.TemporaryDirectory() as scratch:
         asked, told = Path(scratch, "request.json"), Path(scratch, "result.json")
         asked.write_text(json.dumps(request))
-        done = subprocess.run(  # noqa: S603 - our own module under the running interpreter
-            [sys.executable, "-P", "-W", "ignore", "-m", module, str(asked), str(told)],
-            env={**os.environ, "PYTHONPATH": search_path},
-            cwd=scratch,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        if done.returncode != 0 or not told.is_file():
-            last = "\n".join(done.stderr.splitlines()[-3:])
-            raise UpstreamError(
-                f"a new process failed to {what} (exit {done.returncode}): {last}", where=where, fix=fix
-            )
+        with tempfile.TemporaryFile() as said:
+            run = _new if cold else _forked
+            status = run(module, str(asked), str(told), scratch, said.fileno())
+            said.seek(0)
+            lines = said.read().decode(errors="replace").splitlines()
+        if status != 0 or not told.is_file():
+            last = "\n".join(lines[-3:])
+            raise UpstreamError(f"a new process failed to {what} (exit {status}): {last}", where=where, fix=fix)
         return json.loads(told.read_text())
+
+
+def _forked(module: str, asked: str, told: str, folder: str, said: int) -> int:
+    with forked(module, asked, told, folder=folder, stdout=said, stderr=said) as process:
+        return process.wait()
+
+
+def _new(module: str, asked: str, told: str, folder: str, said: int) -> int:
+    package_root = str(Path(__file__).resolve().parents[2])
+    search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
+    return subprocess.run(  # noqa: S603 - our own module under the running interpreter
+        [sys.executable, "-P", "-W", "ignore", "-m", module, asked, told],
+        env={**os.environ, "PYTHONPATH": search_path},
+        cwd=folder,
+        stdout=said,
+        stderr=said,
+        check=False,
+    ).returncode

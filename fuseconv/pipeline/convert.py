@@ -17,9 +17,9 @@ from fuseconv.bundle.staging import staged
 from fuseconv.contract.buckets import Buckets
 from fuseconv.matching.lock import count_matches, write_lock
 from fuseconv.matching.steps import read_plan
+from fuseconv.parity import process
 from fuseconv.parity.cases import cases
 from fuseconv.parity.padding import prove
-from fuseconv.parity.process import PROCESS
 from fuseconv.parity.reference import REFERENCE, refer, write_reference
 from fuseconv.pipeline.assembly import Assembly, Progress, target_names
 from fuseconv.pipeline.conversion import Conversion
@@ -100,7 +100,7 @@ def convert(
     check_allowed(allow, known)
     others = load_ops(op_files(known), options.trust if options else ())
     folder = bundle_folder(model, output)
-    PROCESS.start()  # it imports torch while the model is read
+    process.prepare()  # it imports torch while the model is read
     with staged(folder, check_replaceable) as staging, tempfile.TemporaryDirectory() as scratch:
         subject, program = read_program(model, options, progress)
         if buckets is not None:

@@ -14,7 +14,8 @@ from fuseconv.matching.lock import LOCK
 from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Miss, Plan
-from fuseconv.parity.process import PROCESS, Verified
+from fuseconv.parity import process
+from fuseconv.parity.process import Verified
 from fuseconv.parity.reference import untried_of
 from fuseconv.parity.report import Report
 from fuseconv.pipeline import gate as gates
@@ -136,7 +137,7 @@ class Filling:
             manifest = seal(self.folder, manifest, manifest.files)
         self._files = manifest.files
         with self.progress("verify"):
-            self.found |= PROCESS.verify(self.folder, list(self.written), hashed=True)
+            self.found |= process.verify(self.folder, list(self.written), hashed=True)
 
     def _measure(self, manifest: Manifest) -> None:
         """Measures tactics. Without a lock, a target that fails is judged when it is verified.

@@ -21,8 +21,9 @@ from fuseconv.matching.graph import source_line
 from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Miss, Plan, Step
+from fuseconv.parity import process
 from fuseconv.parity.cases import Case
-from fuseconv.parity.process import PROCESS, Verified
+from fuseconv.parity.process import Verified
 from fuseconv.parity.reference import Reference, tried_of
 from fuseconv.parity.report import OutputRow
 from fuseconv.parity.verification import compare_case
@@ -154,7 +155,7 @@ class Gate:
         written = {target: self.assembly.write(target, program, folder) for target in targets}
         seal(folder, self.assembly.describe(Plan(()), list(written.values()), libraries))
         names = None if cases is None else sorted(cases)
-        return written, PROCESS.verify(folder, targets, reference=self.reference, cases=names, hashed=True)
+        return written, process.verify(folder, targets, reference=self.reference, cases=names, hashed=True)
 
 
 def fails(found: Verified) -> bool:

@@ -9,9 +9,8 @@ import torch
 
 from fuseconv.bundle.manifest import Manifest, open_bundle
 from fuseconv.errors import UsageError
-from fuseconv.parity import matrix, verification
+from fuseconv.parity import matrix, process, verification
 from fuseconv.parity.matrix import Matrix
-from fuseconv.parity.process import PROCESS
 from fuseconv.parity.reference import REFERENCE, untried_of, write_reference
 from fuseconv.parity.report import Report
 from fuseconv.pipeline.assembly import Progress
@@ -49,7 +48,7 @@ def verify(
         >>> report.ok
         True
     """
-    PROCESS.start()
+    process.prepare()
     folder = Path(bundle)
     manifest = open_bundle(folder)
     program, inputs = _original(manifest, against, options or Options(), progress)
@@ -59,7 +58,7 @@ def verify(
         if program is not None:
             reference = Path(scratch, REFERENCE)
             write_reference(reference, references, manifest.contract)
-        found = PROCESS.verify(folder, sorted(manifest.targets), reference=reference, hashed=True)
+        found = process.verify(folder, sorted(manifest.targets), reference=reference, hashed=True)
         for one in found.values():
             if one.error is not None:
                 raise one.error

@@ -6,7 +6,6 @@ may be malicious. The first job contains the trusted files that register ops; th
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import pickle
@@ -35,12 +34,10 @@ _LENGTH = struct.Struct("<Q")
 
 def main() -> None:
     """Runs jobs until stdin ends."""
-    confinement.die_with_parent()
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # output of ops must not mix with the answers
     torch.set_num_threads(1)
     tempfile.gettempdir()  # the directory is found by writing to it; modules look it up when they are imported
-    importlib.import_module("torch._dynamo.source")  # which imports a thousand other modules
 
     while (job := _job(jobs)) is not None:
         try:
@@ -92,7 +89,3 @@ def _rows(rule: Rule) -> Sequence[Any]:
 def _told(error: FuseconvError) -> Mapping[str, Any]:
     trace = traceback.format_exc()
     return {"error": type(error).__name__, "what": error.what, "where": error.where, "fix": error.fix, "trace": trace}
-
-
-if __name__ == "__main__":
-    main()

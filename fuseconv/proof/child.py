@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 from fuseconv import errors
 from fuseconv.errors import FuseconvError, RuleError, UpstreamError
+from fuseconv.processes.forked import forked
 from fuseconv.proof.check_row import CheckRow
 from fuseconv.rulebook.rule import Rule
 
@@ -23,7 +23,7 @@ SECONDS = 300
 """The CPU time limit of a job in seconds. The wall time limit is three times as long."""
 
 START = 300
-"""The time limit in seconds for starting, including the import of torch and packs."""
+"""The time limit in seconds for the import of packs."""
 
 _PIECE = 1 << 16
 
@@ -49,28 +49,23 @@ class Child:
         self._start()
 
     def _start(self) -> None:
-        root = Path(__file__).resolve().parents[2]
-        paths = dict.fromkeys([str(root), *(str(Path(path).absolute()) for path in sys.path)])
-        settings = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         self._heard = b""
         self._owed = 1
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fuseconv.proof.checker"],
-            env={**os.environ, **settings},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C is handled by the parent, which ends its children
+        self._process = forked(
+            "fuseconv.proof.checker",
+            before=["torch._dynamo.source"],  # which imports a thousand other modules
+            environment={"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            path=[str(Path(path).absolute()) for path in sys.path],
+            folder=str(Path.cwd()),
+            stderr=self._said.fileno(),
         )
         self._write("ops", self._ops)
 
     @property
     def descriptor(self) -> int:
         """The file descriptor to wait on: it is readable when there is a result or the child has died."""
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
+        return self._process.stdout
 
     def send(self, kind: str, rules: Sequence[Rule]) -> None:
         """Sends a job: `loops` of all rules, or `examples` of one."""
@@ -81,11 +76,10 @@ class Child:
 
     def _write(self, kind: str, subjects: Sequence[Any]) -> None:
         job = pickle.dumps((kind, list(subjects), self._seconds))
-        assert self._process.stdin is not None
         left = memoryview(len(job).to_bytes(8, "little") + job)
         try:
             while left:
-                left = left[os.write(self._process.stdin.fileno(), left) :]
+                left = left[os.write(self._process.stdin, left) :]
         except BrokenPipeError:
             return  # it is dead; `receive` reports the cause
 
@@ -139,9 +133,5 @@ class Child:
 
     def end(self) -> None:
         """Kills the child."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            stream.close()
+        self._process.close()
         self._said.close()

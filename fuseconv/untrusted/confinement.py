@@ -13,7 +13,6 @@ import ctypes
 import os
 import platform
 import resource
-import signal
 import struct
 import sys
 from pathlib import Path
@@ -56,13 +55,7 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOWED, _ERRNO = 0x7FFF0000, 0x00050000
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 _SET_FILTER, _ALL_THREADS = 1, 1
-_NO_NEW_PRIVILEGES, _DIES_WITH_PARENT = 38, 1
-
-
-def die_with_parent() -> None:
-    """Makes Linux kill this process when its parent exits."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+_NO_NEW_PRIVILEGES = 38
 
 
 def confine() -> None:

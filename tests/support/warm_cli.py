@@ -50,10 +50,9 @@ def serve(address: str) -> None:
 
     import fuseconv.commands.report
     import fuseconv.pipeline.convert  # noqa: F401
-    from fuseconv.parity.process import PROCESS
+    from fuseconv.parity import process
 
-    PROCESS.start()  # the forks ask it one after the other
-    vars(PROCESS).update(start=lambda: None, stop=lambda: None)
+    process.prepare()  # the forks have its server in common
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
         server.listen()

@@ -17,10 +17,12 @@ from fuseconv import cli
 from fuseconv.bundle import manifest as manifests
 from fuseconv.bundle.manifest import File, open_bundle, read_manifest, seal
 from fuseconv.errors import ParityError, RefusedError, UnsupportedError, UpstreamError
+from fuseconv.parity import process
 from fuseconv.parity.cases import Case, cases
-from fuseconv.parity.process import PROCESS, Verified
+from fuseconv.parity.process import Verified
 from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.verify import verify
+from fuseconv.processes.forked import SERVER
 from fuseconv.program.captured import Program
 from fuseconv.proof import checked
 from fuseconv.runtime.model import load
@@ -303,7 +305,7 @@ def test_a_target_that_crashes_is_an_error_of_its_own(plain: Path) -> None:
     library = plain / "lib" / "libfuseconv_cpu.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=code, text=True, check=True)
     seal(plain, manifest)
-    found = PROCESS.verify(plain, ["export", "onnx", "torchscript"])
+    found = process.verify(plain, ["export", "onnx", "torchscript"])
     for target in TORCH:
         error = found[target].error
         assert isinstance(error, UpstreamError)
@@ -314,18 +316,17 @@ def test_a_target_that_crashes_is_an_error_of_its_own(plain: Path) -> None:
         verify(plain)
 
 
-def test_the_process_that_verifies_is_started_again_where_it_ended(plain: Path) -> None:
-    PROCESS.start()
-    assert PROCESS._process is not None
-    os.kill(PROCESS._process.pid, 9)
-    PROCESS._process.wait()
-    assert PROCESS.verify(plain, ["torchscript"])["torchscript"].rows
+def test_the_server_is_started_again_where_it_ended(plain: Path) -> None:
+    process.prepare()
+    assert SERVER._process is not None
+    os.kill(SERVER._process.pid, 9)
+    assert process.verify(plain, ["torchscript"])["torchscript"].rows
 
 
 def test_every_byte_of_a_bundle_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[str] = []
     asked: list[bool] = []
-    measure, ask = manifests._measure_file, PROCESS._ask
+    measure, ask = manifests._measure_file, process._ask
 
     def measured(path: Path) -> File:
         hashed.append(path.name)
@@ -336,7 +337,7 @@ def test_every_byte_of_a_bundle_is_hashed_once(tmp_path: Path, monkeypatch: pyte
         return ask(request, log)
 
     monkeypatch.setattr(manifests, "_measure_file", measured)
-    monkeypatch.setattr(PROCESS, "_ask", listened)
+    monkeypatch.setattr(process, "_ask", listened)
     model = saved(Function(lambda m, x: torch.tanh(x + 1)), tmp_path / "model.pt2", torch.randn(3, 8))
     done = convert(model, target=["export", "torchscript"])
     assert asked == [True]
@@ -348,6 +349,6 @@ def test_a_process_that_is_not_told_that_a_bundle_was_opened_hashes_it(tmp_path:
     bundle = convert(model, target=["export"]).bundle
     with (bundle / "plan.json").open("a") as plan:
         plan.write(" ")
-    assert PROCESS.verify(bundle, ["export"], hashed=True)["export"].error is None
+    assert process.verify(bundle, ["export"], hashed=True)["export"].error is None
     with pytest.raises(RefusedError, match=r"plan\.json has"):
-        PROCESS.verify(bundle, ["export"])
+        process.verify(bundle, ["export"])

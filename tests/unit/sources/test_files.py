@@ -353,6 +353,7 @@ OWN = {
     "untrusted/records.py": "members of an archive that was screened, opened by untrusted/files.py",
     "parity/child.py": "its own stdout and its log",
     "parity/process.py": "the log of its child",
+    "processes/forked.py": "/dev/null",
 }
 """Modules that open files by themselves, and which."""
 

@@ -1,4 +1,4 @@
-"""The process that reads TorchScript archives first: it outlives what crashes, and is replaced where it ends."""
+"""A fork reads an archive first, which may crash it; the server that forks lives on, and is replaced where it ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from support.saved_models import Perceptron, Saved
 
 from fuseconv.errors import UpstreamError
+from fuseconv.processes.forked import SERVER
 from fuseconv.untrusted import loads
 from fuseconv.untrusted.loads import require_loads
 
@@ -32,8 +33,8 @@ def crashing(sound: Path, tmp_path: Path) -> Path:
 
 
 def process() -> int:
-    assert loads._READER._process is not None
-    return loads._READER._process.pid
+    assert SERVER._process is not None
+    return SERVER._process.pid
 
 
 def test_after_a_crash_the_same_process_reads_on(sound: Path, crashing: Path) -> None:
@@ -66,14 +67,14 @@ def test_what_takes_too_long_is_ended_and_the_next_is_read(sound: Path, monkeypa
     assert process() != before
 
 
-def test_a_fork_starts_a_process_of_its_own(sound: Path) -> None:
+def test_a_fork_has_the_process_of_its_parent(sound: Path) -> None:
     require_loads(sound)
     before = process()
     if (child := os.fork()) == 0:
         require_loads(sound)
         own = process()
-        loads._READER.stop()
-        os._exit(own == before)
+        SERVER.end()  # as at its exit
+        os._exit(own != before)
     assert os.waitpid(child, 0)[1] == 0
     require_loads(sound)
     assert process() == before

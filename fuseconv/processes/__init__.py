@@ -1,0 +1,1 @@
+"""Processes that are forks of one process, which has imported torch."""
