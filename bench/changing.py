@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import artifact
+import torch
 from clock import AGAIN, in_turn, noise, ratio
 from contestants import OURS, PEERS, Server
 from record import Row, reason
@@ -91,6 +92,8 @@ def timed(calls: dict[str, Server], served: Served, largest: Inputs, rounds: int
 
     first, absent = {}, {}
     for name, call in calls.items():
+        if served.device == "cuda":
+            torch.cuda.empty_cache()  # each pays for memory of its own
         try:
             milliseconds(call, Traffic((outside(served.ranges),) * 2))
             first[name] = milliseconds(call, traffic)
