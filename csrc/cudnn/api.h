@@ -106,6 +106,7 @@ enum Attribute {
   kPackPointers = 1001,
   kPackWorkspace = 1003,
   kEngineIndex = 1301,
+  kEngineNumericalNotes = 1303,
   kEngineBehaviorNotes = 1305,
 };
 
@@ -118,6 +119,7 @@ enum Number {
   kRelu = 100,
   kHeuristicA = 3,
   kRuntimeCompilation = 0,
+  kNondeterministic = 4,
 };
 
 // What cuDNN answers when it does not do what it was asked for.

@@ -17,8 +17,9 @@ struct Problem {
 };
 
 // Runs a problem on the host's stream. Only engines that cuDNN has compiled in advance are used: one that is compiled
-// on its first call takes up to a second for it. The fastest is found by timing on the first call of a problem, if
-// `may_time` and the stream is not being captured; else cuDNN's heuristic says which.
+// on its first call takes up to a second for it; and none whose results may differ from call to call. The fastest is
+// found by timing on the first call of a problem, if `may_time` and the stream is not being captured; else cuDNN's
+// heuristic says which.
 //
 // Returns false, having done nothing, if the process has no cuDNN 9 or cuDNN has no such engine.
 bool run(CudaHost& host, const Problem& problem, bool may_time);

@@ -16,6 +16,7 @@ namespace fuseconv::cudnn {
 
 inline constexpr size_t kProposals = 64;
 inline constexpr size_t kKnobs = 64;
+inline constexpr int64_t kMostNotes = 16;
 
 // The tensors of the operations.
 enum Id : int64_t { kX = 1, kWeight, kY, kBias, kResidual, kFirstVirtual };
@@ -152,19 +153,20 @@ class Graph {
     const int64_t count =
         heuristics.get(kHeuristicsResults, kTypeDescriptor, raw.data(), static_cast<int64_t>(kProposals));
     for (size_t i = 0; i < std::min(static_cast<size_t>(count), kProposals); ++i) {
-      if (!compiles_when_called(proposed[i])) {
+      const Descriptor engine(kEngine);
+      BackendDescriptor raw_engine = engine.get();
+      proposed[i].get(kConfigEngine, kTypeDescriptor, &raw_engine, 1);
+      if (!has_note(engine, kEngineBehaviorNotes, kTypeBehaviorNote, kRuntimeCompilation) &&
+          !has_note(engine, kEngineNumericalNotes, kTypeNumericalNote, kNondeterministic)) {
         configurations_.push_back(std::move(proposed[i]));
       }
     }
   }
 
-  static bool compiles_when_called(const Descriptor& configuration) {
-    const Descriptor engine(kEngine);
-    BackendDescriptor raw = engine.get();
-    configuration.get(kConfigEngine, kTypeDescriptor, &raw, 1);
-    int notes[16];
-    const int64_t count = engine.get(kEngineBehaviorNotes, kTypeBehaviorNote, notes, 16);
-    return std::find(notes, notes + std::min<int64_t>(count, 16), int{kRuntimeCompilation}) != notes + count;
+  static bool has_note(const Descriptor& engine, Attribute name, Type type, int note) {
+    int notes[kMostNotes];
+    const int64_t count = std::min(engine.get(name, type, notes, kMostNotes), kMostNotes);
+    return std::find(notes, notes + count, note) != notes + count;
   }
 
   std::vector<std::unique_ptr<Descriptor>> kept_;

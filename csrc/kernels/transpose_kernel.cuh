@@ -1,0 +1,146 @@
+// The kernel of kernels/transpose.cu.
+//
+// A block walks over tiles, which its warps read along the rows of x and write along the columns of y, in words of 4
+// bytes or more. The words of its next tile are on their way from memory to registers while it writes one: with one
+// tile a block, a third of the blocks would read at any time.
+#pragma once
+
+#include "core/layout.h"
+
+namespace fuseconv::cuda {
+
+// The loop of a copy without two axes: `rows` along which x is dense, and `columns` along which y is.
+struct Transposition {
+  Loop outer;  // operands: y, x
+  int64_t rows, columns;
+  int64_t x_step, y_step;  // of x from column to column, and of y from row to row
+};
+
+// A word holds kElements of T: two of 16 bits. A line of a tile has a word a lane.
+template <class T>
+struct TransposedTile {
+  using Word = std::conditional_t<sizeof(T) == 2, uint32_t, T>;
+  static constexpr int kElements = sizeof(Word) / sizeof(T);
+  static constexpr int kRows = 32 * kElements;
+  static constexpr int kColumns = sizeof(T) == 8 ? 32 : 64;
+
+  // The line of a column in shared memory: those of the columns that a warp reads at once are adjacent.
+  static __device__ __forceinline__ int line(int column) {
+    return kElements == 1 ? column : column / 2 + column % 2 * (kColumns / 2);
+  }
+};
+
+inline constexpr int kTransposeWarps = 8;
+inline constexpr int kTransposeBlocks = 6;  // per SM
+
+struct TileGrid {
+  unsigned rows, columns, count;  // of tiles along the rows and columns, and of all
+  bool whole_x, whole_y;          // whether words can be accessed at once
+};
+
+template <class T>
+__device__ __forceinline__ typename TransposedTile<T>::Word load_word(const T* x, int64_t left, bool whole) {
+  typename TransposedTile<T>::Word word{};
+  if (whole && left > 0) {
+    word = *reinterpret_cast<const typename TransposedTile<T>::Word*>(x);
+  } else if constexpr (TransposedTile<T>::kElements == 2) {
+    word = left > 0 ? x[0] : 0u;
+    word |= left > 1 ? static_cast<uint32_t>(x[1]) << 16 : 0u;
+  }
+  return word;
+}
+
+template <class T>
+__device__ __forceinline__ void store_word(T* y, typename TransposedTile<T>::Word word, int64_t left, bool whole) {
+  if (whole && left > 0) {
+    *reinterpret_cast<typename TransposedTile<T>::Word*>(y) = word;
+  } else if constexpr (TransposedTile<T>::kElements == 2) {
+    if (left > 0) {
+      y[0] = static_cast<T>(word);
+    }
+    if (left > 1) {
+      y[1] = static_cast<T>(word >> 16);
+    }
+  }
+}
+
+// Where a tile begins, in x and in y.
+template <class T>
+struct TilePlace {
+  const T* x;
+  T* y;
+  int64_t row, column;
+
+  __device__ __forceinline__ TilePlace(const Transposition& t, const TileGrid& grid, const T* x_data, T* y_data,
+                                       unsigned index) {
+    unsigned rest = index / grid.rows;
+    row = int64_t{index - rest * grid.rows} * TransposedTile<T>::kRows;
+    index = rest / grid.columns;
+    column = int64_t{rest - index * grid.columns} * TransposedTile<T>::kColumns;
+    x = x_data + column * t.x_step + row;
+    y = y_data + row * t.y_step + column;
+    for (int axis = t.outer.rank - 1; axis >= 0; --axis) {
+      const unsigned size = static_cast<unsigned>(t.outer.sizes[axis]);
+      rest = index / size;
+      const int64_t position = index - rest * size;
+      y += position * t.outer.strides[0][axis];
+      x += position * t.outer.strides[1][axis];
+      index = rest;
+    }
+  }
+};
+
+template <class T, int kBlocks = kTransposeBlocks>
+__global__ void __launch_bounds__(kTransposeWarps * 32, kBlocks)
+    transpose_kernel(const __grid_constant__ Transposition t, const __grid_constant__ TileGrid grid, const T* x, T* y) {
+  using Tile = TransposedTile<T>;
+  using Word = typename Tile::Word;
+  constexpr int kElements = Tile::kElements, kLines = Tile::kColumns / kTransposeWarps;
+  // Written by turns, so that one barrier per tile suffices.
+  __shared__ Word tiles[2][Tile::kColumns][32 + 1];
+  const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
+  Word words[kLines];
+  const auto load = [&](const TilePlace<T>& place) {
+    const int64_t left = t.rows - place.row - lane * kElements;
+    const T* from = place.x + warp * t.x_step + lane * kElements;
+#pragma unroll
+    for (int i = 0; i < kLines; ++i, from += kTransposeWarps * t.x_step) {
+      words[i] = load_word(from, place.column + warp + i * kTransposeWarps < t.columns ? left : 0, grid.whole_x);
+    }
+  };
+  TilePlace<T> next(t, grid, x, y, blockIdx.x);
+  load(next);
+  int turn = 0;
+  for (unsigned index = blockIdx.x; index < grid.count; index += gridDim.x, turn ^= 1) {
+    const TilePlace<T> place = next;
+    Word(&tile)[Tile::kColumns][32 + 1] = tiles[turn];
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) {
+      tile[Tile::line(warp + i * kTransposeWarps)][lane] = words[i];
+    }
+    __syncthreads();
+    if (grid.count - index > gridDim.x) {
+      next = TilePlace<T>(t, grid, x, y, index + gridDim.x);
+      load(next);
+    }
+#pragma unroll
+    for (int word = warp; word < 32; word += kTransposeWarps) {
+      const int64_t r = place.row + word * kElements;
+      T* const to = place.y + word * kElements * t.y_step;
+#pragma unroll
+      for (int first = 0; first < Tile::kColumns; first += 32 * kElements) {
+        const int column = first + lane * kElements;
+        const int64_t left = t.columns - place.column - column;
+        if constexpr (kElements == 2) {
+          const uint32_t even = tile[Tile::line(column)][word], odd = tile[Tile::line(column + 1)][word];
+          store_word(to + column, __byte_perm(even, odd, 0x5410), r < t.rows ? left : 0, grid.whole_y);
+          store_word(to + column + t.y_step, __byte_perm(even, odd, 0x7632), r + 1 < t.rows ? left : 0, grid.whole_y);
+        } else {
+          store_word(to + column, tile[column][word], r < t.rows ? left : 0, grid.whole_y);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace fuseconv::cuda
