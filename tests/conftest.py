@@ -30,6 +30,8 @@ from fuseconv.untrusted import permitted
 
 pytest_plugins = ["support.gpu_marker", "support.graphs"]
 
+gc.disable()  # until all tests are collected
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write tests/golden/*.txt anew")
@@ -49,10 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spares the garbage collector what torch has imported, a million objects that live to the end."""
-    gc.collect()
+    """Spares the garbage collector what was imported and collected, a million objects that live to the end."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -11,6 +11,7 @@ from fuseconv.bundle.manifest import PLAN
 from fuseconv.commands.options import bundle_argument, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.streams import tell
+from fuseconv.processes.imports import imports
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,10 +59,11 @@ def bench(
     """
     options = reading(**source)
 
-    from fuseconv.commands import speeds
-    from fuseconv.matching.steps import read_plan
-    from fuseconv.measure import latency
-    from fuseconv.tuning.gains import gains
+    with imports():
+        from fuseconv.commands import speeds
+        from fuseconv.matching.steps import read_plan
+        from fuseconv.measure import latency
+        from fuseconv.tuning.gains import gains
 
     found = latency.measure(
         bundle,

@@ -28,6 +28,7 @@ from fuseconv.commands.settings import Configured, Settings
 from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.contract.buckets import parse_buckets
 from fuseconv.errors import SlowerError, UsageError
+from fuseconv.processes.imports import imports
 from fuseconv.untrusted.files import leads_somewhere
 
 if TYPE_CHECKING:
@@ -125,11 +126,12 @@ def convert(
     if leads_somewhere(folder := bundle_folder(model, output)):
         check_replaceable(folder)
 
-    from fuseconv.commands import report, speeds
-    from fuseconv.matching.lock import NAME
-    from fuseconv.pipeline import conversion
-    from fuseconv.pipeline.convert import convert as convert_model
-    from fuseconv.pipeline.match import match
+    with imports():
+        from fuseconv.commands import report, speeds
+        from fuseconv.matching.lock import NAME
+        from fuseconv.pipeline import conversion
+        from fuseconv.pipeline.convert import convert as convert_model
+        from fuseconv.pipeline.match import match
 
     locked = settings.root / NAME
     if dry_run:

@@ -11,6 +11,7 @@ from fuseconv.commands.options import json_option, rules_option, targets_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.verbosity import quiet_option
+from fuseconv.processes.imports import imports
 
 
 @click.command()
@@ -21,8 +22,9 @@ from fuseconv.commands.verbosity import quiet_option
 @json_option
 def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:
     """Convert all-MiniLM-L6-v2, a real sentence-embedding model of 22 million parameters, and use the result."""
-    from fuseconv.commands import demonstration, report
-    from fuseconv.pipeline.convert import convert
+    with imports():
+        from fuseconv.commands import demonstration, report
+        from fuseconv.pipeline.convert import convert
 
     converted = convert(demonstration.model_folder(), rules=rules, target=target, output=output, progress=shown)
     with shown("embed"):

@@ -15,6 +15,7 @@ from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
 from fuseconv.errors import UsageError
+from fuseconv.processes.imports import imports
 
 
 @click.command(cls=Configured)
@@ -40,10 +41,11 @@ def explain(
         raise UsageError(what, where=about[0], fix=f"remove {about[0]}, or give the model")
     check_rules(rules, without)
 
-    from fuseconv.commands import report
-    from fuseconv.pipeline import conversion
-    from fuseconv.pipeline.match import explain as explain_model
-    from fuseconv.pipeline.match import explain_bundle
+    with imports():
+        from fuseconv.commands import report
+        from fuseconv.pipeline import conversion
+        from fuseconv.pipeline.match import explain as explain_model
+        from fuseconv.pipeline.match import explain_bundle
 
     targets: tuple[str, ...] = ()
     if is_bundle:

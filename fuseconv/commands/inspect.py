@@ -13,6 +13,7 @@ from fuseconv.commands.completion import PATH
 from fuseconv.commands.options import existing, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
+from fuseconv.processes.imports import imports
 
 
 @click.command()
@@ -56,9 +57,10 @@ def _speeds(manifest: Manifest) -> list[tuple[str, Speed]]:
 
 
 def _model(path: Path, options: Any) -> Outcome:
-    from fuseconv.commands import report
-    from fuseconv.commands.table import size_text
-    from fuseconv.pipeline.read import read_program
+    with imports():
+        from fuseconv.commands import report
+        from fuseconv.commands.table import size_text
+        from fuseconv.pipeline.read import read_program
 
     subject, program = read_program(path, options, shown)
     tensors = program.exported.state_dict.values()

@@ -22,6 +22,7 @@ from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
 from fuseconv.commands.verbosity import quiet_option
+from fuseconv.processes.imports import imports
 
 
 @click.command(cls=Configured)
@@ -38,9 +39,10 @@ def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Pat
     options = reading(**source)
     check_rules(rules, without)
 
-    from fuseconv.commands import report
-    from fuseconv.pipeline import conversion
-    from fuseconv.pipeline.match import match as find_plan
+    with imports():
+        from fuseconv.commands import report
+        from fuseconv.pipeline import conversion
+        from fuseconv.pipeline.match import match as find_plan
 
     found = find_plan(model, rules=rules, without=without, options=options, progress=shown)
     output.write_text(found.to_json(), encoding="utf-8")

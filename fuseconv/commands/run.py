@@ -11,6 +11,7 @@ from fuseconv.commands.options import bundle_argument, existing, json_option, ta
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.verbosity import quiet_option
 from fuseconv.errors import UsageError
+from fuseconv.processes.imports import imports
 
 FORMATS = (".safetensors", ".npz", "")
 """The suffixes of the files of outputs. A file without one has safetensors."""
@@ -49,10 +50,11 @@ def _writable(context: click.Context, argument: click.Parameter, path: Path) -> 
 @json_option
 def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Outcome:
     """Run BUNDLE once on the tensors in a file, and write its outputs to another file."""
-    from fuseconv.commands import report
-    from fuseconv.commands.outputs import write_outputs
-    from fuseconv.contract.inputs import from_file
-    from fuseconv.runtime.model import load
+    with imports():
+        from fuseconv.commands import report
+        from fuseconv.commands.outputs import write_outputs
+        from fuseconv.contract.inputs import from_file
+        from fuseconv.runtime.model import load
 
     model = load(bundle, target=target, cuda_graphs=False)  # a capture does not pay off for one call
     tensors = from_file(inputs_file, model.contract)

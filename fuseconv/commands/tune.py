@@ -10,6 +10,7 @@ from fuseconv.commands.options import bundle_argument, json_option, named_target
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.verbosity import quiet_option
+from fuseconv.processes.imports import imports
 
 
 @click.command()
@@ -30,8 +31,9 @@ def tune(bundle: Path, target: tuple[str, ...], seconds: float) -> Outcome:
     `fuseconv convert` does the same on the machine where it runs. Calls never measure: at a size that was not measured
     they use what is expected from the sizes around it.
     """
-    from fuseconv.commands import report
-    from fuseconv.pipeline.tactics import tune as tune_bundle
+    with imports():
+        from fuseconv.commands import report
+        from fuseconv.pipeline.tactics import tune as tune_bundle
 
     tuned = tune_bundle(bundle, target=target, seconds=seconds, progress=shown)
     left = {name: count for name, count in tuned.measured.left.items() if count}

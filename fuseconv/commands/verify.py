@@ -13,6 +13,7 @@ from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.errors import UsageError
+from fuseconv.processes.imports import imports
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,9 +49,10 @@ def verify(
     if build_runtime and not all_runtimes:
         raise UsageError("--build-runtime needs --all-runtimes", where="--build-runtime", fix="add --all-runtimes")
 
-    from fuseconv.commands import report
-    from fuseconv.pipeline.verify import verify as verify_bundle
-    from fuseconv.pipeline.verify import verify_runtimes
+    with imports():
+        from fuseconv.commands import report
+        from fuseconv.pipeline.verify import verify as verify_bundle
+        from fuseconv.pipeline.verify import verify_runtimes
 
     if all_runtimes:
         matrix = verify_runtimes(bundle, against=against, options=options, build_runtime=build_runtime, progress=shown)

@@ -26,6 +26,9 @@ from fuseconv.errors import UpstreamError
 START = 300.0
 """The time limit in seconds for starting, including the import of torch."""
 
+_AT_IMPORT = ("CC", "CXX", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTORCH", "TORCH", "TRITON")
+"""How the environment variables begin that are read when torch is imported. A server is used only while they stay."""
+
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -79,19 +82,21 @@ class Forked:
 
 
 class Server:
-    """The server of this process and of its forks."""
+    """The server of this process and of its forks. Where a variable of `_AT_IMPORT` has changed, another is started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owner = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._left: list[subprocess.Popen[bytes]] = []
+        self._variables: dict[str, str] = {}
         self._control: socket.socket | None = None
 
     def send(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> tuple[socket.socket, socket.socket]:
         """Sends a request, to a new server if there is none. Returns the request's own socket, and the server's.
 
         Raises:
-            ConnectionError: the server has ended.
+            OSError: the server has ended.
         """
         control = self._started()
         own, other = socket.socketpair()
@@ -101,7 +106,7 @@ class Server:
             own.sendall(json.dumps(request).encode() + b"\n")
         except BaseException as error:
             own.close()
-            if isinstance(error, ConnectionError):
+            if isinstance(error, OSError):
                 self.end(control)
             raise
         return own, control
@@ -116,7 +121,7 @@ class Server:
         for _ in range(2):  # the first server may have been idle for too long, or was killed
             try:
                 own, control = self.send(request, files)
-            except ConnectionError:
+            except OSError:
                 continue
             try:
                 own.settimeout(max(1e-3, end - time.monotonic()))
@@ -138,8 +143,12 @@ class Server:
 
     def _started(self) -> socket.socket:
         with self._lock:
-            if self._control is not None:
+            variables = {name: value for name, value in os.environ.items() if name.startswith(_AT_IMPORT)}
+            if self._control is not None and variables == self._variables:
                 return self._control
+            if ours := self._dropped():
+                self._left.append(ours)  # it exits when its forks have ended
+            self._left = [process for process in self._left if process.poll() is None]
             path = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
             self._control, other = socket.socketpair()
             with other:
@@ -153,26 +162,32 @@ class Server:
                     pass_fds=[other.fileno()],
                     start_new_session=True,  # Ctrl-C is handled by the caller
                 )
-            self._owner = os.getpid()
+            self._owner, self._variables = os.getpid(), variables
             return self._control
+
+    def _dropped(self) -> subprocess.Popen[bytes] | None:
+        """Forgets the server, and returns it if this process has started it, and not one that this is a fork of."""
+        if self._control is None or self._process is None:
+            return None
+        self._control.close()
+        process, self._process, self._control = self._process, None, None
+        if self._owner == os.getpid():
+            return process
+        process.returncode = 0  # it is not a child of this process
+        return None
 
     def end(self, control: socket.socket | None = None) -> None:
         """Ends the server with its forks. A fork of the process that started it only drops the reference.
 
         Args:
-            control: the socket of the server that is meant. Another one stays.
+            control: the socket of the server that is meant. Another one stays. Default: all that there are.
         """
         with self._lock:
-            if self._control is None or control not in (None, self._control):
-                return
-            self._control.close()
-            process, self._process, self._control = self._process, None, None
-            assert process is not None
-            if self._owner != os.getpid():
-                process.returncode = 0  # it is not a child of this process
-                return
-            process.kill()
-            process.wait()
+            ended = self._dropped() if control in (None, self._control) else None
+            left, self._left = (self._left, []) if control is None and self._owner == os.getpid() else ([], self._left)
+            for process in filter(None, [ended, *left]):
+                process.kill()
+                process.wait()
 
 
 SERVER = Server()
@@ -182,7 +197,7 @@ atexit.register(SERVER.end)
 
 def prepare(*modules: str) -> None:
     """Imports modules in the server, for the processes that need them later. Returns immediately."""
-    with contextlib.suppress(ConnectionError):  # they are imported when they are needed
+    with contextlib.suppress(OSError):  # they are imported when they are needed
         own, _ = SERVER.send({"module": "", "before": modules})
         own.close()
 

@@ -33,6 +33,7 @@ _DIES_WITH_PARENT = 1
 
 def serve(control: socket.socket) -> Callable[[], None] | None:
     """Serves requests until nobody can send more, and all forks have ended. In a fork, returns what it runs."""
+    gc.disable()  # what is imported lives to the end, and nothing else is made here
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
@@ -72,9 +73,10 @@ def _forked(files: Sequence[int], forks: dict[int, socket.socket]) -> Callable[[
             import_module(name)
     process = -1
     if request and request["module"]:
-        gc.freeze()  # else a collection in a fork would copy every page that has an object
+        gc.freeze()  # else the first collection in a fork would copy every page that has an object
         server = os.getpid()
         if (process := os.fork()) == 0:
+            gc.enable()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             own.close()

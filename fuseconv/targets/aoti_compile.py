@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import torch
-import torch._inductor
+from fuseconv.processes.imports import imports
 
 
 def main(source: str, package: str, device: str, *op_files: str) -> None:
@@ -18,9 +17,13 @@ def main(source: str, package: str, device: str, *op_files: str) -> None:
         device: `cpu` or `cuda`.
         op_files: Python files that register other ops of the program. The parent process was told to trust them.
     """
-    from fuseconv.ops import OPS  # the compiler traces our ops by their fake kernels
-    from fuseconv.rulebook.packs import load_ops
-    from fuseconv.targets import c_shims
+    with imports():
+        import torch
+        import torch._inductor.compile_fx
+
+        from fuseconv.ops import OPS  # the compiler traces our ops by their fake kernels
+        from fuseconv.rulebook.packs import load_ops
+        from fuseconv.targets import c_shims
 
     load_ops(map(Path, op_files), {"code"})
 

@@ -48,9 +48,12 @@ def command(folder: Path) -> Iterator[None]:
 def serve(address: str) -> None:
     """Waits for calls, and forks for each."""
 
-    import fuseconv.commands.report
-    import fuseconv.pipeline.convert  # noqa: F401
-    from fuseconv.parity import process
+    from fuseconv.processes.imports import imports
+
+    with imports():
+        import fuseconv.commands.report
+        import fuseconv.pipeline.convert  # noqa: F401
+        from fuseconv.parity import process
 
     process.prepare()  # the forks have its server in common
     with socket.socket(socket.AF_UNIX) as server:

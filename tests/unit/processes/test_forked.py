@@ -243,3 +243,17 @@ def test_threads_that_start_at_once_have_one_server() -> None:
     for thread in threads:
         thread.join()
     assert len(found) == 1
+
+
+def test_what_torch_reads_when_it_is_imported_needs_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with started("echo") as process:
+        before = server_id()
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        with started("exit", "0"):
+            assert server_id() == before
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/absent")
+        with started("exit", "0"):
+            assert server_id() != before
+        os.write(process.stdin, b"still here\n")
+        assert output(process) == b"still here\n"
+    assert ends(before)
