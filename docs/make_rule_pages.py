@@ -19,7 +19,7 @@ from fuseconv.matching.plan import plan
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.proof.example import example_program
 from fuseconv.rulebook.predicates import FUNCTIONS
-from fuseconv.rulebook.rule import STAGES, Rule
+from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_file import load_rules
 from fuseconv.rulebook.rule_text import (
     PRODUCT,
@@ -43,6 +43,7 @@ STAGE_WORDS = {
     "canonical": "one spelling for each thing, to a fixpoint",
     "structure": "what the graph as a whole allows",
     "fuse": "one kernel for several ops",
+    "search": "other forms, of which `convert --search` takes the fastest",
 }
 
 
@@ -68,8 +69,8 @@ def _index(rules: Sequence[Rule]) -> str:
         f"The {len(rules)} rules of `rules/default.json`, in the order they are tried. How to write one",
         "is in [writing rules](../writing-rules.md).",
     ]
-    for stage in STAGES:
-        lines += ["", f"## {stage}: {STAGE_WORDS[stage]}", "", "| rule | finds |", "|---|---|"]
+    for stage, words in STAGE_WORDS.items():
+        lines += ["", f"## {stage}: {words}", "", "| rule | finds |", "|---|---|"]
         lines += [f"| [{rule.name}]({rule.name}.md) | {rule.doc} |" for rule in rules if rule.stage == stage]
     return "\n".join(lines) + "\n"
 
@@ -98,7 +99,8 @@ def _page(rule: Rule, rules: Sequence[Rule], file: str) -> str:
             "",
             *(f"- {reason}" for reason in dict.fromkeys(_reason(miss.reason) for miss in rule.examples.miss)),
         ]
-    makes, reads, others = _ops(rule.replacement), _read(rule), [other for other in rules if other is not rule]
+    searched = [other for other in rules if (other.stage == "search") == (rule.stage == "search")]
+    makes, reads, others = _ops(rule.replacement), _read(rule), [other for other in searched if other is not rule]
     before = [other for other in others if other.stage != "fuse" and _ops(other.replacement) & reads]
     after = [other for other in others if makes & _read(other)]
     for title, related in (("Spellings that reduce to it", before), ("What reads its result", after)):

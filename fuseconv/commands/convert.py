@@ -68,6 +68,11 @@ if TYPE_CHECKING:
     help="Time the matches, and leave alone what is not faster. [default: quick for CUDA, none for a CPU]",
 )
 @click.option(
+    "--search/--no-search",
+    default=None,
+    help="Time other forms of the linear algebra, such as another order of a chain. [default: with --tune full]",
+)
+@click.option(
     "--not-slower-than",
     multiple=True,
     metavar="NAMES",
@@ -96,6 +101,7 @@ def convert(
     allow: tuple[str, ...],
     bucket: str | None,
     tune: Tune | None,
+    search: bool | None,
     not_slower_than: tuple[str, ...],
     lock: bool,
     frozen: bool,
@@ -115,10 +121,19 @@ def convert(
         raise UsageError(
             f"--lock writes fuseconv.lock, and {other} must not", where="--lock", fix=f"remove --lock or {other}"
         )
+    source_of = click.get_current_context().get_parameter_source
     for other, given in (("--plan", plan), ("--frozen", frozen), ("--dry-run", dry_run)):
-        if given and click.get_current_context().get_parameter_source("tune") is ParameterSource.COMMANDLINE:
-            raise UsageError(f"--tune measures, and {other} does not", where="--tune", fix=f"remove --tune or {other}")
-    if dry_run and click.get_current_context().get_parameter_source("not_slower_than") is ParameterSource.COMMANDLINE:
+        for name, wanted in (("tune", tune), ("search", search)):
+            if given and wanted and source_of(name) is ParameterSource.COMMANDLINE:
+                what, fix = f"--{name} measures, and {other} does not", f"remove --{name} or {other}"
+                raise UsageError(what, where=f"--{name}", fix=fix)
+        if (
+            given
+            and search
+            and click.get_current_context().get_parameter_source("search") is ParameterSource.COMMANDLINE
+        ):
+            raise UsageError(f"--search measures, and {other} does not", where="--search", fix="remove one of them")
+    if dry_run and source_of("not_slower_than") is ParameterSource.COMMANDLINE:
         fix = "remove --not-slower-than or --dry-run"
         raise UsageError("--dry-run writes no bundle that could be timed", where="--not-slower-than", fix=fix)
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
@@ -163,6 +178,7 @@ def convert(
             strict=strict,
             buckets=buckets,
             tune=tune,
+            search=search,
             not_slower_than=[name.strip() for names in not_slower_than for name in names.split(",")],
             lock=locked if lock else None,
             frozen=locked if frozen else None,

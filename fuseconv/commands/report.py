@@ -129,7 +129,8 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
         console.print(f"\nmatches rejected and left unfused: {len(conversion.plan.rejected)}", style="bold")
         for miss in conversion.plan.rejected:
             _print_miss(console, miss.rule, miss)
-    lines = list(tuned_lines(conversion.plan, conversion.tuned)) if conversion.tuned is not None else []
+    lines = [f"search: {note}" for form in conversion.forms.values() for note in form.notes]
+    lines += tuned_lines(conversion.plan, conversion.tuned) if conversion.tuned is not None else []
     for line in ["", *lines] if lines else []:
         console.print(line, highlight=False, markup=False)
     if conversion.peers:

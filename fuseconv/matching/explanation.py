@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from fuseconv.matching.steps import Choice, Miss, Plan, Step
-from fuseconv.rulebook.rule import Rule
+from fuseconv.matching.steps import SEARCH, Choice, Miss, Plan, Step
+from fuseconv.rulebook.rule import STAGES, Rule
 
 _Of = TypeVar("_Of", Step, Miss)
 
@@ -51,7 +51,7 @@ class Explained:
 
     Attributes:
         rule: the name of the rule.
-        stage: canonical, structure or fuse.
+        stage: canonical, structure, fuse or search.
         family: the name of the rule file.
         applied: the matches that are replaced; of a bundle, in one target at least.
         left_alone: the matches of a bundle that are not replaced in some targets.
@@ -108,8 +108,9 @@ def explain(plan: Plan, rules: Sequence[Rule], targets: Sequence[str] = ()) -> E
         targets: the targets of the bundle, if the plan is that of a bundle.
     """
     steps, misses = _by_rule(plan.steps), _by_rule(plan.misses)
-    kinds: dict[str, tuple[str, str]] = {rule.name: (rule.stage, rule.family) for rule in rules}
+    kinds: dict[str, tuple[str, str]] = {rule.name: (rule.stage, rule.family) for rule in rules if rule.stage in STAGES}
     kinds |= {step.rule: (step.stage, "") for step in plan.steps if step.rule not in kinds}
+    kinds |= {SEARCH: (SEARCH, "")} if SEARCH in misses else {}
     told = tuple(
         _explained(name, *kind, steps.get(name, ()), misses.get(name, ()), targets) for name, kind in kinds.items()
     )

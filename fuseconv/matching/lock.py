@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fuseconv.bundle.tuned import Tuned
 from fuseconv.errors import FileError, FrozenError, RuleError
-from fuseconv.matching.steps import Choice, Plan, Step
+from fuseconv.matching.steps import Choice, Form, Forms, Plan, Step
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.json_text import pointer_of, read_json
 from fuseconv.untrusted.files import leads_somewhere
@@ -47,7 +47,7 @@ class Chosen(BaseModel):
 
 
 class Lock(BaseModel):
-    """The contents of the file: bundle name to its matches, and what was measured for it: choices and tactics."""
+    """The contents of the file: bundle name to its matches and what was measured: choices, tactics, forms."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -55,6 +55,7 @@ class Lock(BaseModel):
     bundles: dict[str, dict[str, dict[str, int]]] = {}
     chosen: dict[str, Chosen] = {}
     tactics: dict[str, Tactics] = {}
+    forms: dict[str, dict[str, Form]] = {}
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,12 @@ def read_lock(path: Path) -> Lock:
 
 
 def write_lock(
-    path: Path, bundle: str, found: MatchCounts, chosen: Chosen | None = None, tactics: Tactics | None = None
+    path: Path,
+    bundle: str,
+    found: MatchCounts,
+    chosen: Chosen | None = None,
+    tactics: Tactics | None = None,
+    forms: Forms | None = None,
 ) -> None:
     """Records the matches of a bundle, and what was measured for it. Entries of other bundles are kept.
 
@@ -118,14 +124,14 @@ def write_lock(
         FileError: the file cannot be written.
     """
     lock = read_lock(path) if leads_somewhere(path) else Lock()
-    entries: dict[str, Any] = {"bundles": found, "chosen": chosen, "tactics": tactics}
+    entries: dict[str, Any] = {"bundles": found, "chosen": chosen, "tactics": tactics, "forms": forms}
     tables = {name: {**getattr(lock, name), bundle: entry} for name, entry in entries.items()}
     # A bundle without matches has an entry, which says so.
     sorted_ = {
         name: {key: table[key] for key in sorted(table) if table[key] or name == "bundles"}
         for name, table in tables.items()
     }
-    empty = {name for name in ("chosen", "tactics") if not sorted_[name]}
+    empty = {name for name in ("chosen", "tactics", "forms") if not sorted_[name]}
     text = lock.model_copy(update=sorted_).model_dump_json(by_alias=True, indent=1, exclude=empty)
     path.write_text(text + "\n", encoding="utf-8")
 

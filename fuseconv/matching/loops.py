@@ -62,8 +62,8 @@ def _called(pattern: Pattern) -> frozenset[str]:
 
 def _leads(rule: Rule, called: Mapping[frozenset[str], list[Pattern]]) -> dict[str, None]:
     """Returns the rules that a rule leads to. `called` has all patterns by the ops that they need."""
-    if rule.merge or rule.strides == "restored":
-        return {}  # a shared operand or a layout that ends them is not visible in the text
+    if rule.merge or rule.strides == "restored" or rule.stage == "search":
+        return {}  # a shared operand, a layout or a limit that ends them is not visible in the text
     made = {call.op for _, call in _made(rule)}
     near = chain.from_iterable(patterns for ops, patterns in called.items() if ops <= made)
     found = (pattern for pattern in near if pattern.rule.stage == rule.stage and _contains(rule, pattern))

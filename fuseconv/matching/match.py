@@ -159,7 +159,7 @@ def candidate(index: Index, pattern: Pattern, state: State, read: set[Node]) -> 
     known = dict(captures)
     for name, term in pattern.literals.items():
         known[name] = resolve(term, known, constants)
-    _check_where(rule, {**values, **known}, index)
+    check_where(rule, {**values, **known}, index.workspace)
     return Candidate(rule, matched, known, results, state.rounded)
 
 
@@ -286,20 +286,25 @@ def check_users(matched: frozenset[Node], results: frozenset[Node]) -> None:
                 raise Refused(f"{node.name} to have no user outside the match", other, at=node)
 
 
-def _check_where(rule: Rule, values: Mapping[str, Any], index: Index) -> None:
+def check_where(rule: Rule, values: Mapping[str, Any], workspace: Workspace) -> None:
+    """Checks the conditions of a rule for the values of its names.
+
+    Raises:
+        Refused: a condition cannot be proved.
+    """
     for text, condition in zip(rule.where, rule.conditions, strict=True):
         try:
-            left = resolve(condition.left, values, index.workspace)
-            right = None if condition.right is None else resolve(condition.right, values, index.workspace)
+            left = resolve(condition.left, values, workspace)
+            right = None if condition.right is None else resolve(condition.right, values, workspace)
         except KeyError as missing:
             raise Refused(text, f"no value {missing} in this match") from None
         except Refused as problem:
             raise Refused(f"{text}: {problem.expected}", problem.found) from None
         if isinstance(condition.left, Apply) and FUNCTIONS[condition.left.function].shapes:
-            _check_shapes(text, [values.get(name) for name in _operands(condition.left)], index.workspace)
+            _check_shapes(text, [values.get(name) for name in _operands(condition.left)], workspace)
         if condition.comparison is not None:
             symbols = [_symbol(item) for item in right] if isinstance(right, list) else _symbol(right)
-            if not compare(left, condition.comparison, symbols, index.workspace.ranges):
+            if not compare(left, condition.comparison, symbols, workspace.ranges):
                 operand = values.get(next(iter(_operands(condition.left)), ""), left)
                 raise Refused(text, text_of(operand))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -20,8 +21,10 @@ from fuseconv.matching.loops import check_loops
 from fuseconv.matching.match import Match
 from fuseconv.matching.near_miss import NearMiss
 from fuseconv.matching.pattern import Pattern, compile_rule
+from fuseconv.matching.regions import search_steps
 from fuseconv.matching.rewrite import apply
-from fuseconv.matching.steps import Miss, Plan, Step, read_plan
+from fuseconv.matching.steps import SEARCH, Forms, Miss, Plan, Step, read_plan
+from fuseconv.matching.types import named_dims
 from fuseconv.matching.unforeseen import StepError
 from fuseconv.matching.worklist import Worklist
 from fuseconv.program.captured import Program
@@ -56,6 +59,7 @@ def plan(
     targets: Collection[str],
     allow: Collection[str] = (),
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
+    forms: Forms = MappingProxyType({}),
 ) -> Plan:
     """Computes the plan for a program.
 
@@ -67,6 +71,7 @@ def plan(
             matches become misses.
         allow: `allow` names of the rules that change numerical results and may be applied.
         rejected: matches that are not replaced, with the reasons.
+        forms: the text of a region to the form that replaces it, before the stage `structure`.
 
     Returns:
         The plan: the steps in execution order, and the near misses per rule.
@@ -77,10 +82,10 @@ def plan(
     left = dict(rejected)
     for _ in range(UNFORESEEN):
         try:
-            return _plan(program, rules, device, targets, allow, left)
+            return _plan(program, rules, device, targets, allow, left, forms)
         except StepError as broken:  # on a separate graph, which is discarded
             left[broken.key] = broken.miss
-    return _plan(program, rules, device, targets, allow, left)
+    return _plan(program, rules, device, targets, allow, left, forms)
 
 
 def _plan(
@@ -90,23 +95,27 @@ def _plan(
     targets: Collection[str],
     allow: Collection[str],
     rejected: Mapping[MatchKey, Miss],
+    forms: Forms,
 ) -> Plan:
-    used = [rule for rule in rules if _is_for(rule, device, allow)]
+    used = [rule for rule in rules if _is_for(rule, device, allow) and rule.stage in STAGES]
     others = {rule.name: reason for rule in used if (reason := _others(rule, targets))}
     patterns = {rule.name: compile_rule(rule) for rule in used}
     check_loops(compiled for name, compiled in patterns.items() if name not in others)
     workspace = Workspace(program.exported, trainable=program.trainable)
     steps: list[Step] = []
-    misses: dict[tuple[str, str], Miss] = {}
+    misses: dict[tuple[str, str, str], Miss] = {}
     for stage in STAGES:
         of_stage = [(rule, patterns[rule.name]) for rule in used if rule.stage == stage]
-        for step, miss in run_stage(workspace, stage, of_stage, rejected, others):
+        found = run_stage(workspace, stage, of_stage, rejected, others)
+        if stage == "canonical" and forms:
+            found = chain(found, search_steps(workspace, rules, forms, named_dims(program), rejected))
+        for step, miss in found:
             if step is not None:
                 steps.append(step)
             if miss is not None:
-                misses.setdefault((miss.rule, miss.node), miss)
+                misses.setdefault((miss.rule, miss.node, miss.reason if miss.rule == SEARCH else ""), miss)
     order = {rule.name: at for at, rule in enumerate(used)}
-    return Plan(tuple(steps), tuple(sorted(misses.values(), key=lambda miss: order[miss.rule])))
+    return Plan(tuple(steps), tuple(sorted(misses.values(), key=lambda miss: order.get(miss.rule, len(order)))))
 
 
 def _is_for(rule: Rule, device: str, allow: Collection[str]) -> bool:
@@ -127,7 +136,7 @@ def run_stage(
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Step | None, Miss | None]]:
-    """Applies the rules of one stage to a graph until no rule matches.
+    """Applies the rules of one stage to a graph until no rule matches; those of `search`, which have no end, once.
 
     Args:
         workspace: the graph, which is rewritten.
@@ -174,7 +183,7 @@ def run_stage(
                 raise _feeding(stage, last)
         for loser in losers:
             yield None, loser
-        if far and not done:
+        if stage == "search" or (far and not done):
             break
         far = not done
         matches = worklist.matches(far=far)

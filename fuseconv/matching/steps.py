@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -101,6 +101,30 @@ class Step:
         """Returns whether skipping this step changes or removes any of the named values."""
         places = {f"{name}/{self.rule}" for name in (*self.nodes, *self.results.values())}
         return any(name in self.nodes or name.rpartition("/")[0] in places for name in names)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What was chosen for the regions of one kind: the same ops on operands of the same types.
+
+    Attributes:
+        lines: the lines that replace the ops. Empty if the region is left as it is.
+        choices: target to the times of a call of the model with this form and as it is. Empty while it is tried.
+        notes: what is known of the other forms, a sentence each.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    lines: tuple[str, ...]
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+Forms = Mapping[str, Form]
+"""The text of a region to its form."""
+
+SEARCH: Final = "search"
+"""The name of the steps that replace a region by a form, as if it were the name of their rule."""
 
 
 @dataclass(frozen=True)

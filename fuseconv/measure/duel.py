@@ -6,12 +6,14 @@ The base stays loaded, and the challengers are loaded one after the other, so th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from pydantic import TypeAdapter
 
+from fuseconv.bundle.manifest import read_manifest
+from fuseconv.contract.inputs import draw
 from fuseconv.measure.separate import measured
 from fuseconv.measure.turns import Duel, target_calls, timed, timed_inputs
 
@@ -19,7 +21,14 @@ _DUEL = TypeAdapter(Duel)
 
 
 def duels(
-    base: Path, challengers: Sequence[Path], targets: Sequence[str], reference: Path, *, seconds: float, threads: int
+    base: Path,
+    challengers: Sequence[Path],
+    targets: Sequence[str],
+    reference: Path,
+    *,
+    seconds: float,
+    threads: int,
+    sizes: Sequence[Mapping[str, int]] = (),
 ) -> list[Duel]:
     """Times challengers against a base.
 
@@ -30,6 +39,7 @@ def duels(
         reference: the file with the inputs: the given case, and the largest.
         seconds: how long each challenger is timed, about, as in `turns.timed`.
         threads: the number of threads of torch.
+        sizes: the sizes of all dims at which to call the targets, instead of the inputs in `reference`.
 
     Raises:
         UpstreamError: the process failed.
@@ -41,6 +51,7 @@ def duels(
         "reference": str(reference),
         "seconds": seconds,
         "threads": threads,
+        "sizes": list(map(dict, sizes)),
     }
     what = f"time the target {' and '.join(targets)}"
     found = measured("fuseconv.measure.duel", request, what=what, where=str(base))
@@ -52,7 +63,9 @@ def main(asked: str, told: str) -> None:
     request = json.loads(Path(asked).read_text())
     torch.set_num_threads(request["threads"])
     base, targets = Path(request["base"]), request["targets"]
-    inputs = timed_inputs(base, Path(request["reference"]))
+    contract = read_manifest(base).contract
+    drawn = [draw(contract, one, seed=0) for one in request["sizes"]]
+    inputs = drawn or timed_inputs(base, Path(request["reference"]))
     ours = target_calls(base, targets, inputs)
     found = []
     with torch.no_grad():

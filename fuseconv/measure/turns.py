@@ -58,10 +58,12 @@ class Duel:
     Attributes:
         ratio: the time of the challenger divided by that of the base, as the geometric mean over targets and cases.
         times: the times of each target.
+        cases: the time of the challenger divided by that of the base in each case, as the geometric mean over targets.
     """
 
     ratio: Ratio
     times: dict[str, Times]
+    cases: tuple[Ratio, ...] = ()
 
     @property
     def wins(self) -> bool:
@@ -117,20 +119,21 @@ def timed(base: Sequence[Call], challenger: Sequence[Call], targets: Sequence[st
         pairs.append([_pair(both, order) for both in zip(base, challenger, strict=True)])
     cases = len(base) // len(targets)
 
-    def over(first: int, last: int) -> Ratio:
+    def over(calls: slice) -> Ratio:
         """Returns the geometric mean over some of the calls."""
-        logs = [[math.log(other / one) for one, other in pair[first:last]] for pair in pairs]
+        logs = [[math.log(other / one) for one, other in pair[calls]] for pair in pairs]
         return ratio_of_logs(list(map(statistics.fmean, logs)))
 
     def median(at: int, side: int) -> float:
         return statistics.median(pair[at][side] for pair in pairs)
 
     return Duel(
-        over(0, len(base)),
+        over(slice(None)),
         {
-            target: Times(median(at, 0), median(at, 1), over(at, at + cases))
+            target: Times(median(at, 0), median(at, 1), over(slice(at, at + cases)))
             for at, target in zip(range(0, len(base), cases), targets, strict=True)
         },
+        tuple(over(slice(at, None, cases)) for at in range(cases)),
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fuseconv.bundle.manifest import LeftOut, Limit
 from fuseconv.bundle.tuned import Tuned
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError
-from fuseconv.matching.steps import Plan
+from fuseconv.matching.steps import Forms, Plan
 from fuseconv.measure.peers import Versus
 from fuseconv.parity.report import Report
 from fuseconv.pipeline.assembly import Written
@@ -30,6 +30,7 @@ class Conversion:
         by_name: whether the targets were requested by name.
         tuned: the times of the targets, if they were measured.
         peers: the fastest target against each peer that it must not be slower than.
+        forms: the forms of regions that were chosen or looked up, by the texts of the regions.
     """
 
     bundle: Path
@@ -41,6 +42,7 @@ class Conversion:
     by_name: bool
     tuned: Tuned | None = None
     peers: tuple[Versus, ...] = ()
+    forms: Forms = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""

@@ -1,4 +1,4 @@
-"""The pipeline: read, capture, plan, rewrite, write, verify, tune.
+"""The pipeline: read, capture, plan, rewrite, write, verify, search, tune.
 
 This module only calls the steps, which are in their own modules.
 """
@@ -25,13 +25,15 @@ from fuseconv.pipeline.assembly import Assembly, Progress, target_names
 from fuseconv.pipeline.conversion import Conversion
 from fuseconv.pipeline.filling import Filling
 from fuseconv.pipeline.gate import Gate
-from fuseconv.pipeline.locked import check_frozen, chosen_in, chosen_of, find_chosen_plan, tactics_in
-from fuseconv.pipeline.match import check_allowed
+from fuseconv.pipeline.locked import check_frozen, chosen_in, chosen_of, find_chosen_plan, forms_in, tactics_in
+from fuseconv.pipeline.match import check_allowed, find_plan
 from fuseconv.pipeline.read import read_program, silent
+from fuseconv.pipeline.search import choose_forms
 from fuseconv.pipeline.speed import AOTI, check_speed, peers_of
 from fuseconv.pipeline.tune import Tune, measure_choices, tune_of
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.packs import load_ops, op_files
+from fuseconv.searching.egraph import load_egglog
 from fuseconv.sources import Options
 
 
@@ -51,6 +53,7 @@ def convert(
     lock: str | Path | None = None,
     frozen: str | Path | None = None,
     tune: Tune | None = None,
+    search: bool | None = None,
     not_slower_than: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Conversion:
@@ -73,6 +76,8 @@ def convert(
         tune: how much is measured to choose which matches are replaced in each target: `none`, `quick` or `full`.
             Default: `quick` for a GPU, `none` for a CPU. A `plan` is executed as it is. Unless `none`, the tactics of
             the ops are measured too, as `tune` does.
+        search: whether other forms of the linear algebra are timed, such as another order of a chain of products.
+            Default: only if `tune` is `full`. With a `plan` or `frozen` none are.
         not_slower_than: what the fastest target is timed against, before the bundle replaces `output`: `eager`, the
             original model; `compile`, the same compiled by torch.compile; `aoti`, the unfused program compiled by
             AOTInductor.
@@ -97,6 +102,9 @@ def convert(
     begun, device = time.monotonic(), (options or Options()).device
     names, known, how = target_names(target, device), load_rules(rules, without), tune_of(tune, device)
     peers = peers_of(not_slower_than)
+    searches = (how == "full" if search is None else search) and plan is None and frozen is None
+    if searches:
+        load_egglog()
     check_allowed(allow, known)
     others = load_ops(op_files(known), options.trust if options else ())
     folder = bundle_folder(model, output)
@@ -107,7 +115,8 @@ def convert(
             with progress("buckets"):
                 program = prove(program, buckets)
         chosen = chosen_in(frozen, folder) if plan is None else None
-        find = partial(find_chosen_plan, program, known, names, allow, chosen)
+        forms = forms_in(frozen, folder) if plan is None else {}
+        find = partial(find_chosen_plan, program, known, names, allow, chosen, forms=forms)
         with progress("match"):
             first = read_plan(Path(plan)) if plan else find()
         if frozen is not None:
@@ -123,6 +132,8 @@ def convert(
         filling.times, filling.tactics = how != "none" and frozen is None, tactics_in(frozen, folder)
         filling.frozen = bool(filling.tactics)
         filling.fill()
+        if searches:
+            forms = choose_forms(filling, known, partial(find_plan, program, known, names, allow), progress)
         if frozen is not None and filling.plan is not first:
             check_frozen(frozen, folder, filling.plan, program, known, chosen)
         if chosen is not None:
@@ -131,7 +142,7 @@ def convert(
             measure_choices(filling, how, begun, progress, {AOTI: unfused} if AOTI in peers else {})
         manifest, report = filling.seal()
         written, left = tuple(filling.written.values()), (tuple(manifest.left_out), tuple(manifest.limits))
-        done = Conversion(folder, filling.plan, written, *left, report, by_name=bool(target), tuned=filling.tuned)
+        done = Conversion(folder, filling.plan, written, *left, report, bool(target), filling.tuned, forms=forms)
         if strict and (error := done.error(strict=True)) is not None:
             raise error
         if peers:
@@ -139,5 +150,5 @@ def convert(
             done = replace(done, peers=found)
     if lock is not None:
         matches = count_matches(done.plan, program)
-        write_lock(Path(lock), folder.name, matches, chosen_of(done, program), filling.tactics)
+        write_lock(Path(lock), folder.name, matches, chosen_of(done, program), filling.tactics, done.forms)
     return done

@@ -53,6 +53,7 @@ class Filling:
         limits: outputs that a target's runtime computes differently.
         found: the verification result of each target.
         tuned: the times of the targets, if they were measured.
+        rejected: the matches that failed, with the reasons.
     """
 
     folder: Path
@@ -73,7 +74,7 @@ class Filling:
     found: dict[str, Verified] = field(default_factory=dict)
     tuned: Tuned | None = None
     _libraries: tuple[str, ...] = ()
-    _rejected: dict[MatchKey, Miss] = field(default_factory=dict)
+    rejected: dict[MatchKey, Miss] = field(default_factory=dict)
     _files: Mapping[str, File] = field(default_factory=dict)
 
     @property
@@ -184,9 +185,9 @@ class Filling:
         assert verdict.guilty is not None
         if self.replan is None or verdict.guilty.rule in self.consented:
             raise self._wrong_plan(verdict)
-        self._rejected |= gates.rejected(self.assembly.program, self.plan, verdict, self._rejected)
+        self.rejected |= gates.rejected(self.assembly.program, self.plan, verdict, self.rejected)
         with self.progress("match"):
-            self.plan = self.replan(self._rejected)
+            self.plan = self.replan(self.rejected)
 
     def _wrong_plan(self, verdict: Verdict) -> ParityError:
         assert verdict.guilty is not None
@@ -233,7 +234,21 @@ class Filling:
         self.written |= written
         self.found |= found
 
-    def record(self, plan: Plan, tuned: Tuned) -> None:
+    def change(self, replan: Replan) -> None:
+        """Fills the bundle again with the plans of `replan`, unless these have the same steps.
+
+        Raises:
+            FuseconvError: as in `fill`.
+        """
+        self.replan, before = replan, self.plan.steps
+        with self.progress("match"):
+            self.plan = replan(self.rejected)
+        if self.plan.steps == before:
+            self.record(self.plan, self.tuned)
+        else:
+            self.fill()
+
+    def record(self, plan: Plan, tuned: Tuned | None) -> None:
         """Replaces the plan by one with the same steps and the choices between them."""
         self.plan, self.tuned = plan, tuned
         (self.folder / PLAN).write_text(plan.to_json(), encoding="utf-8")

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from fuseconv.errors import FrozenError
 from fuseconv.matching.lock import LOCK, Chosen, Tactics, read_lock
 from fuseconv.matching.plan import MatchKey
-from fuseconv.matching.steps import Miss, Plan
+from fuseconv.matching.steps import Forms, Miss, Plan
 from fuseconv.pipeline.conversion import Conversion
 from fuseconv.pipeline.match import check_matches, find_plan
 from fuseconv.program.captured import Program
@@ -32,6 +32,11 @@ def tactics_in(path: str | Path | None, folder: Path) -> Tactics:
     return {} if path is None else read_lock(Path(path)).tactics.get(folder.name, {})
 
 
+def forms_in(path: str | Path | None, folder: Path) -> Forms:
+    """Returns the forms of regions that a lock has for the bundle of a folder. Empty without a lock."""
+    return {} if path is None else read_lock(Path(path)).forms.get(folder.name, {})
+
+
 def find_chosen_plan(
     program: Program,
     known: Sequence[Rule],
@@ -39,9 +44,10 @@ def find_chosen_plan(
     allow: Collection[str],
     chosen: Chosen | None,
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
+    forms: Forms = MappingProxyType({}),
 ) -> Plan:
     """Returns the plan of `find_plan` with the choices of a lock."""
-    found = find_plan(program, known, names, allow, rejected)
+    found = find_plan(program, known, names, allow, rejected, forms)
     return found if chosen is None else replayed(program, found, chosen.choices)
 
 

@@ -14,7 +14,7 @@ from fuseconv.matching.lock import check_lock
 from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.plan import plan as make_plan
 from fuseconv.matching.rewrite import rewrite
-from fuseconv.matching.steps import Miss, Plan, read_plan
+from fuseconv.matching.steps import SEARCH, Forms, Miss, Plan, read_plan
 from fuseconv.pipeline.assembly import Progress, target_names
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.program.captured import Program
@@ -76,7 +76,7 @@ def check_matches(path: str | Path, folder: Path, chosen: Plan, program: Program
     Raises:
         FrozenError: the matches differ. The error lists them.
     """
-    check_lock(Path(path), folder.name, chosen, program, {rule.name for rule in known})
+    check_lock(Path(path), folder.name, chosen, program, {SEARCH, *(rule.name for rule in known)})
 
 
 def explain(
@@ -133,7 +133,8 @@ def find_plan(
     names: Sequence[str],
     allow: Collection[str],
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
+    forms: Forms = MappingProxyType({}),
 ) -> Plan:
-    """Returns the plan of a program without the `rejected` matches. Every step was tested."""
+    """Returns the plan of a program with `forms` and without the `rejected` matches. Every step was tested."""
     device = program.contract.device
-    return checked_plan(program, known, device=device, targets=names, allow=allow, rejected=rejected)
+    return checked_plan(program, known, device=device, targets=names, allow=allow, rejected=rejected, forms=forms)

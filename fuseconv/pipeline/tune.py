@@ -71,7 +71,7 @@ def measure_choices(
     untimed: dict[str, str] = {}
     needed: dict[str, dict[str, str]] = {}
     suspects: Left = frozenset()
-    units = _units(filling.written)
+    units = units_of(filling.written)
     for at, names in enumerate(units):
         # The unfused artifacts of the other targets take about as long to write as the fused ones did.
         budget.reserved = sum(filling.written[name].seconds + START for unit in units[at + 1 :] for name in unit)
@@ -104,7 +104,7 @@ def measure_choices(
     filling.record(with_choices(filling.plan, classes, choices), tuned)
 
 
-def _units(written: Mapping[str, Written]) -> list[tuple[str, ...]]:
+def units_of(written: Mapping[str, Written]) -> list[tuple[str, ...]]:
     """Returns the targets by folder, the fastest to write first: onnx and onnx-plugin share weights, and so a plan."""
     folders: dict[Path, list[str]] = {}
     for name, one in written.items():

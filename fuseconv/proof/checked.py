@@ -21,7 +21,8 @@ from fuseconv.errors import FuseconvError, RuleError, is_out_of_memory
 from fuseconv.matching import unforeseen
 from fuseconv.matching.graph import source_line
 from fuseconv.matching.plan import MatchKey, plan
-from fuseconv.matching.steps import Miss, Plan, Step
+from fuseconv.matching.regions import search_rule
+from fuseconv.matching.steps import Forms, Miss, Plan, Step
 from fuseconv.program.captured import Program
 from fuseconv.proof.adversarial import draw, hard, kind
 from fuseconv.proof.edges import edges_of
@@ -43,6 +44,7 @@ def checked_plan(
     targets: Collection[str],
     allow: Collection[str] = (),
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
+    forms: Forms = MappingProxyType({}),
 ) -> Plan:
     """Computes a plan without the matches at which a rule fails its numerical test.
 
@@ -55,6 +57,7 @@ def checked_plan(
         targets: as in `plan`.
         allow: as in `plan`.
         rejected: matches that are excluded from the start, with the reasons.
+        forms: as in `plan`.
 
     Returns:
         The plan. Its misses include the rejected matches with the measured errors.
@@ -66,7 +69,7 @@ def checked_plan(
     left = dict(rejected)
     trial = _Trial(program, rules)
     for _ in range(ROUNDS):
-        found = plan(program, rules, device=device, targets=targets, allow=allow, rejected=left)
+        found = plan(program, rules, device=device, targets=targets, allow=allow, rejected=left, forms=forms)
         wrong = trial.wrong(found)
         if not wrong:
             told = {(miss.rule, miss.node) for miss in found.misses}
@@ -86,7 +89,7 @@ class _Trial:
 
     def __init__(self, program: Program, rules: Sequence[Rule]) -> None:
         self._program = program
-        self._rules = {rule.name: rule for rule in rules}
+        self._rules = {rule.name: rule for rule in (*rules, search_rule(rules))}
         self._passed: set[str] = set()
         self._kinds: dict[str, str] = {}
 

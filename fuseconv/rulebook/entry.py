@@ -45,11 +45,14 @@ class RuleEntry(RuleFields):
     Attributes:
         for_: the rows of a table. Each row gives one rule, with `{KEY}` in its texts replaced by the value of the row.
             Lines that become empty are dropped.
+        equality: whether `replace` may be replaced by `match` too. The entry then gives two rules of the stage
+            `search`; the second has `-reversed` in its name and is tested on examples derived from the context.
     """
 
     name: str = Field(pattern=r"^[a-z0-9{}-]+$", max_length=60)
     stage: Stage | None = None  # type: ignore[assignment]  # absent where the file has one for all its rules
     for_: Table = Field(default=None, alias="for")
+    equality: bool = False
     examples: RuleExamples = RuleExamples()
 
 
@@ -133,10 +136,36 @@ def expand(
     """
     values = entry.model_dump(by_alias=True, exclude_unset=True)
     values = ({"stage": stage} if stage else {}) | values
-    own = values.pop("for", None)
+    own, equality = values.pop("for", None), values.pop("equality", False)
     rows = own or (table if _PLACE.search(entry.name) else None) or [{}]
     for at, row in enumerate(rows):
-        yield _expanded(_filled(values, row, f"/for/{at}" if own else "/name") if row else values, fragments)
+        found = _expanded(_filled(values, row, f"/for/{at}" if own else "/name") if row else values, fragments)
+        yield found
+        if equality:
+            yield _reversed(found)
+
+
+def _reversed(found: Expanded) -> Expanded:
+    """Returns the rule that replaces what another inserts by what it matches."""
+    match, replace = found.fields["match"], found.fields["replace"]
+    if found.fields.get("stage") != "search":
+        raise NamesError("/equality", "an equality is not of the stage search", 'write "stage": "search"')
+    if not match or not isinstance(match[0], str):
+        raise NamesError("/match", "an equality has alternatives", "write one rule for each, for example with `for`")
+    for at, text in enumerate(replace):
+        line = parse_line(text)
+        if line.constant or not isinstance(line.value, Call):
+            fix = "call an op; what depends on constants alone is computed at conversion without `: constant`"
+            raise NamesError(f"/replace/{at}", "a line of an equality that cannot be matched", fix)
+    context = found.written.get("examples", {}).get("context", [])
+    values = {**found.fields, "name": f"{found.fields['name']}-reversed", "match": replace, "replace": match}
+    turned = _expanded({**values, "examples": {"context": context}}, {})
+    swapped = {"match": "replace", "replace": "match"}
+    origins = {}
+    for pointer in turned.origins:
+        _, field, *rest = pointer.split("/")
+        origins[pointer] = found.origin("/".join(["", swapped.get(field, field), *rest]))
+    return Expanded(turned.fields, origins, found.written)
 
 
 def _filled(value: Any, row: Mapping[str, str], pointer: str) -> Any:

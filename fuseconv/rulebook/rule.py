@@ -19,13 +19,22 @@ from pydantic_core import PydanticCustomError
 
 from fuseconv.errors import RuleError
 from fuseconv.rulebook.rule_names import NamesError, check_names
-from fuseconv.rulebook.rule_text import Call, Condition, Line, RuleTextError, parse_condition, parse_line
+from fuseconv.rulebook.rule_text import (
+    PRODUCT,
+    Apply,
+    Call,
+    Condition,
+    Line,
+    RuleTextError,
+    parse_condition,
+    parse_line,
+)
 
 _Parsed = TypeVar("_Parsed")
 
-Stage = Literal["canonical", "structure", "fuse"]
+Stage = Literal["canonical", "structure", "fuse", "search"]
 STAGES: tuple[Stage, ...] = ("canonical", "structure", "fuse")
-"""The stages, in execution order."""
+"""The stages whose rules are applied wherever they match, in execution order. Rules of `search` give alternatives."""
 
 _Lines = Annotated[list[str], Field(min_length=1, max_length=64)]
 
@@ -68,7 +77,8 @@ class RuleFields(BaseModel):
 
     Attributes:
         name: a name that is unique among the rules of a run.
-        stage: canonical rules run first, to a fixpoint, then structure, then fuse.
+        stage: canonical rules run first, to a fixpoint, then structure, then fuse. Rules of `search` are never applied
+            by themselves: they give other forms of a computation, between which `convert --search` chooses.
         doc: what the rule matches and why the replacement is better, in a sentence or two.
         match: SSA lines, or a list of alternatives. A name that no line binds is a pattern variable.
         finds: a built-in matcher that replaces `match` and `replace`: `attention`, however its scores are computed;
@@ -132,10 +142,24 @@ class Rule(RuleFields):
             elif self.match or self.where or self.replace or self.merge:
                 fix = "remove the other fields"
                 raise NamesError("/finds", "`finds` cannot be combined with match, where, replace or merge", fix)
+            if self.stage == "search":
+                self._check_search()
         except NamesError as wrong:
             context = {"what": wrong.what, "fix": wrong.fix, "pointer": wrong.pointer, "column": wrong.column}
             raise PydanticCustomError("rule_text", "{what}", context) from None
         return self
+
+    def _check_search(self) -> None:
+        if self.finds or self.merge:
+            what = "a rule of the stage search has `finds` or `merge`"
+            raise NamesError("/stage", what, "write `match` without them")
+        for at, lines in enumerate(self.alternatives):
+            for number, line in enumerate(lines):
+                product = isinstance(line.value, Call) and line.value.op == PRODUCT
+                if product or line.unpacks or isinstance(line.value, Apply):
+                    fix = "write ops with one result; the rules of the stage find every order"
+                    what = "a rule of the stage search has a product, several results or a function in `match`"
+                    raise NamesError(self.pointer_of_line(at, number), what, fix)
 
     @cached_property
     def alternatives(self) -> tuple[tuple[Line, ...], ...]:

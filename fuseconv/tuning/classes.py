@@ -12,17 +12,15 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
-import sympy
 import torch
 
-from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.matching.bindings import from_binding
 from fuseconv.matching.graph import Workspace, nodes_in
 from fuseconv.matching.rewrite import apply
 from fuseconv.matching.steps import Binding, Plan, Step
-from fuseconv.program.captured import Program, dim_symbols
+from fuseconv.matching.types import Dims, named_dims, type_text
+from fuseconv.program.captured import Program
 from fuseconv.rulebook.refused import Refused
 
 UNKNOWN_SIZE = 64
@@ -52,7 +50,7 @@ class Classes:
     def of(program: Program, plan: Plan) -> Classes:
         """Executes a plan and classifies the steps that are applied by their operands."""
         workspace = Workspace(program.exported, trainable=program.trainable)
-        dims = {symbol: sympy.Symbol(name) for name, symbol in dim_symbols(program).items()}
+        dims = named_dims(program)
         names, sizes = [], dict[str, int]()
         for step in plan.applied:
             name = _name(workspace, step, dims)
@@ -100,11 +98,11 @@ class Classes:
         return frozenset(unfit)
 
 
-def _name(workspace: Workspace, step: Step, dims: Mapping[Any, sympy.Symbol]) -> str:
+def _name(workspace: Workspace, step: Step, dims: Dims) -> str:
     def text(binding: Binding) -> str:
         match binding:
             case {"node": str() as name}:
-                return _type(workspace.node(name).meta.get("val"), dims)
+                return type_text(workspace.node(name).meta.get("val"), dims)
             case {"items": list() as items}:
                 return f"[{', '.join(map(text, items))}]"
         return json.dumps(next(iter(binding.values())))
@@ -115,28 +113,6 @@ def _name(workspace: Workspace, step: Step, dims: Mapping[Any, sympy.Symbol]) ->
         numbers = {name: f"v{at}" for at, name in enumerate(dict.fromkeys((*step.bindings, *step.results)))}
         written = _NAME.sub(lambda found: numbers.get(found[0], found[0]), written)
     return f"{step.rule}{written}"
-
-
-def _type(value: Any, dims: Mapping[Any, sympy.Symbol]) -> str:
-    """Returns the dtype and shape of a value, and its strides if it is not contiguous: a kernel is chosen by them."""
-    if not isinstance(value, torch.Tensor):
-        return str(_expression(value, dims))
-    shape = [_expression(size, dims) for size in value.shape]
-    text = f"{SHORT_DTYPES.get(str(value.dtype), str(value.dtype))}[{', '.join(map(str, shape))}]"
-    if value.layout != torch.strided:
-        return text
-    strides = [_expression(stride, dims) for stride in value.stride()]
-    dense = [math.prod(shape[at + 1 :], start=sympy.Integer(1)) for at in range(len(shape))]
-    same = all(
-        size == 1 or sympy.expand(one - other) == 0 for size, one, other in zip(shape, strides, dense, strict=True)
-    )
-    return text if same else f"{text} with strides {', '.join(map(str, strides))}"
-
-
-def _expression(value: Any, dims: Mapping[Any, sympy.Symbol]) -> Any:
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return value.node.expr.subs(dims)
-    return sympy.Integer(value) if type(value) is int else value
 
 
 def _elements(workspace: Workspace, step: Step) -> int:

@@ -21,7 +21,7 @@ from fuseconv.proof.traced import Traced, trace
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.rule import STAGES, Rule
 
-RULES = load_rules()
+RULES = [rule for rule in load_rules() if rule.stage in STAGES]
 _REASONS = json.loads((Path(__file__).parent / "respelled_exceptions.json").read_text())
 EXCEPTIONS = {name: reason for reason, names in _REASONS.items() for name in names}
 """Variant to the reason why it is not found, as `rule/example/what is changed`."""

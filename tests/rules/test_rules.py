@@ -30,7 +30,7 @@ def test_a_rule_does_what_its_examples_say(name: str) -> None:
     rows = check_examples(RULES[name])
     assert [row for row in rows if not row.ok] == []
     assert any(row.check.startswith("hit") for row in rows)
-    assert any(row.check.startswith("miss") for row in rows) or name in NEVER_MISSES
+    assert any(row.check.startswith("miss") for row in rows) or name in NEVER_MISSES or name.endswith("-reversed")
 
 
 def traced_example(lines: Sequence[str]) -> Traced:

@@ -1,0 +1,177 @@
+"""The estimated time of an op at given sizes: measured tactics where there are some, else the roofline of the device.
+
+The estimate only ranks forms; what is chosen is timed. The roofline is the larger of two times, the operations at the
+rate of a large product and the bytes at the rate of a large sum, plus the time of an op on one element.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
+
+from fuseconv.contract.dtypes import SHORT_DTYPES
+from fuseconv.graph.all_sizes import key_of
+from fuseconv.graph.nodes import map_nodes
+from fuseconv.program.captured import Program, dim_symbols
+
+Problems = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""The content of tuning.json: problem to size to tactic to its time."""
+
+SIZES = {"cpu": (512, 1 << 22), "cuda": (4096, 1 << 26)}
+"""For each device the side of the matrices and the number of elements with which its rates are measured."""
+
+_LINEAR = re.compile(r"; linear (?P<dtype>\w+) .*\bn (?P<n>\d+) k (?P<k>\d+)")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The speed of a device for one dtype.
+
+    Attributes:
+        flops: floating-point operations per microsecond.
+        bytes: bytes read or written per microsecond.
+        call: microseconds of a call that computes one element.
+    """
+
+    flops: float
+    bytes: float
+    call: float
+
+
+def measure_rates(device: str, dtype: torch.dtype) -> Rates:
+    """Measures the rates of a device, in less than a second."""
+    side, count = SIZES[device]
+    matrix = torch.ones(side, side, device=device, dtype=dtype)
+    large, one = torch.ones(count, device=device, dtype=dtype), torch.ones(1, device=device, dtype=dtype)
+    product, copied = _microseconds(lambda: matrix @ matrix, device), _microseconds(lambda: large + large, device)
+    call = _microseconds(lambda: one + one, device)
+    return Rates(2 * side**3 / product, 2 * count * dtype.itemsize / copied, call)
+
+
+def _microseconds(call: Callable[[], object], device: str) -> float:
+    times = []
+    for _ in range(9):
+        start = time.perf_counter()
+        for _ in range(3):
+            call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) / 3e-6)
+    return statistics.median(times[2:])
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an op does at given sizes. A view does nothing."""
+
+    flops: int
+    bytes: int
+    calls: int
+
+
+@dataclass
+class Cost:
+    """The cost of the ops of a program at some sizes.
+
+    Attributes:
+        program: the program.
+        rungs: the sizes: dim to size.
+        rates: the rates of the device.
+        problems: the tactics that were measured.
+    """
+
+    program: Program
+    rungs: Sequence[Mapping[str, int]]
+    rates: Rates
+    problems: Problems = field(default_factory=dict)
+    _done: dict[Any, tuple[Work, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Translates the sizes to those of the symbols in the graph."""
+        dims, symbols = self.program.contract.dims(), dim_symbols(self.program)
+        self._values = [
+            {symbols[name]: size // dims[name].step for name, size in rung.items() if name in symbols}
+            for rung in self.rungs
+        ]
+
+    def work(self, node: Node) -> tuple[Work, ...]:
+        """Returns the work of a call at each of the sizes."""
+        fakes = map_nodes([list(node.args), list(node.kwargs.values())], lambda operand: operand.meta["val"])
+        key = (node.target, key_of(fakes), tuple(node.kwargs))
+        if key not in self._done:
+            args, kwargs = fakes[0], dict(zip(node.kwargs, fakes[1], strict=True))
+            self._done[key] = tuple(_work(node.target, _at((args, kwargs), values)) for values in self._values)
+        return self._done[key]
+
+    def times(self, node: Node) -> tuple[float, ...]:
+        """Returns the estimated microseconds of a call at each of the sizes."""
+        known = [self._measured(node, values) for values in self._values]
+        return tuple(
+            self._roofline(work) if found is None else found for work, found in zip(self.work(node), known, strict=True)
+        )
+
+    def _roofline(self, work: Work) -> float:
+        return max(work.flops / self.rates.flops, work.bytes / self.rates.bytes) + work.calls * self.rates.call
+
+    def _measured(self, node: Node, values: Mapping[Any, int]) -> float | None:
+        """Returns the time of the fastest tactic of a linear layer, between two numbers of rows if need be."""
+        if node.target is not torch.ops.aten.linear.default or not self.problems:
+            return None
+        x, w = (_at(operand.meta["val"], values) for operand in node.all_input_nodes[:2])
+        want = {"dtype": SHORT_DTYPES.get(str(x.dtype)), "n": str(w.shape[0]), "k": str(w.shape[1])}
+        rows = max(math.prod(x.shape[:-1]), 1)
+        known: dict[int, float] = {}
+        for family, sizes in self.problems.items():
+            if (found := _LINEAR.search(family)) and found.groupdict() == want:
+                for size, tactics in sizes.items():
+                    known[int(size)] = min([*(one["us"] for one in tactics.values()), known.get(int(size), math.inf)])
+        below, above = (
+            max((s for s in known if s <= rows), default=0),
+            min((s for s in known if s >= rows), default=0),
+        )
+        if not below or not above:
+            return None
+        share = (rows - below) / (above - below) if above > below else 0.0
+        return known[below] * (1 - share) + known[above] * share
+
+
+def bytes_of(node: Node) -> int:
+    """Returns the size in bytes of a value without symbolic sizes, such as a weight."""
+    value: torch.Tensor = node.meta["val"]
+    return value.numel() * value.dtype.itemsize
+
+
+def _at(value: Any, values: Mapping[Any, int]) -> Any:
+    """Returns fake values at given sizes, as tensors without memory."""
+
+    def size(one: int | torch.SymInt) -> int:
+        return int(one.node.expr.xreplace(values)) if isinstance(one, torch.SymInt) else one
+
+    def tensor(fake: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(
+            [size(one) for one in fake.shape], [size(one) for one in fake.stride()], dtype=fake.dtype, device="meta"
+        )
+
+    return tree_map_only(torch.SymInt, size, tree_map_only(torch.Tensor, tensor, value))
+
+
+def _work(op: Any, given: tuple[list[Any], dict[str, Any]]) -> Work:
+    args, kwargs = given
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        result = op(*args, **kwargs)
+    read = {id(one): one for one in tree_leaves(given) if isinstance(one, torch.Tensor)}.values()
+    made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+    memory = {one.untyped_storage()._cdata for one in read}
+    if all(one.untyped_storage()._cdata in memory for one in made):
+        return Work(0, 0, 0)
+    return Work(counter.get_total_flops(), sum(one.numel() * one.element_size() for one in (*read, *made)), 1)

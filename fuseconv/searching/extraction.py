@@ -1,0 +1,239 @@
+"""The cheapest forms in an e-graph, as lines that may replace the region.
+
+A value that two ops use is computed once, which makes the exact choice hard. So the cheapest tree is found for each
+size, and its neighbors, in which one value is computed by another op; their costs are compared as graphs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch.fx import Node
+
+from fuseconv.matching.graph import is_call
+from fuseconv.matching.regions import call_text
+from fuseconv.searching.cost import Cost, bytes_of
+from fuseconv.searching.saturation import Saturated
+
+GAIN = 0.98
+"""A form is worth timing if at some size its estimated time is at most this share of that of the region as it is."""
+
+TRIED = 400
+"""The largest number of forms whose costs are compared."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A form of a region.
+
+    Attributes:
+        lines: the lines that replace it.
+        times: the estimated microseconds at each size.
+        bytes: the bytes of the constants that it reads.
+        flops: the numbers of operations of its products, at each size. Of forms with the same products the cheapest is
+            kept: they differ in ops that the estimate ranks well.
+    """
+
+    lines: tuple[str, ...]
+    times: tuple[float, ...]
+    bytes: int
+    flops: tuple[tuple[int, ...], ...]
+
+    def __str__(self) -> str:
+        return "; ".join(self.lines)
+
+
+Picks = Mapping[Node, Node]
+"""The first node of a class to the one that computes it."""
+
+
+class Extraction:
+    """The forms of one region, with their costs."""
+
+    def __init__(self, saturated: Saturated, cost: Cost) -> None:
+        self._saturated, self._cost = saturated, cost
+        self._workspace, self._region = saturated.workspace, saturated.region
+        self._leaves = dict(self._region.names)
+        self._classes = {self._first(node): alike for node, alike in saturated.classes.items()}
+        self._times: dict[Node, tuple[float, ...]] = {}
+
+    def _first(self, node: Node) -> Node:
+        return self._saturated.classes[node][0]
+
+    @cached_property
+    def given(self) -> Candidate:
+        """The region as it is."""
+        own = {self._first(node): node for node in self._region.nodes}
+        found = self._candidate({**self._cheapest(0), **own})
+        assert found is not None
+        return found
+
+    def candidates(self, count: int) -> list[Candidate]:
+        """Returns the forms that may be faster: the best over all sizes, the best at each, and then the next best.
+
+        Args:
+            count: the largest number of forms.
+        """
+
+        def rank(form: Candidate) -> tuple[object, ...]:
+            return round(sum(self._ratios(form)), 3), _calls(form), form.bytes, form.lines
+
+        found: dict[tuple[tuple[int, ...], ...], Candidate] = {}
+        for picks in self._picks():
+            one = self._candidate(picks)
+            if one is not None:
+                found[one.flops] = min(found.get(one.flops, one), one, key=rank)
+        ratios = {form: self._ratios(form) for form in found.values()}
+        useful = sorted((form for form, one in ratios.items() if min(one) <= GAIN), key=rank)
+        best = [min(useful, key=lambda form: ratios[form][at]) for at in range(len(self.given.times)) if useful]
+        return list(dict.fromkeys([*useful[:1], *best, *useful]))[:count]
+
+    def _ratios(self, form: Candidate) -> list[float]:
+        return [one / max(own, 1e-9) for one, own in zip(form.times, self.given.times, strict=True)]
+
+    def _picks(self) -> Iterator[Picks]:
+        """Yields choices: the cheapest at each size and over all, and those that differ in one value."""
+        sizes = range(len(self.given.times))
+        weights = [
+            [1 / max(own, 1e-9) for own in self.given.times],
+            *([float(at == one) for at in sizes] for one in sizes),
+        ]
+        tried = 0
+        for weight in weights:
+            best = self._cheapest(weight)
+            yield best
+            for first in self._used(best):
+                for other in self._classes[first]:
+                    if other is not best.get(first) and is_call(other) and tried < TRIED:
+                        tried += 1
+                        yield {**best, first: other}
+
+    def _cheapest(self, weight: Sequence[float] | int) -> dict[Node, Node]:
+        """Returns the op of each class with which its tree costs least."""
+        weights = weight if isinstance(weight, Sequence) else [1.0] * len(self._cost.rungs)
+        least, picks = dict[Node, float](), dict[Node, Node]()
+        changed = True
+        while changed:
+            changed = False
+            for first, alike in self._classes.items():
+                for node in alike:
+                    own = self._tree(node, weights, least)
+                    if own < least.get(first, math.inf):
+                        least[first], picks[first], changed = own, node, True
+        return picks
+
+    def _tree(self, node: Node, weights: Sequence[float], least: Mapping[Node, float]) -> float:
+        if self._is_leaf(node):
+            return 0.0
+        own = sum(weight * one for weight, one in zip(weights, self._time(node), strict=True))
+        return own + 1e-6 + sum(least.get(self._first(operand), math.inf) for operand in node.all_input_nodes)
+
+    def _is_leaf(self, node: Node) -> bool:
+        return self._workspace.is_constant(node) or (node in self._leaves and node not in self._region.nodes)
+
+    def _time(self, node: Node) -> tuple[float, ...]:
+        if node not in self._times:
+            self._times[node] = self._cost.times(node)
+        return self._times[node]
+
+    def _used(self, picks: Picks) -> list[Node]:
+        """Returns the classes that are needed for the results."""
+        used, queue = dict[Node, None](), [self._first(node) for node in self._region.results]
+        while queue:
+            first = queue.pop()
+            if first not in used:
+                used[first] = None
+                node = picks[first]
+                queue += [] if self._is_leaf(node) else [self._first(operand) for operand in node.all_input_nodes]
+        return list(used)
+
+    def _ordered(self, picks: Picks) -> list[Node] | None:
+        """Returns the ops in execution order. None if one depends on itself."""
+        done, order, open_ = set[Node](), list[Node](), set[Node]()
+        stack = [(self._first(node), False) for node in reversed(self._region.results)]
+        while stack:
+            first, ready = stack.pop()
+            if ready:
+                open_.discard(first)
+                done.add(first)
+                order.append(picks[first])
+            elif first in open_:
+                return None
+            elif first not in done:
+                open_.add(first)
+                stack.append((first, True))
+                node = picks[first]
+                stack += [] if self._is_leaf(node) else [(self._first(one), False) for one in node.all_input_nodes]
+        return order
+
+    def _candidate(self, picks: Picks) -> Candidate | None:
+        """Returns the form that a choice gives. None if it depends on itself, or has an argument without a literal."""
+        order = self._ordered(picks)
+        if order is None:
+            return None
+        calls = [node for node in order if not self._is_leaf(node)]
+        lines = self._lines(order)
+        if lines is None:
+            return None
+        times = [self._time(node) for node in calls]
+        read = {picks[self._first(operand)] for node in calls for operand in node.all_input_nodes}
+        constants = [node for node in read if self._workspace.is_constant(node)]
+        works = [self._cost.work(node) for node in calls if is_call(node)]
+        flops = sorted(tuple(one.flops for one in work) for work in works if any(one.flops for one in work))
+        return Candidate(
+            lines,
+            tuple(map(sum, zip(*times, strict=True))) or (0.0,) * len(self._cost.rungs),
+            sum(map(bytes_of, constants)),
+            tuple(flops),
+        )
+
+    def _lines(self, order: Sequence[Node]) -> tuple[str, ...] | None:
+        """Returns the lines of a form: constants that are computed at conversion, ops, and what the results are."""
+        names, lines = dict[Node, str](), list[str]()
+        results = {self._first(node): self._region.names[node] for node in reversed(self._region.results)}
+        for node in order:
+            first = self._first(node)
+            if self._is_leaf(node):
+                if not self._constant(node, names, lines):
+                    return None
+                names[first] = names[node]
+            else:
+                operands = {operand: names[self._first(operand)] for operand in node.all_input_nodes}
+                text = call_text(node, operands)
+                if text is None:
+                    return None
+                names[first] = results.get(first, f"e{len(lines)}")
+                lines.append(f"{names[first]} = {text}")
+        for node in self._region.results:
+            own, first = self._region.names[node], self._first(node)
+            if names[first] != own:
+                lines.append(f"{own} = {names[first]}")
+        return tuple(lines)
+
+    def _constant(self, node: Node, names: dict[Node, str], lines: list[str]) -> bool:
+        """Adds the lines that compute a leaf, unless it is an operand. Returns whether there are such lines."""
+        if node in names:
+            return True
+        if node in self._leaves:
+            names[node] = self._leaves[node]
+            return True
+        deferred = self._workspace.deferred(node)
+        if deferred is None:
+            return False
+        operands = [one for one in (*deferred.args, *deferred.kwargs.values()) if isinstance(one, Node)]
+        if not all(self._constant(operand, names, lines) for operand in operands):
+            return False
+        names[node] = f"e{len(lines)}"
+        call = self._workspace.graph.create_node("call_function", deferred.op, deferred.args, dict(deferred.kwargs))
+        text = call_text(call, names)
+        self._workspace.graph.erase_node(call)
+        lines.append(f"{names[node]}: constant = {text}")
+        return text is not None
+
+
+def _calls(form: Candidate) -> int:
+    """Returns the number of ops that are called at run time."""
+    return sum(": constant" not in line for line in form.lines)
