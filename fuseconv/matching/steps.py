@@ -123,6 +123,9 @@ class Form:
 Forms = Mapping[str, Form]
 """The text of a region to its form."""
 
+NON_FINITE: Final = "non-finite"
+"""The name with which `--allow` accepts forms that differ where inputs are NaN, infinite or overflow."""
+
 SEARCH: Final = "search"
 """The name of the steps that replace a region by a form, as if it were the name of their rule."""
 

@@ -16,7 +16,7 @@ from fuseconv.bundle.manifest import bundle_folder, check_replaceable
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.buckets import Buckets
 from fuseconv.matching.lock import count_matches, write_lock
-from fuseconv.matching.steps import read_plan
+from fuseconv.matching.steps import NON_FINITE, read_plan
 from fuseconv.parity import process
 from fuseconv.parity.cases import cases
 from fuseconv.parity.padding import prove
@@ -67,7 +67,8 @@ def convert(
         output: the folder of the bundle. Default: the model's name with the suffix `.fuseconv`, next to the model.
         options: how to read the source, and the specification of its inputs.
         plan: a plan.json to execute. Default: the rules are matched.
-        allow: `allow` names of the rules that change numerical results and may be applied.
+        allow: `allow` names of the rules that change numerical results and may be applied. With `non-finite`, another
+            form of a region may differ where inputs are NaN, infinite or overflow: this is a limit of the artifact.
         allow_mismatch: whether to keep a bundle that fails the parity check. Its manifest marks it as failing.
         strict: whether it is an error if a match or a target has to be left out. Then nothing is written.
         buckets: the sizes that a dim may be rounded up to when the bundle runs from CUDA graphs.
@@ -125,7 +126,7 @@ def convert(
             references = refer(program, cases(program))
             write_reference(staging / REFERENCE, references, program.contract)
         assembly = Assembly.of(subject, program, known, others, options.dtype if options else None)
-        gate = Gate(assembly, references, staging / REFERENCE)
+        gate = Gate(assembly, references, staging / REFERENCE, NON_FINITE in allow)
         consented = frozenset(rule.name for rule in known if rule.allow is not None)
         unfused = Path(scratch, "unfused.fuseconv")
         filling = Filling(staging, names, gate, None if plan else find, consented, allow_mismatch, progress, first)

@@ -14,7 +14,7 @@ from fuseconv.matching.lock import check_lock
 from fuseconv.matching.plan import MatchKey
 from fuseconv.matching.plan import plan as make_plan
 from fuseconv.matching.rewrite import rewrite
-from fuseconv.matching.steps import SEARCH, Forms, Miss, Plan, read_plan
+from fuseconv.matching.steps import NON_FINITE, SEARCH, Forms, Miss, Plan, read_plan
 from fuseconv.pipeline.assembly import Progress, target_names
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.program.captured import Program
@@ -58,12 +58,13 @@ def match(
 
 
 def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
-    """Checks that each name occurs in the `allow` field of a rule.
+    """Checks that each name occurs in the `allow` field of a rule, or is that for forms of the stage `search`.
 
     Raises:
         UsageError: a name does not occur.
     """
-    names = sorted({rule.allow for rule in known if rule.allow is not None})
+    searches = {NON_FINITE} if any(rule.stage == SEARCH for rule in known) else set[str]()
+    names = sorted(searches.union(rule.allow for rule in known if rule.allow is not None))
     for name in allow:
         if name not in names:
             fix = f"use one of {', '.join(names)}" if names else "leave it out"

@@ -18,11 +18,17 @@ from fuseconv.matching.regions import call_text
 from fuseconv.searching.cost import Cost, bytes_of
 from fuseconv.searching.saturation import Saturated
 
-GAIN = 0.98
-"""A form is worth timing if at some size its estimated time is at most this share of that of the region as it is."""
+GAIN = 2.0
+"""A form is worth timing if at some size its estimated time is at most this multiple of that of the region as it is:
+the estimate may be wrong by as much."""
 
 TRIED = 400
 """The largest number of forms whose costs are compared."""
+
+
+Flops = tuple[tuple[object, ...], ...]
+
+_PRODUCTS = ("aten.linear.default", "aten.matmul.default")
 
 
 @dataclass(frozen=True)
@@ -33,14 +39,14 @@ class Candidate:
         lines: the lines that replace it.
         times: the estimated microseconds at each size.
         bytes: the bytes of the constants that it reads.
-        flops: the numbers of operations of its products, at each size. Of forms with the same products the cheapest is
-            kept: they differ in ops that the estimate ranks well.
+        flops: what its products and similar ops are, and their numbers of operations at each size. Of forms with the
+            same products the cheapest is kept: they differ in ops that the estimate ranks well.
     """
 
     lines: tuple[str, ...]
     times: tuple[float, ...]
     bytes: int
-    flops: tuple[tuple[int, ...], ...]
+    flops: Flops
 
     def __str__(self) -> str:
         return "; ".join(self.lines)
@@ -71,25 +77,31 @@ class Extraction:
         assert found is not None
         return found
 
-    def candidates(self, count: int) -> list[Candidate]:
+    def candidates(self, count: int, gain: float = GAIN) -> list[Candidate]:
         """Returns the forms that may be faster: the best over all sizes, the best at each, and then the next best.
 
         Args:
             count: the largest number of forms.
+            gain: at most this multiple of the estimated time of the region as it is, at some size.
         """
 
         def rank(form: Candidate) -> tuple[object, ...]:
             return round(sum(self._ratios(form)), 3), _calls(form), form.bytes, form.lines
 
-        found: dict[tuple[tuple[int, ...], ...], Candidate] = {}
+        found: dict[Flops, Candidate] = {}
         for picks in self._picks():
             one = self._candidate(picks)
             if one is not None:
                 found[one.flops] = min(found.get(one.flops, one), one, key=rank)
-        ratios = {form: self._ratios(form) for form in found.values()}
-        useful = sorted((form for form, one in ratios.items() if min(one) <= GAIN), key=rank)
+        ratios = {form: self._ratios(form) for form in found.values() if not self._is_given(form)}
+        useful = sorted((form for form, one in ratios.items() if min(one) <= gain), key=rank)
         best = [min(useful, key=lambda form: ratios[form][at]) for at in range(len(self.given.times)) if useful]
         return list(dict.fromkeys([*useful[:1], *best, *useful]))[:count]
+
+    def _is_given(self, form: Candidate) -> bool:
+        """Returns whether a form is the region as it is, or differs only in the order of operands and ops."""
+        pairs = zip(form.times, self.given.times, strict=True)
+        return form.flops == self.given.flops and all(math.isclose(one, own) for one, own in pairs)
 
     def _ratios(self, form: Candidate) -> list[float]:
         return [one / max(own, 1e-9) for one, own in zip(form.times, self.given.times, strict=True)]
@@ -181,13 +193,12 @@ class Extraction:
         times = [self._time(node) for node in calls]
         read = {picks[self._first(operand)] for node in calls for operand in node.all_input_nodes}
         constants = [node for node in read if self._workspace.is_constant(node)]
-        works = [self._cost.work(node) for node in calls if is_call(node)]
-        flops = sorted(tuple(one.flops for one in work) for work in works if any(one.flops for one in work))
+        flops = [(_kind(node), *(one.flops for one in self._cost.work(node))) for node in calls]
         return Candidate(
             lines,
             tuple(map(sum, zip(*times, strict=True))) or (0.0,) * len(self._cost.rungs),
             sum(map(bytes_of, constants)),
-            tuple(flops),
+            tuple(sorted(one for one in flops if any(one[1:]))),
         )
 
     def _lines(self, order: Sequence[Node]) -> tuple[str, ...] | None:
@@ -237,3 +248,8 @@ class Extraction:
 def _calls(form: Candidate) -> int:
     """Returns the number of ops that are called at run time."""
     return sum(": constant" not in line for line in form.lines)
+
+
+def _kind(node: Node) -> str:
+    """Returns which kernels compute an op: the same ones for a linear and another product."""
+    return "product" if str(node.target) in _PRODUCTS else str(node.target)

@@ -15,7 +15,7 @@ from fuseconv.matching.types import named_dims
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule import Rule
 from fuseconv.searching.cost import Cost, Problems, Rates, measure_rates
-from fuseconv.searching.extraction import Candidate, Extraction
+from fuseconv.searching.extraction import GAIN, Candidate, Extraction
 from fuseconv.searching.saturation import NODES, SECONDS, saturate
 
 FORMS = 4
@@ -54,6 +54,7 @@ def kinds(
     rates: Callable[[str, torch.dtype], Rates] = measure_rates,
     nodes: int = NODES,
     seconds: float = SECONDS,
+    gain: float = GAIN,
 ) -> list[Kind]:
     """Returns the kinds of regions that have other forms, those first that take longest.
 
@@ -66,6 +67,7 @@ def kinds(
         rates: measures the rates of a device for a dtype.
         nodes: the limit of the ops of all forms of a region.
         seconds: the limit of the time for a region.
+        gain: as in `Extraction.candidates`.
     """
     workspace, device = Workspace(program.exported), program.contract.device
     for step in plan.applied:
@@ -92,7 +94,7 @@ def kinds(
         first = alike[text][0]
         saturated = saturate(workspace, first, used, nodes=nodes, seconds=seconds)
         extraction = Extraction(saturated, costs[first.nodes[0].meta["val"].dtype])
-        candidates = tuple(extraction.candidates(FORMS))
+        candidates = tuple(extraction.candidates(FORMS, gain))
         if candidates or saturated.limit:
             found.append(Kind(text, len(alike[text]), extraction.given, candidates, saturated.limit))
     return found

@@ -87,6 +87,34 @@ BAD_FILES = {
         "(/rules/0/replace/0)",
     ),
     "second_alternative": (file_with(match=[MATCH, ["y = aten.gelu"]]), "not an argument", "(/rules/0/match/1/0)"),
+    "equality_elsewhere": (file_with(equality=True), "not of the stage search", "(/rules/0/equality)"),
+    "equality_of_alternatives": (
+        file_with(
+            equality=True,
+            stage="search",
+            match=[["y = aten.relu.default(x)"], ["y = aten.gelu.default(x)"]],
+            where=[],
+            replace=["y = aten.relu.default(x)"],
+        ),
+        "alternatives",
+        "/match)",
+    ),
+    "equality_of_constants": (
+        file_with(equality=True, stage="search", replace=["y: constant = aten.t.default(w)"]),
+        "cannot be matched",
+        "(/rules/0/replace/0)",
+    ),
+    "reversed_rule": (
+        file_with(equality=True, stage="search", replace=["y = aten.relu.default(x)"]),
+        "w",
+        "(/rules/0/match/0)",
+    ),
+    "merge_in_search": (file_with(stage="search", merge=["x"]), "`merge`", "(/rules/0/stage)"),
+    "product_in_search": (
+        file_with(stage="search", match=["y = product(x, w)"], where=[], replace=["y = aten.mul.Tensor(x, w)"]),
+        "product",
+        "(/rules/0/match/0)",
+    ),
     "missing_include": ('{"include": ["nowhere.json"]}', "there is no nowhere.json", "(/include/0)"),
     "include_of_itself": ('{"include": ["rules.json"]}', "include cycle", "(/include/0)"),
 }
