@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from bench/results: a number on that page is one of a run.
+"""Writes the tables of docs/performance.md and docs/search.md from bench/results: each number is one of a run.
 
     python bench/render.py
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "performance.md"
+PAGES = (ROOT / "docs" / "performance.md", ROOT / "docs" / "search.md")
 RESULTS = ROOT / "bench" / "results"
 MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 PEERS = ("eager", "compile", "max_autotune")
@@ -50,7 +50,9 @@ def table(marker: str) -> Iterator[str]:
         raise ValueError(f"no row of {file} is {marker}")
     yield f"{contents['device']}, torch {contents['versions']['torch']}; [{file}](../bench/results/{file})."
     yield ""
-    if "pattern" in rows[0]:
+    if "greedy_us" in rows[0]:
+        yield from searched_lines(rows)
+    elif "pattern" in rows[0]:
         yield from serving_lines(rows)
     elif "of_bare" in rows[0]:
         yield from convolution_lines(rows)
@@ -60,6 +62,21 @@ def table(marker: str) -> Iterator[str]:
         yield from counter_lines(rows)
     else:
         yield from mean_lines(rows, means) if means else row_lines(rows)
+
+
+def searched_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields a line for each graph and size: the time as it is written, of the chosen form, and of the fastest."""
+    yield "| graph | dtype | width | size | as written, us | chosen, us | fastest, us | chosen form |"
+    yield "|---|---|--:|--:|--:|--:|--:|---|"
+    for row in rows:
+        cells = [row["graph"], row["dtype"], row["width"], row["size"]]
+        cells += [f"{row[key]:.1f}" for key in ("greedy_us", "chosen_us", "fastest_us")]
+        yield f"| {' | '.join(map(str, cells))} | {row['chosen']} |"
+    right = sum(not row["chosen_is_slower"] for row in rows)
+    slower = sum(row["greedy_is_slower"] for row in rows)
+    yield ""
+    fast = f"The chosen form is the fastest, beyond the noise, at {right} of {len(rows)} sizes"
+    yield f"{fast}. As written, {slower} are slower than that."
 
 
 def model_lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -183,4 +200,5 @@ def word(row: Row, key: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rendered(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(rendered(page.read_text()))

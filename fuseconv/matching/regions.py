@@ -15,6 +15,7 @@ import torch
 from torch.fx import Node
 
 from fuseconv.contract.dtypes import SHORT_DTYPES
+from fuseconv.errors import RuleError
 from fuseconv.graph.nodes import arguments, draws, facts_of
 from fuseconv.matching.bindings import to_binding
 from fuseconv.matching.graph import Workspace, is_call, nodes_in, op_name, source_line
@@ -25,7 +26,7 @@ from fuseconv.matching.steps import SEARCH, Form, Forms, Miss, Step
 from fuseconv.matching.types import Dims, type_text
 from fuseconv.rulebook.refused import Refused
 from fuseconv.rulebook.rule import Rule
-from fuseconv.rulebook.rule_text import names_of, parse_line
+from fuseconv.rulebook.rule_text import RuleTextError, names_of, parse_line
 
 LARGEST = 24
 """The largest number of ops of a region."""
@@ -185,6 +186,9 @@ def search_steps(
         forms: the text of a region to its form.
         dims: the names of the symbolic sizes of the graph.
         rejected: steps that are not executed, with the reasons.
+
+    Raises:
+        RuleError: a form is not lines of a rule.
     """
     for region in list(regions(workspace, ops_of(rules), dims)) if forms else []:
         if (form := forms.get(region.text)) is None:
@@ -193,12 +197,15 @@ def search_steps(
         for note in form.notes:
             yield None, Miss(SEARCH, last, note, "a faster form", note, where, refused=True)
         if form.lines:
-            step = region_step(workspace, region, form)
-            if (SEARCH, step.nodes) in rejected:
-                yield None, rejected[SEARCH, step.nodes]
-                continue
             try:
+                step = region_step(workspace, region, form)
+                if (SEARCH, step.nodes) in rejected:
+                    yield None, rejected[SEARCH, step.nodes]
+                    continue
                 apply(workspace, step)
+            except RuleTextError as problem:
+                what = f"the form of the region at {last} is invalid: {problem.what}"
+                raise RuleError(what, where="; ".join(form.lines), fix=problem.fix) from None
             except Refused as problem:
                 words = (f"expected {problem.expected}, found {problem.found}", problem.expected, problem.found)
                 yield None, Miss(SEARCH, last, *words, where, refused=True)

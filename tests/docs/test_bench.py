@@ -118,9 +118,10 @@ def test_counts_of_a_kernel_are_a_row_of_the_page() -> None:
 
 
 def test_the_page_is_what_the_files_hold() -> None:
-    page = render.PAGE.read_text()
-    assert render.MARKED.search(page)
-    assert render.rendered(page) == page
+    for path in render.PAGES:
+        page = path.read_text()
+        assert render.MARKED.search(page)
+        assert render.rendered(page) == page
 
 
 def test_a_marker_without_a_row_is_an_error() -> None:
