@@ -16,7 +16,7 @@ import pytest
 import torch
 from filelock import FileLock
 from safetensors.torch import save_file
-from support import ROOT, saved_models, small_bundle
+from support import ROOT, saved_models, sleepy, small_bundle
 from support.shared import made_once
 from support.small_bundle import Block
 
@@ -130,6 +130,12 @@ def bundle(original: Program, fused: Program, tmp_path_factory: pytest.TempPathF
         small_bundle.write_bundle(original, fused, output, list(TARGETS), scratch=scratch)
 
     return made_once(tmp_path_factory, "block.fuseconv", write)
+
+
+@pytest.fixture(scope="session")
+def sleepy_rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rule file of the pack whose op sleeps. A compiler takes two seconds for it: of several workers the first."""
+    return made_once(tmp_path_factory, "sleepy_pack", sleepy.write_pack) / "rules.json"
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.sleepy import write_model_and_pack
+from support.sleepy import write_model
 
 from fuseconv import cli
 from fuseconv.errors import SlowerError, UsageError
@@ -35,24 +35,32 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("gate")
-    write_model_and_pack(folder, "drowsy")
-    return folder
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gate") / "model.pt2"
+    write_model(path)
+    return path
 
 
-def run(folder: Path, output: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(model: Path, sleepy_rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Converts without tuning, so that the op that sleeps stays in unless its rule is left out."""
-    capsys.readouterr()
-    rules = ["--rules", str(folder / "pack" / "rules.json"), "--trust", "code", "--tune", "none"]
-    status = cli.main(["convert", str(folder / "model.pt2"), *rules, "-o", str(output), *arguments])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
+    words = ["convert", str(model), "--rules", str(sleepy_rules), "--trust", "code", "--tune", "none"]
+
+    def converted(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = cli.main([*words, "-o", str(tmp_path / "out"), *arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return converted
 
 
-def test_a_bundle_that_loses_is_not_written(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_that_loses_is_not_written(run: Run, tmp_path: Path) -> None:
     arguments = ("--target", "export", "--target", "torchscript", "--not-slower-than", "eager")
-    status, out, err = run(folder, tmp_path / "out", capsys, *arguments)
+    status, out, err = run(*arguments)
     assert status == SlowerError.exit_status == 1
     header, row = (line.split() for line in out.splitlines()[:2])
     assert header == ["target", "peer", "us", "peer", "us", "ratio", "interval"]
@@ -62,14 +70,14 @@ def test_a_bundle_that_loses_is_not_written(folder: Path, tmp_path: Path, capsys
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_error_has_the_rows_and_the_output_stays(folder: Path, tmp_path: Path) -> None:
+def test_the_error_has_the_rows_and_the_output_stays(model: Path, sleepy_rules: Path, tmp_path: Path) -> None:
     output, lock = tmp_path / "out", tmp_path / "fuseconv.lock"
-    wanted: dict[str, Any] = {"rules": folder / "pack" / "rules.json", "target": ["export"], "output": output}
+    wanted: dict[str, Any] = {"rules": sleepy_rules, "target": ["export"], "output": output}
     trusted = Options(trust=frozenset({"code"}))
-    before = convert(folder / "model.pt2", without=["lerp-relu"], options=trusted, **wanted)
+    before = convert(model, without=["lerp-relu"], options=trusted, **wanted)
     manifest = (output / "manifest.json").read_bytes()
     with pytest.raises(SlowerError) as caught:
-        convert(folder / "model.pt2", options=trusted, lock=lock, not_slower_than=["eager"], **wanted)
+        convert(model, options=trusted, lock=lock, not_slower_than=["eager"], **wanted)
     assert (output / "manifest.json").read_bytes() == manifest
     assert not lock.exists()
     (row,) = caught.value.rows
@@ -78,11 +86,9 @@ def test_the_error_has_the_rows_and_the_output_stays(folder: Path, tmp_path: Pat
     assert before.peers == ()
 
 
-def test_a_good_bundle_is_written_and_has_the_times(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_good_bundle_is_written_and_has_the_times(run: Run, tmp_path: Path) -> None:
     arguments = ("--no-rule", "lerp-relu", "--target", "torchscript", "--not-slower-than", "eager", "--json")
-    status, out, err = run(folder, tmp_path / "out", capsys, *arguments)
+    status, out, err = run(*arguments)
     assert status == 0, err
     (row,) = json.loads(out)["result"]["peers"]
     assert (row["target"], row["peer"], row["loses"]) == ("torchscript", "eager", False)
@@ -90,22 +96,18 @@ def test_a_good_bundle_is_written_and_has_the_times(
     assert (tmp_path / "out" / "manifest.json").is_file()
 
 
-def test_json_has_the_rows_of_a_bundle_that_loses_to_the_unfused_program(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, _ = run(folder, tmp_path / "out", capsys, "--target", "export", "--not-slower-than", "aoti", "--json")
+def test_json_has_the_rows_of_a_bundle_that_loses_to_the_unfused_program(run: Run) -> None:
+    status, out, _ = run("--target", "export", "--not-slower-than", "aoti", "--json")
     record = json.loads(out)
     assert (status, record["ok"], record["error"]["code"]) == (1, False, "slower")
     (row,) = record["result"]["peers"]
     assert (row["peer"], row["loses"]) == ("aoti", True)
 
 
-def test_a_peer_that_cannot_be_run_is_an_error(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_cannot_be_run_is_an_error(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    status, _, err = run(folder, tmp_path / "out", capsys, "--target", "export", "--not-slower-than", "compile")
+    status, _, err = run("--target", "export", "--not-slower-than", "compile")
     assert status == 5
     assert "the peer compile cannot be timed: the original model failed: " in err
     assert not (tmp_path / "out").exists()
@@ -118,16 +120,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_timed_is_refused(
-    name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_timed_is_refused(name: str, model: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, words = REFUSED[name]
     if "--dry-run" in arguments:  # it refuses --tune too
         capsys.readouterr()
-        status = cli.main(["convert", str(folder / "model.pt2"), *arguments])
+        status = cli.main(["convert", str(model), *arguments])
         err = capsys.readouterr().err
     else:
-        status, _, err = run(folder, tmp_path / "out", capsys, *arguments)
+        status, _, err = run(*arguments)
     assert status == UsageError.exit_status
     assert words in err
 

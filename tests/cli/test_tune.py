@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.sleepy import write_model_and_pack
+from support.sleepy import write_model
 
 from fuseconv import cli
 from fuseconv.bundle import manifest as manifests
@@ -43,14 +43,14 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds a model; rules, of which the one with an op of its own sleeps; and the tuned bundle with its lock.
+def folder(tmp_path_factory: pytest.TempPathFactory, sleepy_rules: Path) -> Path:
+    """Holds a model, and the tuned bundle with its lock; of the rules, the one with an op of its own sleeps.
 
     The file `out` has what the conversion printed.
     """
     folder = tmp_path_factory.mktemp("tune")
-    write_model_and_pack(folder, "sleepy")
-    words = ["convert", f"{folder}/model.pt2", "--rules", f"{folder}/pack/rules.json", "--trust", "code", "--lock"]
+    write_model(folder / "model.pt2")
+    words = ["convert", f"{folder}/model.pt2", "--rules", str(sleepy_rules), "--trust", "code", "--lock"]
     words += [word for target in TARGETS for word in ("--target", target)]
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
@@ -143,11 +143,11 @@ def test_a_conversion_prints_what_it_left_alone(folder: Path) -> None:
 
 
 def test_a_frozen_conversion_follows_the_lock_and_measures_nothing(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, sleepy_rules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "duels", None)
     lock, bundle = folder / "fuseconv.lock", tmp_path / "model.fuseconv"
-    again = {"rules": folder / "pack" / "rules.json", "target": TARGETS, "options": TRUSTED, "output": bundle}
+    again = {"rules": sleepy_rules, "target": TARGETS, "options": TRUSTED, "output": bundle}
     done = convert(folder / "model.pt2", frozen=lock, **again)  # type: ignore[arg-type]
     assert done.plan == read_plan(folder / "model.fuseconv" / "plan.json")
     assert read_manifest(bundle).tuned == read_manifest(folder / "model.fuseconv").tuned
@@ -158,14 +158,14 @@ def test_a_frozen_conversion_follows_the_lock_and_measures_nothing(
         convert(folder / "model.pt2", frozen=tmp_path / "other.lock", **again)  # type: ignore[arg-type]
 
 
-def test_a_plan_may_choose_differently_for_each_target(folder: Path, tmp_path: Path) -> None:
+def test_a_plan_may_choose_differently_for_each_target(folder: Path, sleepy_rules: Path, tmp_path: Path) -> None:
     plan = read_plan(folder / "model.fuseconv" / "plan.json")
     choices = {"lerp-relu": {"export": Choice(False, 2, 1, 0)}, "abs-chain": {"torchscript": Choice(False, 2, 1, 0)}}
     edited = replace(plan, steps=tuple(replace(step, choices=choices[step.rule]) for step in plan.steps))
     (tmp_path / "plan.json").write_text(edited.to_json())
     done = convert(
         folder / "model.pt2",
-        rules=folder / "pack" / "rules.json",
+        rules=sleepy_rules,
         target=TARGETS,
         options=TRUSTED,
         plan=tmp_path / "plan.json",
@@ -178,15 +178,19 @@ def test_a_plan_may_choose_differently_for_each_target(folder: Path, tmp_path: P
 
 
 def test_a_target_that_cannot_be_timed_keeps_its_plan_and_says_why(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, sleepy_rules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise UpstreamError("it ran out of memory")
 
     monkeypatch.setattr(tuning, "duels", fail)
-    rules = folder / "pack" / "rules.json"
     done = convert(
-        folder / "model.pt2", rules=rules, target=["export"], tune="quick", options=TRUSTED, output=tmp_path / "out"
+        folder / "model.pt2",
+        rules=sleepy_rules,
+        target=["export"],
+        tune="quick",
+        options=TRUSTED,
+        output=tmp_path / "out",
     )
     assert done.plan.counts() == {"lerp-relu": 1, "abs-chain": 1}
     assert done.tuned is not None

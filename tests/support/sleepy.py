@@ -33,15 +33,11 @@ class Model(nn.Module):
         return torch.relu(old + weight * (new - old))
 
 
-def write_model_and_pack(folder: Path, namespace: str) -> None:
-    """Writes `model.pt2` and `pack/rules.json` with the rules `lerp-relu`, which sleeps for 20 ms, and `abs-chain`.
-
-    The namespace is that of the op. A process registers an op once, so each module of tests needs its own.
-    """
-    pack = folder / "pack"
+def write_pack(pack: Path) -> None:
+    """Writes a folder with a `rules.json` of the rules `lerp-relu`, which sleeps for 20 ms, and `abs-chain`."""
     pack.mkdir()
     for name in ("build.sh", "ops.py", "rules.json", "lerp_relu.cpp"):
-        (pack / name).write_text((PACK / name).read_text().replace("blend", namespace))
+        (pack / name).write_text((PACK / name).read_text().replace("blend", "sleepy"))
     code = pack / "lerp_relu.cpp"
     slow = "std::this_thread::sleep_for(std::chrono::milliseconds(20));\n  Tensor result ="
     code.write_text("#include <chrono>\n#include <thread>\n" + code.read_text().replace("Tensor result =", slow))
@@ -50,5 +46,9 @@ def write_model_and_pack(folder: Path, namespace: str) -> None:
     )
     rules = json.loads((pack / "rules.json").read_text())
     (pack / "rules.json").write_text(json.dumps({**rules, "rules": [*rules["rules"], GOOD]}))
+
+
+def write_model(path: Path) -> None:
+    """Writes the model to which both rules apply."""
     examples = tuple(torch.randn(1024, 256) for _ in range(3))
-    torch.export.save(torch.export.export(Model(), examples), folder / "model.pt2")
+    torch.export.save(torch.export.export(Model(), examples), path)
