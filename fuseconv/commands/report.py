@@ -11,6 +11,7 @@ from fuseconv.commands.speeds import print_peers
 from fuseconv.commands.table import Table, mark, size_text
 from fuseconv.commands.tuned_lines import left_alone_lines, tuned_lines
 from fuseconv.matching.explanation import alike
+from fuseconv.matching.steps import SEARCH
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,10 +76,11 @@ def print_explanation(console: Console, told: Explanation, *, everything: bool =
 
 
 def _print_explained(console: Console, rule: Explained, *, everything: bool) -> None:
+    rejected = "tried" if rule.stage == SEARCH else "rejected"
     counts = {
         "applied": len(rule.applied),
         "left alone": len(rule.left_alone),
-        "rejected": len(rule.rejected),
+        rejected: len(rule.rejected),
         "nearly matched": len(rule.near_misses),
     }
     text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
@@ -88,7 +90,7 @@ def _print_explained(console: Console, rule: Explained, *, everything: bool) -> 
         console.print(f"    {line}", highlight=False, markup=False)
     groups = [(miss, 1) for miss in rule.rejected] if everything else alike(rule.rejected)
     for miss, count in groups if everything else groups[:MOST_REASONS]:
-        _print_miss(console, "rejected" + (f" {count} times, first" if count > 1 else ""), miss)
+        _print_miss(console, rejected + (f" {count} times, first" if count > 1 else ""), miss)
     if len(groups) > MOST_REASONS and not everything:
         console.print(f"    and {len(groups) - MOST_REASONS} other reasons (--all shows them)", highlight=False)
     for miss in rule.near_misses if everything else rule.near_misses[:1]:

@@ -55,7 +55,7 @@ class Explained:
         family: the name of the rule file.
         applied: the matches that are replaced; of a bundle, in one target at least.
         left_alone: the matches of a bundle that are not replaced in some targets.
-        rejected: the matches that are not replaced, each with the reason.
+        rejected: the matches that are not replaced, each with the reason; of `search`, what is known of each form.
         near_miss: the attempt that matched most of the pattern where the rule is not applied. `differs` is the first
             node that differs, `expected` and `found` describe the difference, `where` is the source line of the model,
             and `matched` of `ops` ops were found. This is a rejected match if there is one, else a partial match, or

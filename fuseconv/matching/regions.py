@@ -195,7 +195,7 @@ def search_steps(
             continue
         last, where = workspace.name(region.nodes[-1]), source_line(region.nodes[-1])
         for note in form.notes:
-            yield None, Miss(SEARCH, last, note, "a faster form", note, where, refused=True)
+            yield None, Miss(SEARCH, last, note, "a faster form", note, where, last, refused=True)
         if form.lines:
             try:
                 step = region_step(workspace, region, form)
@@ -208,7 +208,7 @@ def search_steps(
                 raise RuleError(what, where="; ".join(form.lines), fix=problem.fix) from None
             except Refused as problem:
                 words = (f"expected {problem.expected}, found {problem.found}", problem.expected, problem.found)
-                yield None, Miss(SEARCH, last, *words, where, refused=True)
+                yield None, Miss(SEARCH, last, *words, where, last, refused=True)
             else:
                 yield step, None
 

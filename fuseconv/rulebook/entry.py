@@ -165,7 +165,7 @@ def _reversed(found: Expanded) -> Expanded:
     for pointer in turned.origins:
         _, field, *rest = pointer.split("/")
         origins[pointer] = found.origin("/".join(["", swapped.get(field, field), *rest]))
-    return Expanded(turned.fields, origins, found.written)
+    return Expanded(turned.fields, origins, turned.written)
 
 
 def _filled(value: Any, row: Mapping[str, str], pointer: str) -> Any:

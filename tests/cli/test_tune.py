@@ -199,11 +199,14 @@ def test_a_target_that_cannot_be_timed_keeps_its_plan_and_says_why(
 
 
 @pytest.mark.parametrize("other", ["--plan", "--frozen", "--dry-run"])
-def test_what_does_not_measure_refuses_to_tune(other: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [("--tune", "quick"), ("--search",)], ids=["tune", "search"])
+def test_what_does_not_measure_refuses_to(
+    other: str, words: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     value = [folder / "model.fuseconv" / "plan.json"] if other == "--plan" else []
-    status, _, err = run(capsys, "convert", folder / "model.pt2", other, *value, "--tune", "quick")
+    status, _, err = run(capsys, "convert", folder / "model.pt2", other, *value, *words)
     assert status == 2
-    assert f"--tune measures, and {other} does not" in err
+    assert f"{words[0]} measures, and {other} does not" in err
 
 
 @pytest.mark.parametrize(
