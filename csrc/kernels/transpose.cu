@@ -59,9 +59,15 @@ void launch(CudaHost& host, const Transposition& t, In x, Out y) {
   const TileGrid grid{static_cast<unsigned>(rows), static_cast<unsigned>(columns), static_cast<unsigned>(count),
                       has_words<T>(x.data, t.outer, 1, t.x_step, t.rows),
                       has_words<T>(y.data, t.outer, 0, t.y_step, t.columns)};
-  const int64_t blocks = std::min<int64_t>(count, int64_t{kTransposeBlocks} * processor_count());
-  transpose_kernel<T><<<static_cast<unsigned>(blocks), dim3(32, kTransposeWarps), 0, stream_of(host)>>>(
-      t, grid, static_cast<const T*>(x.data), static_cast<T*>(y.data));
+  const dim3 threads(32, kTransposeWarps);
+  const T* const from = static_cast<const T*>(x.data);
+  T* const to = static_cast<T*>(y.data);
+  if constexpr (sizeof(T) == 2) {
+    transpose_one_tile<T><<<grid.count, threads, 0, stream_of(host)>>>(t, grid, from, to);
+  } else {
+    const int64_t blocks = std::min<int64_t>(count, int64_t{kTransposeBlocks} * processor_count());
+    transpose_tiles<T><<<static_cast<unsigned>(blocks), threads, 0, stream_of(host)>>>(t, grid, from, to);
+  }
   check_launch("a transposition");
 }
 

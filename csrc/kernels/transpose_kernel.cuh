@@ -1,8 +1,10 @@
-// The kernel of kernels/transpose.cu.
+// The kernels of kernels/transpose.cu.
 //
-// A block walks over tiles, which its warps read along the rows of x and write along the columns of y, in words of 4
-// bytes or more. The words of its next tile are on their way from memory to registers while it writes one: with one
-// tile a block, a third of the blocks would read at any time.
+// Tiles are read along the rows of x and written along the columns of y, in words of 4 bytes or more. Elements of 4 and
+// 8 bytes: a block walks over tiles, and the words of its next tile are on their way from memory to registers while it
+// writes one. Elements of 2 bytes: a block has one tile, because more blocks at a time outweigh the waiting there.
+// (bench/results/h200_transpose_variants.json, of a copy's bandwidth: f32 69 % to 93 % instead of 54 % to 72 %, but f16
+// 38 % to 72 % instead of 51 % to 82 %.)
 #pragma once
 
 #include "core/layout.h"
@@ -23,11 +25,6 @@ struct TransposedTile {
   static constexpr int kElements = sizeof(Word) / sizeof(T);
   static constexpr int kRows = 32 * kElements;
   static constexpr int kColumns = sizeof(T) == 8 ? 32 : 64;
-
-  // The line of a column in shared memory: those of the columns that a warp reads at once are adjacent.
-  static __device__ __forceinline__ int line(int column) {
-    return kElements == 1 ? column : column / 2 + column % 2 * (kColumns / 2);
-  }
 };
 
 inline constexpr int kTransposeWarps = 8;
@@ -90,19 +87,53 @@ struct TilePlace {
   }
 };
 
-template <class T, int kBlocks = kTransposeBlocks>
-__global__ void __launch_bounds__(kTransposeWarps * 32, kBlocks)
-    transpose_kernel(const __grid_constant__ Transposition t, const __grid_constant__ TileGrid grid, const T* x, T* y) {
-  using Tile = TransposedTile<T>;
-  using Word = typename Tile::Word;
-  constexpr int kElements = Tile::kElements, kLines = Tile::kColumns / kTransposeWarps;
-  // Written by turns, so that one barrier per tile suffices.
-  __shared__ Word tiles[2][Tile::kColumns][32 + 1];
+template <class T>
+__global__ void __launch_bounds__(kTransposeWarps * 32)
+    transpose_one_tile(const __grid_constant__ Transposition t, const __grid_constant__ TileGrid grid, const T* x,
+                       T* y) {
+  static_assert(sizeof(T) == 2);
+  constexpr int kLines = TransposedTile<T>::kColumns / kTransposeWarps;
+  __shared__ uint32_t tile[TransposedTile<T>::kColumns][32 + 1];
   const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
-  Word words[kLines];
+  const TilePlace<T> place(t, grid, x, y, blockIdx.x);
+  {
+    const int64_t left = t.rows - place.row - lane * 2;
+    const T* from = place.x + warp * t.x_step + lane * 2;
+    uint32_t words[kLines];
+#pragma unroll
+    for (int i = 0; i < kLines; ++i, from += kTransposeWarps * t.x_step) {
+      words[i] = load_word(from, place.column + warp + i * kTransposeWarps < t.columns ? left : 0, grid.whole_x);
+    }
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) {
+      tile[warp + i * kTransposeWarps][lane] = words[i];
+    }
+  }
+  __syncthreads();
+  const int64_t left = t.columns - place.column - lane * 2;
+#pragma unroll
+  for (int word = warp; word < 32; word += kTransposeWarps) {
+    const int64_t r = place.row + word * 2;
+    T* const to = place.y + word * 2 * t.y_step + lane * 2;
+    const uint32_t first = tile[lane * 2][word], second = tile[lane * 2 + 1][word];
+    store_word(to, __byte_perm(first, second, 0x5410), r < t.rows ? left : 0, grid.whole_y);
+    store_word(to + t.y_step, __byte_perm(first, second, 0x7632), r + 1 < t.rows ? left : 0, grid.whole_y);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kTransposeWarps * 32, kTransposeBlocks)
+    transpose_tiles(const __grid_constant__ Transposition t, const __grid_constant__ TileGrid grid, const T* x, T* y) {
+  static_assert(sizeof(T) >= 4);
+  using Tile = TransposedTile<T>;
+  constexpr int kLines = Tile::kColumns / kTransposeWarps;
+  // Written by turns, so that one barrier per tile suffices.
+  __shared__ T tiles[2][Tile::kColumns][32 + 1];
+  const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
+  T words[kLines];
   const auto load = [&](const TilePlace<T>& place) {
-    const int64_t left = t.rows - place.row - lane * kElements;
-    const T* from = place.x + warp * t.x_step + lane * kElements;
+    const int64_t left = t.rows - place.row - lane;
+    const T* from = place.x + warp * t.x_step + lane;
 #pragma unroll
     for (int i = 0; i < kLines; ++i, from += kTransposeWarps * t.x_step) {
       words[i] = load_word(from, place.column + warp + i * kTransposeWarps < t.columns ? left : 0, grid.whole_x);
@@ -113,10 +144,10 @@ __global__ void __launch_bounds__(kTransposeWarps * 32, kBlocks)
   int turn = 0;
   for (unsigned index = blockIdx.x; index < grid.count; index += gridDim.x, turn ^= 1) {
     const TilePlace<T> place = next;
-    Word(&tile)[Tile::kColumns][32 + 1] = tiles[turn];
+    T(&tile)[Tile::kColumns][32 + 1] = tiles[turn];
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
-      tile[Tile::line(warp + i * kTransposeWarps)][lane] = words[i];
+      tile[warp + i * kTransposeWarps][lane] = words[i];
     }
     __syncthreads();
     if (grid.count - index > gridDim.x) {
@@ -125,19 +156,13 @@ __global__ void __launch_bounds__(kTransposeWarps * 32, kBlocks)
     }
 #pragma unroll
     for (int word = warp; word < 32; word += kTransposeWarps) {
-      const int64_t r = place.row + word * kElements;
-      T* const to = place.y + word * kElements * t.y_step;
+      const int64_t r = place.row + word;
+      T* const to = place.y + word * t.y_step;
 #pragma unroll
-      for (int first = 0; first < Tile::kColumns; first += 32 * kElements) {
-        const int column = first + lane * kElements;
+      for (int first = 0; first < Tile::kColumns; first += 32) {
+        const int column = first + lane;
         const int64_t left = t.columns - place.column - column;
-        if constexpr (kElements == 2) {
-          const uint32_t even = tile[Tile::line(column)][word], odd = tile[Tile::line(column + 1)][word];
-          store_word(to + column, __byte_perm(even, odd, 0x5410), r < t.rows ? left : 0, grid.whole_y);
-          store_word(to + column + t.y_step, __byte_perm(even, odd, 0x7632), r + 1 < t.rows ? left : 0, grid.whole_y);
-        } else {
-          store_word(to + column, tile[column][word], r < t.rows ? left : 0, grid.whole_y);
-        }
+        store_word(to + column, tile[column][word], r < t.rows ? left : 0, grid.whole_y);
       }
     }
   }
