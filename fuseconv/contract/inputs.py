@@ -6,8 +6,10 @@ Random values are a function of the contract, the sizes and the seed: the same c
 from __future__ import annotations
 
 import io
+import lzma
 import pickle
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +102,9 @@ def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.T
 _NO_ARRAYS = (ValueError, TypeError, RuntimeError, EOFError, KeyError, SyntaxError, TokenError)
 """The exceptions of numpy and torch for a damaged file. The header of a .npy array is a Python literal."""
 
+_NO_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError)
+"""Those of a damaged zip. bz2 raises an OSError, as nothing else does where all is in memory."""
+
 
 def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
@@ -118,7 +123,7 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
         if kind in ("zip", "pickle"):
             return _named(load_plain_pickle(io.BytesIO(data)), path, names)
         return dict(sorted(load_safetensors(data).items()))  # the reader gives them in no order
-    except (SafetensorError, zipfile.BadZipFile, *_NO_ARRAYS) as error:
+    except (SafetensorError, *_NO_ZIP, *_NO_ARRAYS) as error:
         raise _not_tensors(path, str(error)) from error
     except pickle.UnpicklingError as error:
         raise _not_tensors(path, "it holds other objects, or is damaged") from error

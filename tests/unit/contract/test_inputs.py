@@ -143,6 +143,25 @@ def test_a_sequence_has_a_tensor_for_each_input_in_order(tmp_path: Path) -> None
     assert caught.value.fix.endswith("in this order: ids, x")
 
 
+@pytest.mark.parametrize("packed", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_from_file_refuses_arrays_that_cannot_be_unpacked(tmp_path: Path, packed: int) -> None:
+    path = tmp_path / "inputs.npz"
+    np.save(tmp_path / "x.npy", np.arange(4096))
+    with zipfile.ZipFile(path, "w", packed) as archive:
+        archive.write(tmp_path / "x.npy", "x.npy")
+    sound = path.read_bytes()
+    assert torch.equal(from_file(path)["x"], torch.arange(4096))
+    refused = 0
+    for at in range(40, len(sound) - 100, len(sound) // 40):
+        path.write_bytes(sound[:at] + b"\xff" * 9 + sound[at + 9 :])
+        try:
+            assert torch.equal(from_file(path)["x"], torch.arange(4096)), "damaged numbers"
+        except RefusedError as error:
+            assert "does not hold plain tensors" in error.what  # noqa: PT017 - damage where nothing is read does no harm
+            refused += 1
+    assert refused > 20
+
+
 @pytest.mark.parametrize("header", [b"{'descr': ", b"{'descr': '<f4', 'shape': (", b"(", b"\\", b"\x00" * 64, b"\xff"])
 def test_from_file_refuses_an_array_whose_header_is_no_literal(tmp_path: Path, header: bytes) -> None:
     path = tmp_path / "inputs.npz"
