@@ -63,7 +63,7 @@ def size(row: Row) -> str:
 
 
 def nearest(rows: Sequence[Row]) -> Table:
-    """Returns a line a row: our time, the nearest peer's and their ratio; the rows that lose come first."""
+    """Returns a table of our time, that of the nearest peer, and their ratio. The rows that lose come first."""
     made = Table("model", "dtype", "size", "ours", "ms", "nearest peer", "ms", "ratio", "noise", "new sizes", box=None)
     for row in sorted(rows, key=lambda row: row["ratio"] or 0):
         name = row["model"] + (f", {row['layers']} layers" if row["layers"] else "")

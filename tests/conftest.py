@@ -138,6 +138,15 @@ def sleepy_rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "sleepy_pack", sleepy.write_pack) / "rules.json"
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Two threads that share a busy core differ by more than any rule."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def bundle_copy(bundle: Path, tmp_path: Path) -> Path:
     """A bundle to damage."""
