@@ -100,7 +100,7 @@ def onnxruntime(*, optimized: bool) -> Callable[[Problem, bool], Call]:
     def build(problem: Problem, graph: bool) -> Call:
         if optimized and not problem.kind:
             raise LookupError("onnxruntime.transformers has no optimizer for such models")
-        path = problem.scratch / "onnx" / "model.onnx"
+        path = problem.scratch / "model.onnx"
         if not path.exists():
             path.parent.mkdir()
             torch.onnx.export(

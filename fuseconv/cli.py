@@ -88,6 +88,8 @@ COMMANDS = {
     "match": "Write the plan of a conversion for review or editing.",
     "inspect": "Show what is in a model file or a bundle.",
     "run": "Run a bundle on inputs from a file.",
+    "swap": "Give a bundle new weights, and prove parity again.",
+    "materialize": "Write a target of a bundle as a file that contains its weights.",
     "bench": "Benchmark a bundle's targets on this machine.",
     "tune": "Measure which kernels are fastest for a bundle on this GPU.",
     "rules": "List, show and check rule files.",

@@ -62,7 +62,7 @@ set_source_files_properties(${runtime}/sha256.cpp PROPERTIES COMPILE_OPTIONS "$<
 
 if("torch" IN_LIST components)
   find_package(Torch REQUIRED)
-  target_sources(fuseconv_runtime PRIVATE ${runtime}/torch_runner.cpp)
+  target_sources(fuseconv_runtime PRIVATE ${runtime}/torch_runner.cpp ${runtime}/weights.cpp)
   if(TORCH_CUDA_LIBRARIES)
     target_sources(fuseconv_runtime PRIVATE ${runtime}/cuda_graphs.cpp)
   else()

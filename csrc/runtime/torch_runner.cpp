@@ -13,6 +13,7 @@
 #include "fuseconv/error.h"
 #include "graphed_call.h"
 #include "runner.h"
+#include "weights.h"
 
 namespace fuseconv::runtime {
 namespace {
@@ -40,6 +41,13 @@ Tensor from_torch(const at::Tensor& tensor) {
   }
   std::memcpy(result.data.data(), host.const_data_ptr(), host.nbytes());
   return result;
+}
+
+// The folder of an unpacked package, which torch reads from release 2.13 on; else the package, which it unpacks.
+std::filesystem::path unpacked(const std::filesystem::path& package) {
+  constexpr bool kReadsFolders = TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13);
+  const std::filesystem::path folder = std::filesystem::path(package).replace_extension();
+  return kReadsFolders && std::filesystem::is_directory(folder) ? folder : package;
 }
 
 std::vector<Tensor> from_torch(const std::vector<at::Tensor>& tensors) {
@@ -98,6 +106,11 @@ std::unique_ptr<Runner> torchscript(const std::filesystem::path& artifact, const
   }
   const auto module =
       std::make_shared<torch::jit::Module>(torch::jit::load(artifact.string(), at::Device(contract.device)));
+  if (const auto weights = weights_of_artifact(artifact, contract.device)) {
+    for (const auto& [name, weight] : *weights) {
+      module->setattr(name, weight);
+    }
+  }
   const Call call = [module](const std::vector<at::Tensor>& inputs) {
     std::vector<at::Tensor> outputs;
     const c10::IValue result = module->forward({inputs.begin(), inputs.end()});
@@ -114,7 +127,11 @@ std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contra
   // CUDA graph can contain.
   constexpr bool kSingleThreaded = true;
   const auto package =
-      std::make_shared<torch::inductor::AOTIModelPackageLoader>(artifact.string(), "model", kSingleThreaded);
+      std::make_shared<torch::inductor::AOTIModelPackageLoader>(unpacked(artifact).string(), "model", kSingleThreaded);
+  if (auto weights = weights_of_artifact(artifact, contract.device)) {
+    // Into the active buffer; all of them; without a copy.
+    package->load_constants(*weights, false, true, true);
+  }
   const auto guard = std::make_shared<std::mutex>();
   const Call call = [package, guard](const std::vector<at::Tensor>& inputs) {
     const std::lock_guard lock(*guard);

@@ -78,6 +78,12 @@ if TYPE_CHECKING:
     metavar="NAMES",
     help="Fail, and write nothing, if the fastest target is slower than one of eager, compile, aoti; may be repeated.",
 )
+@click.option(
+    "--self-contained",
+    multiple=True,
+    metavar="NAMES",
+    help="Targets whose files contain their weights, instead of sharing weights.safetensors; may be repeated.",
+)
 @click.option("--lock", is_flag=True, help="Record the matches of each rule in fuseconv.lock.")
 @click.option("--frozen", is_flag=True, help="Fail if a match in fuseconv.lock is lost, or if there is a new one.")
 @click.option("--dry-run", is_flag=True, help="Match and print the fusions, but write nothing.")
@@ -103,6 +109,7 @@ def convert(
     tune: Tune | None,
     search: bool | None,
     not_slower_than: tuple[str, ...],
+    self_contained: tuple[str, ...],
     lock: bool,
     frozen: bool,
     dry_run: bool,
@@ -179,7 +186,8 @@ def convert(
             buckets=buckets,
             tune=tune,
             search=search,
-            not_slower_than=[name.strip() for names in not_slower_than for name in names.split(",")],
+            not_slower_than=_names(not_slower_than),
+            self_contained=_names(self_contained),
             lock=locked if lock else None,
             frozen=locked if frozen else None,
             progress=shown,
@@ -197,3 +205,7 @@ def convert(
 
     following = after_convert(done.bundle) if done.report.ok else ()
     return Outcome(done.to_json(), render, done.error(), following=following)
+
+
+def _names(given: tuple[str, ...]) -> list[str]:
+    return [name.strip() for names in given for name in names.split(",")]

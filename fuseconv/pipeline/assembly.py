@@ -23,6 +23,7 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.runtime.environment import environment
 from fuseconv.sources import Subject
 from fuseconv.version import __version__
+from fuseconv.weights.store import Store
 
 Progress = Callable[[str], AbstractContextManager[None]]
 """Called with the name of a step; the step runs inside the context."""
@@ -38,7 +39,7 @@ class Written:
         target: the name of the target.
         path: relative to the bundle.
         seconds: the duration of writing it.
-        size: the total size of the files of the target in bytes.
+        size: the total size in bytes of the files that the target adds to the bundle.
         files: the files and folders of the target, relative to the bundle.
     """
 
@@ -88,7 +89,9 @@ def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> t
     return tuple(copies)
 
 
-def write_target(name: str, fused: Program, staging: Path, op_files: tuple[Path, ...] = ()) -> Written:
+def write_target(
+    name: str, fused: Program, staging: Path, op_files: tuple[Path, ...] = (), store: Store | None = None
+) -> Written:
     """Writes the artifact of a target. If it fails, the files of the target are removed.
 
     Raises:
@@ -102,14 +105,14 @@ def write_target(name: str, fused: Program, staging: Path, op_files: tuple[Path,
         with tempfile.TemporaryDirectory() as scratch:
             if reason := target.unsupported(fused):
                 raise UnsupportedError(reason, where=f"the target {name}", fix=f"leave the target {name} out")
-            artifact = target.write(fused, staging, targets.Context(Path(scratch), op_files))
+            artifact = target.write(fused, staging, targets.Context(Path(scratch), op_files, store))
     except Exception as error:
         _remove(set(staging.rglob("*")) - before)
         if isinstance(error, FuseconvError | OSError):
             raise
         raise _unforeseen(name, error) from error
     seconds, made = time.monotonic() - start, set(staging.rglob("*")) - before
-    size = sum(path.stat().st_size for path in (staging / artifact).parent.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in made if path.is_file())
     files = tuple(sorted(path.relative_to(staging).as_posix() for path in made))
     return Written(name, artifact.as_posix(), round(seconds, 3), size, files)
 
@@ -181,9 +184,16 @@ class Assembly:
         source = Source(form=subject.source, sha256=subject.sha256, dtype=dtype, original=original)
         return Assembly(program, source, {rule.name: rule.sha256 for rule in known}, libraries, op_files(known))
 
-    def write(self, name: str, fused: Program, folder: Path) -> Written:
-        """Writes the artifact of a target into the folder of a bundle. Raises the errors of `write_target`."""
-        return write_target(name, fused, folder, self.op_files)
+    def write(self, name: str, fused: Program, folder: Path, store: Store | None = None) -> Written:
+        """Writes the artifact of a target into the folder of a bundle. Raises the errors of `write_target`.
+
+        Args:
+            name: the target.
+            fused: the program.
+            folder: the folder of the bundle.
+            store: where its weights go. None for an artifact that contains them.
+        """
+        return write_target(name, fused, folder, self.op_files, store)
 
     def copy_libraries(self, folder: Path) -> tuple[str, ...]:
         """Copies the op libraries into the folder of a bundle. Returns their paths in the order to load them."""

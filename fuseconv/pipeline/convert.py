@@ -35,6 +35,7 @@ from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.packs import load_ops, op_files
 from fuseconv.searching.egraph import load_egglog
 from fuseconv.sources import Options
+from fuseconv.targets import check_known
 
 
 def convert(
@@ -55,6 +56,7 @@ def convert(
     tune: Tune | None = None,
     search: bool | None = None,
     not_slower_than: Sequence[str] = (),
+    self_contained: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Conversion:
     """Converts a model to a bundle, and verifies the bundle before it is moved to `output`.
@@ -82,6 +84,7 @@ def convert(
         not_slower_than: what the fastest target is timed against, before the bundle replaces `output`: `eager`, the
             original model; `compile`, the same compiled by torch.compile; `aoti`, the unfused program compiled by
             AOTInductor.
+        self_contained: names of targets whose artifacts contain their weights. Others refer to `weights.safetensors`.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
@@ -106,6 +109,7 @@ def convert(
     searches = (how == "full" if search is None else search) and plan is None and frozen is None
     if searches:
         load_egglog()
+    check_known(self_contained, "--self-contained")
     check_allowed(allow, known)
     others = load_ops(op_files(known), options.trust if options else ())
     folder = bundle_folder(model, output)
@@ -131,7 +135,7 @@ def convert(
         unfused = Path(scratch, "unfused.fuseconv")
         filling = Filling(staging, names, gate, None if plan else find, consented, allow_mismatch, progress, first)
         filling.times, filling.tactics = how != "none" and frozen is None, tactics_in(frozen, folder)
-        filling.frozen = bool(filling.tactics)
+        filling.frozen, filling.self_contained = bool(filling.tactics), frozenset(self_contained)
         filling.fill()
         if searches:
             forms = choose_forms(filling, known, partial(find_plan, program, known, names, allow), progress)

@@ -21,8 +21,12 @@ from fuseconv.parity.report import Report
 from fuseconv.pipeline import gate as gates
 from fuseconv.pipeline.assembly import Assembly, Progress, Written, remove_target
 from fuseconv.pipeline.gate import Gate, Verdict
+from fuseconv.pipeline.original import write_original
 from fuseconv.program.captured import Program
 from fuseconv.runtime.tactics import FILE, Problems, has_tactics, measure, write
+from fuseconv.targets import move_weights
+from fuseconv.weights.store import Store, weights_of
+from fuseconv.weights.table import STORE
 
 ROUNDS = 12
 """The maximum number of plans that are written. Each is without the steps that failed in the one before."""
@@ -47,6 +51,7 @@ class Filling:
         times: whether the tactics of the targets are measured before they are verified.
         tactics: those that are known: from a lock, which must have all of them, or as they are measured.
         frozen: whether the tactics are those of a lock.
+        self_contained: the targets whose artifacts contain their weights.
         written: the artifacts in the folder.
         lost: the targets that are left out, with the reasons.
         by_plan: those that fail because of the plan, if no single step could be excluded.
@@ -67,12 +72,14 @@ class Filling:
     times: bool = False
     tactics: Problems = field(default_factory=dict)
     frozen: bool = False
+    self_contained: frozenset[str] = frozenset()
     written: dict[str, Written] = field(default_factory=dict)
     lost: dict[str, FuseconvError] = field(default_factory=dict)
     by_plan: set[str] = field(default_factory=set)
     limits: list[Limit] = field(default_factory=list)
     found: dict[str, Verified] = field(default_factory=dict)
     tuned: Tuned | None = None
+    _store: Store | None = None
     _libraries: tuple[str, ...] = ()
     rejected: dict[MatchKey, Miss] = field(default_factory=dict)
     _files: Mapping[str, File] = field(default_factory=dict)
@@ -112,6 +119,10 @@ class Filling:
         (self.folder / PLAN).write_text(self.plan.to_json(), encoding="utf-8")
         self._libraries = self.assembly.copy_libraries(self.folder)
         self.written, self.found, self.limits = {}, {}, []
+        with self.progress("write weights"):
+            self._store = Store.create(self.folder, weights_of(fused.exported))
+            fused = replace(fused, exported=self._store.attached(fused.exported))
+            write_original(self.assembly.program.exported, self.folder, self._store)
         for name in self.names:
             if name not in self.lost:
                 with self.progress(f"write {name}"):
@@ -123,7 +134,8 @@ class Filling:
         own = self.plan.of(name)
         try:
             program = fused if own == self.plan else rewrite(self.assembly.program, own)
-            self.written[name] = self.assembly.write(name, program, self.folder)
+            store = None if name in self.self_contained else self._store
+            self.written[name] = self.assembly.write(name, program, self.folder, store)
         except FileError:
             raise
         except FuseconvError as error:
@@ -233,9 +245,12 @@ class Filling:
         """Puts artifacts of another bundle in the place of those of the same targets."""
         for name in written:
             remove_target(self.folder, self.written[name])
-        for name in {file for one in written.values() for file in one.files if (source / file).is_file()}:
-            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(source / name, self.folder / name)
+        assert self._store is not None
+        for name, one in written.items():
+            for file in (file for file in one.files if (source / file).is_file() and Path(file).name != STORE):
+                (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source / file, self.folder / file)
+            move_weights(name, self.folder / one.path, self._store, source)
         self.written |= written
         self.found |= found
 

@@ -30,6 +30,7 @@ from fuseconv.parity.verification import compare_case
 from fuseconv.pipeline.assembly import Assembly, Written
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.rule_text import Call, parse_line
+from fuseconv.weights.store import Store
 
 _OURS = ("aten.", "fuseconv.", "prims.")
 
@@ -155,15 +156,27 @@ class Gate:
                 return Verified(error=error)
 
     def write(
-        self, folder: Path, targets: Sequence[str], program: Program, cases: Collection[str] | None = None
+        self,
+        folder: Path,
+        targets: Sequence[str],
+        program: Program,
+        cases: Collection[str] | None = None,
+        store: Store | None = None,
     ) -> tuple[dict[str, Written], dict[str, Verified]]:
-        """Writes targets of a program into an empty folder and runs them. Returns what was written and its results.
+        """Writes targets of a program into a folder and runs them. Returns what was written and its results.
+
+        Args:
+            folder: the folder, which has nothing but the files of the store.
+            targets: the targets.
+            program: the program.
+            cases: the names of the cases to run. Default: all.
+            store: where the weights go. Default: into the artifacts.
 
         Raises:
             FuseconvError: a target cannot be written.
         """
         libraries = self.assembly.copy_libraries(folder)
-        written = {target: self.assembly.write(target, program, folder) for target in targets}
+        written = {target: self.assembly.write(target, program, folder, store) for target in targets}
         seal(folder, self.assembly.describe(Plan(()), list(written.values()), libraries))
         names = None if cases is None else sorted(cases)
         return written, process.verify(folder, targets, reference=self.reference, cases=names, hashed=True)

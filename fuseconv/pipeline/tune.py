@@ -27,6 +27,7 @@ from fuseconv.tuning.budget import LEAST, Budget
 from fuseconv.tuning.choosing import Choosing, Chosen, Left
 from fuseconv.tuning.classes import Classes
 from fuseconv.tuning.recorded import with_choices
+from fuseconv.weights.store import Store, weights_of
 
 Tune = Literal["none", "quick", "full"]
 """How much is measured: nothing; as much as fits into the time of the conversion again; every class of matches."""
@@ -132,7 +133,8 @@ class _Bench:
         folder = self.scratch / f"{len(self._made)}.fuseconv"
         folder.mkdir()
         program = rewrite(self.filling.assembly.program, self.classes.plan_without(left))
-        self._made[folder] = made = self.filling.gate.write(folder, self.names, program)
+        store = Store.create(folder, weights_of(program.exported))
+        self._made[folder] = made = self.filling.gate.write(folder, self.names, program, store=store)
         self.filling.check_alike(made[1])
         return folder
 

@@ -44,6 +44,7 @@ class Model:
         self.device = contract.device
         self._runner = runner
         self._ungraphed = ungraphed
+        self._graphed: tuple[Choice, int | None] = (False, None)  # how `swap` loads
         # Fields have the names of the outputs; `rename` numbers names that are not valid in Python.
         outputs = namedtuple("Outputs", contract.outputs, rename=True)  # type: ignore[misc]  # noqa: PYI024
         self._pack: Callable[[tuple[torch.Tensor, ...]], Any] = (
@@ -82,6 +83,28 @@ class Model:
             ) from error
         finally:
             torch._C._set_grad_enabled(grad)
+
+    def swap(self, bundle: str | Path) -> None:
+        """Takes the weights of another bundle, which `fuseconv swap` made of the one that was loaded.
+
+        The artifact is loaded with the new weights beside the old one, and then takes its place at once: every call,
+        from any thread, is computed wholly with the old or wholly with the new weights. On a GPU both copies exist in
+        the meantime, and CUDA graphs are captured again as calls recur.
+
+        Raises:
+            UsageError: the bundle does not exist, does not have the target, or has another contract.
+            FuseconvError: it does not load, as for `load`. The model is unchanged.
+        """
+        folder = Path(bundle).absolute()
+        manifest = open_bundle(folder)
+        if manifest.contract != self.contract:
+            raise UsageError(
+                "the bundle has another contract than the model", where=str(folder), fix="load it as another model"
+            )
+        chosen = choose_target(manifest, self.target, folder)
+        graphs, memory = self._graphed
+        fresh = load_target(folder, manifest, chosen, cuda_graphs=graphs, cuda_graphs_memory=memory)
+        self._runner = fresh._runner  # one assignment: a call reads it once
 
     def __repr__(self) -> str:
         """Shows the target, the device, the inputs and the outputs."""
@@ -193,9 +216,7 @@ def load_target(
             fix="pass a number of bytes, or None for a tenth of the free memory",
         )
     check_target(folder, manifest, target, device)
-    if spec_of(target).runtime == "torch":  # ONNX Runtime sessions load their own library
-        for library in op_libraries(manifest, target):
-            _load_library(folder / library)
+    load_libraries(folder, manifest, target)
     try:
         runner = TARGETS[target].load(folder / manifest.targets[target], contract.device)
     except FuseconvError:
@@ -208,7 +229,9 @@ def load_target(
         ) from error
     if ungraphed is None:
         runner = GraphedRunner(runner, contract, required=cuda_graphs != "auto", memory=cuda_graphs_memory)
-    return Model(contract, target, runner, ungraphed)
+    model = Model(contract, target, runner, ungraphed)
+    model._graphed = cuda_graphs, cuda_graphs_memory
+    return model
 
 
 def check_target(folder: Path, manifest: Manifest, target: str, device: str | None = None) -> None:
@@ -252,6 +275,17 @@ def op_libraries(manifest: Manifest, target: str) -> tuple[str, ...]:
     if spec.plugin:
         return (f"lib/{PLUGINS[manifest.contract.device]}",)
     return tuple(manifest.libraries) if spec.runtime == "torch" else ()
+
+
+def load_libraries(folder: Path, manifest: Manifest, target: str) -> None:
+    """Loads the op libraries that a target calls. ONNX Runtime sessions load their own.
+
+    Raises:
+        UnsupportedError: a library cannot be loaded, or a different version is loaded already.
+    """
+    if spec_of(target).runtime == "torch":
+        for library in op_libraries(manifest, target):
+            _load_library(folder / library)
 
 
 def _load_library(path: Path) -> None:

@@ -30,7 +30,7 @@ def load(path: Path, options: Options) -> Loaded:
         RefusedError: the state dict is damaged or does not match the module, or the module's code is not trusted.
         UsageError: `--model` is missing or invalid.
     """
-    return fill(_tensors(path), path, options)
+    return fill(read_tensors(path), path, options)
 
 
 def fill(value: Any, path: Path, options: Options) -> Loaded:
@@ -60,7 +60,12 @@ def _without_module(value: Any, tensors: Mapping[str, torch.Tensor], path: Path)
     return UsageError(f"the file contains {what} but no module", where=str(path), fix=fix)
 
 
-def _tensors(path: Path) -> Any:
+def read_tensors(path: Path) -> Any:
+    """Returns what a file of torch.save or safetensors holds, read as data.
+
+    Raises:
+        RefusedError: the file is damaged.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

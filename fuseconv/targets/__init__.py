@@ -12,10 +12,15 @@ The modules import torch only when needed, because help texts list the targets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fuseconv.errors import UnsupportedError, UsageError
 from fuseconv.targets import aoti, exported, onnx, onnx_plugin, torchscript
 from fuseconv.targets.spec import Context, Runner, Target, TargetSpec
+
+if TYPE_CHECKING:
+    from fuseconv.weights.store import Store
 
 TARGETS: Mapping[str, Target] = {
     target.SPEC.name: target for target in (torchscript, exported, aoti, onnx, onnx_plugin)
@@ -26,8 +31,8 @@ PREFERENCE: tuple[str, ...] = tuple(sorted(TARGETS, key=lambda name: TARGETS[nam
 """The order of preference when no target is named: the first one that the bundle has is loaded."""
 
 
-def check_known(names: Iterable[str]) -> None:
-    """Checks that each name is that of a target.
+def check_known(names: Iterable[str], option: str = "--target") -> None:
+    """Checks that each name is that of a target. `option` is the option with which they were given.
 
     Raises:
         UsageError: a target does not exist.
@@ -35,7 +40,24 @@ def check_known(names: Iterable[str]) -> None:
     for name in names:
         if name not in TARGETS:
             what, fix = f"unknown target {name}", f"use one of {', '.join(sorted(TARGETS))}, separated by commas"
-            raise UsageError(what, where="--target", fix=fix)
+            raise UsageError(what, where=option, fix=fix)
+
+
+def move_weights(name: str, artifact: Path, store: Store, source: Path) -> None:
+    """Makes the artifact of a target, which was moved from another bundle, refer to the weights of its new bundle.
+
+    Raises:
+        FileError: a file cannot be written.
+    """
+    if spec_of(name).runtime == "onnxruntime":
+        from fuseconv.targets import onnx_weights
+
+        onnx_weights.move(artifact, store, source)
+        return
+    from fuseconv.weights.table import Table, set_table
+
+    if (table := Table.of(artifact)) is not None:
+        set_table(artifact, store.adopt(artifact.parent.name, table, source))
 
 
 def spec_of(name: str) -> TargetSpec:
@@ -49,4 +71,14 @@ def spec_of(name: str) -> TargetSpec:
     return TARGETS[name].SPEC
 
 
-__all__ = ["PREFERENCE", "TARGETS", "Context", "Runner", "Target", "TargetSpec", "check_known", "spec_of"]
+__all__ = [
+    "PREFERENCE",
+    "TARGETS",
+    "Context",
+    "Runner",
+    "Target",
+    "TargetSpec",
+    "check_known",
+    "move_weights",
+    "spec_of",
+]

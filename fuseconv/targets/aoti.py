@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 import zipfile
 from collections.abc import Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +30,9 @@ SPEC = TargetSpec("aoti", Path("aoti", "model.pt2"), preference=1, cuda_graphs=T
 
 _LOG_LINES = 20
 _SYSTEM_CXX = Path("/usr/bin/g++")
+
+_READS_FOLDERS = (2, 13)
+"""The release of torch from which its loader takes an unpacked package."""
 
 _SETTINGS = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
 """Options for Inductor. It detects the CPU's vector instructions even for a GPU, compiles its headers for each
@@ -68,19 +73,25 @@ def write(program: Program, folder: Path, context: Context) -> Path:
         UpstreamError: the compiler failed (the error contains the end of its log), or its cache is damaged.
         FileError: the package cannot be written.
     """
+    from fuseconv.targets.own_outputs import own_outputs
     from fuseconv.targets.unplanned_attention import without_plans
+    from fuseconv.weights.store import weights_of
 
-    artifact = SPEC.artifact
-    source = context.scratch / exported.write(without_plans(program), context.scratch, context)
+    artifact, source = SPEC.artifact, context.scratch / exported.SPEC.artifact
+    given = own_outputs(without_plans(program)).exported
+    exported.save(given, source, None if context.store is None else context.store.table(weights_of(given)))
     try:
         (folder / artifact).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         where = str((folder / artifact).parent)
         raise FileError(f"the folder cannot be created: {error.strerror}", where=where) from error
-    arguments = [str(source), str(folder / artifact), program.contract.device, *map(str, context.op_files)]
+    kept = "" if context.store is None else str(context.store.bundle)
+    arguments = [str(source), str(folder / artifact), program.contract.device, kept, *map(str, context.op_files)]
     status, log = _run_child(arguments, context.scratch)
     if status == 0 and (folder / artifact).is_file():
         check_complete(folder / artifact)
+        if context.store is not None:
+            _unpack(folder / artifact)
         return artifact
     if any(reason in log for reason in ("No space left on device", "File too large", "Disk quota exceeded")):
         raise FileError("the package cannot be written: the disk is full", where=str(folder / artifact))
@@ -124,10 +135,15 @@ def load(path: Path, device: str) -> Runner:
     import torch
 
     from fuseconv.targets.artifact import plain
+    from fuseconv.weights.table import weights_of_artifact
 
     # Not torch._inductor.aoti_load_package: it compiles a program for each set of vector instructions, to compare the
     # best with the package's in a warning, and its result parses the call's structure anew in every call.
-    package = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
+    package = torch._C._aoti.AOTIModelPackageLoader(str(_unpacked(path)), "model", True, 1, -1)
+    if (weights := weights_of_artifact(path, device)) is not None:
+        package.load_constants(weights, False, True, True)  # into the active buffer; all of them; without a copy
+        if torch.device(device).type != "cpu":
+            weakref.finalize(package, _free, weights)
     guard = threading.Lock()
 
     def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -135,6 +151,32 @@ def load(path: Path, device: str) -> Runner:
             return tuple(package.boxed_run(list(map(plain, inputs))))
 
     return run
+
+
+def _unpack(package: Path) -> None:
+    """Unpacks a package into the folder beside it that has its name.
+
+    Raises:
+        FileError: a file cannot be written.
+    """
+    try:
+        with zipfile.ZipFile(package) as archive:
+            archive.extractall(package.parent)
+    except OSError as error:
+        raise FileError(f"the package cannot be unpacked: {error.strerror}", where=str(package)) from error
+
+
+def _unpacked(package: Path) -> Path:
+    """Returns the folder of an unpacked package, or the package if this torch unpacks it at each load."""
+    folder = package.with_suffix("")
+    release = tuple(map(int, version("torch").split(".")[:2]))
+    return folder if folder.is_dir() and release >= _READS_FOLDERS else package
+
+
+def _free(weights: Mapping[str, torch.Tensor]) -> None:
+    """Frees the memory of the weights of a package that is gone, because its runtime never releases them."""
+    for tensor in weights.values():
+        tensor.untyped_storage().resize_(0)
 
 
 def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:

@@ -1,10 +1,10 @@
-"""Helpers for writing artifacts: plain memory, -0.0 as a constant, and saving files."""
+"""Helpers for artifacts: plain memory, -0.0 as a constant, saving files, and weights that are stored elsewhere."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from fuseconv.errors import FileError
+from fuseconv.errors import FileError, RefusedError
 from fuseconv.program.captured import Program
 
 _ALIGNMENT = 16
@@ -39,6 +39,31 @@ def negative_zero(program: Program) -> str | None:
                 if isinstance(value, float) and value == 0 and math.copysign(1, value) < 0:
                     return f"the argument -0.0 of {node.name}: it would be merged with another op's 0.0"
     return None
+
+
+def hollow(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns what stands for a weight in an artifact without it: one element, expanded to the shape of the weight.
+
+    It is NaN if the dtype has it, so that the results are NaN if the weights are not set. It is in host memory, so that
+    torch.export writes one element on every device.
+    """
+    value = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
+    return torch.full((), value, dtype=tensor.dtype).expand(tensor.shape)
+
+
+def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Sets the weights of a module that was loaded from an artifact without them. They are not copied.
+
+    Raises:
+        RefusedError: they do not fit the artifact.
+    """
+    try:
+        surplus = module.load_state_dict(dict(weights), strict=False, assign=True).unexpected_keys
+    except RuntimeError as error:
+        surplus = [str(error).strip().splitlines()[-1].strip()]
+    if surplus:
+        what = f"the weights do not fit the artifact: {', '.join(surplus)}"
+        raise RefusedError(what, where=str(path), fix="convert the model again, or copy the bundle again")
 
 
 @contextmanager

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fuseconv.targets.spec import Context, Runner, TargetSpec
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
     from fuseconv.program.captured import Program
+    from fuseconv.weights.table import Table
 
 SPEC = TargetSpec(
     "export",
@@ -34,14 +38,44 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     Raises:
         FileError: the file cannot be written.
     """
+    from fuseconv.targets.own_outputs import own_outputs
+    from fuseconv.weights.store import weights_of
+    from fuseconv.weights.table import set_table
+
+    exported = own_outputs(program).exported
+    table = None if context.store is None else context.store.put(SPEC.artifact.parent.as_posix(), weights_of(exported))
+    set_table(folder / SPEC.artifact, None)
+    save(exported, folder / SPEC.artifact, table)
+    return SPEC.artifact
+
+
+def save(exported: ExportedProgram, path: Path, table: Table | None = None, others: Collection[str] = ()) -> None:
+    """Writes an archive. The weights in a table, which is written beside it, and `others` are not part of it.
+
+    In their place are tensors of one element, NaN if the dtype has it, that are expanded to the shapes of the weights.
+    `module.load_state_dict(weights, assign=True)` replaces them. Constants among them become buffers, because a state
+    dict has no constants.
+
+    Raises:
+        FileError: a file cannot be written.
+    """
     import torch
 
-    from fuseconv.targets.artifact import saved
-    from fuseconv.targets.own_outputs import own_outputs
+    from fuseconv.program.graph_copy import with_weights
+    from fuseconv.targets.artifact import hollow, saved
+    from fuseconv.weights.store import like, weights_of
+    from fuseconv.weights.table import set_table
 
-    with saved(folder / SPEC.artifact) as file:
-        torch.export.save(own_outputs(program).exported, file)
-    return SPEC.artifact
+    if table is not None:
+        tensors = {
+            name: tensor for name, tensor in weights_of(exported).items() if name in table.tensors or name in others
+        }
+        hollows = {name: like(tensor, hollow(tensor)) for name, tensor in tensors.items()}
+        exported = with_weights(exported, hollows, kept=exported.constants.keys() & hollows.keys())
+        set_table(path, table)
+    with saved(path) as file, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No complete tensor found in the group")  # only the one element is needed
+        torch.export.save(exported, file)
 
 
 def load(path: Path, device: str) -> Runner:
@@ -51,7 +85,13 @@ def load(path: Path, device: str) -> Runner:
     """
     import torch
 
+    from fuseconv.targets.artifact import attach
+    from fuseconv.weights.table import weights_of_artifact
+
     with warnings.catch_warnings():
         # torch 2.11 warns that weights read from bytes are not writable. Nothing writes to them.
         warnings.filterwarnings("ignore", "The given buffer is not writable")
-        return torch.export.load(str(path)).module(check_guards=False)
+        module = torch.export.load(str(path)).module(check_guards=False)
+    if (weights := weights_of_artifact(path, device)) is not None:
+        attach(module, weights, path)
+    return module

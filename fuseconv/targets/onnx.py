@@ -12,7 +12,7 @@ from fuseconv.targets.spec import Context, Runner, TargetSpec
 if TYPE_CHECKING:
     from fuseconv.program.captured import Program
 
-SPEC = TargetSpec("onnx", Path("onnx", "model.onnx"), preference=5, runtime="onnxruntime")
+SPEC = TargetSpec("onnx", Path("model.onnx"), preference=5, runtime="onnxruntime")
 
 
 def check_machine(device: str) -> None:
@@ -43,7 +43,9 @@ def unsupported(program: Program) -> str | None:
 
 
 def write(program: Program, folder: Path, context: Context) -> Path:
-    """Writes `onnx/model.onnx` with its weights next to it, and returns the path relative to `folder`.
+    """Writes `model.onnx`, with its weights next to it or in the store, and returns the path relative to `folder`.
+
+    It is in the folder of the bundle, because ONNX Runtime reads weights only from the folder of the model.
 
     Raises:
         UnsupportedError: an operator has no ONNX form, or ONNX Runtime has no kernel for one in this dtype.
@@ -53,7 +55,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     from fuseconv.targets import onnx_export
     from fuseconv.targets.onnx_session import open_session
 
-    onnx_export.save(program, folder / SPEC.artifact)
+    onnx_export.save(program, folder / SPEC.artifact, context.store)
     open_session(folder / SPEC.artifact, program.contract.device)
     return SPEC.artifact
 

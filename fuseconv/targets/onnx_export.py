@@ -11,14 +11,18 @@ from contextlib import contextmanager
 from copy import copy
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fuseconv.errors import FileError, UnsupportedError, UpstreamError
 from fuseconv.program.captured import Program, dim_symbols
 from fuseconv.targets.onnx_session import OTHER_DTYPE
+from fuseconv.targets.onnx_weights import refer_to, unfolded
 from fuseconv.targets.own_outputs import own_outputs
+
+if TYPE_CHECKING:
+    from fuseconv.weights.store import Store
 
 OPSET = 22
 """The first opset in which every operator accepts bfloat16. Gelu was added in opset 20."""
@@ -26,8 +30,8 @@ OPSET = 22
 _FUNCTION_OVERLOADS_IR = 10
 
 
-def save(program: Program, path: Path) -> None:
-    """Writes a model with its weights next to it. Whether ONNX Runtime has the kernels is not checked.
+def save(program: Program, path: Path, store: Store | None = None) -> None:
+    """Writes a model with its weights next to it, or in a store. Whether ONNX Runtime has the kernels is not checked.
 
     Raises:
         UnsupportedError: an operator has no ONNX form.
@@ -47,7 +51,9 @@ def save(program: Program, path: Path) -> None:
     _add_functions(model, device)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        ir.save(model, path, external_data=f"{path.name}.data")
+        if store is not None:
+            refer_to(model, store)
+        ir.save(model, path, external_data=f"{path.name}.data" if store is None else None)
     except OSError as error:
         raise FileError(f"the model cannot be written: {error.strerror}", where=str(path)) from error
     try:
@@ -143,7 +149,7 @@ def _export(
             # are for, and nothing proves it: onnxscript 0.7 folds a bfloat16 batch norm into float32 weights.
             onnxscript.optimizer.inline(program.model)
             write_exactly(program.model, numbers_of(program.exported_program))
-            onnxscript.optimizer.fold_constants(program.model)
+            onnxscript.optimizer.fold_constants(program.model, should_fold=unfolded)
             onnxscript.optimizer.remove_unused_nodes(program.model)
             keep_factors(program.model)
             widen_empty_sums(program.model, exported.range_constraints)

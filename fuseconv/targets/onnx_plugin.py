@@ -17,7 +17,7 @@ from fuseconv.untrusted.files import check_unshared
 if TYPE_CHECKING:
     from fuseconv.program.captured import Program
 
-SPEC = TargetSpec("onnx-plugin", Path("onnx", "model.plugin.onnx"), preference=4, runtime="onnxruntime", plugin=True)
+SPEC = TargetSpec("onnx-plugin", Path("model.plugin.onnx"), preference=4, runtime="onnxruntime", plugin=True)
 
 
 def check_machine(device: str) -> None:
@@ -45,7 +45,7 @@ def unsupported(program: Program) -> str | None:
 
 
 def write(program: Program, folder: Path, context: Context) -> Path:
-    """Writes `onnx/model.plugin.onnx` and `lib/libfuseconv_ort_*.so`. Returns the path of the model in `folder`.
+    """Writes `model.plugin.onnx` and `lib/libfuseconv_ort_*.so`. Returns the path of the model in `folder`.
 
     Raises:
         UnsupportedError: an operator has no ONNX form, or ONNX Runtime has no kernel for one in this dtype.
@@ -61,15 +61,16 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     source, artifact, device = folder / onnx.SPEC.artifact, folder / SPEC.artifact, program.contract.device
     is_shared = source.is_file()
     if not is_shared:
-        onnx_export.save(program, source)
+        onnx_export.save(program, source, context.store)
     model = protobuf.load(source, load_external_data=False)
     del model.functions[:]
     for node in model.graph.node:
         node.overload = ""
-    library = _library(artifact, device)
+    library = folder / "lib" / plugin_path(device).name
     try:
         artifact.write_bytes(model.SerializeToString())
         library.parent.mkdir(exist_ok=True)
+        library.unlink(missing_ok=True)  # it may be a link to that of another bundle, which may be in use
         library.write_bytes(plugin_path(device).read_bytes())
         library.chmod(0o755)
         if not is_shared:
@@ -100,7 +101,8 @@ def load(path: Path, device: str) -> Runner:
 
 
 def _library(artifact: Path, device: str) -> Path:
-    """Returns the path of the library in a bundle."""
+    """Returns the path of the library in a bundle. In older bundles the model is in a folder of its own."""
     from fuseconv.ops.library import PLUGINS
 
-    return artifact.parent.parent / "lib" / PLUGINS[device]
+    bundle = artifact.parent if (artifact.parent / "lib").is_dir() else artifact.parents[1]
+    return bundle / "lib" / PLUGINS[device]

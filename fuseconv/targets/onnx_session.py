@@ -11,6 +11,7 @@ import torch
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError
 from fuseconv.targets.artifact import plain
 from fuseconv.targets.spec import Runner
+from fuseconv.weights.table import is_inside
 
 OLDEST = (1, 27)
 """The oldest supported version of ONNX Runtime: the first that resolves function overloads in shape inference. 1.26
@@ -157,10 +158,15 @@ def check_external_data(path: Path) -> None:
             continue
         entry = {item.key: item.value for item in tensor.external_data}
         data = path.parent / entry["location"]
-        if Path(entry["location"]).name != entry["location"] or data.is_symlink() or not data.is_file():
+        if not is_inside(entry["location"]) or not _is_own(data, path.parent):
             problem = f"the weights of {tensor.name} are not a file in the model's folder: {entry['location']}"
         elif int(entry.get("offset", 0)) + int(entry.get("length", 0)) > data.stat().st_size:
             problem = f"the weights of {tensor.name} end past the end of {entry['location']}"
         else:
             continue
         raise RefusedError(problem, where=str(path), fix="convert the model again")
+
+
+def _is_own(data: Path, folder: Path) -> bool:
+    """Returns whether a file is in a folder without following a link."""
+    return data.is_file() and data.resolve() == folder.resolve() / data.relative_to(folder)

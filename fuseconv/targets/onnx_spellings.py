@@ -16,8 +16,8 @@ from torch.fx import Graph, Node
 
 from fuseconv.graph.nodes import arguments
 from fuseconv.ops import OPS
+from fuseconv.program.graph_copy import copied, with_graph
 from fuseconv.targets import onnx_arithmetic, onnx_layout, onnx_reductions
-from fuseconv.targets.graph_copy import copied, with_graph
 
 SPELLINGS: Mapping[Any, Callable[..., Any]] = {
     **onnx_arithmetic.SPELLINGS,

@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 
 from fuseconv.graph.aliases import viewed
 from fuseconv.program.captured import Program
-from fuseconv.targets.graph_copy import copied, with_graph
+from fuseconv.program.graph_copy import copied, with_graph
 
 
 def own_outputs(program: Program) -> Program:

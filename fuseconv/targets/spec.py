@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from fuseconv.program.captured import Program
+    from fuseconv.weights.store import Store
 
 Runner: TypeAlias = "Callable[..., tuple[torch.Tensor, ...]]"
 """A loaded artifact, which takes positional tensors and returns a tuple of tensors."""
@@ -48,10 +49,12 @@ class Context:
     Attributes:
         scratch: an existing folder outside the bundle, which is removed afterwards.
         op_files: Python files that register ops of the program, for child processes.
+        store: where the weights go. None for an artifact that contains them.
     """
 
     scratch: Path
     op_files: tuple[Path, ...] = ()
+    store: Store | None = None
 
 
 class Target(Protocol):

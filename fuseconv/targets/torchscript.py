@@ -38,10 +38,19 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     """
     import torch
 
-    from fuseconv.targets.artifact import saved
+    from fuseconv.targets.artifact import hollow, saved
     from fuseconv.targets.script_module import compile_program, quiet
+    from fuseconv.weights.store import is_storable
+    from fuseconv.weights.table import set_table
 
     module = compile_program(program)
+    table = None
+    if context.store is not None:
+        weights = {name: tensor for name, tensor in module.named_buffers() if is_storable(tensor)}
+        table = context.store.put(SPEC.artifact.parent.as_posix(), weights)
+        for name, tensor in weights.items():
+            setattr(module, name, hollow(tensor))
+    set_table(folder / SPEC.artifact, table)
     with saved(folder / SPEC.artifact) as file, quiet():
         torch.jit.save(module, file)
     return SPEC.artifact
@@ -55,10 +64,14 @@ def load(path: Path, device: str) -> Runner:
     """
     import torch
 
+    from fuseconv.targets.artifact import attach
     from fuseconv.targets.script_module import quiet
+    from fuseconv.weights.table import weights_of_artifact
 
     if torch.device(device).type == "cuda":
         torch._C._jit_set_texpr_fuser_enabled(False)
     with quiet():
-        module: Runner = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
-        return module
+        module: torch.jit.ScriptModule = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
+    if (weights := weights_of_artifact(path, device)) is not None:
+        attach(module, weights, path)
+    return module

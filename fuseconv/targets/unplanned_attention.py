@@ -25,7 +25,7 @@ from fuseconv.graph.all_sizes import GuardError, run_for_all_sizes
 from fuseconv.graph.nodes import arguments
 from fuseconv.graph.proved_sizes import same_sizes
 from fuseconv.program.captured import Program
-from fuseconv.targets.graph_copy import copied, with_graph
+from fuseconv.program.graph_copy import copied, with_graph
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _DTYPES = (torch.float16, torch.bfloat16)

@@ -40,7 +40,8 @@ SHARED = {"bundle", "contract", "files", "model", "run", "safetensors", "sha256"
 
 def test_the_sample_compiles_both_runtimes(tmp_path: Path) -> None:
     graphs = "cuda_graphs" if torch.version.cuda else "cuda_graphs_absent"
-    assert compiled(ROOT / "samples" / "04_cpp", tmp_path) == {*SHARED, "torch_runner", "onnx_runner", graphs}
+    runners = {"torch_runner", "weights", "onnx_runner", graphs}
+    assert compiled(ROOT / "samples" / "04_cpp", tmp_path) == {*SHARED, *runners}
 
 
 def test_a_project_may_need_onnx_alone(tmp_path: Path) -> None:

@@ -249,5 +249,5 @@ def test_the_width_may_be_dynamic_and_causal_is_too(tmp_path: Path) -> None:
 def test_the_graph_is_small(kind: str, expected: list[str], tmp_path: Path) -> None:
     inputs = row(kind, hides_all=True).inputs
     write(Attention(), [spec(name, tensor) for name, tensor in zip(NAMES, inputs, strict=False)], tmp_path)
-    nodes = onnx.load(tmp_path / "onnx" / "model.onnx").graph.node
+    nodes = onnx.load(tmp_path / "model.onnx").graph.node
     assert [node.op_type for node in nodes if node.op_type != "Constant"] == expected

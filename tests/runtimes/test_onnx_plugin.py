@@ -129,7 +129,7 @@ def test_ops_that_the_small_bundle_has_not_come_through_the_exporter(tmp_path: P
 def test_alone_it_brings_its_own_weights(fused: Program, tmp_path: Path) -> None:
     TARGETS["onnx-plugin"].write(fused, tmp_path, Context(tmp_path))
     files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == {"lib/libfuseconv_ort_cpu.so", "onnx/model.plugin.onnx", "onnx/model.onnx.data"}
+    assert files == {"lib/libfuseconv_ort_cpu.so", "model.plugin.onnx", "model.onnx.data"}
 
 
 def test_in_bfloat16_it_serves_what_onnx_runtime_has_no_kernels_for(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_in_bfloat16_it_serves_what_onnx_runtime_has_no_kernels_for(tmp_path: Pa
 
 
 def test_outputs_go_where_they_are_bound(bundle: Path) -> None:
-    session = open_session(bundle / "onnx/model.plugin.onnx", "cpu", bundle / "lib/libfuseconv_ort_cpu.so")
+    session = open_session(bundle / "model.plugin.onnx", "cpu", bundle / "lib/libfuseconv_ort_cpu.so")
     x, skip, keep = torch.randn(3, 5, 8), torch.randn(3, 5, 8), torch.rand(3, 5) > 0.5
     binding, elements, out = session.io_binding(), element_types(), torch.full((3, 5, 8), 7.0)
     for name, value in (("x", x), ("skip", skip), ("keep", keep)):
@@ -185,7 +185,7 @@ def test_the_library_comes_from_the_bundle_and_from_nowhere_else(
     with pytest.raises(RefusedError, match=r"lib/libfuseconv_ort_cpu\.so is missing"):
         load(bundle_copy, "onnx-plugin")
     with pytest.raises(RefusedError, match="the op library for ONNX Runtime is missing"):
-        TARGETS["onnx-plugin"].load(bundle_copy / "onnx/model.plugin.onnx", "cpu")
+        TARGETS["onnx-plugin"].load(bundle_copy / "model.plugin.onnx", "cpu")
 
 
 def test_two_bundles_share_a_process(bundle: Path, bundle_copy: Path) -> None:

@@ -327,17 +327,19 @@ def test_onnx_has_no_complex_outputs() -> None:
 @pytest.mark.parametrize(
     ("location", "offset"),
     [
-        ("../model.onnx.data", 0),
+        ("../weights.safetensors", 0),
         ("/etc/passwd", 0),
-        ("sub/model.onnx.data", 0),
+        ("lib/../../weights.safetensors", 0),
         ("link", 0),
+        ("links/plan.json", 0),
         ("none", 0),
-        ("model.onnx.data", 1 << 40),
+        ("weights.safetensors", 1 << 40),
     ],
 )
 def test_onnx_weights_outside_the_folder_are_refused(location: str, offset: int, bundle_copy: Path) -> None:
-    folder = bundle_copy / "onnx"
+    folder = bundle_copy
     (folder / "link").symlink_to(bundle_copy / "plan.json")
+    (folder / "links").symlink_to(bundle_copy)
     model = onnx_model(bundle_copy)
     tensor = next(t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL)
     for item in tensor.external_data:

@@ -53,4 +53,4 @@ def equal(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
 
 
 def onnx_model(bundle: Path) -> onnx.ModelProto:
-    return onnx.load(bundle / "onnx" / "model.onnx", load_external_data=False)
+    return onnx.load(bundle / "model.onnx", load_external_data=False)

@@ -31,6 +31,7 @@ from fuseconv.program.captured import Program
 from fuseconv.runtime.environment import environment
 from fuseconv.sources import Subject
 from fuseconv.targets import TARGETS, Context
+from fuseconv.weights.store import Store, weights_of
 
 INPUTS = ("x=f32[batch:1..16,seq:1..32,8]", "skip=f32[batch,seq,8]", "keep=bool[batch,seq]")
 
@@ -78,7 +79,8 @@ def program(module: torch.nn.Module, inputs: Sequence[str] = INPUTS, device: str
 def write_bundle(original: Program, fused: Program, output: Path, targets: Sequence[str], *, scratch: Path) -> Manifest:
     """Writes a bundle as the pipeline does."""
     with staged(output, check_replaceable) as folder:
-        context = Context(scratch)
+        store = Store.create(folder, weights_of(fused.exported))
+        context = Context(scratch, store=store)
         artifacts = {name: TARGETS[name].write(fused, folder, context).as_posix() for name in targets}
         (folder / "lib").mkdir(exist_ok=True)  # the target onnx-plugin has made it
         for library in ops.library_paths(fused.contract.device):

@@ -27,21 +27,26 @@ from fuseconv.parity.verification import verify
 
 FILES = (
     "aoti/model.pt2",
+    "aoti/weights.json",
     "export/model.pt2",
+    "export/weights.json",
     "lib/libfuseconv_cpu.so",
     "lib/libfuseconv_ort_cpu.so",
-    "onnx/model.onnx",
-    "onnx/model.onnx.data",
-    "onnx/model.plugin.onnx",
+    "model.onnx",
+    "model.plugin.onnx",
     "plan.json",
     "reference.safetensors",
     "torchscript/model.pt",
+    "torchscript/weights.json",
+    "weights.safetensors",
 )
 
 
 def test_a_bundle_names_all_its_files(bundle: Path) -> None:
     manifest = open_bundle(bundle)
-    assert tuple(manifest.files) == FILES
+    unpacked = [name for name in manifest.files if name.startswith("aoti/model/")]
+    assert any(name.endswith(".so") for name in unpacked)
+    assert tuple(name for name in manifest.files if name not in unpacked) == FILES
     assert manifest.targets.keys() == {"aoti", "export", "onnx", "onnx-plugin", "torchscript"}
     assert manifest.contract.outputs == ("output_0", "output_1", "output_2", "output_3")
     assert isinstance(manifest.contract, Contract)
@@ -122,13 +127,13 @@ def add_folder(bundle: Path) -> str:
 
 
 def remove(bundle: Path) -> str:
-    (bundle / "onnx/model.onnx.data").unlink()
-    return "onnx/model.onnx.data"
+    (bundle / "weights.safetensors").unlink()
+    return "weights.safetensors"
 
 
 def remove_target(bundle: Path) -> str:
-    shutil.rmtree(bundle / "onnx")
-    return "onnx/model.onnx"
+    shutil.rmtree(bundle / "export")
+    return "export/model.pt2"
 
 
 def link(bundle: Path) -> str:

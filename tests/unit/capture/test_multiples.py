@@ -37,7 +37,7 @@ def test_multiples_go_into_every_format(function: Callable[..., Tensor], tmp_pat
     # As the compiler of AOTInductor gets it, in a process of its own.
     saved = tmp_path / TARGETS["export"].write(program, tmp_path, context)
     decomposed = torch.export.load(str(saved)).run_decompositions({}).module()
-    onnx_runner = TARGETS["onnx"].load(tmp_path / "onnx" / "model.onnx", "cpu")
+    onnx_runner = TARGETS["onnx"].load(tmp_path / "model.onnx", "cpu")
     for height, width in ((4, 64), (32, 8), (12, 24)):
         (x,) = draw(program.contract, {"batch": 2, "height": height, "width": width}, seed=0)
         expected = (function(None, x),)

@@ -28,6 +28,7 @@ from fuseconv.proof import checked
 from fuseconv.runtime.model import load
 from fuseconv.sources import Options
 from fuseconv.targets import onnx_export
+from fuseconv.weights.store import Store
 
 TORCH = ("export", "torchscript")
 
@@ -166,7 +167,7 @@ def test_a_target_that_cannot_express_the_model_is_left_out_by_name(
     assert (left.target, left.cause) == ("onnx", "unsupported")
     assert "bessel_j0" in left.reason
     assert open_bundle(done.bundle).left_out == [left]
-    assert not (done.bundle / "onnx").exists()
+    assert not (done.bundle / "model.onnx").exists()
     assert cli.main(["inspect", str(done.bundle)]) == 0
     assert "left out: onnx" in capsys.readouterr().out
     assert isinstance(done.error(), UnsupportedError)
@@ -197,10 +198,10 @@ def test_a_target_whose_exporter_is_wrong_is_left_out_with_the_figures(
 ) -> None:
     save = onnx_export.save
 
-    def wrong(program: Program, path: Path) -> None:
+    def wrong(program: Program, path: Path, store: Store | None = None) -> None:
         import onnx as protobuf
 
-        save(program, path)
+        save(program, path, store)
         model = protobuf.load(path, load_external_data=False)
         for node in model.graph.node:
             node.op_type = {"Tanh": "Sigmoid"}.get(node.op_type, node.op_type)
@@ -213,7 +214,7 @@ def test_a_target_whose_exporter_is_wrong_is_left_out_with_the_figures(
     assert (left.target, left.cause) == ("onnx", "parity")
     assert "case given" in left.reason
     assert "rmse against float64" in left.reason
-    assert not (done.bundle / "onnx").exists()
+    assert not (done.bundle / "model.onnx").exists()
     assert isinstance(done.error(strict=True), ParityError)
     with pytest.raises(ParityError, match="outputs differ"):
         convert(model, target=["onnx"], output=tmp_path / "none.fuseconv")

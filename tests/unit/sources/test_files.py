@@ -28,7 +28,7 @@ from fuseconv.matching.lock import read_lock
 from fuseconv.matching.steps import read_plan
 from fuseconv.rulebook.rule_file import load_rules
 from fuseconv.sources.huggingface import _screen_files
-from fuseconv.sources.state_dict import _tensors
+from fuseconv.sources.state_dict import read_tensors
 from fuseconv.untrusted import files
 from fuseconv.untrusted.containers import container_of
 
@@ -245,7 +245,7 @@ def test_a_safetensors_file_is_known_by_any_length_of_its_header(low: int, tmp_p
     path = tmp_path / "model.safetensors"
     path.write_bytes(struct.pack("<Q", length) + entry.ljust(length) + struct.pack("<f", 2.0))
     assert sources.sniff(path) == "state-dict"
-    assert _tensors(path)["w"].tolist() == [2.0]
+    assert read_tensors(path)["w"].tolist() == [2.0]
     assert from_file(path)["w"].tolist() == [2.0]
 
 
@@ -350,6 +350,7 @@ OWN = {
     "targets/onnx_plugin.py": "our own library",
     "commands/outputs.py": "an .npz in memory",
     "commands/streams.py": "/dev/null",
+    "weights/tensor_file.py": "what it writes",
     "untrusted/records.py": "members of an archive that was screened, opened by untrusted/files.py",
     "parity/child.py": "its own stdout and its log",
     "parity/process.py": "the log of its child",

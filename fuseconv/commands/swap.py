@@ -1,0 +1,52 @@
+"""`fuseconv swap`: gives a bundle new weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fuseconv.commands.completion import PATH
+from fuseconv.commands.options import bundle_argument, existing, json_option
+from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.progress import shown
+from fuseconv.commands.verbosity import quiet_option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@click.command()
+@bundle_argument
+@click.argument("weights", type=PATH, callback=existing)
+@click.option(
+    "--adapter", type=PATH, metavar="FOLDER", callback=existing, help="Merge this low-rank adapter of PEFT into them."
+)
+@click.option("-o", "--output", type=PATH, metavar="FOLDER", help="New bundle. [default: BUNDLE is replaced]")
+@quiet_option
+@json_option
+def swap(bundle: Path, weights: Path, adapter: Path | None, output: Path | None) -> Outcome:
+    """Give BUNDLE new weights of the same model, and prove parity again.
+
+    WEIGHTS is a state dict, or a folder of safetensors. Merged and folded weights are made again from the plan, and
+    every target is compared with the original program and with float64 on the new weights.
+    """
+    from fuseconv.commands import report
+    from fuseconv.pipeline.swap import swap as swap_weights
+
+    done = swap_weights(bundle, weights, adapter=adapter, output=output, progress=shown)
+    result = {
+        "bundle": str(done.bundle),
+        "kept": list(done.kept),
+        "written": list(done.written),
+        "targets": done.report.to_json()["targets"],
+    }
+
+    def render(console: Console) -> None:
+        kept, written = ", ".join(done.kept) or "none", ", ".join(done.written) or "none"
+        report.print_pairs(console, {"bundle": str(done.bundle), "kept": kept, "written again": written})
+        console.print()
+        report.print_parity(console, done.report, everything=False)
+
+    return Outcome(result, render)

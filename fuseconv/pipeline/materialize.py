@@ -1,0 +1,57 @@
+"""Writes a target of a bundle as a file of its own, with its weights, for a stock loader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from fuseconv.bundle.manifest import open_bundle
+from fuseconv.errors import UsageError
+from fuseconv.program.graph_copy import with_weights
+from fuseconv.runtime.model import check_target, choose_target, load_libraries
+from fuseconv.targets import exported, torchscript
+from fuseconv.targets.artifact import attach, saved
+from fuseconv.targets.script_module import quiet
+from fuseconv.weights.store import like
+from fuseconv.weights.table import weights_of_artifact
+
+_WRITABLE = (torchscript.SPEC.name, exported.SPEC.name)
+
+
+def materialize(bundle: str | Path, target: str, output: str | Path) -> None:
+    """Writes a target of a bundle as a file that contains its weights.
+
+    Args:
+        bundle: the folder of the bundle.
+        target: `torchscript` or `export`.
+        output: the file to write.
+
+    Raises:
+        UsageError: the bundle does not exist or does not have the target, or the target is another.
+        RefusedError: the bundle is damaged.
+        UnsupportedError: the target was written for another device or a newer torch.
+        FileError: the file cannot be written.
+    """
+    folder, output = Path(bundle).absolute(), Path(output)
+    manifest = open_bundle(folder)
+    if choose_target(manifest, target, folder) not in _WRITABLE:
+        raise UsageError(
+            f"the target {target} cannot be written with its weights from a bundle",
+            where="--target",
+            fix=f"use one of {', '.join(_WRITABLE)}, or convert the model with --self-contained {target}",
+        )
+    check_target(folder, manifest, target)
+    load_libraries(folder, manifest, target)
+    artifact, device = folder / manifest.targets[target], manifest.contract.device
+    weights = {name: tensor.clone() for name, tensor in (weights_of_artifact(artifact, device) or {}).items()}
+    if target == torchscript.SPEC.name:
+        with quiet():
+            module: torch.jit.ScriptModule = torch.jit.load(str(artifact), map_location=device)  # type: ignore[no-untyped-call]
+            attach(module, weights, artifact)
+            with saved(output) as file:
+                torch.jit.save(module, file)
+        return
+    program = torch.export.load(artifact)
+    changed = {name: like(program.state_dict[name], tensor) for name, tensor in weights.items()}
+    exported.save(with_weights(program, changed), output)

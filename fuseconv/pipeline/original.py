@@ -1,0 +1,83 @@
+"""The captured program in a bundle, without weights: what `fuseconv swap` gives new weights and proves them with.
+
+`original/model.pt2` is a torch.export archive, and `original/weights.json` has those weights that the fused program
+uses unchanged. The others, which the fused program has only merged or folded, are nowhere in the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import torch
+from torch.export import ExportedProgram
+
+from fuseconv.bundle.manifest import Manifest
+from fuseconv.errors import FileError, RefusedError, UnsupportedError
+from fuseconv.program.graph_copy import with_weights
+from fuseconv.targets import exported as target
+from fuseconv.untrusted.files import read_plain
+from fuseconv.weights.store import Store, is_storable, like, weights_of
+from fuseconv.weights.table import weights_of_artifact
+
+ARTIFACT = Path("original", "model.pt2")
+GIVEN = Path("original", "given.json")
+
+
+def write_original(exported: ExportedProgram, bundle: Path, store: Store, names: Collection[str] = ()) -> None:
+    """Writes a captured program into a bundle, and the names of the weights of the model.
+
+    Args:
+        exported: the program.
+        bundle: the folder of the bundle.
+        store: its weights.
+        names: the weights of the model. Default: the parameters and persistent buffers of the program. A program that
+            was read from a bundle has its constants among these.
+
+    Raises:
+        FileError: a file cannot be written.
+    """
+    state = {name: tensor for name, tensor in exported.state_dict.items() if is_storable(tensor)}
+    given = {name: state[name] for name in names or state}
+    target.save(exported, bundle / ARTIFACT, store.table(weights_of(exported)), given)
+    first: dict[object, str] = {}
+    tied = {
+        name: first.setdefault((tensor.data_ptr() or name, tensor.shape, tensor.stride()), name)
+        for name, tensor in given.items()
+    }
+    try:
+        (bundle / GIVEN).write_text(json.dumps(tied, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"the bundle cannot be written: {error.strerror}", where=str(bundle / GIVEN)) from error
+
+
+def read_original(bundle: Path, manifest: Manifest) -> tuple[ExportedProgram, dict[str, str]]:
+    """Reads the captured program of an opened bundle. The weights that the model was given are hollow.
+
+    Returns:
+        The program, and for each weight of the model the first weight with the same memory, which may be itself.
+
+    Raises:
+        UnsupportedError: the bundle was written before it had the program.
+        RefusedError: a file is damaged.
+    """
+    if str(ARTIFACT) not in manifest.files:
+        raise UnsupportedError(
+            "the bundle has no original program, so new weights cannot be proved",
+            where=str(bundle),
+            fix="convert the model again with this version of fuseconv",
+        )
+    exported = torch.export.load(bundle / ARTIFACT)
+    stored = weights_of_artifact(bundle / ARTIFACT, manifest.contract.device) or {}
+    try:
+        tied = {str(name): str(first) for name, first in json.loads(read_plain(bundle / GIVEN, links=False)).items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise RefusedError(f"{GIVEN} is damaged: {error}", where=str(bundle / GIVEN)) from error
+    kept = {name: tensor for name, tensor in stored.items() if name not in tied}
+    return with_weights(exported, {name: like(exported.state_dict[name], kept[name]) for name in kept}), tied
+
+
+def given(exported: ExportedProgram, weights: Mapping[str, torch.Tensor]) -> ExportedProgram:
+    """Returns the program with the weights of the model."""
+    return with_weights(exported, {name: like(exported.state_dict[name], one) for name, one in weights.items()})

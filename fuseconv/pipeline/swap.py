@@ -1,0 +1,207 @@
+"""Gives a bundle new weights: the same program and plan, every constant made again, and parity proved again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from fuseconv.bundle.manifest import MANIFEST, PLAN, Manifest, check_replaceable, open_bundle, seal
+from fuseconv.bundle.staging import staged
+from fuseconv.contract.dtypes import DTYPES
+from fuseconv.errors import ParityError
+from fuseconv.matching.rewrite import rewrite
+from fuseconv.matching.steps import Plan, read_plan
+from fuseconv.parity.process import PROCESS, Verified
+from fuseconv.parity.reference import REFERENCE, read_reference, refer, tried_of, untried_of, write_reference
+from fuseconv.parity.report import OutputRow, Report
+from fuseconv.parity.verification import with_limits
+from fuseconv.pipeline.assembly import Progress, Written, remove_target, write_target
+from fuseconv.pipeline.original import given, read_original, write_original
+from fuseconv.pipeline.read import silent
+from fuseconv.program.captured import Program
+from fuseconv.runtime.model import load_libraries
+from fuseconv.sources.adapters import merged
+from fuseconv.sources.new_weights import fitted, read_weights
+from fuseconv.sources.subject import digest
+from fuseconv.targets import spec_of
+from fuseconv.weights.store import Store, weights_of
+from fuseconv.weights.table import STORE, Table
+from fuseconv.weights.tensor_file import placed
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A bundle with new weights.
+
+    Attributes:
+        bundle: its folder.
+        kept: the targets whose files are those of the old bundle.
+        written: the targets that were written again.
+        report: the parity of every target, case and output.
+    """
+
+    bundle: Path
+    kept: tuple[str, ...]
+    written: tuple[str, ...]
+    report: Report
+
+
+def swap(
+    bundle: str | Path,
+    weights: str | Path,
+    *,
+    adapter: str | Path | None = None,
+    output: str | Path | None = None,
+    progress: Progress = silent,
+) -> Swapped:
+    """Gives a bundle the weights of the same model, trained further, without converting it.
+
+    Merged, folded and transposed weights are made again from the plan. Artifacts without weights stay as they are; ONNX
+    models, which contain small constants, and artifacts with their own weights are written again. Every target is then
+    compared with the original program, and with float64, on the new weights.
+
+    Args:
+        bundle: the folder of the bundle.
+        weights: a state dict of the model, or a folder of safetensors. Names, shapes and dtypes must be those of the
+            model; a common prefix is removed.
+        adapter: a folder with a low-rank adapter in the format of PEFT, which is merged into the weights.
+        output: the folder of the new bundle. Default: the bundle is replaced, atomically.
+        progress: called with the name of each step; returns a context manager in which the step runs.
+
+    Returns:
+        What was kept and written, and the parity report.
+
+    Raises:
+        UsageError: a file does not exist.
+        RefusedError: the bundle or a file is damaged, or the weights are not those of the model.
+        UnsupportedError: the bundle was written without its original program, or the adapter is of another kind.
+        ParityError: a target does not compute what the original computes with the new weights. Nothing is written.
+        FileError: the bundle cannot be written.
+    """
+    folder, path = Path(bundle).resolve(), Path(weights)
+    manifest = open_bundle(folder)
+    target = Path(output) if output is not None else folder
+    with progress("read"):
+        exported, tied = read_original(folder, manifest)
+        tensors = read_weights(path)
+        if adapter is not None:
+            tensors = merged(tensors, Path(adapter))
+        dtype = manifest.source.dtype
+        cast = None if dtype is None else getattr(torch, DTYPES[dtype].removeprefix("torch."))
+        found = fitted(tensors, weights_of(exported), tied, path, cast)
+        found = {name: tensor.to(manifest.contract.device) for name, tensor in found.items()}
+        for one in manifest.targets:
+            load_libraries(folder, manifest, one)
+    source = manifest.source.model_copy(update={"sha256": digest(path)})
+    old = read_reference(folder / REFERENCE, manifest.contract)
+    program = Program(given(exported, found), manifest.contract, tried_of(old)[0].case.inputs)
+    with progress("reference"):
+        references = refer(program, [reference.case for reference in old])
+    plan = read_plan(folder / PLAN)
+    with staged(target, check_replaceable) as staging:
+        _link(folder, staging)
+        for name in (MANIFEST, REFERENCE):
+            (staging / name).unlink()
+        write_reference(staging / REFERENCE, references, manifest.contract)
+        new = _Swap(folder, staging, manifest, program, plan, tied)
+        new.write(progress)
+        described = manifest.model_copy(update={"source": source, "files": {}})
+        sealed = seal(staging, described)
+        with progress("verify"):
+            results = PROCESS.verify(staging, sorted(manifest.targets), hashed=True)
+        report = Report(tuple(with_limits(_rows(results), manifest)), untried_of(references))
+        if not report.ok:
+            raise _differs(report, path)
+        seal(staging, described.model_copy(update={"parity": report.to_json()["rows"]}), sealed.files)
+    kept = tuple(name for name in sorted(manifest.targets) if name not in new.written)
+    return Swapped(target, kept, tuple(sorted(new.written)), report)
+
+
+@dataclass
+class _Swap:
+    """The new bundle while it is filled. Its folder has links to the files of the old one."""
+
+    old: Path
+    new: Path
+    manifest: Manifest
+    program: Program
+    plan: Plan
+    names: Collection[str]
+
+    def __post_init__(self) -> None:
+        self.written: dict[str, Written] = {}
+
+    def write(self, progress: Progress) -> None:
+        """Writes the store, and every target that is not the same with other weights."""
+        with progress("rewrite"):
+            fused = rewrite(self.program, self.plan)
+        with progress("write weights"):
+            (self.new / STORE).unlink()
+            store = Store.create(self.new, weights_of(fused.exported))
+            fused = replace(fused, exported=store.attached(fused.exported))
+            shutil.rmtree(self.new / "original")
+            write_original(self.program.exported, self.new, store, self.names)
+        same = placed(self.old / STORE) == placed(self.new / STORE)
+        changed = [name for name, path in self.manifest.targets.items() if not (same and self._refers(name, path))]
+        for name in changed:  # before any is written, because the ONNX targets share a file
+            self._remove(name)
+        for name in sorted(changed):
+            own = self.plan.of(name)
+            with progress(f"write {name}"):
+                one = fused if own == self.plan else rewrite(self.program, own)
+                contained = Table.of(self.old / self.manifest.targets[name]) is None and not self._is_onnx(name)
+                self.written[name] = write_target(name, one, self.new, store=None if contained else store)
+
+    def _refers(self, name: str, path: str) -> bool:
+        """Returns whether an artifact has nothing but code and references to the store."""
+        table = None if self._is_onnx(name) else Table.of(self.old / path)
+        return table is not None and table.files == (STORE,)
+
+    def _is_onnx(self, name: str) -> bool:
+        return spec_of(name).runtime == "onnxruntime"
+
+    def _remove(self, name: str) -> None:
+        path = Path(self.manifest.targets[name])
+        beside = (path.parent,) if path.parent != Path() else ("onnx", path, f"{path}.data")
+        files = [file for one in beside for file in [self.new / one, *(self.new / one).rglob("*")] if file.exists()]
+        names = tuple(file.relative_to(self.new).as_posix() for file in files)
+        remove_target(self.new, Written(name, path.as_posix(), 0, 0, names))
+
+
+def _link(folder: Path, staging: Path) -> None:
+    """Fills a folder with the files of another, as links where the file system has them."""
+
+    def copy(source: str, destination: str) -> None:
+        try:
+            os.link(source, destination)
+        except OSError:
+            shutil.copy2(source, destination)
+
+    shutil.copytree(folder, staging, copy_function=copy, dirs_exist_ok=True)
+
+
+def _rows(results: Mapping[str, Verified]) -> list[OutputRow]:
+    """Returns the rows of all targets.
+
+    Raises:
+        FuseconvError: a target does not run.
+    """
+    for name in sorted(results):
+        if (error := results[name].error) is not None:
+            raise error
+    return [row for name in sorted(results) for row in results[name].rows]
+
+
+def _differs(report: Report, path: Path) -> ParityError:
+    row = next(row for row in report.rows if not row.ok and not row.limit)
+    return ParityError(
+        f"with the new weights, output {row.output} of the target {row.target} differs in case {row.case}: "
+        f"{row.row.reason}",
+        where=str(path),
+        fix="convert the model with these weights: a rule may depend on the values of the old ones",
+    )

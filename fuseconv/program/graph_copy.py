@@ -1,0 +1,75 @@
+"""Copies of a program with another graph or other weights. What is not changed is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputSpec, TensorArgument
+from torch.fx import Graph, Node
+
+
+def copied(graph: Graph) -> Graph:
+    """Returns a copy of a graph with the same node names."""
+    copy, nodes = Graph(), dict[Node, Node]()
+    end = copy.output(copy.graph_copy(graph, nodes))
+    end.meta = dict(graph.output_node().meta)
+    for node, twin in nodes.items():
+        twin.name = node.name  # a copy is renamed if its name is a Python builtin, such as `input`
+    return copy
+
+
+def with_graph(exported: ExportedProgram, graph: Graph) -> ExportedProgram:
+    """Returns a program with another graph, which must have the same placeholders and number of outputs."""
+    signature = exported.graph_signature
+    returned: Any = graph.output_node().args[0]
+    outputs = [
+        OutputSpec(spec.kind, TensorArgument(node.name), spec.target) if isinstance(node, Node) else spec
+        for spec, node in zip(signature.output_specs, returned, strict=True)
+    ]
+    specs = ExportGraphSignature(signature.input_specs, outputs)
+    return _made(exported, graph, specs, exported.state_dict, exported.constants)
+
+
+def with_weights(exported: ExportedProgram, changed: Mapping[str, Any], kept: Collection[str] = ()) -> ExportedProgram:
+    """Returns a program in which some weights are other tensors, of the same shapes and dtypes.
+
+    Args:
+        exported: the program.
+        changed: the tensors by the names of parameters, buffers and constants.
+        kept: constants that become persistent buffers, so that `load_state_dict` can set them.
+    """
+    signature = exported.graph_signature
+    inputs = [
+        replace(spec, kind=InputKind.BUFFER, persistent=True) if spec.target in kept else spec
+        for spec in signature.input_specs
+    ]
+    state = {name: changed.get(name, tensor) for name, tensor in exported.state_dict.items()}
+    constants = {name: changed.get(name, tensor) for name, tensor in exported.constants.items()}
+    state |= {name: constants.pop(name) for name in kept if name in constants}
+    specs = ExportGraphSignature(inputs, signature.output_specs)
+    return _made(exported, copied(exported.graph), specs, state, constants)
+
+
+def _made(
+    exported: ExportedProgram,
+    graph: Graph,
+    signature: ExportGraphSignature,
+    state: Mapping[str, Any],
+    constants: Mapping[str, Any],
+) -> ExportedProgram:
+    made = ExportedProgram(
+        root=exported.graph_module,
+        graph=graph,
+        graph_signature=signature,
+        state_dict=dict(state),
+        range_constraints=exported.range_constraints,
+        module_call_graph=exported.module_call_graph,
+        example_inputs=exported.example_inputs,
+        constants=dict(constants),
+        verifiers=exported.verifiers,
+    )
+    made._guards_code = exported._guards_code
+    return made

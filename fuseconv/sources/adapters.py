@@ -1,0 +1,138 @@
+"""Low-rank adapters in the format of PEFT, merged into the weights of a model.
+
+The folder has adapter_config.json and adapter_model.safetensors, whose tensors are named
+`base_model.model.MODULE.lora_A.weight` (rank x inputs) and `.lora_B.weight` (outputs x rank). The merged weight is
+`W + scale * B @ A`, with `scale = lora_alpha / r`, or `lora_alpha / sqrt(r)` if `use_rslora`
+(E. J. Hu et al., LoRA, arXiv:2106.09685; D. Kalajdzievski, arXiv:2312.03732).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.errors import RefusedError, UnsupportedError
+from fuseconv.sources.pickles import listed
+from fuseconv.sources.state_dict import read_tensors
+from fuseconv.untrusted.files import read_plain
+
+_PREFIX = "base_model.model."
+_A = ".lora_A.weight"
+_B = ".lora_B.weight"
+_UNSUPPORTED = ("use_dora", "use_qalora", "layer_replication", "megatron_config", "trainable_token_indices")
+
+
+def merged(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
+    """Returns weights with an adapter merged into them, computed in f32 (in f64 for f64 weights).
+
+    Args:
+        weights: the weights of the model by name.
+        folder: the adapter.
+
+    Raises:
+        RefusedError: the adapter is damaged, or does not fit the weights.
+        UnsupportedError: it is not a plain low-rank adapter.
+    """
+    config, tensors = _config(folder), _tensors(folder)
+    found, used = dict(weights), set()
+    for name in sorted(tensors):
+        module = name.removeprefix(_PREFIX).removesuffix(_A)
+        if name.endswith(_B):
+            continue
+        if not name.endswith(_A):  # a module that was trained as a whole
+            target = _named(module, weights, folder)
+            _check(tensors[name].shape, weights[target].shape, name, folder)
+            found[target] = tensors[name].to(weights[target].dtype)
+            continue
+        other = name.removesuffix(_A) + _B
+        target = _named(f"{module}.weight", weights, folder)
+        if other not in tensors:
+            raise _refused(f"{other} is missing", folder)
+        found[target] = _sum(weights[target], tensors[name], tensors[other], _scale(config, module), config, folder)
+        used.add(other)
+    if alone := sorted(name for name in tensors if name.endswith(_B) and name not in used):
+        raise _refused(f"the other factor of {listed(alone)} is missing", folder)
+    return found
+
+
+def _sum(
+    weight: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale: Callable[[int], float],
+    config: Mapping[str, Any],
+    folder: Path,
+) -> torch.Tensor:
+    if weight.dim() != 2 or a.dim() != 2 or b.dim() != 2:
+        raise UnsupportedError("the adapter changes a weight that is not a matrix", where=str(folder), fix=_MERGE)
+    if b.shape[1] != a.shape[0]:
+        raise _refused(f"its factors have the ranks {a.shape[0]} and {b.shape[1]}", folder)
+    wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    product: torch.Tensor = scale(a.shape[0]) * (b.to(wide) @ a.to(wide))
+    product = product.T if config.get("fan_in_fan_out") else product
+    _check(product.shape, weight.shape, "the product of its factors", folder)
+    return (weight.to(wide) + product).to(weight.dtype)
+
+
+def _scale(config: Mapping[str, Any], module: str) -> Callable[[int], float]:
+    """Returns the scale of a module as a function of the rank of its factors."""
+    alpha = next(
+        (value for pattern, value in (config.get("alpha_pattern") or {}).items() if _matches(pattern, module)),
+        config.get("lora_alpha", 8),
+    )
+    root = bool(config.get("use_rslora"))
+    return lambda rank: float(alpha) / (math.sqrt(rank) if root else rank)
+
+
+def _matches(pattern: str, module: str) -> bool:
+    return re.match(rf"(.*\.)?({pattern})$", module) is not None
+
+
+def _named(name: str, weights: Mapping[str, torch.Tensor], folder: Path) -> str:
+    """Returns the name of a weight, which may have another prefix in the model than in the adapter."""
+    ends = [key for key in weights if key == name or key.endswith(f".{name}") or name.endswith(f".{key}")]
+    if name in weights or len(ends) == 1:
+        return name if name in weights else ends[0]
+    raise _refused(f"the model has no weight {name}" if not ends else f"{name} may be {listed(sorted(ends))}", folder)
+
+
+def _check(found: torch.Size, own: torch.Size, name: str, folder: Path) -> None:
+    if found != own:
+        raise _refused(f"{name} is {list(found)}, but the weight is {list(own)}", folder)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(read_plain(folder / "adapter_config.json"))
+        kind = config["peft_type"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _refused(f"adapter_config.json cannot be read: {error}", folder) from error
+    if kind != "LORA":
+        raise UnsupportedError(f"the adapter is of the kind {kind}, not LORA", where=str(folder), fix=_MERGE)
+    if others := [name for name in _UNSUPPORTED if config.get(name)]:
+        raise UnsupportedError(f"the adapter uses {listed(others)}", where=str(folder), fix=_MERGE)
+    if config.get("bias", "none") != "none":
+        raise UnsupportedError("the adapter changes biases", where=str(folder), fix=_MERGE)
+    assert isinstance(config, dict)
+    return config
+
+
+def _tensors(folder: Path) -> dict[str, torch.Tensor]:
+    path = folder / "adapter_model.safetensors"
+    if not path.is_file():
+        raise _refused("adapter_model.safetensors is missing", folder)
+    tensors: dict[str, torch.Tensor] = read_tensors(path)
+    return tensors
+
+
+_MERGE = "merge it with peft's merge_and_unload, save the model, and pass its weights"
+
+
+def _refused(what: str, folder: Path) -> RefusedError:
+    return RefusedError(what, where=str(folder), fix="save the adapter again, or pass the model that it was trained on")

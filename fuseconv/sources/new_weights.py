@@ -1,0 +1,97 @@
+"""Weights for a model that was converted before: state dicts, checked against its names, shapes and dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from fuseconv.errors import RefusedError, UsageError
+from fuseconv.sources.pickles import listed
+from fuseconv.sources.state_dict import read_tensors, state_of
+from fuseconv.untrusted.plain_tensors import check_plain_tensors
+
+_FIX = "pass the weights of the model that the bundle was converted from, trained further"
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Reads a state dict: a file of torch.save or safetensors, or a folder of safetensors.
+
+    Raises:
+        UsageError: the folder has no safetensors, or two of its files have a tensor of one name.
+        RefusedError: a file is damaged, or is not a state dict.
+    """
+    if not path.is_dir():
+        tensors = state_of(read_tensors(path), path)
+    else:
+        files = sorted(path.glob("*.safetensors"))
+        if not files:
+            fix = "give a .safetensors file, a state dict, or a folder with .safetensors files"
+            raise UsageError("the folder has no .safetensors file", where=str(path), fix=fix)
+        tensors = {}
+        for file in files:
+            found = read_tensors(file)
+            if twice := sorted(tensors.keys() & found.keys()):
+                raise UsageError(f"two files have {listed(twice)}", where=str(path), fix="remove one of the files")
+            tensors |= found
+    check_plain_tensors(tensors, str(path))
+    return tensors
+
+
+def fitted(
+    weights: Mapping[str, torch.Tensor],
+    known: Mapping[str, torch.Tensor],
+    tied: Mapping[str, str],
+    path: Path,
+    dtype: torch.dtype | None = None,
+) -> dict[str, torch.Tensor]:
+    """Returns the weights of a model by its own names.
+
+    Args:
+        weights: the new weights. All may have one prefix, such as that of a model with another head.
+        known: the weights of the model: their names, shapes and dtypes.
+        tied: for each of them the first with the same memory. The others may be left out.
+        path: where they are from, for errors.
+        dtype: the dtype to which the conversion cast floating weights, if it did.
+
+    Raises:
+        RefusedError: a weight is missing, unknown, of another shape or dtype, or tied weights differ.
+    """
+    prefix = _prefix(weights, tied)
+    renamed = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+    found: dict[str, torch.Tensor] = {}
+    for name, first in tied.items():
+        others = (other for other in tied if tied[other] == first and other in renamed)
+        source = name if name in renamed else next(others, None)
+        if source is None:
+            lacking = sorted(one for one in tied if not any(tied[o] == tied[one] and o in renamed for o in tied))
+            raise RefusedError(f"weights are missing: {listed(lacking)}", where=str(path), fix=_FIX)
+        found[name] = renamed[source]
+    if surplus := sorted(renamed.keys() - known.keys()):
+        raise RefusedError(f"the model has no weights {listed(surplus)}", where=str(path), fix=_FIX)
+    for name, tensor in found.items():
+        if dtype is not None and tensor.is_floating_point():
+            tensor = found[name] = tensor.to(dtype)  # noqa: PLW2901
+        own = known[name]
+        if tensor.shape != own.shape or tensor.dtype != own.dtype:
+            what = f"{name} is {_described(tensor)}, but the model's is {_described(own)}"
+            raise RefusedError(what, where=str(path), fix=_FIX)
+    for name, first in tied.items():
+        if found[name] is not found[first] and not torch.equal(found[name], found[first]):
+            what = f"{name} and {first} are one weight in the model, but differ"
+            raise RefusedError(what, where=str(path), fix=_FIX)
+        found[name] = found[first]
+    return found
+
+
+def _prefix(weights: Mapping[str, torch.Tensor], tied: Mapping[str, str]) -> str:
+    """Returns the prefix with which every weight of the model is there. Empty if they have none."""
+    first = next(iter(tied), "")
+    ends = [""] if first in weights or not first else []
+    ends += [name[: -len(first)] for name in weights if name.endswith(f".{first}")]
+    return next((end for end in ends if all(end + one in weights for one in set(tied.values()))), "")
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -1,0 +1,195 @@
+"""Puts the weights of all artifacts of a bundle into one file, each tensor once.
+
+The tensors of the fused program are written first, to `weights.safetensors`. An artifact then refers to them. What it
+needs besides, such as a constant that its exporter computed, goes to a file in its own folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fuseconv.program.graph_copy import with_weights
+from fuseconv.weights.table import STORE, Entry, Table
+from fuseconv.weights.tensor_file import DTYPES, Place, mapped, write
+
+Address = tuple[object, ...]
+
+
+def is_storable(tensor: Any) -> bool:
+    """Returns whether a tensor is plain values that a file of tensors can hold."""
+    return (
+        isinstance(tensor, torch.Tensor)
+        and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_meta
+        and (tensor.dtype in DTYPES or tensor.is_complex())
+    )
+
+
+def weights_of(exported: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Returns the parameters, buffers and constants of a program that can be stored, by name."""
+    tensors = {**exported.state_dict, **exported.constants}
+    return {name: tensor for name, tensor in tensors.items() if is_storable(tensor)}
+
+
+@dataclass
+class Store:
+    """The weights of a bundle while it is written.
+
+    Attributes:
+        bundle: the folder of the bundle.
+        entries: where each known tensor in memory is stored.
+        named: the stored tensors by name, with where they are.
+        places: the file and the place of each key that this process wrote.
+    """
+
+    bundle: Path
+    entries: dict[Address, Entry] = field(default_factory=dict)
+    named: dict[str, tuple[torch.Tensor, Entry]] = field(default_factory=dict)
+    places: dict[str, tuple[str, Place]] = field(default_factory=dict)
+    _alive: list[torch.Tensor] = field(default_factory=list)  # else another tensor could get the address of one
+
+    @staticmethod
+    def create(bundle: Path, tensors: Mapping[str, torch.Tensor]) -> Store:
+        """Writes tensors to `weights.safetensors`. Those that share memory and shape are written once.
+
+        Raises:
+            FileError: the file cannot be written.
+        """
+        store = Store(bundle)
+        for tensor, entry in store._write(STORE, tensors, "").values():
+            store._know(tensor, entry)
+        store.named = {key: (tensor, Entry(key)) for key, tensor in mapped(bundle / STORE).items()}
+        return store
+
+    @staticmethod
+    def reopen(bundle: Path, table: Table, tensors: Mapping[str, torch.Tensor]) -> Store:
+        """Returns a store that knows the tensors of a table, which were read from it."""
+        store = Store(bundle, named={name: (tensor, table.tensors[name]) for name, tensor in tensors.items()})
+        for tensor, entry in store.named.values():
+            store._know(tensor, entry)
+        return store
+
+    def attached(self, exported: ExportedProgram) -> ExportedProgram:
+        """Returns the program with mapped weights, so that the memory of the given ones can be freed.
+
+        Weights on another device than the CPU, and those that are not in the store, are kept.
+        """
+        changed: dict[str, torch.Tensor] = {}
+        for name, tensor in weights_of(exported).items():
+            entry = self.find(name, tensor) if tensor.device.type == "cpu" else None
+            if entry is not None:
+                changed[name] = like(tensor, entry.view(self.named[entry.key][0]))
+                self._know(changed[name], entry)
+        return with_weights(exported, changed)
+
+    def find(self, name: str, tensor: torch.Tensor) -> Entry | None:
+        """Returns where a tensor is stored, by its memory, else by its name and values. None if it is not."""
+        if (entry := self.entries.get(_address(tensor))) is not None:
+            return entry
+        stored, entry = self.named.get(name, (None, None))
+        if stored is None or entry is None or not _same(stored, tensor):
+            return None
+        self._know(tensor, entry)
+        return entry
+
+    def table(self, tensors: Mapping[str, torch.Tensor]) -> Table:
+        """Returns the table of those tensors that are stored."""
+        found = {name: self.find(name, tensor) for name, tensor in tensors.items()}
+        return Table((STORE,), {name: entry for name, entry in found.items() if entry is not None})
+
+    def put(self, folder: str, tensors: Mapping[str, torch.Tensor]) -> Table:
+        """Returns the table of the weights of an artifact. Those that are not stored go to a file in its folder.
+
+        Args:
+            folder: the folder of the artifact, relative to the bundle.
+            tensors: the weights by their names in the artifact.
+
+        Raises:
+            FileError: a file cannot be written.
+        """
+        table = self.table(tensors)
+        own = {name: tensor for name, tensor in tensors.items() if name not in table.tensors}
+        if not own:
+            return table
+        name = f"{folder}/{STORE}"
+        written = {name: entry for name, (_, entry) in self._write(name, own, f"{folder}/").items()}
+        return Table((STORE, name), {**table.tensors, **written})
+
+    def adopt(self, folder: str, table: Table, source: Path) -> Table:
+        """Returns the table for an artifact of another bundle. Tensors that differ go to a file in its folder.
+
+        Args:
+            folder: the folder of the artifact, relative to either bundle.
+            table: its weights in the other bundle.
+            source: the other bundle.
+
+        Raises:
+            FileError: a file cannot be written.
+        """
+        theirs = {key: tensor for name in table.files for key, tensor in mapped(source / name).items()}
+        keys = dict.fromkeys(entry.key for entry in table.tensors.values())
+        own = {key: theirs[key] for key in keys if key not in self.named or not _same(self.named[key][0], theirs[key])}
+        name, prefix = f"{folder}/{STORE}", f"{folder}/"
+        moved = {key: entry for key, (_, entry) in (self._write(name, own, prefix) if own else {}).items()}
+        entries = {
+            weight: replace(entry, key=moved[entry.key].key if entry.key in moved else entry.key)
+            for weight, entry in table.tensors.items()
+        }
+        return Table((STORE, name) if own else (STORE,), entries)
+
+    def _write(
+        self, name: str, tensors: Mapping[str, torch.Tensor], prefix: str
+    ) -> dict[str, tuple[torch.Tensor, Entry]]:
+        """Writes a file. Returns each tensor with where it is stored."""
+        kept: dict[str, torch.Tensor] = {}
+        written: dict[Address, Entry] = {}
+        for weight, tensor in tensors.items():
+            if _address(tensor) not in written:
+                stored, entry = _spelled(prefix + weight, tensor)
+                kept[entry.key], written[_address(tensor)] = stored, entry
+        self.places |= {key: (name, place) for key, place in write(self.bundle / name, kept).items()}
+        return {weight: (tensor, written[_address(tensor)]) for weight, tensor in tensors.items()}
+
+    def _know(self, tensor: torch.Tensor, entry: Entry) -> None:
+        self.entries[_address(tensor)] = entry
+        self._alive.append(tensor)
+
+
+def like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Returns values as a parameter if the tensor is one."""
+    return torch.nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else values
+
+
+def _spelled(key: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Entry]:
+    """Returns a contiguous tensor with the memory of another, and how that is seen in it."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    entry = Entry(key, is_complex=plain.is_complex())
+    if not plain.is_contiguous():
+        steps = sum((size - 1) * stride for size, stride in zip(plain.shape, plain.stride(), strict=True))
+        entry = replace(entry, shape=tuple(plain.shape), stride=tuple(plain.stride()))
+        plain = plain.as_strided((steps + 1,), (1,))
+    return torch.view_as_real(plain) if entry.is_complex else plain, entry
+
+
+def _address(tensor: torch.Tensor) -> Address:
+    """Returns what is the same for two tensors only if they are the same values in the same memory."""
+    place = tensor.data_ptr() if tensor.numel() else 0
+    return place, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.is_conj(), tensor.is_neg()
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns whether two tensors are contiguous and have the same dtype, shape and bytes, whatever NaNs they hold."""
+    if one.dtype != other.dtype or one.shape != other.shape or not (one.is_contiguous() and other.is_contiguous()):
+        return False
+    if one.numel() == 0 or one.is_complex():
+        return one.numel() == 0
+    left, right = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(left, right.to(left.device))

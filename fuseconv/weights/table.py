@@ -1,0 +1,138 @@
+"""Which tensors of a bundle the weights of an artifact are: `weights.json` next to the artifact.
+
+It has the files, relative to the bundle, and for each name of a weight in the artifact the key of a tensor in one of
+them. Keys are unique in a bundle. An artifact without such a table contains its weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+
+from fuseconv.errors import FileError, RefusedError
+from fuseconv.untrusted.files import read_plain
+from fuseconv.weights.tensor_file import mapped
+
+TABLE = "weights.json"
+
+STORE = "weights.safetensors"
+
+_AGAIN = "convert the model again, or copy the bundle again"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A weight: the tensor with a key, seen with another shape and strides (in elements) if it is not contiguous.
+
+    `is_complex` says that the last axis of the tensor holds real and imaginary parts.
+    """
+
+    key: str
+    shape: tuple[int, ...] = ()
+    stride: tuple[int, ...] | None = None
+    is_complex: bool = False
+
+    def view(self, stored: torch.Tensor) -> torch.Tensor:
+        """Returns the weight, in the memory of the stored tensor."""
+        tensor = torch.view_as_complex(stored) if self.is_complex else stored
+        return tensor if self.stride is None else tensor.as_strided(self.shape, self.stride)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        strided = {} if self.stride is None else {"shape": list(self.shape), "stride": list(self.stride)}
+        return {"key": self.key, **strided, **({"complex": True} if self.is_complex else {})}
+
+    @staticmethod
+    def from_json(value: Any) -> Entry:
+        """Returns the entry that `to_json` described."""
+        stride = tuple(value["stride"]) if "stride" in value else None
+        return Entry(str(value["key"]), tuple(value.get("shape", ())), stride, bool(value.get("complex", False)))
+
+
+@dataclass(frozen=True)
+class Table:
+    """The weights of an artifact by their names in it, and the files that hold them."""
+
+    files: tuple[str, ...]
+    tensors: Mapping[str, Entry]
+
+    def to_json(self) -> str:
+        """Returns the text of the table."""
+        value = {"files": list(self.files), "tensors": {name: one.to_json() for name, one in self.tensors.items()}}
+        return json.dumps(value, indent=1, sort_keys=True) + "\n"
+
+    @staticmethod
+    def of(artifact: Path) -> Table | None:
+        """Reads the table next to an artifact. None if the artifact contains its weights.
+
+        Raises:
+            RefusedError: the table is damaged, or names a file outside of the bundle.
+        """
+        path = artifact.with_name(TABLE)
+        try:
+            value = json.loads(read_plain(path, links=False))
+            table = Table(tuple(value["files"]), {name: Entry.from_json(one) for name, one in value["tensors"].items()})
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RefusedError(f"{TABLE} is damaged: {error}", where=str(path), fix=_AGAIN) from error
+        for name in table.files:
+            if not is_inside(name):
+                raise RefusedError(f"{TABLE} names a file outside of the bundle: {name}", where=str(path), fix=_AGAIN)
+        return table
+
+    def read(self, bundle: Path, device: str) -> dict[str, torch.Tensor]:
+        """Returns the weights. On the CPU they are mapped, so that their memory is shared by all that read the bundle.
+
+        Raises:
+            RefusedError: a file or a tensor is missing or damaged.
+        """
+        stored: dict[str, torch.Tensor] = {}
+        for name in self.files:
+            try:
+                stored |= mapped(bundle / name)
+            except OSError as error:
+                what, where = f"{name} cannot be read: {error.strerror}", str(bundle / name)
+                raise RefusedError(what, where=where, fix=_AGAIN) from error
+        try:
+            placed = {key: stored[key].to(device) for key in {entry.key for entry in self.tensors.values()}}
+            return {name: entry.view(placed[entry.key]) for name, entry in self.tensors.items()}
+        except (KeyError, RuntimeError, TypeError) as error:
+            what = f"{TABLE} does not fit the weights: {error}"
+            raise RefusedError(what, where=str(bundle), fix=_AGAIN) from error
+
+
+def set_table(artifact: Path, table: Table | None) -> None:
+    """Writes the table next to an artifact, or removes one if the artifact contains its weights.
+
+    Raises:
+        FileError: the file cannot be written.
+    """
+    path = artifact.with_name(TABLE)
+    try:
+        if table is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(table.to_json(), encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"the table of weights cannot be written: {error.strerror}", where=str(path)) from error
+
+
+def is_inside(name: object) -> bool:
+    """Returns whether a name is that of a file below the folder to which it is relative."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts
+
+
+def weights_of_artifact(artifact: Path, device: str) -> dict[str, torch.Tensor] | None:
+    """Returns the weights of an artifact in a folder of a bundle. None if it contains them. Raises as `Table.read`."""
+    table = Table.of(artifact)
+    return None if table is None else table.read(artifact.parents[1], device)
