@@ -16,7 +16,8 @@ from fuseconv.contract.dtypes import DTYPES
 from fuseconv.errors import ParityError
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan, read_plan
-from fuseconv.parity.process import PROCESS, Verified
+from fuseconv.parity import process
+from fuseconv.parity.process import Verified
 from fuseconv.parity.reference import REFERENCE, read_reference, refer, tried_of, untried_of, write_reference
 from fuseconv.parity.report import OutputRow, Report
 from fuseconv.parity.verification import with_limits
@@ -86,6 +87,7 @@ def swap(
     folder, path = Path(bundle).resolve(), Path(weights)
     manifest = open_bundle(folder)
     target = Path(output) if output is not None else folder
+    process.prepare()
     with progress("read"):
         exported, tied = read_original(folder, manifest)
         tensors = read_weights(path)
@@ -113,7 +115,7 @@ def swap(
         described = manifest.model_copy(update={"source": source, "files": {}})
         sealed = seal(staging, described)
         with progress("verify"):
-            results = PROCESS.verify(staging, sorted(manifest.targets), hashed=True)
+            results = process.verify(staging, sorted(manifest.targets), hashed=True)
         report = Report(tuple(with_limits(_rows(results), manifest)), untried_of(references))
         if not report.ok:
             raise _differs(report, path)
