@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kManifest = "manifest.json";
+constexpr const char* kWeights = "weights.safetensors";
 constexpr const char* kAgain = "convert the model again, or copy the bundle again";
 
 Error refused(const std::string& what, const fs::path& where) {
@@ -183,15 +184,31 @@ Manifest open_bundle(const fs::path& folder) {
 }
 
 void check_private(const fs::path& folder, const std::string& artifact, const std::vector<fs::path>& libraries) {
-  std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator((folder / artifact).parent_path())) {
-    if (entry.is_regular_file()) {
+  std::vector<fs::path> files, folders;
+  const auto add = [&](const fs::directory_entry& entry) {
+    if (entry.is_directory()) {
+      folders.push_back(entry.path());
+    } else if (entry.is_regular_file()) {
       files.push_back(entry.path());
     }
+  };
+  const fs::path beside = (folder / artifact).parent_path();
+  if (beside == folder) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      add(entry);
+    }
+    folders.clear();  // those of other targets
+  } else {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(beside)) {
+      add(entry);
+    }
+    add(fs::directory_entry(folder / kWeights));
   }
+  std::sort(folders.begin(), folders.end());
   std::sort(files.begin(), files.end());
   files.insert(files.end(), libraries.begin(), libraries.end());
   std::vector<fs::path> all = {folder};
+  all.insert(all.end(), folders.begin(), folders.end());
   for (const fs::path& file : files) {
     if (std::find(all.begin(), all.end(), file.parent_path()) == all.end()) {
       all.push_back(file.parent_path());

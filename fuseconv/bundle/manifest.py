@@ -38,6 +38,7 @@ from fuseconv.untrusted.files import (
 
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
+WEIGHTS = "weights.safetensors"
 SUFFIX = ".fuseconv"
 
 _AGAIN = "convert the model again, or copy the bundle again"
@@ -290,15 +291,17 @@ def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) ->
 
     Args:
         folder: the bundle.
-        artifact: the artifact of the target. Files next to it belong to it.
+        artifact: the artifact of the target. Files next to it, and in folders there, belong to it. So do the weights.
         libraries: the op libraries that the target calls.
 
     Raises:
         RefusedError: another user can change one of them.
     """
     beside = (folder / artifact).parent
-    files = [*sorted(path for path in beside.iterdir() if path.is_file()), *(folder / name for name in libraries)]
-    folders = dict.fromkeys([folder, *(path.parent for path in files)])
+    own = beside.iterdir() if beside == folder else [*beside.rglob("*"), *folder.glob(WEIGHTS)]
+    inside = [] if beside == folder else sorted(path for path in beside.rglob("*") if path.is_dir())
+    files = [*sorted(path for path in own if path.is_file()), *(folder / name for name in libraries)]
+    folders = dict.fromkeys([folder, *inside, *(path.parent for path in files)])
     check_unshared([*folders, *files])
 
 

@@ -138,7 +138,8 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
     if conversion.peers:
         console.print()
         print_peers(console, conversion.peers)
-    console.print(f"\nbundle: {conversion.bundle}", highlight=False)
+    console.print(f"\nweights: {size_text(conversion.weights)}, weights.safetensors", highlight=False)
+    console.print(f"bundle: {conversion.bundle}", highlight=False)
 
 
 def _print_shortfall(console: Console, conversion: Conversion) -> None:

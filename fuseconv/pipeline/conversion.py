@@ -14,6 +14,7 @@ from fuseconv.matching.steps import Forms, Plan
 from fuseconv.measure.peers import Versus
 from fuseconv.parity.report import Report
 from fuseconv.pipeline.assembly import Written
+from fuseconv.weights.table import STORE
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,17 @@ class Conversion:
                 **done,
                 **{one.target: {"path": None, "cause": one.cause, "reason": one.reason} for one in self.left_out},
             },
+            "weights": self.weights,
             "limits": [limit.model_dump() for limit in self.limits],
             "untried": dict(self.report.untried),
             "tuned": None if self.tuned is None else self.tuned.model_dump(),
             "peers": [one.to_json() for one in self.peers],
         }
+
+    @property
+    def weights(self) -> int:
+        """The size in bytes of the file of weights that the targets share."""
+        return (self.bundle / STORE).stat().st_size
 
     def error(self, *, strict: bool = False) -> FuseconvError | None:
         """Returns the error of a conversion whose bundle is correct but incomplete.

@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 
+from fuseconv.bundle.manifest import WEIGHTS
 from fuseconv.errors import FileError, RefusedError
 from fuseconv.untrusted.files import read_plain
 from fuseconv.weights.tensor_file import mapped
 
 TABLE = "weights.json"
 
-STORE = "weights.safetensors"
+STORE = WEIGHTS
 
 _AGAIN = "convert the model again, or copy the bundle again"
 

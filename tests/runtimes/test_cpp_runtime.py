@@ -125,6 +125,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     ),
     "manifest_respelled": lambda b: (b / "manifest.json").write_bytes((b / "manifest.json").read_bytes() + b" "),
     "library_for_all": lambda b: (b / "lib/libfuseconv_cpu.so").chmod(0o757),
+    "weights_for_all": lambda b: (b / "weights.safetensors").chmod(0o757),
+    "unpacked_library_for_all": lambda b: next(b.glob("aoti/model/**/*.so")).chmod(0o757),
+    "unpacked_folder_for_all": lambda b: (b / "aoti/model/data").chmod(0o777),
     "folder_for_all": lambda b: (b / "lib").chmod(0o777),
     "no_bundle": shutil.rmtree,
 }
@@ -135,7 +138,7 @@ def test_damage_is_refused_in_pythons_words(
     damage: str, run_in_cpp: Callable[..., tuple[int, str, Path]], bundle_copy: Path
 ) -> None:
     DAMAGE[damage](bundle_copy)
-    assert_same_refusal(run_in_cpp, bundle_copy, "torchscript")
+    assert_same_refusal(run_in_cpp, bundle_copy, "aoti" if damage.startswith("unpacked") else "torchscript")
 
 
 def test_an_unknown_target_is_a_usage_error(run_in_cpp: Callable[..., tuple[int, str, Path]], bundle: Path) -> None:
