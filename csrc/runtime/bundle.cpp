@@ -147,7 +147,7 @@ Manifest open_bundle(const fs::path& folder) {
   try {
     const nlohmann::json value = nlohmann::json::parse(text);
     check_own_hash(text, value.at("manifest_sha256"), path);
-    if (value.at("format") != "fuseconv bundle" || value.at("schema_version") != 1) {
+    if (value.at("format") != "fuseconv bundle" || (value.at("schema_version") != 1 && value.at("schema_version") != 2)) {
       throw refused(std::string(kManifest) + " is not supported by this version of fuseconv", path);
     }
     manifest.contract = contract_of(value.at("contract"));
@@ -198,6 +198,7 @@ void check_private(const fs::path& folder, const std::string& artifact, const st
       add(entry);
     }
     folders.clear();  // those of other targets
+    add(fs::directory_entry(folder / "onnx" / kWeights));
   } else {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(beside)) {
       add(entry);

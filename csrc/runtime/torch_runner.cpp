@@ -46,8 +46,12 @@ Tensor from_torch(const at::Tensor& tensor) {
 // The folder of an unpacked package, which torch reads from release 2.13 on; else the package, which it unpacks.
 std::filesystem::path unpacked(const std::filesystem::path& package) {
   constexpr bool kReadsFolders = TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13);
-  const std::filesystem::path folder = std::filesystem::path(package).replace_extension();
-  return kReadsFolders && std::filesystem::is_directory(folder) ? folder : package;
+  for (const auto& entry : std::filesystem::directory_iterator(package.parent_path())) {
+    if (kReadsFolders && entry.is_directory()) {
+      return entry.path();
+    }
+  }
+  return package;
 }
 
 std::vector<Tensor> from_torch(const std::vector<at::Tensor>& tensors) {
@@ -126,9 +130,16 @@ std::unique_ptr<Runner> aoti(const std::filesystem::path& artifact, const Contra
   // A thread-safe package also serializes its calls, and waits on the host for the GPU between two of them, which no
   // CUDA graph can contain.
   constexpr bool kSingleThreaded = true;
-  const auto package =
-      std::make_shared<torch::inductor::AOTIModelPackageLoader>(unpacked(artifact).string(), "model", kSingleThreaded);
-  if (auto weights = weights_of_artifact(artifact, contract.device)) {
+  using Package = torch::inductor::AOTIModelPackageLoader;
+  auto weights = weights_of_artifact(artifact, contract.device);
+  const auto end = [weights](Package* package) {
+    delete package;
+    for (const auto& [name, weight] : weights.value_or(Weights{})) {  // torch never releases its references to them
+      weight.unsafeGetTensorImpl()->release_resources();
+    }
+  };
+  const std::shared_ptr<Package> package(new Package(unpacked(artifact).string(), "model", kSingleThreaded), end);
+  if (weights) {
     // Into the active buffer; all of them; without a copy.
     package->load_constants(*weights, false, true, true);
   }

@@ -39,6 +39,9 @@ from fuseconv.untrusted.files import (
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
 WEIGHTS = "weights.safetensors"
+ONNX = "onnx"
+"""The folder of what only ONNX models have. They are beside it: ONNX Runtime lets them refer to `WEIGHTS` there."""
+
 SUFFIX = ".fuseconv"
 
 _AGAIN = "convert the model again, or copy the bundle again"
@@ -141,7 +144,7 @@ class Manifest(_Model):
 
     Attributes:
         format: identifies the file as a fuseconv manifest.
-        schema_version: the version of this schema.
+        schema_version: the version of this schema: 2. In bundles of version 1, every artifact contains its weights.
         fuseconv: the version that wrote the bundle.
         source: the original model.
         contract: inputs, outputs and device.
@@ -160,7 +163,7 @@ class Manifest(_Model):
     """
 
     format: Literal["fuseconv bundle"] = "fuseconv bundle"
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     fuseconv: str
     source: Source
     contract: Annotated[Contract, PlainValidator(_contract), PlainSerializer(Contract.to_json)]
@@ -298,11 +301,21 @@ def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) ->
         RefusedError: another user can change one of them.
     """
     beside = (folder / artifact).parent
-    own = beside.iterdir() if beside == folder else [*beside.rglob("*"), *folder.glob(WEIGHTS)]
+    own = [*folder.iterdir(), folder / ONNX / WEIGHTS] if beside == folder else [*beside.rglob("*"), folder / WEIGHTS]
     inside = [] if beside == folder else sorted(path for path in beside.rglob("*") if path.is_dir())
     files = [*sorted(path for path in own if path.is_file()), *(folder / name for name in libraries)]
     folders = dict.fromkeys([folder, *inside, *(path.parent for path in files)])
     check_unshared([*folders, *files])
+
+
+def check_outside(path: Path, folder: Path) -> None:
+    """Checks that a file or folder that is to be written is not in the folder of a bundle.
+
+    Raises:
+        UsageError: it is.
+    """
+    if folder.resolve() in path.absolute().resolve().parents:
+        raise UsageError("the output is inside of the bundle", where=str(path), fix="choose another place with -o")
 
 
 def check_replaceable(path: Path) -> None:

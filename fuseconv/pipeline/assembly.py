@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 from fuseconv import targets
@@ -18,12 +19,14 @@ from fuseconv.matching.steps import Plan
 from fuseconv.numerics.tolerance import table
 from fuseconv.ops import library
 from fuseconv.program.captured import Program
+from fuseconv.program.graph_copy import text_of
 from fuseconv.rulebook.packs import op_files
 from fuseconv.rulebook.rule import Rule
 from fuseconv.runtime.environment import environment
 from fuseconv.sources import Subject
 from fuseconv.version import __version__
 from fuseconv.weights.store import Store
+from fuseconv.weights.table import Table, set_table
 
 Progress = Callable[[str], AbstractContextManager[None]]
 """Called with the name of a step; the step runs inside the context."""
@@ -106,6 +109,8 @@ def write_target(
             if reason := target.unsupported(fused):
                 raise UnsupportedError(reason, where=f"the target {name}", fix=f"leave the target {name} out")
             artifact = target.write(fused, staging, targets.Context(Path(scratch), op_files, store))
+            if (weights := Table.of(staging / artifact)) is not None:
+                set_table(staging / artifact, replace(weights, program=program_hash(fused)))
     except Exception as error:
         _remove(set(staging.rglob("*")) - before)
         if isinstance(error, FuseconvError | OSError):
@@ -115,6 +120,11 @@ def write_target(
     size = sum(path.stat().st_size for path in made if path.is_file())
     files = tuple(sorted(path.relative_to(staging).as_posix() for path in made))
     return Written(name, artifact.as_posix(), round(seconds, 3), size, files)
+
+
+def program_hash(program: Program) -> str:
+    """Returns the hash of a program without its weights. The same for one whose artifacts have the same code."""
+    return sha256(text_of(program.exported).encode()).hexdigest()
 
 
 def remove_target(staging: Path, written: Written) -> None:
@@ -159,6 +169,7 @@ class Assembly:
         hashes: rule name to the hash of the rule.
         libraries: the op libraries of packs.
         op_files: the Python files that register the ops of packs.
+        self_contained: the targets whose artifacts contain their weights.
     """
 
     program: Program
@@ -166,10 +177,16 @@ class Assembly:
     hashes: Mapping[str, str]
     libraries: Sequence[Path] = ()
     op_files: tuple[Path, ...] = ()
+    self_contained: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
-        subject: Subject, program: Program, known: Sequence[Rule], libraries: Sequence[Path], dtype: str | None
+        subject: Subject,
+        program: Program,
+        known: Sequence[Rule],
+        libraries: Sequence[Path],
+        dtype: str | None,
+        self_contained: Collection[str] = (),
     ) -> Assembly:
         """Returns the common parts for a subject.
 
@@ -179,10 +196,12 @@ class Assembly:
             known: the rules.
             libraries: the op libraries of packs.
             dtype: the dtype to which the model was cast, or None.
+            self_contained: the targets whose artifacts contain their weights. Those that share a folder share weights.
         """
         original = None if program.original is None else program.original.kind
         source = Source(form=subject.source, sha256=subject.sha256, dtype=dtype, original=original)
-        return Assembly(program, source, {rule.name: rule.sha256 for rule in known}, libraries, op_files(known))
+        hashes, contained = {rule.name: rule.sha256 for rule in known}, frozenset(targets.beside(self_contained))
+        return Assembly(program, source, hashes, libraries, op_files(known), contained)
 
     def write(self, name: str, fused: Program, folder: Path, store: Store | None = None) -> Written:
         """Writes the artifact of a target into the folder of a bundle. Raises the errors of `write_target`.
@@ -191,9 +210,9 @@ class Assembly:
             name: the target.
             fused: the program.
             folder: the folder of the bundle.
-            store: where its weights go. None for an artifact that contains them.
+            store: where its weights go, unless it is to contain them. None for an artifact that contains them.
         """
-        return write_target(name, fused, folder, self.op_files, store)
+        return write_target(name, fused, folder, self.op_files, None if name in self.self_contained else store)
 
     def copy_libraries(self, folder: Path) -> tuple[str, ...]:
         """Copies the op libraries into the folder of a bundle. Returns their paths in the order to load them."""

@@ -129,13 +129,13 @@ def convert(
         with progress("reference"):
             references = refer(program, cases(program))
             write_reference(staging / REFERENCE, references, program.contract)
-        assembly = Assembly.of(subject, program, known, others, options.dtype if options else None)
+        assembly = Assembly.of(subject, program, known, others, options.dtype if options else None, self_contained)
         gate = Gate(assembly, references, staging / REFERENCE, NON_FINITE in allow)
         consented = frozenset(rule.name for rule in known if rule.allow is not None)
         unfused = Path(scratch, "unfused.fuseconv")
         filling = Filling(staging, names, gate, None if plan else find, consented, allow_mismatch, progress, first)
         filling.times, filling.tactics = how != "none" and frozen is None, tactics_in(frozen, folder)
-        filling.frozen, filling.self_contained = bool(filling.tactics), frozenset(self_contained)
+        filling.frozen = bool(filling.tactics)
         filling.fill()
         if searches:
             forms = choose_forms(filling, known, partial(find_plan, program, known, names, allow), progress)

@@ -51,7 +51,6 @@ class Filling:
         times: whether the tactics of the targets are measured before they are verified.
         tactics: those that are known: from a lock, which must have all of them, or as they are measured.
         frozen: whether the tactics are those of a lock.
-        self_contained: the targets whose artifacts contain their weights.
         written: the artifacts in the folder.
         lost: the targets that are left out, with the reasons.
         by_plan: those that fail because of the plan, if no single step could be excluded.
@@ -72,7 +71,6 @@ class Filling:
     times: bool = False
     tactics: Problems = field(default_factory=dict)
     frozen: bool = False
-    self_contained: frozenset[str] = frozenset()
     written: dict[str, Written] = field(default_factory=dict)
     lost: dict[str, FuseconvError] = field(default_factory=dict)
     by_plan: set[str] = field(default_factory=set)
@@ -134,8 +132,7 @@ class Filling:
         own = self.plan.of(name)
         try:
             program = fused if own == self.plan else rewrite(self.assembly.program, own)
-            store = None if name in self.self_contained else self._store
-            self.written[name] = self.assembly.write(name, program, self.folder, store)
+            self.written[name] = self.assembly.write(name, program, self.folder, self._store)
         except FileError:
             raise
         except FuseconvError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.bundle.manifest import open_bundle
+from fuseconv.bundle.manifest import check_outside, open_bundle
 from fuseconv.errors import UsageError
 from fuseconv.program.graph_copy import with_weights
 from fuseconv.runtime.model import check_target, choose_target, load_libraries
@@ -28,13 +28,15 @@ def materialize(bundle: str | Path, target: str, output: str | Path) -> None:
         output: the file to write.
 
     Raises:
-        UsageError: the bundle does not exist or does not have the target, or the target is another.
+        UsageError: the bundle does not exist or does not have the target, the target is another, or the file is in the
+            bundle.
         RefusedError: the bundle is damaged.
         UnsupportedError: the target was written for another device or a newer torch.
         FileError: the file cannot be written.
     """
     folder, output = Path(bundle).absolute(), Path(output)
     manifest = open_bundle(folder)
+    check_outside(output, folder)
     if choose_target(manifest, target, folder) not in _WRITABLE:
         raise UsageError(
             f"the target {target} cannot be written with its weights from a bundle",

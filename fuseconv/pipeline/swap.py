@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.bundle.manifest import MANIFEST, PLAN, Manifest, check_replaceable, open_bundle, seal
+from fuseconv.bundle.manifest import MANIFEST, ONNX, PLAN, Manifest, check_outside, check_replaceable, open_bundle, seal
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.dtypes import DTYPES
 from fuseconv.errors import ParityError
@@ -21,7 +21,7 @@ from fuseconv.parity.process import Verified
 from fuseconv.parity.reference import REFERENCE, read_reference, refer, tried_of, untried_of, write_reference
 from fuseconv.parity.report import OutputRow, Report
 from fuseconv.parity.verification import with_limits
-from fuseconv.pipeline.assembly import Progress, Written, remove_target, write_target
+from fuseconv.pipeline.assembly import Progress, Written, program_hash, remove_target, write_target
 from fuseconv.pipeline.original import given, read_original, write_original
 from fuseconv.pipeline.read import silent
 from fuseconv.program.captured import Program
@@ -29,10 +29,13 @@ from fuseconv.runtime.model import load_libraries
 from fuseconv.sources.adapters import merged
 from fuseconv.sources.new_weights import fitted, read_weights
 from fuseconv.sources.subject import digest
-from fuseconv.targets import spec_of
+from fuseconv.targets import onnx, spec_of
 from fuseconv.weights.store import Store, weights_of
 from fuseconv.weights.table import STORE, Table
 from fuseconv.weights.tensor_file import placed
+
+_ONNX_DATA = f"{onnx.SPEC.artifact}.data"
+"""The weights of ONNX models that contain them, relative to the bundle."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def swap(
         What was kept and written, and the parity report.
 
     Raises:
-        UsageError: a file does not exist.
+        UsageError: a file does not exist, or the output is inside of the bundle.
         RefusedError: the bundle or a file is damaged, or the weights are not those of the model.
         UnsupportedError: the bundle was written without its original program, or the adapter is of another kind.
         ParityError: a target does not compute what the original computes with the new weights. Nothing is written.
@@ -87,6 +90,7 @@ def swap(
     folder, path = Path(bundle).resolve(), Path(weights)
     manifest = open_bundle(folder)
     target = Path(output) if output is not None else folder
+    check_outside(target, folder)
     process.prepare()
     with progress("read"):
         exported, tied = read_original(folder, manifest)
@@ -149,27 +153,38 @@ class _Swap:
             shutil.rmtree(self.new / "original")
             write_original(self.program.exported, self.new, store, self.names)
         same = placed(self.old / STORE) == placed(self.new / STORE)
-        changed = [name for name, path in self.manifest.targets.items() if not (same and self._refers(name, path))]
+        news = store.changed(self.old) if same else set()
+        plans = {name: self.plan.of(name) for name in sorted(self.manifest.targets)}
+        programs = {name: fused if own == self.plan else rewrite(self.program, own) for name, own in plans.items()}
+        changed = [name for name, one in programs.items() if not (same and self._refers(name, one, news))]
         for name in changed:  # before any is written, because the ONNX targets share a file
             self._remove(name)
-        for name in sorted(changed):
-            own = self.plan.of(name)
+        for name in changed:
             with progress(f"write {name}"):
-                one = fused if own == self.plan else rewrite(self.program, own)
-                contained = Table.of(self.old / self.manifest.targets[name]) is None and not self._is_onnx(name)
-                self.written[name] = write_target(name, one, self.new, store=None if contained else store)
+                given = None if self._contains_weights(name) else store
+                self.written[name] = write_target(name, programs[name], self.new, store=given)
 
-    def _refers(self, name: str, path: str) -> bool:
-        """Returns whether an artifact has nothing but code and references to the store."""
-        table = None if self._is_onnx(name) else Table.of(self.old / path)
-        return table is not None and table.files == (STORE,)
+    def _refers(self, name: str, program: Program, news: Collection[str]) -> bool:
+        """Returns whether an artifact is of a program, refers to each new tensor of the store, and has no others.
+
+        AOTInductor compiles the values of the smallest weights into its code.
+        """
+        table = None if self._is_onnx(name) else Table.of(self.old / self.manifest.targets[name])
+        if table is None or table.files != (STORE,) or not table.keys >= set(news):
+            return False
+        return table.program == program_hash(program)
+
+    def _contains_weights(self, name: str) -> bool:
+        if self._is_onnx(name):
+            return (self.old / _ONNX_DATA).is_file()
+        return Table.of(self.old / self.manifest.targets[name]) is None
 
     def _is_onnx(self, name: str) -> bool:
         return spec_of(name).runtime == "onnxruntime"
 
     def _remove(self, name: str) -> None:
         path = Path(self.manifest.targets[name])
-        beside = (path.parent,) if path.parent != Path() else ("onnx", path, f"{path}.data")
+        beside = (path.parent,) if path.parent != Path() else (ONNX, path, _ONNX_DATA)
         files = [file for one in beside for file in [self.new / one, *(self.new / one).rglob("*")] if file.exists()]
         names = tuple(file.relative_to(self.new).as_posix() for file in files)
         remove_target(self.new, Written(name, path.as_posix(), 0, 0, names))

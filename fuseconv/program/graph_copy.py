@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputSpec, TensorArgument
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
 
 def copied(graph: Graph) -> Graph:
@@ -19,6 +19,12 @@ def copied(graph: Graph) -> Graph:
     for node, twin in nodes.items():
         twin.name = node.name  # a copy is renamed if its name is a Python builtin, such as `input`
     return copy
+
+
+def text_of(exported: ExportedProgram) -> str:
+    """Returns the graphs of a program as text, with the numbers in them but without the values of weights."""
+    modules = exported.graph_module.modules()
+    return "\n".join(str(module.graph) for module in modules if isinstance(module, GraphModule))
 
 
 def with_graph(exported: ExportedProgram, graph: Graph) -> ExportedProgram:

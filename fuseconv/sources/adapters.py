@@ -25,7 +25,17 @@ from fuseconv.untrusted.files import read_plain
 _PREFIX = "base_model.model."
 _A = ".lora_A.weight"
 _B = ".lora_B.weight"
-_UNSUPPORTED = ("use_dora", "use_qalora", "layer_replication", "megatron_config", "trainable_token_indices")
+_UNSUPPORTED = (
+    "alora_invocation_tokens",
+    "layer_replication",
+    "lora_bias",
+    "megatron_config",
+    "trainable_token_indices",
+    "use_dora",
+    "use_qalora",
+)
+_CHANGES_THE_MODEL = ("corda", "loftq", "lora_ga", "olora", "pissa")
+"""The beginnings of `init_lora_weights` with which PEFT subtracts the first factors from the weights of the model."""
 
 
 def merged(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
@@ -117,6 +127,9 @@ def _config(folder: Path) -> dict[str, Any]:
         raise UnsupportedError(f"the adapter is of the kind {kind}, not LORA", where=str(folder), fix=_MERGE)
     if others := [name for name in _UNSUPPORTED if config.get(name)]:
         raise UnsupportedError(f"the adapter uses {listed(others)}", where=str(folder), fix=_MERGE)
+    if str(start := config.get("init_lora_weights")).lower().startswith(_CHANGES_THE_MODEL):
+        what = f"the adapter was begun with {start}, which changes the weights of the model"
+        raise UnsupportedError(what, where=str(folder), fix=_MERGE)
     if config.get("bias", "none") != "none":
         raise UnsupportedError("the adapter changes biases", where=str(folder), fix=_MERGE)
     assert isinstance(config, dict)

@@ -56,7 +56,7 @@ def fitted(
         dtype: the dtype to which the conversion cast floating weights, if it did.
 
     Raises:
-        RefusedError: a weight is missing, unknown, of another shape or dtype, or tied weights differ.
+        RefusedError: a weight is missing, unknown, of another shape or dtype, or tied weights or constants differ.
     """
     prefix = _prefix(weights, tied)
     renamed = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
@@ -70,6 +70,10 @@ def fitted(
         found[name] = renamed[source]
     if surplus := sorted(renamed.keys() - known.keys()):
         raise RefusedError(f"the model has no weights {listed(surplus)}", where=str(path), fix=_FIX)
+    for name in sorted(renamed.keys() - tied.keys()):
+        if not torch.equal(renamed[name].to(known[name].dtype), known[name].cpu()):
+            what = f"{name} is a constant of the model, but differs"
+            raise RefusedError(what, where=str(path), fix=_FIX)
     for name, tensor in found.items():
         if dtype is not None and tensor.is_floating_point():
             tensor = found[name] = tensor.to(dtype)  # noqa: PLW2901

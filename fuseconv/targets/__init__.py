@@ -43,6 +43,12 @@ def check_known(names: Iterable[str], option: str = "--target") -> None:
             raise UsageError(what, where=option, fix=fix)
 
 
+def beside(names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the targets whose artifacts are in a folder of one of the named, which share their files."""
+    folders = {spec_of(name).artifact.parent for name in names}
+    return tuple(name for name, target in TARGETS.items() if target.SPEC.artifact.parent in folders)
+
+
 def move_weights(name: str, artifact: Path, store: Store, source: Path) -> None:
     """Makes the artifact of a target, which was moved from another bundle, refer to the weights of its new bundle.
 
@@ -78,6 +84,7 @@ __all__ = [
     "Runner",
     "Target",
     "TargetSpec",
+    "beside",
     "check_known",
     "move_weights",
     "spec_of",

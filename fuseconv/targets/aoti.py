@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -33,6 +34,9 @@ _SYSTEM_CXX = Path("/usr/bin/g++")
 
 _READS_FOLDERS = (2, 13)
 """The release of torch from which its loader takes an unpacked package."""
+
+_DIGITS = 16
+"""The length of the name of the folder of an unpacked package."""
 
 _SETTINGS = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
 """Options for Inductor. It detects the CPU's vector instructions even for a GPU, compiles its headers for each
@@ -142,8 +146,7 @@ def load(path: Path, device: str) -> Runner:
     package = torch._C._aoti.AOTIModelPackageLoader(str(_unpacked(path)), "model", True, 1, -1)
     if (weights := weights_of_artifact(path, device)) is not None:
         package.load_constants(weights, False, True, True)  # into the active buffer; all of them; without a copy
-        if torch.device(device).type != "cpu":
-            weakref.finalize(package, _free, weights)
+        weakref.finalize(package, _free, weights).atexit = False
     guard = threading.Lock()
 
     def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -154,29 +157,40 @@ def load(path: Path, device: str) -> Runner:
 
 
 def _unpack(package: Path) -> None:
-    """Unpacks a package into the folder beside it that has its name.
+    """Unpacks a package into a folder beside it, named by its hash.
+
+    A process that has loaded a library does not open another one of the same path. Compilers name theirs by a part of
+    the code, so packages of other code that replace this one must be in folders of other names.
 
     Raises:
         FileError: a file cannot be written.
     """
     try:
+        with package.open("rb") as file:
+            name = hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
         with zipfile.ZipFile(package) as archive:
             archive.extractall(package.parent)
+        package.with_suffix("").rename(package.with_name(name))
     except OSError as error:
         raise FileError(f"the package cannot be unpacked: {error.strerror}", where=str(package)) from error
 
 
 def _unpacked(package: Path) -> Path:
     """Returns the folder of an unpacked package, or the package if this torch unpacks it at each load."""
-    folder = package.with_suffix("")
+    folder = next((path for path in package.parent.iterdir() if path.is_dir()), package)
     release = tuple(map(int, version("torch").split(".")[:2]))
-    return folder if folder.is_dir() and release >= _READS_FOLDERS else package
+    return folder if release >= _READS_FOLDERS else package
 
 
 def _free(weights: Mapping[str, torch.Tensor]) -> None:
-    """Frees the memory of the weights of a package that is gone, because its runtime never releases them."""
+    """Frees the memory of the weights of a package that is gone, because its runtime never releases them.
+
+    A mapped file that was replaced would otherwise keep its space on the disk until the process ends.
+    """
     for tensor in weights.values():
-        tensor.untyped_storage().resize_(0)
+        for one in (tensor, tensor._base):  # a view also keeps the tensor that it is a view of
+            if one is not None:
+                one.data = one.new_empty(0)
 
 
 def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:

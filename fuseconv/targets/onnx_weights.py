@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fuseconv.bundle.manifest import ONNX
 from fuseconv.errors import FileError
 from fuseconv.weights.store import Store
 from fuseconv.weights.table import Entry, Table
@@ -18,9 +19,6 @@ from fuseconv.weights.tensor_file import DTYPES, placed
 
 SMALLEST = 256
 """The size in bytes from which a tensor is stored outside of the model. Shape inference reads smaller ones."""
-
-FOLDER = "onnx"
-"""The folder in a bundle of the tensors that only ONNX models have."""
 
 
 def unfolded(node: Any) -> bool | None:
@@ -50,7 +48,7 @@ def refer_to(model: Any, store: Store) -> None:
 
     values = {name: value for name, value in model.graph.initializers.items() if _is_large(value.const_value)}
     tensors = {name: tensor for name, value in values.items() if (tensor := _tensor(value.const_value)) is not None}
-    table = store.put(FOLDER, tensors)
+    table = store.put(ONNX, tensors)
     for name in tensors:
         file, place = store.places[table.tensors[name].key]
         known = values[name].const_value
@@ -74,7 +72,7 @@ def move(path: Path, store: Store, source: Path) -> None:
     files = tuple(dict.fromkeys(place.location for place in places.values()))
     keys = {(file, place.offset): key for file in files for key, place in placed(source / file).items()}
     table = Table(files, {name: Entry(keys[place.location, place.offset]) for name, place in places.items()})
-    moved = store.adopt(FOLDER, table, source)
+    moved = store.adopt(ONNX, table, source)
     for one in outside:
         file, place = store.places[moved.tensors[one.name].key]
         set_external_data(one, file, place.offset, place.size)

@@ -105,6 +105,11 @@ class Store:
         found = {name: self.find(name, tensor) for name, tensor in tensors.items()}
         return Table((STORE,), {name: entry for name, entry in found.items() if entry is not None})
 
+    def changed(self, other: Path) -> set[str]:
+        """Returns the keys of the tensors that are not the same in the store of another bundle."""
+        theirs = mapped(other / STORE)
+        return {key for key, (tensor, _) in self.named.items() if key not in theirs or not _same(tensor, theirs[key])}
+
     def put(self, folder: str, tensors: Mapping[str, torch.Tensor]) -> Table:
         """Returns the table of the weights of an artifact. Those that are not stored go to a file in its folder.
 
@@ -143,7 +148,7 @@ class Store:
             weight: replace(entry, key=moved[entry.key].key if entry.key in moved else entry.key)
             for weight, entry in table.tensors.items()
         }
-        return Table((STORE, name) if own else (STORE,), entries)
+        return replace(table, files=(STORE, name) if own else (STORE,), tensors=entries)
 
     def _write(
         self, name: str, tensors: Mapping[str, torch.Tensor], prefix: str

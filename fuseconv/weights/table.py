@@ -57,14 +57,27 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """The weights of an artifact by their names in it, and the files that hold them."""
+    """The weights of an artifact.
+
+    Attributes:
+        files: the files that hold them, relative to the bundle.
+        tensors: where each is, by its name in the artifact.
+        program: the hash of the program in the artifact, which other weights may change: a rule may make one a number.
+    """
 
     files: tuple[str, ...]
     tensors: Mapping[str, Entry]
+    program: str = ""
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of the tensors."""
+        return {entry.key for entry in self.tensors.values()}
 
     def to_json(self) -> str:
         """Returns the text of the table."""
-        value = {"files": list(self.files), "tensors": {name: one.to_json() for name, one in self.tensors.items()}}
+        tensors = {name: one.to_json() for name, one in self.tensors.items()}
+        value = {"files": list(self.files), "program": self.program, "tensors": tensors}
         return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
     @staticmethod
@@ -77,7 +90,8 @@ class Table:
         path = artifact.with_name(TABLE)
         try:
             value = json.loads(read_plain(path, links=False))
-            table = Table(tuple(value["files"]), {name: Entry.from_json(one) for name, one in value["tensors"].items()})
+            tensors = {name: Entry.from_json(one) for name, one in value["tensors"].items()}
+            table = Table(tuple(value["files"]), tensors, str(value.get("program", "")))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -94,15 +108,14 @@ class Table:
             RefusedError: a file or a tensor is missing or damaged.
         """
         stored: dict[str, torch.Tensor] = {}
-        for name in self.files:
-            try:
-                stored |= mapped(bundle / name)
-            except OSError as error:
-                what, where = f"{name} cannot be read: {error.strerror}", str(bundle / name)
-                raise RefusedError(what, where=where, fix=_AGAIN) from error
         try:
-            placed = {key: stored[key].to(device) for key in {entry.key for entry in self.tensors.values()}}
+            for name in self.files:
+                stored |= mapped(bundle / name)
+            placed = {key: stored[key].to(device) for key in self.keys}
             return {name: entry.view(placed[entry.key]) for name, entry in self.tensors.items()}
+        except OSError as error:
+            what, where = f"{name} cannot be read: {error.strerror}", str(bundle / name)
+            raise RefusedError(what, where=where, fix=_AGAIN) from error
         except (KeyError, RuntimeError, TypeError) as error:
             what = f"{TABLE} does not fit the weights: {error}"
             raise RefusedError(what, where=str(bundle), fix=_AGAIN) from error

@@ -126,8 +126,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "manifest_respelled": lambda b: (b / "manifest.json").write_bytes((b / "manifest.json").read_bytes() + b" "),
     "library_for_all": lambda b: (b / "lib/libfuseconv_cpu.so").chmod(0o757),
     "weights_for_all": lambda b: (b / "weights.safetensors").chmod(0o757),
-    "unpacked_library_for_all": lambda b: next(b.glob("aoti/model/**/*.so")).chmod(0o757),
-    "unpacked_folder_for_all": lambda b: (b / "aoti/model/data").chmod(0o777),
+    "unpacked_library_for_all": lambda b: next(b.glob("aoti/*/**/*.so")).chmod(0o757),
+    "unpacked_folder_for_all": lambda b: next(b.glob("aoti/*/data")).chmod(0o777),
     "folder_for_all": lambda b: (b / "lib").chmod(0o777),
     "no_bundle": shutil.rmtree,
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from support.shared import made_once
 from torch import Tensor, nn
 
@@ -43,11 +43,12 @@ class Heads(nn.Module):
         self.tied = nn.Linear(32, 16, bias=False)
         self.tied.weight = self.down.weight
         self.shift = nn.Parameter(torch.randn(16))
+        self.scale = nn.Parameter(torch.tensor(0.5))  # a rule makes it a number in the program
         self.register_buffer("mask", torch.linspace(0, 1, 16), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (part(x).view(-1, 5, 4, 4) for part in (self.query, self.key, self.value))
-        mixed = (torch.tanh(query) * key + value).flatten(2) * self.mask
+        mixed = (torch.tanh(query * self.scale) * key + value).flatten(2) * self.mask
         hidden = nn.functional.gelu(self.up(mixed + self.shift))
         return self.down(hidden) + self.tied(hidden * 2)
 
@@ -64,9 +65,22 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def write(output: Path) -> None:
         model = archive(Heads(0), tmp_path_factory.mktemp("heads") / "model.pt2")
-        convert(model, target=TARGETS, output=output)
+        convert(model, target=TARGETS, self_contained=["torchscript"], output=output)
 
     return made_once(tmp_path_factory, "heads.fuseconv", write)
+
+
+@pytest.fixture(scope="module")
+def narrow(heads: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same bundle with the target export only."""
+    folder = Path(shutil.copytree(heads, tmp_path_factory.mktemp("narrow") / "heads.fuseconv"))
+    manifest = open_bundle(folder)
+    for name in ("model.onnx", "model.plugin.onnx", MANIFEST):
+        (folder / name).unlink()
+    for name in ("torchscript", "onnx"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    seal(folder, manifest.model_copy(update={"targets": {"export": manifest.targets["export"]}}))
+    return folder
 
 
 def weights(seed: int, path: Path, change: Callable[[dict[str, Tensor]], object] = lambda state: None) -> Path:
@@ -104,10 +118,38 @@ def test_a_swapped_bundle_computes_what_the_new_model_computes(heads: Path, othe
     before = hashes(other)
     back = swap(other, weights(0, tmp_path / "old.safetensors"), output=tmp_path / "back.fuseconv")
     assert back.report.ok
-    assert (back.kept, back.written) == (("export", "torchscript"), ("onnx", "onnx-plugin"))
+    assert (back.kept, back.written) == (("export",), ("onnx", "onnx-plugin", "torchscript"))
     assert hashes(other) == before
-    for name in ("weights.safetensors", "torchscript/model.pt", "export/model.pt2"):
+    for name in ("weights.safetensors", "export/model.pt2"):
         assert (back.bundle / name).read_bytes() == (heads / name).read_bytes()
+    stock = torch.jit.load(str(back.bundle / "torchscript/model.pt"))
+    torch.testing.assert_close(stock(x)[0], Heads(0)(x))
+
+
+def _forget(table: Path) -> None:
+    value = json.loads(table.read_text())
+    del value["tensors"]["shift"]
+    table.write_text(json.dumps(value))
+
+
+OWN: Mapping[str, tuple[Callable[[Path], object], Callable[[dict[str, Tensor]], object]]] = {
+    "a number in the program": (lambda bundle: None, lambda state: state["scale"].fill_(0.25)),
+    "a weight in the artifact": (lambda bundle: _forget(bundle / "export/weights.json"), lambda state: None),
+}
+
+
+@pytest.mark.parametrize("what", OWN)
+def test_an_artifact_that_contains_an_old_value_is_written_again(what: str, narrow: Path, tmp_path: Path) -> None:
+    prepare, change = OWN[what]
+    copy = Path(shutil.copytree(narrow, tmp_path / "copy.fuseconv"))
+    prepare(copy)
+    (copy / MANIFEST).unlink()
+    seal(copy, open_bundle(narrow))
+    new, x = weights(1, tmp_path / "w.safetensors", change), torch.randn(2, 5, 16)
+    assert swap(copy, new).written == ("export",)
+    module = Heads(1)
+    module.load_state_dict(load_file(new))
+    torch.testing.assert_close(load(copy)(x), module(x))
 
 
 def _drop(name: str) -> Callable[[dict[str, Tensor]], object]:
@@ -128,6 +170,7 @@ REFUSED: Mapping[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
     "another shape": (_put("shift", torch.zeros(17)), r"shift is float32\[17\], but the model's is float32\[16\]"),
     "another rank": (_put("shift", torch.zeros(1, 16)), r"shift is float32\[1, 16\]"),
     "another dtype": (_put("shift", torch.zeros(16).half()), r"shift is float16\[16\]"),
+    "another constant": (_put("mask", torch.ones(16)), "mask is a constant of the model, but differs"),
     "untied weights": (_put("tied.weight", torch.zeros(16, 32)), "are one weight in the model, but differ"),
 }
 
@@ -151,17 +194,17 @@ def test_tied_weights_may_be_left_out_and_all_may_have_a_prefix(tmp_path: Path) 
     assert all(torch.equal(halves[name], own[name].half()) for name in own)
 
 
-def test_a_target_that_differs_with_the_new_weights_is_an_error(heads: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(heads, tmp_path / "copy.fuseconv"))
-    script, manifest = copy / "torchscript/model.pt", open_bundle(copy)
-    with zipfile.ZipFile(script) as archive:
+def test_a_target_that_differs_with_the_new_weights_is_an_error(narrow: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(narrow, tmp_path / "copy.fuseconv"))
+    program, manifest = copy / "export/model.pt2", open_bundle(copy)
+    with zipfile.ZipFile(program) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(script, "w") as archive:
+    with zipfile.ZipFile(program, "w") as archive:
         for name, data in members.items():
-            archive.writestr(name, data.replace(b"torch.tanh", b"torch.relu"))
+            archive.writestr(name, data.replace(b"aten.tanh", b"aten.relu"))
     seal(copy, manifest)
     before = hashes(copy)
-    with pytest.raises(ParityError, match="with the new weights, output output_0 of the target torchscript differs"):
+    with pytest.raises(ParityError, match="with the new weights, output output_0 of the target export differs"):
         swap(copy, weights(1, tmp_path / "w.safetensors"))
     assert hashes(copy) == before
 
@@ -204,6 +247,8 @@ def test_an_adapter_is_merged(config: Mapping[str, object], scale: float, tmp_pa
 ODD_ADAPTERS: Mapping[str, tuple[dict[str, object], dict[str, Tensor], type[FuseconvError], str]] = {
     "another kind": ({"peft_type": "IA3"}, {}, UnsupportedError, "of the kind IA3"),
     "dora": ({"use_dora": True}, {}, UnsupportedError, "use_dora"),
+    "an activated adapter": ({"alora_invocation_tokens": [1]}, {}, UnsupportedError, "alora_invocation_tokens"),
+    "another start": ({"init_lora_weights": "pissa_niter_4"}, {}, UnsupportedError, "changes the weights"),
     "biases": ({"bias": "all"}, {}, UnsupportedError, "changes biases"),
     "no such module": ({}, {"none__lora_A": A, "none__lora_B": B}, RefusedError, "no weight none.weight"),
     "one factor": ({}, {"query__lora_A": A}, RefusedError, "lora_B.weight is missing"),
@@ -254,6 +299,11 @@ def test_a_model_is_unchanged_by_a_bundle_that_does_not_fit(heads: Path, bundle:
     with pytest.raises(UsageError, match="does not exist"):
         model.swap(tmp_path / "none")
     assert torch.equal(model(x), before)
+
+
+def test_the_new_bundle_is_not_written_into_the_old(heads: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="inside of the bundle"):
+        swap(heads, weights(1, tmp_path / "w.safetensors"), output=heads / "original" / "new")
 
 
 def test_a_bundle_without_its_original_program_is_not_swapped(heads: Path, tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import shutil
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from fuseconv.bundle.manifest import open_bundle
 from fuseconv.errors import RefusedError, UsageError
 from fuseconv.pipeline.materialize import materialize
 from fuseconv.runtime.model import load
+from fuseconv.targets.aoti import _unpack
 from fuseconv.weights.store import Store
 from fuseconv.weights.table import STORE, TABLE, Table, set_table
 from fuseconv.weights.tensor_file import ALIGNMENT, DTYPES, mapped, write
@@ -165,6 +169,30 @@ def test_a_materialized_target_needs_no_store(target: str, bundle: Path, tmp_pat
     for result, expected in zip(results, load(bundle, target)(*inputs), strict=True):
         assert torch.equal(result, expected)
     assert output.stat().st_size > (bundle / open_bundle(bundle).targets[target]).stat().st_size
+
+
+@pytest.mark.parametrize("target", ["aoti", "export", "torchscript"])
+def test_the_weights_are_unmapped_with_the_model(target: str, bundle: Path) -> None:
+    gc.collect()
+    store, before = str(bundle / STORE), Path("/proc/self/maps").read_text().count(str(bundle / STORE))
+    model = load(bundle, target)
+    assert Path("/proc/self/maps").read_text().count(store) > before
+    del model
+    gc.collect()
+    assert Path("/proc/self/maps").read_text().count(store) == before
+
+
+def test_packages_that_replace_each_other_are_unpacked_to_different_folders(tmp_path: Path) -> None:
+    package, folders = tmp_path / "model.pt2", set()
+    for code in ("one", "two"):
+        with zipfile.ZipFile(package, "w") as archive:
+            archive.writestr("model/data/kernel.so", code)
+        _unpack(package)
+        (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+        assert (folder / "data/kernel.so").read_text() == code
+        folders.add(folder.name)
+        shutil.rmtree(folder)
+    assert len(folders) == 2
 
 
 def test_a_package_cannot_be_materialized(bundle: Path, tmp_path: Path) -> None:
