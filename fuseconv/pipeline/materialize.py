@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
 from fuseconv.bundle.manifest import check_outside, open_bundle
-from fuseconv.errors import UsageError
+from fuseconv.errors import FileError, UsageError
 from fuseconv.program.graph_copy import with_weights
 from fuseconv.runtime.model import check_target, choose_target, load_libraries
 from fuseconv.targets import exported, torchscript
@@ -51,9 +54,24 @@ def materialize(bundle: str | Path, target: str, output: str | Path) -> None:
         with quiet():
             module: torch.jit.ScriptModule = torch.jit.load(str(artifact), map_location=device)  # type: ignore[no-untyped-call]
             attach(module, weights, artifact)
-            with saved(output) as file:
+            with _replacing(output) as path, saved(path) as file:
                 torch.jit.save(module, file)
         return
     program = torch.export.load(artifact)
     changed = {name: like(program.state_dict[name], tensor) for name, tensor in weights.items()}
-    exported.save(with_weights(program, changed), output)
+    with _replacing(output) as path:
+        exported.save(with_weights(program, changed), path)
+
+
+@contextmanager
+def _replacing(output: Path) -> Iterator[Path]:
+    """Yields the path of a file beside another, which it replaces when the block ends without an error."""
+    partial = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        yield partial
+        partial.replace(output)
+    except OSError as error:
+        raise FileError(f"the file cannot be written: {error.strerror}", where=str(output)) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()

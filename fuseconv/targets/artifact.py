@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -69,7 +68,7 @@ def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: P
 
 @contextmanager
 def saved(path: Path) -> Iterator[IO[bytes]]:
-    """Opens `path` for one of torch's savers and creates its folder. A file there is replaced when all is written.
+    """Opens `path` for one of torch's savers and creates its folder.
 
     A saver in C++ aborts the process if a write fails, for example on a full disk. Therefore it gets a file whose
     writes always succeed; the first error is recorded and raised at the end.
@@ -77,19 +76,14 @@ def saved(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         FileError: a write failed.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with path.open("wb") as file:
             sink = _Sink(file)
             yield sink  # type: ignore[misc]
             sink.check()
-        partial.replace(path)
     except OSError as error:
         raise FileError(f"the artifact cannot be written: {error.strerror}", where=str(path)) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 class _Sink(io.RawIOBase):

@@ -168,6 +168,7 @@ def test_a_materialized_target_needs_no_store(target: str, bundle: Path, tmp_pat
     assert isinstance(results, tuple | list)
     for result, expected in zip(results, load(bundle, target)(*inputs), strict=True):
         assert torch.equal(result, expected)
+    assert [path.name for path in tmp_path.iterdir()] == [output.name]
     assert output.stat().st_size > (bundle / open_bundle(bundle).targets[target]).stat().st_size
 
 
@@ -195,9 +196,11 @@ def test_packages_that_replace_each_other_are_unpacked_to_different_folders(tmp_
     assert len(folders) == 2
 
 
-def test_a_package_cannot_be_materialized(bundle: Path, tmp_path: Path) -> None:
+def test_a_package_cannot_be_materialized_and_no_bundle_is_written_into(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="aoti cannot be written with its weights"):
         materialize(bundle, "aoti", tmp_path / "model.pt2")
+    with pytest.raises(UsageError, match="inside of the bundle"):
+        materialize(bundle, "torchscript", bundle / "torchscript/model.pt")
 
 
 def test_an_artifact_without_its_weights_gives_nan(bundle: Path) -> None:
