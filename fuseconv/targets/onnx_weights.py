@@ -14,7 +14,7 @@ import torch
 from fuseconv.bundle.manifest import ONNX
 from fuseconv.errors import FileError
 from fuseconv.weights.store import Store
-from fuseconv.weights.table import Entry, Table
+from fuseconv.weights.table import STORE, Entry, Table
 from fuseconv.weights.tensor_file import DTYPES, placed
 
 SMALLEST = 256
@@ -69,6 +69,8 @@ def move(path: Path, store: Store, source: Path) -> None:
     model = onnx.load(path, load_external_data=False)
     outside = [one for one in model.graph.initializer if one.data_location == onnx.TensorProto.EXTERNAL]
     places = {one.name: ExternalDataInfo(one) for one in outside}
+    if not any(Path(place.location).name == STORE for place in places.values()):
+        return  # it contains its weights, in a file of its own
     files = tuple(dict.fromkeys(place.location for place in places.values()))
     keys = {(file, place.offset): key for file in files for key, place in placed(source / file).items()}
     table = Table(files, {name: Entry(keys[place.location, place.offset]) for name, place in places.items()})

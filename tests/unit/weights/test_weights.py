@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,6 +20,7 @@ from fuseconv.bundle.manifest import open_bundle
 from fuseconv.errors import RefusedError, UsageError
 from fuseconv.pipeline.materialize import materialize
 from fuseconv.runtime.model import load
+from fuseconv.targets import onnx_weights
 from fuseconv.targets.aoti import _unpack
 from fuseconv.weights.store import Store
 from fuseconv.weights.table import STORE, TABLE, Table, set_table
@@ -121,6 +123,15 @@ def test_what_only_one_target_has_is_in_its_folder(tmp_path: Path) -> None:
     moved = Store.create(elsewhere, {"shared": torch.zeros(8, 8), "other": torch.zeros(3)})
     adopted = moved.adopt("aoti", table, tmp_path).read(elsewhere, "cpu")
     assert all(torch.equal(adopted[name], tensor) for name, tensor in read.items())
+
+
+def test_an_onnx_model_that_contains_its_weights_is_moved_as_it_is(tmp_path: Path) -> None:
+    tensor = onnx.numpy_helper.from_array(torch.zeros(99).numpy(), "w")
+    graph = onnx.helper.make_graph([], "g", [], [], [tensor])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "model.onnx", save_as_external_data=True, size_threshold=0)
+    before = (tmp_path / "model.onnx").read_bytes()
+    onnx_weights.move(tmp_path / "model.onnx", Store.create(tmp_path, {"w": torch.ones(99)}), tmp_path)
+    assert (tmp_path / "model.onnx").read_bytes() == before
 
 
 TABLES: dict[str, str] = {
