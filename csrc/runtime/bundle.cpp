@@ -147,7 +147,8 @@ Manifest open_bundle(const fs::path& folder) {
   try {
     const nlohmann::json value = nlohmann::json::parse(text);
     check_own_hash(text, value.at("manifest_sha256"), path);
-    if (value.at("format") != "fuseconv bundle" || (value.at("schema_version") != 1 && value.at("schema_version") != 2)) {
+    if (value.at("format") != "fuseconv bundle" ||
+        (value.at("schema_version") != 1 && value.at("schema_version") != 2)) {
       throw refused(std::string(kManifest) + " is not supported by this version of fuseconv", path);
     }
     manifest.contract = contract_of(value.at("contract"));
