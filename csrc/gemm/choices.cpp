@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <locale>
-#include <sstream>
 #include <stdexcept>
+#include <string_view>
 
 #include "gemm/cublaslt.h"
 #include "gemm/cuda_check.h"
@@ -27,30 +26,39 @@ bool capturing(const Problem& p) {
 }
 
 bool aligned(const Problem& p) {
-  const uintptr_t addresses = reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.weight) |
-                              reinterpret_cast<uintptr_t>(p.bias) | reinterpret_cast<uintptr_t>(p.residual) |
-                              reinterpret_cast<uintptr_t>(p.y);
-  return addresses % 16 == 0;
+  return std::ranges::all_of(std::initializer_list<const void*>{p.x, p.weight, p.bias, p.residual, p.y},
+                             [](const void* data) { return alignment(data) == 16; });
 }
 
-// Everything that a timing depends on but the rows of x and y.
+// Everything that a timing depends on but the rows of x and y. The name is the same in every process.
 std::string family_of(const Problem& p, std::optional<Backend> only) {
   static constexpr std::array kElements = {"f32", "f64", "f16", "bf16"};
-  std::ostringstream key;
-  key.imbue(std::locale::classic());  // the name is the same in every process
-  key << device_name() << "; cublas " << cublaslt::version() << "; linear " << kElements[static_cast<size_t>(p.element)]
-      << ' ' << kActivationNames[static_cast<size_t>(p.activation)] << " n " << p.n << " k " << p.k;
-  key << (p.gated != 0 ? " gated" : "") << (p.bias != nullptr ? " bias" : "")
-      << (p.residual != nullptr ? " residual" : "");
-  key << (p.tf32 != 0 ? " tf32" : "");
-  key << (p.weight_transposed != 0 ? " transposed" : "") << (aligned(p) ? "" : " unaligned");
+  std::string key = device_name();
+  const auto add = [&](std::string_view name, auto... numbers) {
+    key += name;
+    ((key += ' ', key += std::to_string(numbers)), ...);
+  };
+  add("; cublas", cublaslt::version());
+  add("; linear ");
+  add(kElements[static_cast<size_t>(p.element)]);
+  add(" ");
+  add(kActivationNames[static_cast<size_t>(p.activation)]);
+  add(" n", p.n);
+  add(" k", p.k);
+  add(p.gated != 0 ? " gated" : "");
+  add(p.bias != nullptr ? " bias" : "");
+  add(p.residual != nullptr ? " residual" : "");
+  add(p.tf32 != 0 ? " tf32" : "");
+  add(p.weight_transposed != 0 ? " transposed" : "");
+  add(aligned(p) ? "" : " unaligned");
   if (p.x_stride != p.k || p.weight_stride != (p.weight_transposed != 0 ? p.n : p.k) || p.y_stride != p.n) {
-    key << " strides " << p.x_stride << ' ' << p.weight_stride << ' ' << p.y_stride;
+    add(" strides", p.x_stride, p.weight_stride, p.y_stride);
   }
   if (only) {
-    key << " only " << kBackends[static_cast<size_t>(*only)];
+    add(" only ");
+    add(kBackends[static_cast<size_t>(*only)]);
   }
-  return key.str();
+  return key;
 }
 
 // Device memory for candidates while they are timed. Null if there is not enough; those candidates are then left out.
@@ -153,10 +161,9 @@ Choices::Signature Choices::signature_of(const Problem& p, std::optional<Backend
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   int64_t flags = (p.bias != nullptr ? 1 : 0) | (p.residual != nullptr ? 2 : 0) | (p.tf32 != 0 ? 4 : 0) |
                   (p.weight_transposed != 0 ? 8 : 0) | (p.gated != 0 ? 16 : 0);
-  // cuBLAS proposes algorithms by alignment, up to 256 bytes.
+  // cuBLAS proposes algorithms by alignment.
   for (const void* data : {p.x, p.weight, p.bias, p.residual, static_cast<const void*>(p.y)}) {
-    const auto address = reinterpret_cast<uintptr_t>(data) | 256;
-    flags = flags << 9 | static_cast<int64_t>(address & (~address + 1) & 511);
+    flags = flags << 5 | alignment(data);
   }
   return {device,
           static_cast<int64_t>(p.element),

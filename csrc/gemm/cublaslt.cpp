@@ -17,6 +17,7 @@
 namespace fuseconv::linear::cublaslt {
 namespace {
 
+constexpr int kNone = -1;  // the rank of a name that cuBLAS does not propose
 constexpr size_t kMostPlans = 16384;  // of 2 KB each; then they are made again, in tens of microseconds
 
 struct Plan {
@@ -80,8 +81,8 @@ class Library {
         }
       }
     }
-    const auto found = ranks.find(name);
-    if (found == ranks.end()) {
+    const auto found = ranks.emplace(name, kNone).first;
+    if (found->second == kNone) {
       return std::nullopt;
     }
     Plan& plan = plan_of(p);

@@ -51,11 +51,6 @@ void check(cublasStatus_t status, const char* call) {
   }
 }
 
-int alignment(const void* data) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  return address == 0 ? 256 : static_cast<int>(std::min<uintptr_t>(address & (~address + 1), 256));
-}
-
 std::string name_of(const cublasLtMatmulAlgo_t& algorithm) {
   std::string name;
   const auto add = [&]<class T>(T, cublasLtMatmulAlgoConfigAttributes_t attribute) {

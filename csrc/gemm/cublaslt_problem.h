@@ -26,9 +26,6 @@ void set(cublasLtMatmulDescOpaque_t* operation, cublasLtMatmulDescAttributes_t n
   check(cublasLtMatmulDescSetAttribute(operation, name, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
 }
 
-// The largest power of two, up to 256, that divides an address.
-int alignment(const void* data);
-
 Descriptors describe(const Problem& problem);
 
 // At most kProposals algorithms, best guess first. Takes as long as several kernels.

@@ -42,4 +42,11 @@ struct Problem {
 
 inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
+// The largest power of two that divides an address, up to the 16 bytes that vector loads and TMA need. More is not told
+// apart: the constants of a compiled model are aligned to 64, so that equal layers would differ.
+inline int alignment(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data) | 16;
+  return static_cast<int>(address & (~address + 1));
+}
+
 }  // namespace fuseconv::linear
