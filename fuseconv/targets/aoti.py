@@ -138,7 +138,7 @@ def load(path: Path, device: str) -> Runner:
     """
     import torch
 
-    from fuseconv.targets.artifact import plain
+    from fuseconv.targets.artifact import plain, release
     from fuseconv.weights.table import weights_of_artifact
 
     # Not torch._inductor.aoti_load_package: it compiles a program for each set of vector instructions, to compare the
@@ -146,10 +146,14 @@ def load(path: Path, device: str) -> Runner:
     package = torch._C._aoti.AOTIModelPackageLoader(str(_unpacked(path)), "model", True, 1, -1)
     if (weights := weights_of_artifact(path, device)) is not None:
         package.load_constants(weights, False, True, True)  # into the active buffer; all of them; without a copy
-        weakref.finalize(package, _free, weights).atexit = False
-    guard = threading.Lock()
+        # Its runtime never releases them. A replaced file that is mapped would keep its space until the process ends.
+        weakref.finalize(package, release, weights.values()).atexit = False
+    guard, thread = threading.Lock(), threading.local()
 
     def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if device == "cuda" and not hasattr(thread, "has_context"):
+            _make_context()
+            thread.has_context = True
         with guard:
             return tuple(package.boxed_run(list(map(plain, inputs))))
 
@@ -182,15 +186,15 @@ def _unpacked(package: Path) -> Path:
     return folder if release >= _READS_FOLDERS else package
 
 
-def _free(weights: Mapping[str, torch.Tensor]) -> None:
-    """Frees the memory of the weights of a package that is gone, because its runtime never releases them.
+def _make_context() -> None:
+    """Makes the context in which the driver launches kernels: a new thread has none before it uses the CUDA runtime.
 
-    A mapped file that was replaced would otherwise keep its space on the disk until the process ends.
+    A thread that is capturing has one; a query would end its capture.
     """
-    for tensor in weights.values():
-        for one in (tensor, tensor._base):  # a view also keeps the tensor that it is a view of
-            if one is not None:
-                one.data = one.new_empty(0)
+    import torch
+
+    if not torch.cuda.is_current_stream_capturing():
+        torch.cuda.current_stream().query()
 
 
 def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:

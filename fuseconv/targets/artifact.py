@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -64,6 +64,14 @@ def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: P
     if surplus:
         what = f"the weights do not fit the artifact: {', '.join(surplus)}"
         raise RefusedError(what, where=str(path), fix="convert the model again, or copy the bundle again")
+
+
+def release(tensors: Iterable[torch.Tensor]) -> None:
+    """Gives the memory of tensors back whoever still holds them. Other views of that memory stay valid."""
+    for tensor in tensors:
+        for one in (tensor, tensor._base):  # a view also keeps the tensor that it is a view of
+            if one is not None:
+                one.data = one.new_empty(0)
 
 
 @contextmanager

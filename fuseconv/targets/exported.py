@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +86,7 @@ def load(path: Path, device: str) -> Runner:
     """
     import torch
 
-    from fuseconv.targets.artifact import attach
+    from fuseconv.targets.artifact import attach, release
     from fuseconv.weights.table import weights_of_artifact
 
     with warnings.catch_warnings():
@@ -94,4 +95,11 @@ def load(path: Path, device: str) -> Runner:
         module = torch.export.load(str(path)).module(check_guards=False)
     if (weights := weights_of_artifact(path, device)) is not None:
         attach(module, weights, path)
-    return module
+
+    def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result: tuple[torch.Tensor, ...] = module(*inputs)
+        return result
+
+    # The module is part of reference cycles, which Python may collect long after the memory is needed.
+    weakref.finalize(run, release, [*module.parameters(), *module.buffers()]).atexit = False
+    return run

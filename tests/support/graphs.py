@@ -35,7 +35,7 @@ def write(folder: Path, original: Block, fused: Block, targets: list[str], bucke
 
 @pytest.fixture(scope="module")
 def graphs_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("graphs"), Block(fused=False), Block(fused=True), TARGETS)
+    return write(tmp_path_factory.mktemp("graphs"), Block(fused=False), Block(fused=True), [*TARGETS, "export"])
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,40 @@
+"""Loaded bundles on a GPU as servers use them: in threads that have not used CUDA, and with swaps of weights."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from support.graphs import TARGETS, draw
+
+from fuseconv.runtime.cuda_graphs import Choice
+from fuseconv.runtime.model import load
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("choice", ["auto", False])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_thread_needs_no_cuda_context(target: str, choice: Choice, graphs_bundle: Path) -> None:
+    model, inputs = load(graphs_bundle, target, cuda_graphs=choice), draw(3, 7)
+    expected = model(*inputs)
+    torch.cuda.synchronize()
+    for _ in range(3):  # each in a pool of its own, so that each is the first call of a thread
+        with ThreadPoolExecutor(1) as pool:
+            results = pool.submit(model, *inputs).result()
+        for result, value in zip(results, expected, strict=True):
+            torch.testing.assert_close(result, value, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "export"])
+def test_swaps_take_no_memory(target: str, graphs_bundle: Path) -> None:
+    model, inputs = load(graphs_bundle, target, cuda_graphs=False), draw(3, 7)
+    used = []
+    for _ in range(4):
+        model(*inputs)
+        model.swap(graphs_bundle)
+        torch.cuda.synchronize()
+        used.append(torch.cuda.memory_allocated())
+    assert used[-1] <= used[0]
