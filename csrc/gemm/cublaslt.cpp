@@ -17,7 +17,7 @@
 namespace fuseconv::linear::cublaslt {
 namespace {
 
-constexpr int kNone = -1;  // the rank of a name that cuBLAS does not propose
+constexpr int kNone = -1;             // the rank of a name that cuBLAS does not propose
 constexpr size_t kMostPlans = 16384;  // of 2 KB each; then they are made again, in tens of microseconds
 
 struct Plan {

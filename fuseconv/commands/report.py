@@ -150,7 +150,7 @@ def _print_shortfall(console: Console, conversion: Conversion) -> None:
         limits.setdefault((limit.target, limit.case), []).append(limit)
     for (target, case), of in limits.items():
         names = ", ".join(limit.output for limit in of)
-        lines.append(f"limitation of the runtime of {target}: case {case}, output {names}: {of[0].reason}")
+        lines.append(f"limit of {target}: case {case}, output {names}: {of[0].reason}")
     lines += [f"case {case} was not run: {why}" for case, why in conversion.report.untried.items()]
     if lines:
         console.print()
@@ -181,7 +181,7 @@ def print_parity(console: Console, report: Report, *, everything: bool = False) 
     console.print(table)
     failing = sorted((row for row in report.rows if not row.row.ok), key=lambda row: row.ok)  # limitations come last
     for row in failing if everything else {row.target: row for row in reversed(failing)}.values():
-        said = "limitation of the runtime of " if row.limit else ""
+        said = "limit of " if row.limit else ""
         line = f"{said}{row.target}, {row.case}, {row.output}: {row.row.reason}"
         console.print(line, highlight=False, markup=False)
     for case, why in report.untried.items():
