@@ -14,12 +14,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
+from apart import apart
 from artifact import converted
 from clock import AGAIN, in_turn, noise, ratio
 from record import Row, machine, write
@@ -144,18 +143,13 @@ def package_rows(device: str, rounds: int, scratch: Path) -> list[Row]:
         for name, settings in SETTINGS.items():
             with tempfile.TemporaryDirectory(dir=scratch) as cache:
                 os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-                row = {**_apart(made, source, package, device, settings), **_apart(loaded, package)}
+                row = {**apart(made, source, package, device, settings), **apart(loaded, package)}
             if number:
                 taken[name].append(row)
     return [
         {"what": "package", "name": name, **{key: statistics.median(row[key] for row in rows) for key in rows[0]}}
         for name, rows in taken.items()
     ]
-
-
-def _apart(function: Callable[..., Row], *arguments: Any) -> Row:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def main() -> None:

@@ -6,12 +6,11 @@ import argparse
 import hashlib
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from apart import apart
 from cases import DTYPES
 from clock import Call, captured
 from peers import Problem, session
@@ -71,8 +70,8 @@ def converted(
     Raises:
         FuseconvError: it does not convert, or a target fails parity, on the inputs that are timed or on others.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_convert, entry.name, entry.shape, dtype, arguments, scratch, changing).result()
+    made: Made = apart(_convert, entry.name, entry.shape, dtype, arguments, scratch, changing)
+    return made
 
 
 def _convert(

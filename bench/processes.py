@@ -15,11 +15,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import torch
+from apart import apart, process
 from contestants import Contestant, Server
 from record import Row, reason
 from replay import replayed
@@ -29,18 +28,11 @@ from zoo_parts import Inputs
 
 from fuseconv.runtime.model import Model
 
-SPAWN = get_context("spawn")
 BUILT = "built.json"
 CACHE = "cache"
 
 prepared: list[tuple[Callable[[], Server], Inputs]] = []
 """What `prepare` leaves for `measure` in the process of a row."""
-
-
-def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns what a function returns in a process of its own."""
-    with ProcessPoolExecutor(1, SPAWN) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def built(served: Served, one: Contestant, folder: Path, threads: int) -> None:
@@ -121,7 +113,7 @@ def measured(
     for first in range(0, len(jobs), cores):
         some = jobs[first : first + cores]
         with tempfile.TemporaryDirectory() as scratch:
-            pools = {job: ProcessPoolExecutor(1, SPAWN) for job in some}
+            pools = {job: process() for job in some}
             ready = {
                 job: pool.submit(prepare, served, chosen[job[1]], root / chosen[job[1]].folder, Path(scratch, *job))
                 for job, pool in pools.items()

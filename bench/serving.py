@@ -24,9 +24,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from apart import apart
 from cases import DTYPES
 from contestants import OURS, PEERS, contestants
-from processes import apart, built, measured
+from processes import built, measured
 from record import Row, machine, write
 from rich.console import Console
 from rich.table import Table

@@ -14,11 +14,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from apart import apart
 from cases import DTYPES
 from record import Row, machine, write
 from zoo import ENTRIES, Entry
@@ -54,11 +53,7 @@ def converted(at: str, dtype: str, arguments: argparse.Namespace, tune: Tune) ->
 
 def measured(entry: Entry, dtype: str, arguments: argparse.Namespace) -> Row:
     """Converts a model in both ways."""
-    found = []
-    for tune in ("none", arguments.tune):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            found.append(pool.submit(converted, entry.at, dtype, arguments, tune).result())
-    plain, tuned = found
+    plain, tuned = (apart(converted, entry.at, dtype, arguments, tune) for tune in ("none", arguments.tune))
     return {"model": entry.at, "dtype": dtype, "tune": arguments.tune, "untuned_seconds": plain["seconds"], **tuned}
 
 
