@@ -30,7 +30,7 @@ demo: build
 	$(BIN)/fuseconv demo -o demo.fuseconv
 
 test: build
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 # make fuzz SECONDS=600 SEED=1 FUZZ='--only models': docs/fuzzing.md. What is found is saved in build/fuzz.
 SECONDS ?= 600

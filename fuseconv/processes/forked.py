@@ -29,6 +29,9 @@ START = 300.0
 _AT_IMPORT = ("CC", "CXX", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTORCH", "TORCH", "TRITON")
 """How the environment variables begin that are read when torch is imported. A server is used only while they stay."""
 
+_LATER = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""Variables of these that are read when they are needed. torch itself sets them where it first needs them."""
+
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -143,7 +146,9 @@ class Server:
 
     def _started(self) -> socket.socket:
         with self._lock:
-            variables = {name: value for name, value in os.environ.items() if name.startswith(_AT_IMPORT)}
+            variables = {
+                name: value for name, value in os.environ.items() if name.startswith(_AT_IMPORT) and name not in _LATER
+            }
             if self._control is not None and variables == self._variables:
                 return self._control
             if ours := self._dropped():

@@ -51,9 +51,14 @@ def serve(address: str) -> None:
     from fuseconv.processes.imports import imports
 
     with imports():
+        import torch._dynamo  # noqa: F401
+
         import fuseconv.commands.report
         import fuseconv.pipeline.convert  # noqa: F401
         from fuseconv.parity import process
+        from fuseconv.rulebook.own_rules import load_rules
+
+    load_rules()
 
     process.prepare()  # the forks have its server in common
     with socket.socket(socket.AF_UNIX) as server:
