@@ -31,6 +31,7 @@ from fuseconv.ops.description import DTYPES
 from fuseconv.ops.op import Op, Sample
 from fuseconv.program.captured import Program
 from fuseconv.targets import Context, aoti, c_shims
+from fuseconv.weights.table import weights_of_artifact
 
 capsule_pointer, new_capsule = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
 capsule_pointer.restype, capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -166,10 +167,12 @@ def test_a_package_calls_ops_by_their_c_functions_and_has_kernels_of_its_own_for
 LOAD = """
 import json, os, sys, traceback, torch, torch._inductor.cpu_vec_isa
 
-def load(package, inputs, outputs, *libraries):
+def load(package, weights, inputs, outputs, *libraries):
     for path in libraries:
         torch.ops.load_library(path)
-    torch.save(torch._inductor.aoti_load_package(package)(*torch.load(inputs)), outputs)
+    model = torch._inductor.aoti_load_package(package)
+    model.load_constants(torch.load(weights), check_full_update=True)
+    torch.save(model(*torch.load(inputs)), outputs)
 
 torch._inductor.cpu_vec_isa.pick_vec_isa()  # the loader asks for it, and each would compile it anew
 for line in sys.stdin:
@@ -205,8 +208,9 @@ def loaded_where(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     said.
     """
     folder = tmp_path_factory.mktemp("said")
-    said, inputs, outputs = folder / "said", folder / "inputs.pt", folder / "outputs.pt"
+    said, weights, inputs, outputs = (folder / name for name in ("said", "weights.pt", "inputs.pt", "outputs.pt"))
     torch.save((X, SKIP, KEEP), inputs)
+    torch.save(weights_of_artifact(package, "cpu"), weights)
     command = [sys.executable, "-P", "-c", LOAD]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
@@ -215,7 +219,7 @@ def loaded_where(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
             assert process.stdout is not None
             for path in (said, outputs):
                 path.unlink(missing_ok=True)
-            process.stdin.write(json.dumps([*map(str, (said, package, inputs, outputs, *libraries))]) + "\n")
+            process.stdin.write(json.dumps([*map(str, (said, package, weights, inputs, outputs, *libraries))]) + "\n")
             process.stdin.flush()
             return int(process.stdout.readline()), outputs, said.read_text()
 

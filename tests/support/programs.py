@@ -43,9 +43,7 @@ def capture(module: torch.nn.Module, *inputs: Tensor, dims: Any = None) -> Progr
 
 def program(module: torch.nn.Module, inputs: tuple[Tensor, ...], dims: Any = None) -> Program:
     """Captures a module; `dims` is what torch.export calls dynamic shapes."""
-    # To fill the cache of fake tensors for symbolic sizes takes longer than what a small module would find in it.
-    with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
-        exported = torch.export.export(module.eval(), inputs, dynamic_shapes=dims)
+    exported = torch.export.export(module.eval(), inputs, dynamic_shapes=dims)
     name_ops_once(exported)
     return Program(exported, Contract((), ()), inputs)
 
