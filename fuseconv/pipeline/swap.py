@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from fuseconv.bundle.links import link
 from fuseconv.bundle.manifest import MANIFEST, ONNX, PLAN, Manifest, check_outside, check_replaceable, open_bundle, seal
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.dtypes import DTYPES
@@ -110,7 +110,7 @@ def swap(
         references = refer(program, [reference.case for reference in old])
     plan = read_plan(folder / PLAN)
     with staged(target, check_replaceable) as staging:
-        _link(folder, staging)
+        link(folder, staging)
         for name in (MANIFEST, REFERENCE):
             (staging / name).unlink()
         write_reference(staging / REFERENCE, references, manifest.contract)
@@ -188,18 +188,6 @@ class _Swap:
         files = [file for one in beside for file in [self.new / one, *(self.new / one).rglob("*")] if file.exists()]
         names = tuple(file.relative_to(self.new).as_posix() for file in files)
         remove_target(self.new, Written(name, path.as_posix(), 0, 0, names))
-
-
-def _link(folder: Path, staging: Path) -> None:
-    """Fills a folder with the files of another, as links where the file system has them."""
-
-    def copy(source: str, destination: str) -> None:
-        try:
-            os.link(source, destination)
-        except OSError:
-            shutil.copy2(source, destination)
-
-    shutil.copytree(folder, staging, copy_function=copy, dirs_exist_ok=True)
 
 
 def _rows(results: Mapping[str, Verified]) -> list[OutputRow]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fuseconv.bundle.links import link
 from fuseconv.bundle.manifest import MANIFEST, Manifest, check_replaceable, open_bundle, read_manifest, seal
 from fuseconv.bundle.staging import staged
 from fuseconv.errors import FileError, UnsupportedError, UpstreamError
@@ -108,7 +108,7 @@ def tune(
             fix="run `fuseconv verify`, or leave the target out with --target",
         )
     with staged(folder, check_replaceable) as staging:
-        _link(folder, staging)
+        link(folder, staging)
         current = read_manifest(staging)  # another process may have written the bundle again
         known = tactics.read(staging / tactics.FILE)
         for name in (tactics.FILE, MANIFEST):  # not through the links: the old bundle has the same files
@@ -142,18 +142,6 @@ def _check_writable(folder: Path) -> None:
                 where=str(path),
                 fix="make a copy of the bundle and tune that",
             )
-
-
-def _link(folder: Path, staging: Path) -> None:
-    """Fills a folder with the files of another, as links where the file system has them."""
-
-    def copy(source: str, destination: str) -> None:
-        try:
-            os.link(source, destination)
-        except OSError:
-            shutil.copy2(source, destination)
-
-    shutil.copytree(folder, staging, copy_function=copy, dirs_exist_ok=True)
 
 
 def _changes(old: tactics.Problems, new: tactics.Problems) -> tuple[tuple[str, ...], tuple[str, ...]]:
