@@ -178,7 +178,7 @@ std::string name_of(const Problem& p, Choice choice) {
   }
 }
 
-std::optional<Choice> named(const Problem& p, const std::string& name, int64_t m) {
+std::optional<Choice> named(const Problem& p, const std::string& name) {
   const size_t space = name.find(' ');
   const auto backend = std::find(kBackends.begin(), kBackends.end(), name.substr(0, space));
   if (backend == kBackends.end()) {
@@ -190,9 +190,9 @@ std::optional<Choice> named(const Problem& p, const std::string& name, int64_t m
       return std::nullopt;
     }
     const std::string algorithm = name.substr(space + 1);
-    std::optional<int> rank = cublaslt::carried(is == Backend::cublas ? sum_of(p) : p, algorithm, m);
+    std::optional<int> rank = cublaslt::named(is == Backend::cublas ? sum_of(p) : p, algorithm);
     if (!rank && is == Backend::cublas && p.bias != nullptr && product_of(p).bias == nullptr) {
-      rank = cublaslt::carried(product_of(p), algorithm, m);
+      rank = cublaslt::named(product_of(p), algorithm);
     }
     return rank ? std::optional(Choice{is, *rank}) : std::nullopt;
   }

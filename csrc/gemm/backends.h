@@ -35,9 +35,7 @@ std::string to_string(Choice choice);
 // named by its configuration, not by its rank.
 std::string name_of(const Problem& problem, Choice choice);
 
-// The choice of that name, which was measured for the problem with another m. None if the problem cannot be computed by
-// it. cuBLAS is asked for its algorithms, which takes as long as several kernels, only if the name is of one that it
-// has not proposed before.
-std::optional<Choice> named(const Problem& problem, const std::string& name, int64_t m);
+// The choice of that name. None if the problem cannot be computed by it.
+std::optional<Choice> named(const Problem& problem, const std::string& name);
 
 }  // namespace fuseconv::linear

@@ -91,7 +91,7 @@ Problem checked(const Problem& problem) {
 // The first of the tactics that the problem can be computed by.
 std::optional<Choice> first_of(const std::vector<tuning::Tactic>& tactics, const Problem& p) {
   for (const tuning::Tactic& tactic : tactics) {
-    if (const std::optional<Choice> choice = named(p, tactic.name, tactic.size)) {
+    if (const std::optional<Choice> choice = named(p, tactic.name)) {
       return choice;
     }
   }

@@ -17,13 +17,13 @@
 namespace fuseconv::linear::cublaslt {
 namespace {
 
-constexpr int kNone = -1;             // the rank of a name that cuBLAS does not propose
+constexpr int kNone = -1;             // the rank of a name that cuBLAS does not know
 constexpr size_t kMostPlans = 16384;  // of 2 KB each; then they are made again, in tens of microseconds
 
 struct Plan {
   Descriptors descriptors;
   std::optional<std::vector<cublasLtMatmulAlgo_t>> proposals;  // once cuBLAS was asked
-  bool runs = false;                                           // by an algorithm that was proposed for another m
+  bool runs = false;                                           // by an algorithm that was named
 };
 
 // A problem whose algorithm is chosen.
@@ -67,21 +67,16 @@ class Library {
     return plan.runs || !proposals_of(plan, p).empty();
   }
 
-  // The rank of what cuBLAS proposes under that name for another m, if it computes this problem too.
-  std::optional<int> carried(const Problem& p, const std::string& name, int64_t m) {
+  // The rank of the algorithm of that name, if it computes the problem.
+  std::optional<int> named(const Problem& p, const std::string& name) {
     const std::lock_guard lock(mutex_);
-    Problem any = p, measured = p;
-    any.m = 0;
-    measured.m = m;
-    std::map<std::string, int>& ranks = ranks_[key_of(any)];
-    if (!ranks.contains(name)) {
-      for (const cublasLtMatmulAlgo_t& algorithm : proposals_of(plan_of(measured), measured)) {
-        if (ranks.emplace(name_of(algorithm), kProposals + static_cast<int>(carried_.size())).second) {
-          carried_.push_back(algorithm);
-        }
+    const auto [found, is_new] = ranks_.try_emplace({p.element, p.tf32 != 0, name}, kNone);
+    if (is_new) {
+      if (const std::optional<cublasLtMatmulAlgo_t> algorithm = algorithm_of(handle(), p, name)) {
+        found->second = kProposals + static_cast<int>(named_.size());
+        named_.push_back(*algorithm);
       }
     }
-    const auto found = ranks.emplace(name, kNone).first;
     if (found->second == kNone) {
       return std::nullopt;
     }
@@ -90,7 +85,7 @@ class Library {
     cublasLtMatmulHeuristicResult_t result;
     const cublasStatus_t status =
         cublasLtMatmulAlgoCheck(handle(), &d.operation, &d.weight, &d.x, &d.residual, &d.y,
-                                &carried_[static_cast<size_t>(found->second - kProposals)], &result);
+                                &named_[static_cast<size_t>(found->second - kProposals)], &result);
     if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > p.workspace_bytes) {
       return std::nullopt;
     }
@@ -101,7 +96,7 @@ class Library {
   Ready ready(const Problem& p, int rank) {
     const std::lock_guard lock(mutex_);
     Plan& plan = plan_of(p);
-    const std::vector<cublasLtMatmulAlgo_t>& from = rank < kProposals ? proposals_of(plan, p) : carried_;
+    const std::vector<cublasLtMatmulAlgo_t>& from = rank < kProposals ? proposals_of(plan, p) : named_;
     const int at = rank < kProposals ? rank : rank - kProposals;
     if (at < 0 || at >= static_cast<int>(from.size())) {
       throw std::runtime_error("fuseconv::linear_act: cuBLAS proposes " + std::to_string(from.size()) +
@@ -141,8 +136,8 @@ class Library {
   std::mutex mutex_;
   std::map<int, cublasLtHandle_t> handles_;
   std::map<Key, Plan> plans_;
-  std::vector<cublasLtMatmulAlgo_t> carried_;
-  std::map<Key, std::map<std::string, int>> ranks_;  // of carried_, behind those of proposals; by problem without m
+  std::vector<cublasLtMatmulAlgo_t> named_;
+  std::map<std::tuple<Element, bool, std::string>, int> ranks_;  // of named_, behind those of proposals
 };
 
 // Handles and plans are not destroyed, because CUDA may have shut down before a static destructor runs.
@@ -229,8 +224,8 @@ int algorithms(const Problem& p) { return refuses(p).empty() ? library().proposa
 
 bool runs(const Problem& p) { return refuses(p).empty() && library().runs(p); }
 
-std::optional<int> carried(const Problem& p, const std::string& name, int64_t m) {
-  return refuses(p).empty() ? library().carried(p, name, m) : std::nullopt;
+std::optional<int> named(const Problem& p, const std::string& name) {
+  return refuses(p).empty() ? library().named(p, name) : std::nullopt;
 }
 
 void run(const Problem& p, int algorithm, double scale) {

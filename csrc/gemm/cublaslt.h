@@ -15,13 +15,12 @@ std::string refuses(const Problem& problem);
 // The number of algorithms that cuBLAS proposes for this problem, best guess first. At most 16.
 int algorithms(const Problem& problem);
 
-// Whether there is an algorithm for this problem. Asks cuBLAS only if `carried` found none.
+// Whether there is an algorithm for this problem. Asks cuBLAS only if `named` found none.
 bool runs(const Problem& problem);
 
-// The rank of the algorithm that cuBLAS proposes under that name for the problem with another m, if it computes this
-// problem too. None otherwise. cuBLAS is asked for its proposals, which takes as long as several kernels, only for that
-// m, and only until the name is known.
-std::optional<int> carried(const Problem& problem, const std::string& name, int64_t m);
+// The rank of the algorithm of that name, if it computes this problem. None otherwise. cuBLAS is not asked for its
+// proposals, which takes as long as many kernels.
+std::optional<int> named(const Problem& problem, const std::string& name);
 
 // Runs the algorithm of that rank on the problem's stream, with the product multiplied by `scale`. Throws
 // std::runtime_error if the problem is not supported or cuBLAS fails.

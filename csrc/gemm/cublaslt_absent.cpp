@@ -11,7 +11,7 @@ int algorithms(const Problem&) { return 0; }
 
 bool runs(const Problem&) { return false; }
 
-std::optional<int> carried(const Problem&, const std::string&, int64_t) { return std::nullopt; }
+std::optional<int> named(const Problem&, const std::string&) { return std::nullopt; }
 
 void run(const Problem& p, int, double) { throw std::runtime_error("fuseconv::linear_act: " + refuses(p)); }
 

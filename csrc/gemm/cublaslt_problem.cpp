@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <stdexcept>
 
 namespace fuseconv::linear::cublaslt {
@@ -38,6 +39,28 @@ void set(cublasLtMatmulPreferenceOpaque_t* preference, cublasLtMatmulPreferenceA
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
+cublasComputeType_t compute_type(const Problem& p) {
+  if (p.element == Element::f64) {
+    return CUBLAS_COMPUTE_64F;
+  }
+  return p.element == Element::f32 && p.tf32 != 0 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+cudaDataType_t scale_type(const Problem& p) { return p.element == Element::f64 ? CUDA_R_64F : CUDA_R_32F; }
+
+// Calls `visit` with each attribute of the configuration of an algorithm after its id, and a value of its type.
+template <class Visit>
+void for_each_attribute(Visit visit) {
+  visit(CUBLASLT_ALGO_CONFIG_TILE_ID, uint32_t{});
+  visit(CUBLASLT_ALGO_CONFIG_STAGES_ID, uint32_t{});
+  visit(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, int32_t{});
+  visit(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, uint32_t{});
+  visit(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, uint32_t{});
+  visit(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, uint32_t{});
+  visit(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, uint16_t{});
+  visit(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, uint16_t{});
+}
+
 template <class T>
 void set(cublasLtMatrixLayoutOpaque_t* layout, cublasLtMatrixLayoutAttribute_t name, const T& value) {
   check(cublasLtMatrixLayoutSetAttribute(layout, name, &value, sizeof(value)), "cublasLtMatrixLayoutSetAttribute");
@@ -53,32 +76,42 @@ void check(cublasStatus_t status, const char* call) {
 
 std::string name_of(const cublasLtMatmulAlgo_t& algorithm) {
   std::string name;
-  const auto add = [&]<class T>(T, cublasLtMatmulAlgoConfigAttributes_t attribute) {
-    T value{};
+  const auto add = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto value) {
     size_t written;
     check(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof value, &written),
           "cublasLtMatmulAlgoConfigGetAttribute");
     name.append(name.empty() ? "" : ".").append(std::to_string(value));
   };
-  add(int32_t{}, CUBLASLT_ALGO_CONFIG_ID);
-  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_TILE_ID);
-  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_STAGES_ID);
-  add(int32_t{}, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
-  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
-  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING);
-  add(uint32_t{}, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION);
-  add(uint16_t{}, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID);
-  add(uint16_t{}, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID);
+  add(CUBLASLT_ALGO_CONFIG_ID, int32_t{});
+  for_each_attribute(add);
   return name;
+}
+
+std::optional<cublasLtMatmulAlgo_t> algorithm_of(cublasLtHandle_t lt, const Problem& p, const std::string& name) {
+  const char *next = name.data(), *const end = next + name.size();
+  bool valid = true;
+  const auto read = [&](auto& value) {
+    const auto [stop, error] = std::from_chars(next, end, value);
+    valid = valid && error == std::errc() && (stop == end || *stop == '.');
+    next = stop == end ? end : stop + 1;
+  };
+  int32_t id = 0;
+  read(id);
+  const cudaDataType_t type = data_type(p.element);
+  cublasLtMatmulAlgo_t algorithm{};
+  valid = valid && cublasLtMatmulAlgoInit(lt, compute_type(p), scale_type(p), type, type, type, type, id, &algorithm) ==
+                       CUBLAS_STATUS_SUCCESS;
+  for_each_attribute([&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto value) {
+    read(value);
+    valid = valid &&
+            cublasLtMatmulAlgoConfigSetAttribute(&algorithm, attribute, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
+  });
+  return valid && next == end ? std::optional(algorithm) : std::nullopt;
 }
 
 Descriptors describe(const Problem& p) {
   Descriptors d;
-  const bool wide = p.element == Element::f64;
-  const cublasComputeType_t compute = wide                                       ? CUBLAS_COMPUTE_64F
-                                      : p.element == Element::f32 && p.tf32 != 0 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                                                 : CUBLAS_COMPUTE_32F;
-  check(cublasLtMatmulDescInit(&d.operation, compute, wide ? CUDA_R_64F : CUDA_R_32F), "cublasLtMatmulDescInit");
+  check(cublasLtMatmulDescInit(&d.operation, compute_type(p), scale_type(p)), "cublasLtMatmulDescInit");
   set(&d.operation, CUBLASLT_MATMUL_DESC_TRANSA, p.weight_transposed != 0 ? CUBLAS_OP_N : CUBLAS_OP_T);
   set(&d.operation, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
   set(&d.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(p));

@@ -25,8 +25,8 @@ const Tactic* find(const std::vector<Tactic>& tactics, const std::string& name) 
   return found == tactics.end() ? nullptr : &*found;
 }
 
-Tactic tactic_of(const std::string& name, const nlohmann::json& value, int64_t size) {
-  Tactic tactic{name, value.at("us").get<double>(), value.at("noise").get<double>(), size};
+Tactic tactic_of(const std::string& name, const nlohmann::json& value) {
+  Tactic tactic{name, value.at("us").get<double>(), value.at("noise").get<double>()};
   if (!(tactic.microseconds > 0 && tactic.microseconds < kLongest)) {
     throw std::runtime_error("the time of " + name + " is not a positive number of microseconds");
   }
@@ -79,8 +79,7 @@ std::vector<Tactic> Tactics::expected(const std::string& family, int64_t size) c
     if (const Tactic* other = find(above->second, tactic.name)) {
       const double microseconds =
           std::exp((1 - weight) * std::log(tactic.microseconds) + weight * std::log(other->microseconds));
-      found.push_back(
-          {tactic.name, microseconds, std::max(tactic.noise, other->noise), weight < 0.5 ? tactic.size : other->size});
+      found.push_back({tactic.name, microseconds, std::max(tactic.noise, other->noise)});
     }
   }
   sort(found);
@@ -101,9 +100,6 @@ void Tactics::put(const std::string& family, int64_t size, std::vector<Tactic> t
   while (!tactics.empty() &&
          (tactics.size() > kKept || tactics.back().microseconds > kSlow * tactics.front().microseconds)) {
     tactics.pop_back();
-  }
-  for (Tactic& tactic : tactics) {
-    tactic.size = size;
   }
   if (!tactics.empty()) {
     families_[family][size] = std::move(tactics);
@@ -146,10 +142,9 @@ void Tactics::add(std::string_view json) {
     }
     for (const auto& [family, sizes] : file.at("problems").items()) {
       for (const auto& [size, tactics] : sizes.items()) {
-        const int64_t measured = size_of(size);
-        std::vector<Tactic>& list = read[family][measured];
+        std::vector<Tactic>& list = read[family][size_of(size)];
         for (const auto& [name, value] : tactics.items()) {
-          list.push_back(tactic_of(name, value, measured));
+          list.push_back(tactic_of(name, value));
         }
         sort(list);
         list.resize(std::min(list.size(), kKept));

@@ -13,8 +13,7 @@ namespace fuseconv::tuning {
 struct Tactic {
   std::string name;
   double microseconds;
-  double noise;      // the spread of its repeated timings, relative to their median
-  int64_t size = 0;  // at which it was measured
+  double noise;  // the spread of its repeated timings, relative to their median
 };
 
 // By family: problems that differ in one size only, such as the rows of a linear layer. The name of a family contains

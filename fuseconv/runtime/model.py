@@ -26,6 +26,7 @@ from fuseconv.runtime.cuda_graphs import (
 )
 from fuseconv.runtime.environment import check_environment, device_name, environment
 from fuseconv.runtime.graphed_runner import GraphedRunner
+from fuseconv.runtime.warm_up import warm_up
 from fuseconv.targets import PREFERENCE, TARGETS, Runner, onnx_session, spec_of
 
 
@@ -44,7 +45,7 @@ class Model:
         self.device = contract.device
         self._runner = runner
         self._ungraphed = ungraphed
-        self._graphed: tuple[Choice, int | None] = (False, None)  # how `swap` loads
+        self._loaded: dict[str, Any] = {}  # the options with which `swap` loads
         # Fields have the names of the outputs; `rename` numbers names that are not valid in Python.
         outputs = namedtuple("Outputs", contract.outputs, rename=True)  # type: ignore[misc]  # noqa: PYI024
         self._pack: Callable[[tuple[torch.Tensor, ...]], Any] = (
@@ -102,8 +103,7 @@ class Model:
                 "the bundle has another contract than the model", where=str(folder), fix="load it as another model"
             )
         chosen = choose_target(manifest, self.target, folder)
-        graphs, memory = self._graphed
-        fresh = load_target(folder, manifest, chosen, cuda_graphs=graphs, cuda_graphs_memory=memory)
+        fresh = load_target(folder, manifest, chosen, **self._loaded)
         self._runner = fresh._runner  # one assignment: a call reads it once
 
     def __repr__(self) -> str:
@@ -125,6 +125,7 @@ def load(
     device: str | None = None,
     cuda_graphs: Choice = "auto",
     cuda_graphs_memory: int | None = None,
+    warm_seconds: float = 0.0,
 ) -> Model:
     """Loads a bundle.
 
@@ -142,6 +143,9 @@ def load(
             cannot be captured is an error.
         cuda_graphs_memory: the maximum number of bytes of GPU memory that the graphs of the model hold. Default: a
             tenth of what is free when the model is loaded.
+        warm_seconds: for about how long the model is called at sizes through the ranges of its contract, small ones
+            first, before it is returned. CUDA loads a kernel when it is first launched, and other sizes launch other
+            kernels: such a call takes milliseconds longer. Default: it is not called.
 
     Returns:
         The model, which is called with the inputs of the contract.
@@ -162,7 +166,7 @@ def load(
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
     chosen = choose_target(manifest, target, folder)
-    return load_target(folder, manifest, chosen, device, cuda_graphs, cuda_graphs_memory)
+    return load_target(folder, manifest, chosen, device, cuda_graphs, cuda_graphs_memory, warm_seconds)
 
 
 def choose_target(manifest: Manifest, wanted: str | None, folder: Path) -> str:
@@ -205,6 +209,7 @@ def load_target(
     device: str | None = None,
     cuda_graphs: Choice = False,
     cuda_graphs_memory: int | None = None,
+    warm_seconds: float = 0.0,
 ) -> Model:
     """Loads one target of a bundle that `open_bundle` checked. Raises the errors of `load`."""
     contract = manifest.contract
@@ -227,10 +232,16 @@ def load_target(
             where=str(folder),
             fix="convert the model on this machine",
         ) from error
+    if warm_seconds > 0:
+        warm_up(Model(contract, target, runner), contract, warm_seconds)
     if ungraphed is None:
         runner = GraphedRunner(runner, contract, required=cuda_graphs != "auto", memory=cuda_graphs_memory)
     model = Model(contract, target, runner, ungraphed)
-    model._graphed = cuda_graphs, cuda_graphs_memory
+    model._loaded = {
+        "cuda_graphs": cuda_graphs,
+        "cuda_graphs_memory": cuda_graphs_memory,
+        "warm_seconds": warm_seconds,
+    }
     return model
 
 

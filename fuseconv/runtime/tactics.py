@@ -19,14 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fuseconv.bundle.manifest import Manifest, read_manifest
-from fuseconv.contract.inputs import draw, example_sizes
+from fuseconv.contract.inputs import example_sizes
 from fuseconv.contract.ladder import ladder
-from fuseconv.contract.spec import Contract
-from fuseconv.errors import FuseconvError, RefusedError, UpstreamError, is_out_of_memory
-from fuseconv.runtime.model import Model, load_target
+from fuseconv.errors import FuseconvError, RefusedError, UpstreamError
+from fuseconv.runtime.model import load_target
+from fuseconv.runtime.warm_up import has_memory
 from fuseconv.targets import spec_of
 from fuseconv.untrusted.files import read_plain
 
@@ -184,32 +182,15 @@ def main(bundle: str, told: str, seconds: str, *targets: str) -> None:
         try:
             model = load_target(folder, manifest, target)
             for one in sizes:
-                if time.monotonic() < end and _called(model, contract, one, works=state["calls"][target] > 0):
+                # A model that works at other sizes may lack memory, but not a tactic that is required.
+                any_failure = state["calls"][target] > 0 and os.environ.get("FUSECONV_TIMING") != "known"
+                if time.monotonic() < end and has_memory(model, contract, one, any_failure=any_failure):
                     state["calls"][target] += 1
                 else:
                     state["left"][target] += 1
         except FuseconvError as error:
             state["failures"][target] = error.what
         Path(told).write_text(json.dumps(state), encoding="utf-8")
-
-
-def _called(model: Model, contract: Contract, sizes: Mapping[str, int], *, works: bool) -> bool:
-    """Calls a model once. Returns whether there was enough memory for the inputs and for the call.
-
-    AOTInductor does not say why a call failed. If the model `works` at other sizes, memory is taken for the reason. An
-    error of the device, which stays, is raised.
-    """
-    try:
-        model(*draw(contract, sizes, seed=0))
-        torch.cuda.synchronize()
-    except (UpstreamError, RuntimeError, MemoryError) as error:
-        is_frozen = os.environ.get("FUSECONV_TIMING") == "known"  # the call may lack a tactic
-        if not ((works and not is_frozen) or is_out_of_memory(error)):
-            raise
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        return False
-    return True
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 from fuseconv.bundle.manifest import open_bundle, read_manifest, seal
-from fuseconv.errors import FileError, RefusedError, UnsupportedError, UpstreamError
+from fuseconv.errors import FileError, RefusedError, UnsupportedError
 from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.tactics import tune
 from fuseconv.runtime import tactics
@@ -124,25 +123,3 @@ def test_a_read_only_bundle_is_refused_before_anything_is_measured(
 def test_a_bundle_for_the_cpu_has_nothing_to_measure(bundle: Path) -> None:
     with pytest.raises(UnsupportedError, match="the bundle is for cpu"):
         tune(bundle)
-
-
-@pytest.mark.parametrize(
-    ("works", "words", "raised"),
-    [
-        (False, "CUDA out of memory. Tried to allocate 2 GiB", False),
-        (False, "run_func_(...) API call failed at model_container_runner.cpp, line 147", True),
-        (True, "run_func_(...) API call failed at model_container_runner.cpp, line 147", False),
-    ],
-)
-def test_a_size_that_does_not_fit_is_left_out(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch, works: bool, words: str, raised: bool
-) -> None:
-    def fail(*_: torch.Tensor) -> None:
-        raise UpstreamError(f"the target aoti failed: {words}")
-
-    for name in ("synchronize", "empty_cache"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    contract = read_manifest(bundle).contract
-    model: Any = fail
-    with pytest.raises(UpstreamError) if raised else nullcontext():
-        assert not tactics._called(model, contract, {}, works=works)
