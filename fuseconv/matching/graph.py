@@ -286,6 +286,12 @@ class Workspace:
             raise Refused(f"a node {name}", "that an earlier step removed it")
         return node
 
+    def find(self, name: str) -> Node | None:
+        """Returns the node that `node` returns for a name of the program. None if a step removed it."""
+        node = self._nodes.get(name)
+        current = None if node is None else self.current(node)
+        return None if current is None or current._erased else current
+
     def current(self, node: Node) -> Node:
         """Returns the current replacement of a node, or the node itself if it has not been replaced."""
         while node in self._replaced:

@@ -41,8 +41,22 @@ def rewrite(program: Program, plan: Plan) -> Program:
         RuleError: a step is invalid: a node does not exist, calls another op, has other operands, or its replacement
             differs in dtype or shape. The error names the first such step and all steps that depend on it.
     """
+    return rewrite_named(program, plan)[0]
+
+
+def rewrite_named(program: Program, plan: Plan) -> tuple[Program, dict[str, str]]:
+    """Executes a plan, as `rewrite` does, and returns which node has the value of each node of the program.
+
+    Returns:
+        The rewritten program, and for each node of the program that still has a value there, the name of the node with
+        that value.
+
+    Raises:
+        RuleError: as in `rewrite`.
+    """
     workspace = Workspace(program.exported, trainable=program.trainable)
     refused: dict[int, Refused] = {}
+    names = [node.name for node in workspace.graph.nodes]
     for number, step in enumerate(plan.steps):
         if not step.apply:
             continue
@@ -55,7 +69,8 @@ def rewrite(program: Program, plan: Plan) -> Program:
             raise RuleError(what, where=_place(plan, number, "/replace"), fix=problem.fix) from None
     if refused:
         raise _unfit(plan, refused)
-    return replace(program, exported=_exported(program.exported, workspace))
+    twins = {name: twin.name for name in names if (twin := workspace.find(name)) is not None}
+    return replace(program, exported=_exported(program.exported, workspace)), twins
 
 
 def _unfit(plan: Plan, refused: Mapping[int, Refused]) -> RuleError:

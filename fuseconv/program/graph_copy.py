@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputSpec, TensorArgument
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind, OutputSpec, TensorArgument
 from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
 
 
 def copied(graph: Graph) -> Graph:
@@ -37,6 +38,46 @@ def with_graph(exported: ExportedProgram, graph: Graph) -> ExportedProgram:
     ]
     specs = ExportGraphSignature(signature.input_specs, outputs)
     return _made(exported, graph, specs, exported.state_dict, exported.constants)
+
+
+def returning(exported: ExportedProgram, names: Sequence[str]) -> ExportedProgram:
+    """Returns the part of a flat program that computes some of its values, and returns them.
+
+    Args:
+        exported: the program. Its inputs are kept, used or not; weights without users are dropped.
+        names: the nodes to return, in order. Each is a tensor.
+    """
+    graph, signature = copied(exported.graph), exported.graph_signature
+    nodes = {node.name: node for node in graph.nodes}
+    end = graph.output_node()
+    end.args = (tuple(nodes[name] for name in names),)
+    end.meta.pop("val", None)
+    graph.eliminate_dead_code()
+    kept = []
+    for spec in signature.input_specs:
+        node = nodes[spec.arg.name]
+        if spec.kind is InputKind.USER_INPUT or node.users:
+            kept.append(spec)
+        else:
+            graph.erase_node(node)
+    used = {spec.target for spec in kept if spec.target is not None}
+    outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None) for name in names]
+    (entry,) = (one for one in exported.module_call_graph if not one.fqn)
+    assert entry.signature is not None
+    flat = replace(entry.signature, out_spec=pytree.tree_structure(tuple(names)))
+    made = ExportedProgram(
+        root=exported.graph_module,
+        graph=graph,
+        graph_signature=ExportGraphSignature(kept, outputs),
+        state_dict={name: tensor for name, tensor in exported.state_dict.items() if name in used},
+        range_constraints=exported.range_constraints,
+        module_call_graph=[replace(entry, signature=flat)],
+        example_inputs=exported.example_inputs,
+        constants={name: tensor for name, tensor in exported.constants.items() if name in used},
+        verifiers=exported.verifiers,
+    )
+    made._guards_code = exported._guards_code
+    return made
 
 
 def with_weights(exported: ExportedProgram, changed: Mapping[str, Any], kept: Collection[str] = ()) -> ExportedProgram:

@@ -1,0 +1,134 @@
+"""The borders of a program: the values that it and its fused form both compute, at the ends of modules and of matches.
+
+At a border the original, the fused program and every target can be compared with each other and with fp64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from fuseconv.graph.aliases import Aliases
+from fuseconv.graph.nodes import is_getitem, op_name, source_line
+from fuseconv.matching.rewrite import rewrite_named
+from fuseconv.matching.steps import Plan, Step
+from fuseconv.program.captured import Program
+
+
+@dataclass(frozen=True)
+class Border:
+    """A value of a program.
+
+    Attributes:
+        node: its node in the captured program.
+        twin: the node of the fused program with the same value.
+        layer: the path of the module of the model that computes it. Empty for the model itself.
+        op: the op of the fused program that computes it.
+        rule: the rule of the match that it is a result of. Empty if it is computed as in the captured program.
+        match: the nodes of that match.
+        line: the source line of the model. Empty if unknown.
+        ends: whether a module or a match ends here, or the program.
+    """
+
+    node: str
+    twin: str
+    layer: str
+    op: str
+    rule: str = ""
+    match: tuple[str, ...] = ()
+    line: str = ""
+    ends: bool = True
+
+    def __str__(self) -> str:
+        rule = f", rule {self.rule}" if self.rule else ""
+        return f"{self.node} ({self.op}{rule}{f' in {self.layer}' if self.layer else ''})"
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A captured program and its fused form.
+
+    Attributes:
+        program: the captured program.
+        fused: the rewritten program.
+        plan: the plan by which it was rewritten.
+        borders: every value of a tensor that both compute, in the order of the captured program.
+    """
+
+    program: Program
+    fused: Program
+    plan: Plan
+    borders: tuple[Border, ...]
+
+    @staticmethod
+    def of(program: Program, plan: Plan) -> Pair:
+        """Rewrites a program by a plan.
+
+        Raises:
+            RuleError: the plan does not fit the program.
+        """
+        fused, twins = rewrite_named(program, plan)
+        return Pair(program, fused, plan, tuple(_borders(program, fused, plan, twins)))
+
+    @property
+    def ends(self) -> tuple[Border, ...]:
+        """The borders at which a module, a match or the program ends."""
+        return tuple(border for border in self.borders if border.ends)
+
+
+def _borders(program: Program, fused: Program, plan: Plan, twins: Mapping[str, str]) -> Iterator[Border]:
+    nodes = {node.name: node for node in fused.exported.graph.nodes}
+    written = [Aliases(one.exported.graph, one.exported.graph_module) for one in (program, fused)]
+    results = {name: step for step in plan.applied for name in step.results.values()}
+    taken: set[str] = set()
+    for node in program.exported.graph.nodes:
+        twin = nodes.get(twins.get(node.name, ""))
+        if node.op != "call_function" or twin is None or twin.op != "call_function" or twin.name in taken:
+            continue
+        # A value that is overwritten later is not the same whenever it is looked at.
+        if not _is_tensor(node) or any(
+            aliases.is_written(one) for aliases, one in zip(written, (node, twin), strict=True)
+        ):
+            continue
+        taken.add(twin.name)
+        step = results.get(node.name)
+        yield Border(
+            node.name,
+            twin.name,
+            layer_of(node),
+            op_of(twin),
+            "" if step is None else step.rule,
+            () if step is None else step.nodes,
+            source_line(node),
+            step is not None or _leaves_module(node),
+        )
+
+
+def _is_tensor(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def layer_of(node: Node) -> str:
+    """Returns the path of the innermost module in which a node was captured. Empty for the model itself."""
+    stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or {}
+    return str([*stack.values()][-1][0]) if stack else ""
+
+
+def op_of(node: Node) -> str:
+    """Returns the name of the op that computes a value, which may be one of several results of the op."""
+    source: Any = node.args[0] if is_getitem(node) else node
+    return op_name(source.target)
+
+
+def _leaves_module(node: Node) -> bool:
+    here = layer_of(node)
+    return any(user.op == "output" or layer_of(user) != here for user in node.users)
+
+
+def step_of(plan: Plan, border: Border) -> Step | None:
+    """Returns the step of a plan whose result a border is."""
+    return next((step for step in plan.applied if border.node in step.results.values()), None)

@@ -1,0 +1,198 @@
+"""A script that shows a difference, with its tensors: one .py and one .safetensors file, which run alone.
+
+The script has the ops as PyTorch code, or a part of the artifact as bytes among the tensors. It prints the error and
+exits with 1 while the difference exists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from fuseconv.blame import templates
+from fuseconv.blame.listing import Piece
+from fuseconv.blame.segment import Segment
+from fuseconv.errors import FileError
+from fuseconv.numerics.tolerance import TOLERANCES
+
+_GLOBALS = frozenset({"torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree"})
+"""What the printed code of a graph may refer to. `templates.HEAD` imports the first four."""
+
+_DELETIONS = re.compile(r";\s*(?:\w+ = )+None(?=\s|$)(?:\s*#.*)?")
+"""What torch.fx adds to a line to free values."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script and its tensors.
+
+    Attributes:
+        text: the source.
+        tensors: its tensors by key.
+    """
+
+    text: str
+    tensors: Mapping[str, torch.Tensor]
+
+    def write(self, path: Path) -> None:
+        """Writes the script, and its tensors beside it.
+
+        Raises:
+            FileError: a file cannot be written.
+        """
+        from safetensors.torch import save
+
+        owned = {
+            key: one.detach().cpu().clone(memory_format=torch.contiguous_format) for key, one in self.tensors.items()
+        }
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.text, encoding="utf-8")
+            path.with_suffix(".safetensors").write_bytes(save(owned))
+        except OSError as error:
+            raise FileError(f"the repro cannot be written: {error.strerror}", where=str(path)) from error
+
+
+def reproduces(path: Path) -> bool:
+    """Runs a script in this process, and returns whether it exits with 1."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as end:
+        return end.code == 1
+    except Exception:  # noqa: BLE001 - a script that cannot run here shows nothing; another one is tried
+        return False
+    return False
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a script compares.
+
+    Attributes:
+        original: what the model computes, in its own dtype.
+        fp64: the fp64 reference.
+        special: whether the case has NaN, infinities or the limits of a dtype.
+        op_files: Python files that register ops of rule packs.
+    """
+
+    original: torch.Tensor
+    fp64: torch.Tensor
+    special: bool = False
+    op_files: Sequence[Path] = field(default_factory=tuple)
+
+
+def eager(what: str, before: Segment, after: Segment, evidence: Evidence) -> Script | None:
+    """Returns the script for a difference in PyTorch. None if the ops cannot be printed."""
+    return _of_modules(what, {"Original": before, "Fused": after}, templates.EAGER, evidence)
+
+
+def through_target(what: str, target: str, before: Segment, after: Segment, evidence: Evidence) -> Script | None:
+    """Returns the script for a difference in what fuseconv writes for a target. None if the ops cannot be printed."""
+    modules = {"Original": before} if before is after else {"Original": before, "Fused": after}
+    run = templates.TARGET.format(target=target, module=list(modules)[-1])
+    return _of_modules(what, modules, run, evidence)
+
+
+def upstream(what: str, target: str, before: Segment, evidence: Evidence) -> Script | None:
+    """Returns the script for a difference in the exporter or runtime of a target, without fuseconv. None if none is."""
+    run = templates.PLAIN.get(target)
+    if run is None or any("fuseconv" in str(op) for op in before.ops):
+        return None
+    return _of_modules(what, {"Original": before}, run, evidence, alone=True)
+
+
+def overflow(what: str, before: Segment, evidence: Evidence) -> Script | None:
+    """Returns the script for an overflow of the model itself. None if the ops cannot be printed."""
+    return _of_modules(what, {"Original": before}, "", evidence, end=templates.OVERFLOW, alone=True)
+
+
+def of_piece(what: str, target: str, piece: Piece, inputs: Mapping[str, torch.Tensor], evidence: Evidence) -> Script:
+    """Returns the script for a difference in the file of a target."""
+    tensors = {
+        "artifact": torch.frombuffer(bytearray(piece.data), dtype=torch.uint8),
+        **{f"weight.{at}": one for at, one in enumerate(piece.weights)},
+    }
+    run = templates.PIECE.format(target=target, weights=[f"weight.{at}" for at in range(len(piece.weights))])
+    return _script(what, "", run, templates.COMPARED, tensors, inputs, evidence, original="")
+
+
+def _of_modules(
+    what: str,
+    modules: Mapping[str, Segment],
+    run: str,
+    evidence: Evidence,
+    *,
+    end: str = "",
+    alone: bool = False,
+) -> Script | None:
+    printed = {name: _class(name, one) for name, one in modules.items()}
+    if any(text is None for text in printed.values()):
+        return None
+    tensors = {
+        f"{name}.{weight}": tensor for name, one in modules.items() for weight, tensor in one.module.named_buffers()
+    }
+    inputs = {name: tensor for one in modules.values() for name, tensor in one.inputs.items()}
+    calls = {name: ", ".join(f'inputs["{given}"]' for given in one.inputs) for name, one in modules.items()}
+    original = templates.ORIGINAL.format(arguments=calls["Original"])
+    run = run.replace("FUSED_ARGUMENTS", calls.get("Fused", "")).replace("ARGUMENTS", list(calls.values())[-1])
+    uses_fuseconv = any("fuseconv" in str(op) for one in modules.values() for op in one.ops)
+    ending = end or (templates.COMPARED_ALONE if alone and not uses_fuseconv else templates.COMPARED)
+    classes = "\n\n".join(text for text in printed.values() if text is not None)
+    return _script(what, classes, run, ending, tensors, inputs, evidence, original=original)
+
+
+def _script(
+    what: str,
+    classes: str,
+    run: str,
+    end: str,
+    tensors: Mapping[str, torch.Tensor],
+    inputs: Mapping[str, torch.Tensor],
+    evidence: Evidence,
+    *,
+    original: str,
+) -> Script:
+    held = {
+        **tensors,
+        **{f"input.{name}": tensor for name, tensor in inputs.items()},
+        "original": evidence.original,
+        "fp64": evidence.fp64,
+    }
+    tolerance = TOLERANCES.get(evidence.original.dtype)
+    numbers = {
+        "factor": 0 if tolerance is None else tolerance.factor,
+        "eps": torch.finfo(evidence.original.dtype).eps if evidence.original.is_floating_point() else 0,
+        "special": evidence.special,
+    }
+    ending = end.format(**numbers)
+    packs = "".join(templates.PACK.format(path=str(path)) for path in evidence.op_files)
+    needs = "fuseconv" in classes + run + ending
+    head = templates.HEAD.format(
+        what=what.replace("\\", "/").replace('"', "'"),
+        needs="fuseconv" if needs else "torch and safetensors",
+        imports=templates.OPS if needs else "",
+    )
+    text = "\n".join(part for part in (head + packs, classes and f"\n{classes}\n", original + run + ending) if part)
+    return Script(text, held)
+
+
+def _class(name: str, segment: Segment) -> str | None:
+    """Prints a segment as a class. None if it contains control flow or refers to objects."""
+    if any(not isinstance(node.target, str) and node.op == "call_module" for node in segment.module.graph.nodes):
+        return None
+    printed = segment.module.graph.python_code("self")
+    if set(printed.globals) - _GLOBALS or any(True for _ in segment.module.children()):
+        return None
+    body = printed.src[printed.src.index("def forward") :]
+    lines = [_DELETIONS.sub("", line).rstrip() for line in body.splitlines()]
+    forward = "\n".join(f"    {line}" for line in lines if line.strip())
+    names = [weight for weight, _ in segment.module.named_buffers()]
+    return templates.CLASS.format(name=name, weights=tuple(names), forward=forward)

@@ -1,0 +1,278 @@
+"""Finds what is to blame for a difference: the first computation that differs, and in it the first value.
+
+A program is computed in several ways, each further from the model: in PyTorch in its own dtype, fused in PyTorch,
+through a target, and by the artifact in a bundle. Every one of them gives values at the borders. The cause is the first
+way that differs, and the place is the first border at which it does. The ops just before it, given the values that the
+original has there, must then differ too: they are the repro. docs/adr/0026-blame.md says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from fuseconv.blame import repro
+from fuseconv.blame.borders import Border, step_of
+from fuseconv.blame.repro import Script
+from fuseconv.blame.scene import Local, Scene, Stage
+from fuseconv.blame.segment import Segment
+from fuseconv.blame.stored import Stored
+from fuseconv.blame.tapped import Artifact, Tapped, changed_at
+from fuseconv.blame.through import cut, through
+from fuseconv.blame.values import values_of
+from fuseconv.blame.verdict import Cause, Verdict
+from fuseconv.errors import FuseconvError
+from fuseconv.numerics.tolerance import Row, compare
+from fuseconv.program.captured import Program
+
+TRIES = 4
+"""The number of borders at which a difference is looked for, before the first is named without a repro."""
+
+
+class OutOfTimeError(Exception):
+    """The time limit was reached."""
+
+
+@dataclass
+class Search:
+    """A search for the causes of differences.
+
+    Attributes:
+        folder: where scripts are written. None if none are wanted.
+        limit: the time limit in seconds. Nothing new is begun after it.
+        op_files: Python files that register ops of rule packs.
+    """
+
+    folder: Path | None
+    limit: float
+    op_files: tuple[Path, ...] = ()
+    _begun: float = field(default_factory=time.monotonic)
+    _count: int = 0
+
+    def check_time(self) -> None:
+        """Raises OutOfTimeError if the time limit was reached."""
+        if time.monotonic() - self._begun > self.limit:
+            raise OutOfTimeError(f"the time limit of {self.limit:.0f} s was reached")
+
+    def in_model(self, scene: Scene) -> Verdict | None:
+        """Returns the verdict for a model that overflows in its dtype. None if it does not."""
+        rows = scene.overflows(scene.pair.ends)
+        if (end := _first(rows)) is None:
+            return None
+        border, row = _narrowed(rows, scene.overflows(scene.inside(end)), end)
+        local = scene.local(border)
+        verdict = Verdict("model", (), scene.reference.case.name, border, row)
+        return self._shown(verdict, [lambda text: repro.overflow(text, local.before, local.evidence)])
+
+    def in_torch(self, scene: Scene, failing: Row) -> Verdict:
+        """Returns the verdict for a fused program that differs from the original in PyTorch."""
+        found = self._place(scene, scene.fused, lambda local: local.after.run()[0])
+        if found is None:
+            return Verdict("unknown", (), scene.reference.case.name, row=failing)
+        local, row = found
+        cause: Cause = "op" if self._right_by_reference(local) else "rule"
+        step = step_of(scene.pair.plan, local.border)
+        verdict = Verdict(cause, (), scene.reference.case.name, local.border, row)
+        if step is not None:
+            verdict = replace(verdict, step=scene.pair.plan.steps.index(step))
+        return self._shown(verdict, [lambda text: repro.eager(text, local.before, local.after, local.evidence)])
+
+    def _right_by_reference(self, local: Local) -> bool:
+        """Returns whether the ops before a border are right if the references of fuseconv's ops run in their place."""
+        program = local.after.program(local.evidence.original.device.type)
+        (end,) = program.exported.graph.output_node().all_input_nodes
+        found = values_of(program.exported, program.examples, [end.name], by_reference=True)
+        return local.judge(found[end.name]).ok
+
+    def in_weights(self, scene: Scene, target: str, stored: Stored) -> Verdict | None:
+        """Returns the verdict for weights in the files of a bundle that are not those of the program."""
+        wrong = stored.wrong(target, scene.pair.fused)
+        if not wrong:
+            return None
+        other = stored.attached(scene.pair.fused, wrong)
+        found = self._place(scene, partial(scene.of, other), lambda local: local.after.run()[0], other)
+        if found is None:
+            return None
+        local, row = found
+        verdict = Verdict(
+            "weights", (target,), scene.reference.case.name, local.border, row, "; ".join(map(str, wrong))
+        )
+        return self._shown(verdict, [lambda text: repro.eager(text, local.before, local.after, local.evidence)])
+
+    def in_target(self, scene: Scene, target: str, artifact: Artifact | None, failing: Row) -> Verdict:
+        """Returns the verdict for a target that differs, though the fused program in PyTorch does not.
+
+        Args:
+            scene: the call.
+            target: the target.
+            artifact: its file in a bundle. None if it was written just now.
+            failing: the difference at an output.
+
+        Raises:
+            FuseconvError: the target cannot be written or does not run.
+            OutOfTimeError: the time limit was reached.
+        """
+        with Tapped(target, scene.pair.fused, [border.twin for border in scene.pair.ends], self.op_files) as tapped:
+            self.check_time()
+            found = self._place(scene, self._written(scene, target, tapped), self._alone(target))
+            if found is not None:
+                return self._of_target(scene, target, *found)
+            if artifact is not None and self._is_right(scene, target):
+                return self._in_artifact(scene, target, artifact, tapped, failing)
+        return self._hidden(scene, target, failing)
+
+    def _written(self, scene: Scene, target: str, tapped: Tapped | None = None) -> Stage:
+        """Returns the stage of a target: the fused program that returns the values at borders, written and run."""
+
+        def stage(borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
+            names = [border.twin for border in borders]
+            self.check_time()
+            values = (
+                tapped.values(scene.inputs)
+                if tapped is not None and names == list(tapped.names)
+                else through(target, cut(scene.pair.fused, names), scene.inputs, self.op_files)
+            )
+            return dict(zip(borders, values, strict=True))
+
+        return stage
+
+    def _alone(self, target: str) -> Callable[[Local], torch.Tensor]:
+        def run(local: Local) -> torch.Tensor:
+            return self._through(target, local.after)
+
+        return run
+
+    def _through(self, target: str, segment: Segment) -> torch.Tensor:
+        self.check_time()
+        inputs = tuple(segment.inputs.values())
+        device = inputs[0].device.type if inputs else "cpu"
+        return through(target, segment.program(device), inputs, self.op_files)[0]
+
+    def _is_right(self, scene: Scene, target: str) -> bool:
+        """Returns whether the fused program passes if the target is written again."""
+        self.check_time()
+        program, reference = scene.pair.fused, scene.reference
+        found = through(target, replace(program, original=None), scene.inputs, self.op_files)
+        special = reference.case.kind == "special"
+        triples = zip(found, reference.original, reference.fp64, strict=True)
+        return all(compare(*triple, may_overflow=special).ok for triple in triples)
+
+    def _of_target(self, scene: Scene, target: str, local: Local, row: Row) -> Verdict:
+        """Returns the verdict for ops that a target computes wrongly: upstream, or what fuseconv writes for it."""
+        before, evidence = local.before, local.evidence
+        same = local.before.ops == local.after.ops
+        unfused_differs = same or not local.judge(self._through(target, before)).ok
+        case = scene.reference.case.name
+        if unfused_differs:
+            verdict = Verdict("upstream", (target,), case, local.border, row)
+            shown = self._shown(verdict, [lambda text: repro.upstream(text, target, before, evidence)])
+            if shown.repro is not None:
+                return shown
+            after, detail = before, "the unfused export through fuseconv differs too, but the tool alone does not"
+        else:
+            after, detail = local.after, "the unfused ops pass through the same target"
+        verdict = Verdict("target", (target,), case, local.border, row, detail)
+        return self._shown(verdict, [lambda text: repro.through_target(text, target, before, after, evidence)])
+
+    def _in_artifact(self, scene: Scene, target: str, artifact: Artifact, tapped: Tapped, failing: Row) -> Verdict:
+        """Returns the verdict for a file that computes something else than the one that is written again."""
+        case = scene.reference.case.name
+        if not artifact.is_readable:
+            detail = "the package passes if it is written again; its code cannot be read back"
+            return Verdict("artifact", (target,), case, row=failing, detail=detail, unshown="convert the model again")
+        places = artifact.places(tapped)
+        ends = [border for border in scene.pair.ends if places.get(border.twin) is not None]
+
+        def stage(borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
+            known = [border for border in borders if border in ends]
+            wanted = [place for border in known if (place := places[border.twin]) is not None]
+            return dict(zip(known, artifact.values(wanted, scene.inputs), strict=True)) if known else {}
+
+        rows = scene.rows(stage, ends)
+        if (border := _first(rows)) is None:
+            return Verdict("artifact", (target,), case, row=failing, detail=changed_at(artifact, tapped, ""))
+        place = places[border.twin]
+        assert place is not None
+        verdict = Verdict("artifact", (target,), case, border, rows[border], changed_at(artifact, tapped, border.twin))
+        piece = artifact.listing.cut([place])
+        evidence = scene.evidence(border)
+        inputs = dict(zip(scene.pair.program.contract.names, scene.inputs, strict=True))
+        return self._shown(verdict, [lambda text: repro.of_piece(text, target, piece, inputs, evidence)])
+
+    def _hidden(self, scene: Scene, target: str, failing: Row) -> Verdict:
+        """Bisects a difference that vanishes if all borders are returned: a compiler fuses across them."""
+        ends, case = scene.pair.ends, scene.reference.case.name
+        low, high, row = -1, len(ends) - 1, failing
+        stage = self._written(scene, target)
+        while high - low > 1:
+            middle = (low + high) // 2
+            tried = scene.rows(stage, [ends[middle]])[ends[middle]]
+            low, high, row = (low, middle, tried) if not tried.ok else (middle, high, row)
+        detail = "only in a program that does not return the values before; the place was found by bisection"
+        return Verdict("target", (target,), case, ends[high], row, detail, unshown="the ops alone do not show it")
+
+    def _place(
+        self, scene: Scene, stage: Stage, alone: Callable[[Local], torch.Tensor], fused: Program | None = None
+    ) -> tuple[Local, Row] | None:
+        """Returns the first ops that differ also if they are given the values of the original. None if none do."""
+        rows = scene.rows(stage, scene.pair.ends)
+        for end in list(_failing(rows))[:TRIES]:
+            inside = scene.inside(end)
+            border, _ = _narrowed(rows, scene.rows(stage, inside) if inside else {}, end)
+            for one in dict.fromkeys((border, end)):
+                local = scene.local(one, fused)
+                row = local.judge(alone(local))
+                if not row.ok:
+                    return local, row
+        return None
+
+    def _shown(self, verdict: Verdict, attempts: Sequence[Callable[[str], Script | None]]) -> Verdict:
+        """Writes the first script that shows a difference, and returns the verdict with it."""
+        if self.folder is None:
+            return replace(verdict, unshown="no folder was given")
+        self._count += 1
+        name = "-".join([str(self._count), verdict.cause, *verdict.targets])
+        for attempt in attempts:
+            self.check_time()
+            script = attempt(verdict.sentence)
+            if script is None:
+                continue
+            path = self.folder / f"{name}.py"
+            script.write(path)
+            if repro.reproduces(path):
+                return replace(verdict, repro=path)
+            path.unlink()
+            path.with_suffix(".safetensors").unlink()
+        self._count -= 1
+        return replace(verdict, unshown="the ops alone do not show it")
+
+
+def _failing(rows: Mapping[Border, Row]) -> Iterator[Border]:
+    return (border for border, row in rows.items() if not row.ok)
+
+
+def _first(rows: Mapping[Border, Row]) -> Border | None:
+    return next(_failing(rows), None)
+
+
+def _narrowed(ends: Mapping[Border, Row], inside: Mapping[Border, Row], end: Border) -> tuple[Border, Row]:
+    """Returns the first failing border inside of the ops before an end, else the end."""
+    border = _first(inside)
+    return (end, ends[end]) if border is None else (border, inside[border])
+
+
+def blamed(search: Callable[[], Verdict], target: str, case: str, failing: Row) -> Verdict:
+    """Runs a search. If the time limit is reached or the target cannot be written again, the verdict says so."""
+    try:
+        return search()
+    except OutOfTimeError as error:
+        return Verdict("unknown", (target,), case, row=failing, detail=str(error))
+    except FuseconvError as error:
+        return Verdict(
+            "unknown", (target,), case, row=failing, detail=f"the target cannot be looked into: {error.what}"
+        )

@@ -1,0 +1,141 @@
+"""Finds where a numerical difference comes from, in a model or in a bundle of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from fuseconv.blame.blame import Bundle, Comparison
+from fuseconv.blame.search import Search
+from fuseconv.blame.verdict import Blame
+from fuseconv.bundle.manifest import MANIFEST, PLAN, Manifest, open_bundle
+from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.matching.steps import read_plan
+from fuseconv.parity.cases import cases
+from fuseconv.parity.reference import REFERENCE, Reference, read_reference, refer, tried_of
+from fuseconv.parity.verification import as_converted
+from fuseconv.pipeline.assembly import Progress, target_names
+from fuseconv.pipeline.match import check_allowed, find_plan
+from fuseconv.pipeline.original import ARTIFACT, given, read_original
+from fuseconv.pipeline.read import read_program, silent
+from fuseconv.program.captured import Program
+from fuseconv.rulebook.own_rules import load_rules
+from fuseconv.rulebook.packs import load_ops, op_files
+from fuseconv.runtime.model import check_device, load_libraries
+from fuseconv.sources import Options
+from fuseconv.weights.table import weights_of_artifact
+
+TIME_LIMIT = 600.0
+"""The time limit in seconds, if none is given."""
+
+
+def blame(
+    model: str | Path,
+    *,
+    against: str | Path | None = None,
+    rules: str | Path | None = None,
+    without: Collection[str] = (),
+    target: Sequence[str] = (),
+    options: Options | None = None,
+    plan: str | Path | None = None,
+    allow: Collection[str] = (),
+    output: str | Path | None = None,
+    time_limit: float = TIME_LIMIT,
+    progress: Progress = silent,
+) -> Blame:
+    """Finds which rule, op, weight, target or layer makes a result differ from that of the original.
+
+    Args:
+        model: a bundle; or a model, as in `convert`, whose targets are then written and compared.
+        against: the original model of a bundle. Default: the program and the weights in the bundle.
+        rules: as in `convert`. For a model only.
+        without: as in `convert`. For a model only.
+        target: the targets to compare. Default: those of the bundle, or all.
+        options: how to read the model.
+        plan: as in `convert`. For a model only.
+        allow: as in `convert`. For a model only.
+        output: the folder for the scripts that reproduce a difference. None if none are wanted.
+        time_limit: nothing new is begun after this many seconds.
+        progress: called with the name of each step; returns a context manager in which the step runs.
+
+    Returns:
+        A verdict per cause, and the error of the original and of the fused program at each border.
+
+    Raises:
+        UsageError: an argument does not fit a bundle or a model.
+        UnsupportedError: the bundle does not have all weights of the original, and `against` is not given.
+        FuseconvError: the model or the bundle cannot be read.
+
+    Examples:
+        >>> fuseconv.blame("mlp.fuseconv").verdicts
+        ()
+    """
+    folder, options = Path(model), options or Options()
+    search = Search(None if output is None else Path(output), time_limit)
+    if (folder / MANIFEST).is_file():
+        for name, value in (("--rules", rules), ("--no-rule", without), ("--plan", plan), ("--allow", allow)):
+            if value:
+                raise UsageError(
+                    f"{name} applies only to a model; a bundle has its plan", where=name, fix=f"remove {name}"
+                )
+        return _of_bundle(folder.absolute(), search, against, target, options, progress).blame(progress)
+    if against is not None:
+        raise UsageError("--against needs a bundle", where="--against", fix="remove it, or give a bundle")
+    names, known = target_names(target, options.device), load_rules(rules, without)
+    check_allowed(allow, known)
+    load_ops(op_files(known), options.trust)
+    _, program = read_program(model, options, progress)
+    with progress("match"):
+        found = read_plan(Path(plan)) if plan else find_plan(program, known, names, allow)
+    with progress("reference"):
+        references = refer(program, cases(program))
+    search.op_files = op_files(known)
+    return Comparison(program, found, references, names, search, op_files=op_files(known)).blame(progress)
+
+
+def _of_bundle(
+    folder: Path,
+    search: Search,
+    against: str | Path | None,
+    target: Sequence[str],
+    options: Options,
+    progress: Progress,
+) -> Comparison:
+    manifest = open_bundle(folder)
+    check_device(manifest.contract.device, folder)
+    for name in target:
+        if name not in manifest.targets:
+            fix = f"use one of {', '.join(sorted(manifest.targets))}"
+            raise UsageError(f"the bundle has no target {name}", where=str(folder), fix=fix)
+    names = tuple(dict.fromkeys(target)) or tuple(sorted(manifest.targets))
+    for name in names:
+        load_libraries(folder, manifest, name)
+    references = tried_of(read_reference(folder / REFERENCE, manifest.contract))
+    if against is None:
+        if about := options.flags():
+            raise UsageError(
+                f"{about[0]} applies only to the original model", where=about[0], fix="add --against MODEL"
+            )
+        program = _stored_program(folder, manifest, references)
+    else:
+        _, program = read_program(against, as_converted(manifest, against, options), progress)
+    return Comparison(program, read_plan(folder / PLAN), references, names, search, Bundle(folder, manifest))
+
+
+def _stored_program(folder: Path, manifest: Manifest, references: Sequence[Reference]) -> Program:
+    """Returns the program of a bundle with the weights that the bundle has.
+
+    Raises:
+        UnsupportedError: it does not have all of them.
+    """
+    exported, tied = read_original(folder, manifest)
+    stored = weights_of_artifact(folder / ARTIFACT, manifest.contract.device) or {}
+    first = {name: stored.get(name, stored.get(one)) for name, one in tied.items()}
+    weights = {name: tensor for name, tensor in first.items() if tensor is not None}
+    if missing := [name for name in tied if name not in weights]:
+        raise UnsupportedError(
+            f"the bundle does not have the weight {missing[0]} of the original, which its program has merged or folded",
+            where=str(folder),
+            fix="add --against MODEL",
+        )
+    return Program(given(exported, weights), manifest.contract, references[0].case.inputs)
