@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from fuseconv import nn as nn
     from fuseconv import ops as ops
     from fuseconv.fusing.fuse import fuse as fuse
+    from fuseconv.pipeline.blame import blame as blame
     from fuseconv.pipeline.convert import convert as convert
     from fuseconv.pipeline.tactics import tune as tune
     from fuseconv.pipeline.verify import verify as verify
     from fuseconv.runtime.model import load as load
 
-__all__ = ["__version__", "convert", "errors", "fuse", "load", "nn", "ops", "tune", "verify"]
+__all__ = ["__version__", "blame", "convert", "errors", "fuse", "load", "nn", "ops", "tune", "verify"]
 
 _HOMES = {
+    "blame": "fuseconv.pipeline.blame",
     "convert": "fuseconv.pipeline.convert",
     "fuse": "fuseconv.fusing.fuse",
     "load": "fuseconv.runtime.model",

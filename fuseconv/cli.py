@@ -84,6 +84,7 @@ class LazyGroup(click.Group):
 COMMANDS = {
     "convert": "Fuse a model, export it for every target, and prove parity.",
     "verify": "Prove a bundle's parity again on this machine.",
+    "blame": "Find which rule, op, weight, target or layer makes a result differ.",
     "explain": "Show per rule what matched, what nearly matched, and why not.",
     "match": "Write the plan of a conversion for review or editing.",
     "inspect": "Show what is in a model file or a bundle.",

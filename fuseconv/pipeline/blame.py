@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from fuseconv.blame.blame import Bundle, Comparison
-from fuseconv.blame.search import Search
-from fuseconv.blame.verdict import Blame
+from fuseconv.blaming.comparison import Bundle, Comparison
+from fuseconv.blaming.search import Search
+from fuseconv.blaming.verdict import Blame
 from fuseconv.bundle.manifest import MANIFEST, PLAN, Manifest, open_bundle
 from fuseconv.errors import UnsupportedError, UsageError
 from fuseconv.matching.steps import read_plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fuseconv.blame.borders import Border
+from fuseconv.blaming.borders import Border
 from fuseconv.numerics.tolerance import Row
 
 Cause = Literal["model", "rule", "op", "weights", "artifact", "target", "upstream", "unknown"]
@@ -52,19 +52,24 @@ class Verdict:
     unshown: str = ""
 
     @property
+    def meaning(self) -> str:
+        """The cause in words."""
+        return MEANINGS[self.cause]
+
+    @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
         where = "" if self.border is None else f" at {self.border}"
         targets = f" in {', '.join(self.targets)}" if self.targets else ""
         figures = f": {self.row.reason}" if self.row is not None and self.row.reason else ""
-        return f"{MEANINGS[self.cause]}{targets}{where}{figures}"
+        return f"{self.meaning}{targets}{where}{figures}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
         border = self.border
         return {
             "cause": self.cause,
-            "meaning": MEANINGS[self.cause],
+            "meaning": self.meaning,
             "targets": list(self.targets),
             "case": self.case,
             "layer": None if border is None else border.layer,

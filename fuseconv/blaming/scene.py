@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.blame.borders import Border, Pair
-from fuseconv.blame.repro import Evidence
-from fuseconv.blame.segment import Segment, between
-from fuseconv.blame.values import same_random_numbers, values_of
+from fuseconv.blaming.borders import Border, Pair
+from fuseconv.blaming.repro import Evidence
+from fuseconv.blaming.segment import Segment, between
+from fuseconv.blaming.values import same_random_numbers, values_of
 from fuseconv.numerics.fp64 import interpret_in_float64
 from fuseconv.numerics.tolerance import Row, compare, incomparable
 from fuseconv.parity.reference import Reference

@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from fuseconv.blame.listing import Listing, Piece, Place, hashed
+from fuseconv.blaming.listing import Listing, Piece, Place, hashed
 from fuseconv.graph.nodes import op_name
 from fuseconv.program.graph_copy import returning, with_weights
 from fuseconv.weights.store import like

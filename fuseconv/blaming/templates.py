@@ -51,13 +51,13 @@ with torch.no_grad():
 """
 
 TARGET = """
-from fuseconv.blame.rerun import through_target
+from fuseconv.blaming.rerun import through_target
 
 (actual,) = through_target("{target}", {module}().eval(), [ARGUMENTS])
 """
 
 PIECE = """
-from fuseconv.blame.rerun import run_piece
+from fuseconv.blaming.rerun import run_piece
 
 weights = [tensors[name] for name in {weights}]
 (actual,) = run_piece("{target}", tensors["artifact"], weights, list(inputs.values()))

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.blame import repro
-from fuseconv.blame.borders import Border, step_of
-from fuseconv.blame.repro import Script
-from fuseconv.blame.scene import Local, Scene, Stage
-from fuseconv.blame.segment import Segment
-from fuseconv.blame.stored import Stored
-from fuseconv.blame.tapped import Artifact, Tapped, changed_at
-from fuseconv.blame.through import cut, through
-from fuseconv.blame.values import values_of
-from fuseconv.blame.verdict import Cause, Verdict
+from fuseconv.blaming import repro
+from fuseconv.blaming.borders import Border, step_of
+from fuseconv.blaming.repro import Script
+from fuseconv.blaming.scene import Local, Scene, Stage
+from fuseconv.blaming.segment import Segment
+from fuseconv.blaming.stored import Stored
+from fuseconv.blaming.tapped import Artifact, Tapped, changed_at
+from fuseconv.blaming.through import cut, through
+from fuseconv.blaming.values import values_of
+from fuseconv.blaming.verdict import Cause, Verdict
 from fuseconv.errors import FuseconvError
 from fuseconv.numerics.tolerance import Row, compare
 from fuseconv.program.captured import Program

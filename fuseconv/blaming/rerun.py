@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.blame.segment import captured
-from fuseconv.blame.through import called, through
+from fuseconv.blaming.segment import captured
+from fuseconv.blaming.through import called, through
 from fuseconv.ops.library import PLUGINS, plugin_path
 from fuseconv.targets import TARGETS
 

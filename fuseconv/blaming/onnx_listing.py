@@ -12,7 +12,7 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from fuseconv.blame.listing import Listing, Piece, Place, hashed
+from fuseconv.blaming.listing import Listing, Piece, Place, hashed
 
 
 class OnnxListing(Listing):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fuseconv.blame.listing import Listing, Piece, Place, hashed
+from fuseconv.blaming.listing import Listing, Piece, Place, hashed
 from fuseconv.targets.artifact import attach
 from fuseconv.targets.script_module import quiet
 from fuseconv.weights.table import weights_of_artifact

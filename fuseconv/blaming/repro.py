@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.blame import templates
-from fuseconv.blame.listing import Piece
-from fuseconv.blame.segment import Segment
+from fuseconv.blaming import templates
+from fuseconv.blaming.listing import Piece
+from fuseconv.blaming.segment import Segment
 from fuseconv.errors import FileError
 from fuseconv.numerics.tolerance import TOLERANCES
 
@@ -27,6 +27,8 @@ _GLOBALS = frozenset({"torch", "device", "inf", "nan", "NoneType", "fx_pytree", 
 
 _DELETIONS = re.compile(r";\s*(?:\w+ = )+None(?=\s|$)(?:\s*#.*)?")
 """What torch.fx adds to a line to free values."""
+
+_BLANK = re.compile(r"\n{4,}")
 
 
 @dataclass(frozen=True)
@@ -180,8 +182,8 @@ def _script(
         needs="fuseconv" if needs else "torch and safetensors",
         imports=templates.OPS if needs else "",
     )
-    text = "\n".join(part for part in (head + packs, classes and f"\n{classes}\n", original + run + ending) if part)
-    return Script(text, held)
+    parts = [head + packs, *([classes] if classes else []), original + run + ending]
+    return Script(_BLANK.sub("\n\n\n", "\n".join(parts)), held)
 
 
 def _class(name: str, segment: Segment) -> str | None:

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
 
-from fuseconv.blame.values import values_of
+from fuseconv.blaming.values import values_of
 from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.contract.spec import Contract, TensorSpec
 from fuseconv.graph.op_aliases import name_ops_once

@@ -12,9 +12,9 @@ from typing import Self
 
 import torch
 
-from fuseconv.blame.listing import Listing, Place, changes, placed
-from fuseconv.blame.rerun import run_piece
-from fuseconv.blame.through import called, cut, written
+from fuseconv.blaming.listing import Listing, Place, changes, placed
+from fuseconv.blaming.rerun import run_piece
+from fuseconv.blaming.through import called, cut, written
 from fuseconv.program.captured import Program
 from fuseconv.targets import TARGETS
 
@@ -22,11 +22,11 @@ from fuseconv.targets import TARGETS
 def listing_of(target: str, path: Path, device: str) -> Listing:
     """Reads an artifact as a list of ops. Raises KeyError for a target whose code cannot be read back."""
     if target in ("onnx", "onnx-plugin"):
-        from fuseconv.blame.onnx_listing import OnnxListing
+        from fuseconv.blaming.onnx_listing import OnnxListing
 
         return OnnxListing(path, device)
-    from fuseconv.blame.export_listing import ExportListing
-    from fuseconv.blame.script_listing import ScriptListing
+    from fuseconv.blaming.export_listing import ExportListing
+    from fuseconv.blaming.script_listing import ScriptListing
 
     return {"export": ExportListing, "torchscript": ScriptListing}[target](path, device)
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.blame.borders import Pair
-from fuseconv.blame.scene import Scene
-from fuseconv.blame.search import Search, blamed
-from fuseconv.blame.stored import Stored
-from fuseconv.blame.tapped import Artifact
-from fuseconv.blame.through import called, written
-from fuseconv.blame.verdict import Blame, Growth, Verdict
+from fuseconv.blaming.borders import Pair
+from fuseconv.blaming.scene import Scene
+from fuseconv.blaming.search import Search, blamed
+from fuseconv.blaming.stored import Stored
+from fuseconv.blaming.tapped import Artifact
+from fuseconv.blaming.through import called, written
+from fuseconv.blaming.verdict import Blame, Growth, Verdict
 from fuseconv.bundle.manifest import Manifest
 from fuseconv.errors import FuseconvError
 from fuseconv.matching.steps import Plan

@@ -1,0 +1,131 @@
+"""`fuseconv blame`: finds where a numerical difference comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fuseconv.bundle.manifest import MANIFEST
+from fuseconv.commands.completion import PATH
+from fuseconv.commands.options import (
+    check_rules,
+    existing,
+    json_option,
+    model_argument,
+    model_options,
+    named_targets,
+    reading,
+    rules_options,
+)
+from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.progress import shown
+from fuseconv.commands.settings import Configured
+from fuseconv.commands.verbosity import quiet_option, verbose_option
+from fuseconv.errors import ParityError, UnsupportedError
+from fuseconv.processes.imports import imports
+
+if TYPE_CHECKING:
+    from fuseconv.blaming.verdict import Blame
+    from fuseconv.errors import FuseconvError
+
+
+@click.command(cls=Configured)
+@model_argument
+@click.option(
+    "--against",
+    type=PATH,
+    metavar="MODEL",
+    callback=existing,
+    help="The original model of a bundle. [default: the program and weights stored in the bundle]",
+)
+@rules_options
+@named_targets("those of the bundle, or all")
+@click.option(
+    "-o", "--output", type=PATH, metavar="FOLDER", help="Folder for the repros. [default: MODEL.blame next to MODEL]"
+)
+@model_options
+@click.option(
+    "--plan", type=PATH, metavar="FILE", callback=existing, help="Execute this plan instead of matching rules."
+)
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="NAME",
+    help="Allow the rules that change numerical results and declare this name in `allow`; may be repeated.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Begin nothing new after this time.",
+)
+@verbose_option
+@quiet_option
+@json_option
+def blame(
+    model: Path,
+    against: Path | None,
+    rules: Path | None,
+    without: tuple[str, ...],
+    target: tuple[str, ...],
+    output: Path | None,
+    plan: Path | None,
+    allow: tuple[str, ...],
+    time_limit: float,
+    verbose: bool,
+    **source: Any,
+) -> Outcome:
+    """Find which rule, op, weight, target or layer makes a result of MODEL differ from the original.
+
+    MODEL is a bundle, or a model as in `fuseconv convert`, whose targets are then written and compared. For each cause
+    a script that reproduces the difference is written, with its tensors. The options for reading a model apply to
+    --against if MODEL is a bundle.
+    """
+    options = reading(**source)
+    check_rules(rules, without)
+
+    with imports():
+        from fuseconv.commands import blame_lines
+        from fuseconv.pipeline.blame import blame as find
+
+    folder = output if output is not None else _beside(model)
+    found = find(
+        model,
+        against=against,
+        rules=rules,
+        without=without,
+        target=target,
+        options=options,
+        plan=plan,
+        allow=allow,
+        output=folder,
+        time_limit=time_limit,
+        progress=shown,
+    )
+    return Outcome(
+        found.to_json(),
+        lambda console: blame_lines.print_blame(console, found, everything=verbose),
+        _error(found, str(model)),
+    )
+
+
+def _beside(model: Path) -> Path:
+    """Returns the default folder of the repros: next to the model or the bundle."""
+    path = model.absolute()
+    return path.with_name(f"{path.name if path.is_dir() and not (path / MANIFEST).is_file() else path.stem}.blame")
+
+
+def _error(found: Blame, where: str) -> FuseconvError | None:
+    if found.verdicts:
+        first = found.verdicts[0]
+        fix = f"run `python {first.repro}`, which exits with 1 while the difference exists" if first.repro else ""
+        several = f"{len(found.verdicts)} causes; first: " if len(found.verdicts) > 1 else ""
+        return ParityError(f"{several}{first.sentence}", where=where, fix=fix)
+    if not found.compared:
+        reasons = "; ".join(f"{target}: {reason}" for target, reason in found.unable.items())
+        return UnsupportedError(f"no target could be compared: {reasons}", where=where, fix="see the reasons")
+    return None
