@@ -61,10 +61,21 @@ class FuseconvError(Exception):
 
 
 class ParityError(FuseconvError):
-    """An artifact or a rule does not compute what the original computes."""
+    """An artifact or a rule does not compute what the original computes.
+
+    Args:
+        what: what went wrong, in one sentence.
+        where: the file, node, rule or flag to look at.
+        fix: what the user can do.
+        blame: the result of the search for the cause, if one was made.
+    """
 
     code = "parity"
     exit_status = 1
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "", blame: Any = None) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.blame = blame
 
 
 class FrozenError(FuseconvError):

@@ -13,21 +13,24 @@ import torch
 
 from fuseconv.blaming.borders import Pair
 from fuseconv.blaming.scene import Scene
-from fuseconv.blaming.search import Search, blamed
+from fuseconv.blaming.search import OutOfTimeError, Search, blamed
 from fuseconv.blaming.stored import Stored
 from fuseconv.blaming.tapped import Artifact
 from fuseconv.blaming.through import called, written
 from fuseconv.blaming.verdict import Blame, Growth, Verdict
 from fuseconv.bundle.manifest import Manifest
-from fuseconv.errors import FuseconvError
-from fuseconv.matching.steps import Plan
+from fuseconv.errors import FuseconvError, UpstreamError
+from fuseconv.matching.steps import SEARCH, Plan
+from fuseconv.numerics.tolerance import Row
 from fuseconv.parity.cases import Case
 from fuseconv.parity.reference import Reference, tried_of
-from fuseconv.parity.report import OutputRow
 from fuseconv.parity.verification import compare_case, outputs_of, with_limits
 from fuseconv.program.captured import Program
 from fuseconv.runtime.model import load_target
 from fuseconv.targets import TARGETS
+
+MOST_LIMITS = 4
+"""The number of cases of a target that are looked into, if the first are limits of its runtime."""
 
 Progress = Callable[[str], AbstractContextManager[None]]
 """Called with the name of a step; the step runs inside the context."""
@@ -71,29 +74,28 @@ class Comparison:
 
     def blame(self, progress: Progress) -> Blame:
         """Returns what is to blame for each difference."""
-        verdicts: list[Verdict] = []
-        unable: dict[str, str] = {}
-        compared: list[str] = []
         references = sorted(tried_of(self.references), key=lambda one: one.case.kind == "special")
         scene = Scene(self._pair(self.plan), references[0], self.op_files)
+        compared: list[str] = []
+        unable: dict[str, str] = {}
         with progress("compare fused"):
-            overflow = self._of_model(references)
-            verdicts += overflow
-            wrong = [] if overflow else self._of_plans(references, verdicts)
-        for target in self.targets if not overflow else ():
+            verdicts = self._of_model(references)
+            is_whole = not verdicts
+            wrong = self._of_plans(references, verdicts) if is_whole else []
+        for target in self.targets if is_whole else ():
             own = self._pair(self.plan.of(target))
             if own in wrong:
                 continue
-            with progress(f"compare {target}"):
-                try:
+            try:
+                with progress(f"compare {target}"):
                     failing = self._failing(target, own, references)
-                except FuseconvError as error:
-                    unable[target] = error.what
-                    continue
+            except (FuseconvError, OutOfTimeError) as error:
+                unable[target] = error.what if isinstance(error, FuseconvError) else str(error)
+                continue
             compared.append(target)
-            if failing is not None:
+            if failing:
                 with progress(f"blame {target}"):
-                    verdicts.append(self._of_target(target, own, *failing))
+                    verdicts += self._of_target(target, own, failing)
         with progress("error growth"):
             growth = _growth(scene)
         return Blame(tuple(_merged(verdicts)), tuple(compared), unable, scene.reference.case.name, growth)
@@ -106,79 +108,97 @@ class Comparison:
         return self._pairs[key]
 
     def _of_model(self, references: Sequence[Reference]) -> list[Verdict]:
+        """Returns the verdict for a model that is wrong before anything is fused."""
         pair = self._pair(self.plan)
         for reference in references:
-            if reference.case.kind == "ordinary" and _overflows(reference):
-                verdict = self.search.in_model(Scene(pair, reference, self.op_files))
-                return [] if verdict is None else [verdict]
-        return []
+            scene, case = Scene(pair, reference, self.op_files), reference.case
+            if case.kind == "ordinary" and _overflows(reference):
+                return [blamed(partial(self.search.in_model, scene), (), case.name)]
+        failing = _failing(self.program, references[:1], _in_torch(self.program)) if self.bundle is not None else []
+        detail = "the program in the bundle, with its weights, does not compute its reference; add --against MODEL"
+        return [Verdict("weights", (), one.case.name, row=row, detail=detail) for one, row in failing[:1]]
 
     def _of_plans(self, references: Sequence[Reference], verdicts: list[Verdict]) -> list[Pair]:
         """Adds the verdicts for the fused programs of the targets, and returns those that are wrong."""
         wrong: list[Pair] = []
-        for plan in (self.plan, *map(self.plan.of, self.targets)):
-            pair = self._pair(plan)
-            if pair in wrong:
-                continue
-            module = pair.fused.exported.module(check_guards=False)
-
-            def run(case: Case, module: torch.nn.Module = module) -> Sequence[torch.Tensor]:
-                with torch.no_grad():
-                    return tuple(module(*(one.clone() for one in case.inputs)))
-
-            if (failing := _first_failing("torch", self.program, references, run)) is not None:
+        for pair in dict.fromkeys(map(self._pair, (self.plan, *map(self.plan.of, self.targets)))):
+            # A form of the search may differ where inputs are not finite; a conversion tries and records that.
+            searched = any(step.rule == SEARCH for step in pair.plan.applied)
+            judged = [one for one in references if one.case.kind == "ordinary" or not searched]
+            for reference, row in _failing(self.program, judged, _in_torch(pair.fused))[:1]:
                 wrong.append(pair)
-                reference, row = failing
-                scene = Scene(pair, reference, self.op_files)
-                find = partial(self.search.in_torch, scene, row.row)
-                verdicts.append(replace(blamed(find, "", reference.case.name, row.row), targets=()))
+                find = partial(self.search.in_torch, Scene(pair, reference, self.op_files), row)
+                verdicts.append(blamed(find, (), reference.case.name, row))
         return wrong
 
-    def _failing(self, target: str, pair: Pair, references: Sequence[Reference]) -> tuple[Reference, OutputRow] | None:
-        """Returns the first case and output in which a target differs.
+    def _failing(self, target: str, pair: Pair, references: Sequence[Reference]) -> list[tuple[Reference, Row]]:
+        """Returns the cases in which a target differs, each with the first output that does.
 
         Raises:
             FuseconvError: the target cannot be written or loaded.
+            OutOfTimeError: the time limit was reached.
         """
         self.search.check_time()
         if self.bundle is not None:
             folder, manifest = self.bundle.folder, self.bundle.manifest
             model = load_target(folder, manifest, target)
-            return _first_failing(target, self.program, references, partial(outputs_of, model), manifest)
+            return _failing(self.program, references, partial(outputs_of, model), target, manifest)
         with tempfile.TemporaryDirectory() as scratch:
             path = written(target, replace(pair.fused, original=None), Path(scratch), self.op_files)
             runner = TARGETS[target].load(path, self.program.contract.device)
-            return _first_failing(target, self.program, references, lambda case: called(runner, case.inputs))
+            return _failing(self.program, references, lambda case: called(runner, case.inputs), target)
 
-    def _of_target(self, target: str, pair: Pair, reference: Reference, failing: OutputRow) -> Verdict:
-        scene = Scene(pair, reference, self.op_files)
+    def _of_target(self, target: str, pair: Pair, failing: Sequence[tuple[Reference, Row]]) -> list[Verdict]:
+        """Returns the verdict for a target, after those for what its runtime alone does with special values."""
+        verdicts: list[Verdict] = []
+        for reference, row in failing[:MOST_LIMITS]:
+            find = partial(self._find, target, Scene(pair, reference, self.op_files), row)
+            verdicts.append(blamed(find, (target,), reference.case.name, row))
+            if not verdicts[-1].limit:
+                break
+        return verdicts
 
-        def find() -> Verdict:
-            artifact = None
-            if self.bundle is not None:
-                path = Path(self.bundle.manifest.targets[target])
-                stored = Stored(self.bundle.folder, path)
-                if (verdict := self.search.in_weights(scene, target, stored)) is not None:
-                    return verdict
-                artifact = Artifact(target, self.bundle.folder / path, self.program.contract.device)
-            return self.search.in_target(scene, target, artifact, failing.row)
-
-        return blamed(find, target, reference.case.name, failing.row)
+    def _find(self, target: str, scene: Scene, row: Row) -> Verdict:
+        if self.bundle is None:
+            return self.search.in_target(scene, target, None, row)
+        folder, path = self.bundle.folder, Path(self.bundle.manifest.targets[target])
+        if (verdict := self.search.in_weights(scene, target, Stored(folder, path))) is not None:
+            return verdict
+        artifact = Artifact(target, folder / path, self.program.contract.device)
+        return self.search.in_target(scene, target, artifact, row)
 
 
-def _first_failing(
-    name: str,
+def _in_torch(program: Program) -> Callable[[Case], Sequence[torch.Tensor]]:
+    module = program.exported.module(check_guards=False)
+
+    def run(case: Case) -> Sequence[torch.Tensor]:
+        with torch.no_grad():
+            return tuple(module(*(one.clone() for one in case.inputs)))
+
+    return run
+
+
+def _failing(
     program: Program,
     references: Sequence[Reference],
     run: Callable[[Case], Sequence[torch.Tensor]],
+    target: str = "",
     manifest: Manifest | None = None,
-) -> tuple[Reference, OutputRow] | None:
+) -> list[tuple[Reference, Row]]:
+    """Returns the cases that fail, each with its first failing output. Limits in a manifest are no failures."""
+
+    def guarded(case: Case) -> Sequence[torch.Tensor]:
+        try:
+            return run(case)
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise UpstreamError(str(error).strip().splitlines()[0]) from error
+
+    found = []
     for reference in references:
-        rows = compare_case(name, program.contract, reference, run)
-        for row in rows if manifest is None else with_limits(rows, manifest):
-            if not row.ok:
-                return reference, row
-    return None
+        rows = compare_case(target, program.contract, reference, guarded)
+        bad = [row.row for row in (rows if manifest is None else with_limits(rows, manifest)) if not row.ok]
+        found += [(reference, row) for row in bad[:1]]
+    return found
 
 
 def _overflows(reference: Reference) -> bool:

@@ -59,14 +59,14 @@ class Search:
         if time.monotonic() - self._begun > self.limit:
             raise OutOfTimeError(f"the time limit of {self.limit:.0f} s was reached")
 
-    def in_model(self, scene: Scene) -> Verdict | None:
-        """Returns the verdict for a model that overflows in its dtype. None if it does not."""
-        rows = scene.overflows(scene.pair.ends)
+    def in_model(self, scene: Scene) -> Verdict:
+        """Returns the verdict for a model whose outputs are not finite in its dtype, but in float64."""
+        rows, case = scene.overflows(scene.pair.ends), scene.reference.case.name
         if (end := _first(rows)) is None:
-            return None
+            return Verdict("model", (), case)
         border, row = _narrowed(rows, scene.overflows(scene.inside(end)), end)
         local = scene.local(border)
-        verdict = Verdict("model", (), scene.reference.case.name, border, row)
+        verdict = Verdict("model", (), case, border, row)
         return self._shown(verdict, [lambda text: repro.overflow(text, local.before, local.evidence)])
 
     def in_torch(self, scene: Scene, failing: Row) -> Verdict:
@@ -167,16 +167,16 @@ class Search:
         before, evidence = local.before, local.evidence
         same = local.before.ops == local.after.ops
         unfused_differs = same or not local.judge(self._through(target, before)).ok
-        case = scene.reference.case.name
+        case, limit = scene.reference.case.name, unfused_differs and evidence.special
         if unfused_differs:
-            verdict = Verdict("upstream", (target,), case, local.border, row)
+            verdict = Verdict("upstream", (target,), case, local.border, row, limit=limit)
             shown = self._shown(verdict, [lambda text: repro.upstream(text, target, before, evidence)])
             if shown.repro is not None:
                 return shown
             after, detail = before, "the unfused export through fuseconv differs too, but the tool alone does not"
         else:
             after, detail = local.after, "the unfused ops pass through the same target"
-        verdict = Verdict("target", (target,), case, local.border, row, detail)
+        verdict = Verdict("target", (target,), case, local.border, row, detail, limit=limit)
         return self._shown(verdict, [lambda text: repro.through_target(text, target, before, after, evidence)])
 
     def _in_artifact(self, scene: Scene, target: str, artifact: Artifact, tapped: Tapped, failing: Row) -> Verdict:
@@ -266,13 +266,11 @@ def _narrowed(ends: Mapping[Border, Row], inside: Mapping[Border, Row], end: Bor
     return (end, ends[end]) if border is None else (border, inside[border])
 
 
-def blamed(search: Callable[[], Verdict], target: str, case: str, failing: Row) -> Verdict:
+def blamed(search: Callable[[], Verdict], targets: tuple[str, ...], case: str, row: Row | None = None) -> Verdict:
     """Runs a search. If the time limit is reached or the target cannot be written again, the verdict says so."""
     try:
         return search()
     except OutOfTimeError as error:
-        return Verdict("unknown", (target,), case, row=failing, detail=str(error))
+        return Verdict("unknown", targets, case, row=row, detail=str(error))
     except FuseconvError as error:
-        return Verdict(
-            "unknown", (target,), case, row=failing, detail=f"the target cannot be looked into: {error.what}"
-        )
+        return Verdict("unknown", targets, case, row=row, detail=f"the target cannot be looked into: {error.what}")

@@ -39,6 +39,7 @@ class Verdict:
         step: the position in the plan of the step to blame. None if it is not a step.
         repro: the script that shows the difference, and exits with 1 while it exists.
         unshown: why there is no script.
+        limit: whether only special values differ, and without fusions too. A conversion records it as a limit.
     """
 
     cause: Cause
@@ -50,6 +51,7 @@ class Verdict:
     step: int | None = None
     repro: Path | None = None
     unshown: str = ""
+    limit: bool = False
 
     @property
     def meaning(self) -> str:
@@ -83,6 +85,7 @@ class Verdict:
             "detail": self.detail,
             "repro": None if self.repro is None else str(self.repro),
             "unshown": self.unshown,
+            "limit": self.limit,
         }
 
 
@@ -135,6 +138,11 @@ class Blame:
     unable: Mapping[str, str]
     case: str
     growth: tuple[Growth, ...]
+
+    @property
+    def faults(self) -> tuple[Verdict, ...]:
+        """The verdicts that are not limits of a runtime."""
+        return tuple(one for one in self.verdicts if not one.limit)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""

@@ -120,10 +120,10 @@ def _beside(model: Path) -> Path:
 
 
 def _error(found: Blame, where: str) -> FuseconvError | None:
-    if found.verdicts:
-        first = found.verdicts[0]
+    if found.faults:
+        first = found.faults[0]
         fix = f"run `python {first.repro}`, which exits with 1 while the difference exists" if first.repro else ""
-        several = f"{len(found.verdicts)} causes; first: " if len(found.verdicts) > 1 else ""
+        several = f"{len(found.faults)} causes; first: " if len(found.faults) > 1 else ""
         return ParityError(f"{several}{first.sentence}", where=where, fix=fix)
     if not found.compared:
         reasons = "; ".join(f"{target}: {reason}" for target, reason in found.unable.items())

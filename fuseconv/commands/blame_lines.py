@@ -28,6 +28,16 @@ def print_blame(console: Console, found: Blame, *, everything: bool) -> None:
         console.print(f"not compared: {target}: {reason}", highlight=False, markup=False)
 
 
+def print_faults(console: Console, found: Blame, model: str) -> None:
+    """Prints the verdicts of a conversion that failed, and how to get the scripts."""
+    for verdict in found.faults:
+        for line in verdict_lines(verdict):
+            if not line.startswith("  repro"):
+                console.print(line, highlight=False, markup=False)
+    if found.faults:
+        console.print(f"  repro   `fuseconv blame {model}` writes it", highlight=False, markup=False)
+
+
 def verdict_lines(verdict: Verdict) -> list[str]:
     """Returns a verdict as lines: what, where, the error, and the script that shows it."""
     border = verdict.border
@@ -44,7 +54,8 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     if verdict.detail:
         lines["found"] = verdict.detail
     lines["repro"] = str(verdict.repro) if verdict.repro is not None else f"none: {verdict.unshown}"
-    return [verdict.meaning, *(f"  {name:<8}{text}" for name, text in lines.items())]
+    limit = "a limit of the runtime for special values, which convert records; " if verdict.limit else ""
+    return [f"{limit}{verdict.meaning}", *(f"  {name:<8}{text}" for name, text in lines.items())]
 
 
 def _print_growth(console: Console, found: Blame) -> None:

@@ -27,7 +27,7 @@ from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured, Settings
 from fuseconv.commands.verbosity import quiet_option, verbose_option
 from fuseconv.contract.buckets import parse_buckets
-from fuseconv.errors import SlowerError, UsageError
+from fuseconv.errors import ParityError, SlowerError, UsageError
 from fuseconv.processes.imports import imports
 from fuseconv.untrusted.files import leads_somewhere
 
@@ -90,6 +90,11 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-mismatch", is_flag=True, help="Keep a bundle that fails the parity check, and mark it as failing."
 )
+@click.option(
+    "--blame/--no-blame",
+    default=True,
+    help="If parity fails, search for the cause for up to a minute, as `fuseconv blame` does. [default: blame]",
+)
 @click.option("--strict", is_flag=True, help="Fail if any match or target has to be left out.")
 @verbose_option
 @quiet_option
@@ -114,6 +119,7 @@ def convert(
     frozen: bool,
     dry_run: bool,
     allow_mismatch: bool,
+    blame: bool,
     strict: bool,
     verbose: bool,
     **source: Any,
@@ -149,9 +155,10 @@ def convert(
         check_replaceable(folder)
 
     with imports():
-        from fuseconv.commands import report, speeds
+        from fuseconv.commands import blame_lines, report, speeds
         from fuseconv.matching.lock import NAME
         from fuseconv.pipeline import conversion
+        from fuseconv.pipeline.blame import CONVERT_LIMIT
         from fuseconv.pipeline.convert import convert as convert_model
         from fuseconv.pipeline.match import match
 
@@ -190,8 +197,14 @@ def convert(
             self_contained=_names(self_contained),
             lock=locked if lock else None,
             frozen=locked if frozen else None,
+            blame_limit=CONVERT_LIMIT if blame else 0,
             progress=shown,
         )
+    except ParityError as failure:
+        if (found_blame := failure.blame) is None:
+            raise
+        result = {"blame": found_blame.to_json()}
+        return Outcome(result, lambda console: blame_lines.print_faults(console, found_blame, str(model)), failure)
     except SlowerError as slower:
         rows = slower.rows
         result = {"peers": [row.to_json() for row in rows]}
@@ -202,6 +215,9 @@ def convert(
         if verbose:
             console.print()
             report.print_parity(console, done.report, everything=True)
+        if done.blame is not None:
+            console.print()
+            blame_lines.print_faults(console, done.blame, str(model))
 
     following = after_convert(done.bundle) if done.report.ok else ()
     return Outcome(done.to_json(), render, done.error(), following=following)

@@ -15,6 +15,7 @@ from fuseconv.parity.cases import cases
 from fuseconv.parity.reference import REFERENCE, Reference, read_reference, refer, tried_of
 from fuseconv.parity.verification import as_converted
 from fuseconv.pipeline.assembly import Progress, target_names
+from fuseconv.pipeline.filling import Filling
 from fuseconv.pipeline.match import check_allowed, find_plan
 from fuseconv.pipeline.original import ARTIFACT, given, read_original
 from fuseconv.pipeline.read import read_program, silent
@@ -27,6 +28,10 @@ from fuseconv.weights.table import weights_of_artifact
 
 TIME_LIMIT = 600.0
 """The time limit in seconds, if none is given."""
+
+
+CONVERT_LIMIT = 60.0
+"""The time limit in seconds after a conversion that failed."""
 
 
 def blame(
@@ -91,6 +96,24 @@ def blame(
         references = refer(program, cases(program))
     search.op_files = op_files(known)
     return Comparison(program, found, references, names, search, op_files=op_files(known)).blame(progress)
+
+
+def blame_failure(filling: Filling, time_limit: float, progress: Progress) -> Blame:
+    """Finds why targets of a conversion failed: those that differ, and the fused program. No script is written.
+
+    Args:
+        filling: the bundle that could not be filled.
+        time_limit: nothing new is begun after this many seconds.
+        progress: as in `blame`.
+    """
+    assembly, found = filling.assembly, filling.found
+    limits = {(limit.target, limit.case, limit.output) for limit in filling.limits}
+    wrong = [row for one in found.values() for row in one.rows if not row.ok]
+    names = tuple(dict.fromkeys(row.target for row in wrong if (row.target, row.case, row.output) not in limits))
+    search = Search(None, time_limit, assembly.op_files)
+    return Comparison(
+        assembly.program, filling.plan, filling.gate.references, names, search, op_files=assembly.op_files
+    ).blame(progress)
 
 
 def _of_bundle(

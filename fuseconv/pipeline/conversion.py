@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fuseconv.blaming.verdict import Blame
 from fuseconv.bundle.manifest import LeftOut, Limit
 from fuseconv.bundle.tuned import Tuned
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError
@@ -31,6 +32,7 @@ class Conversion:
         by_name: whether the targets were requested by name.
         tuned: the times of the targets, if they were measured.
         peers: the fastest target against each peer that it must not be slower than.
+        blame: why targets were left out that differ, if that was looked for.
         forms: the forms of regions that were chosen or looked up, by the texts of the regions.
     """
 
@@ -44,6 +46,7 @@ class Conversion:
     tuned: Tuned | None = None
     peers: tuple[Versus, ...] = ()
     forms: Forms = field(default_factory=dict)
+    blame: Blame | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
@@ -64,6 +67,7 @@ class Conversion:
             "untried": dict(self.report.untried),
             "tuned": None if self.tuned is None else self.tuned.model_dump(),
             "peers": [one.to_json() for one in self.peers],
+            **({} if self.blame is None else {"blame": self.blame.to_json()}),
         }
 
     @property
@@ -86,11 +90,11 @@ class Conversion:
         if not left:
             return None
         kept = " ".join(f"--target {one.target}" for one in self.written)
-        return (ParityError if wrong else UnsupportedError)(
-            f"targets were left out: {'; '.join(f'{one.target}: {one.reason}' for one in left)}",
-            where=str(self.bundle),
-            fix=f"the other targets passed; request only those with {kept}",
-        )
+        what = f"targets were left out: {'; '.join(f'{one.target}: {one.reason}' for one in left)}"
+        where, fix = str(self.bundle), f"the other targets passed; request only those with {kept}"
+        if wrong:
+            return ParityError(what, where=where, fix=fix, blame=self.blame)
+        return UnsupportedError(what, where=where, fix=fix)
 
 
 def rejection(plan: Plan, where: str) -> ParityError | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from fuseconv.bundle.manifest import bundle_folder, check_replaceable
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.buckets import Buckets
+from fuseconv.errors import ParityError
 from fuseconv.matching.lock import count_matches, write_lock
 from fuseconv.matching.steps import NON_FINITE, read_plan
 from fuseconv.parity import process
@@ -22,6 +23,7 @@ from fuseconv.parity.cases import cases
 from fuseconv.parity.padding import prove
 from fuseconv.parity.reference import REFERENCE, refer, write_reference
 from fuseconv.pipeline.assembly import Assembly, Progress, target_names
+from fuseconv.pipeline.blame import blame_failure
 from fuseconv.pipeline.conversion import Conversion
 from fuseconv.pipeline.filling import Filling
 from fuseconv.pipeline.gate import Gate
@@ -57,6 +59,7 @@ def convert(
     search: bool | None = None,
     not_slower_than: Sequence[str] = (),
     self_contained: Sequence[str] = (),
+    blame_limit: float = 0,
     progress: Progress = silent,
 ) -> Conversion:
     """Converts a model to a bundle, and verifies the bundle before it is moved to `output`.
@@ -85,6 +88,8 @@ def convert(
             original model; `compile`, the same compiled by torch.compile; `aoti`, the unfused program compiled by
             AOTInductor.
         self_contained: names of targets whose artifacts contain their weights. Others refer to `weights.safetensors`.
+        blame_limit: how many seconds are spent on the search for the cause if the conversion fails parity. The result
+            is the attribute `blame` of the error, or of what is returned.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
@@ -136,7 +141,12 @@ def convert(
         filling = Filling(staging, names, gate, None if plan else find, consented, allow_mismatch, progress, first)
         filling.times, filling.tactics = how != "none" and frozen is None, tactics_in(frozen, folder)
         filling.frozen = bool(filling.tactics)
-        filling.fill()
+        try:
+            filling.fill()
+        except ParityError as failure:
+            if blame_limit > 0:
+                failure.blame = blame_failure(filling, blame_limit, progress)
+            raise
         if searches:
             forms = choose_forms(filling, known, partial(find_plan, program, known, names, allow), progress)
         if frozen is not None and filling.plan is not first:
@@ -148,6 +158,8 @@ def convert(
         manifest, report = filling.seal()
         written, left = tuple(filling.written.values()), (tuple(manifest.left_out), tuple(manifest.limits))
         done = Conversion(folder, filling.plan, written, *left, report, bool(target), filling.tuned, forms=forms)
+        if blame_limit > 0 and any(isinstance(one, ParityError) for one in filling.lost.values()):
+            done = replace(done, blame=blame_failure(filling, blame_limit, progress))
         if strict and (error := done.error(strict=True)) is not None:
             raise error
         if peers:
