@@ -109,10 +109,10 @@ class Comparison:
 
     def _of_model(self, references: Sequence[Reference]) -> list[Verdict]:
         """Returns the verdict for a model that is wrong before anything is fused."""
-        pair = self._pair(self.plan)
         for reference in references:
-            scene, case = Scene(pair, reference, self.op_files), reference.case
+            case = reference.case
             if case.kind == "ordinary" and _overflows(reference):
+                scene = Scene(self._pair(Plan(())), reference, self.op_files)
                 return [blamed(partial(self.search.in_model, scene), (), case.name)]
         failing = _failing(self.program, references[:1], _in_torch(self.program)) if self.bundle is not None else []
         detail = "the program in the bundle, with its weights, does not compute its reference; add --against MODEL"

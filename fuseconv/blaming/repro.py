@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import re
 import runpy
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,13 +67,26 @@ class Script:
 def reproduces(path: Path) -> bool:
     """Runs a script in this process, and returns whether it exits with 1."""
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), quiet():
             runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
         return end.code == 1
     except Exception:  # noqa: BLE001 - a script that cannot run here shows nothing; another one is tried
         return False
     return False
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silences the warnings and logs of the tools that a script calls."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,326 @@
+"""A table of planted faults: each is blamed on the right rule, op, weight, target and layer, with a script."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import runpy
+import shutil
+import struct
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from support.shared import made_once
+from torch import Tensor, nn
+
+from fuseconv import ops
+from fuseconv.blaming.repro import quiet
+from fuseconv.bundle.manifest import read_manifest, seal
+from fuseconv.pipeline.blame import blame
+from fuseconv.pipeline.convert import convert
+from fuseconv.program.graph_copy import copied, with_graph
+from fuseconv.targets import exported, onnx_export
+from fuseconv.weights.tensor_file import placed
+
+TARGETS = ("export", "onnx", "torchscript")
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.up = nn.Linear(16, 64)
+        self.down = nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(16, 16)
+        self.layers = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.first(x))
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x).softmax(-1)
+
+
+class Overflowing(nn.Module):
+    """Its second layer exceeds the range of f16, and the norm makes NaN of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.norm = nn.Linear(16, 16), nn.Linear(16, 16), nn.LayerNorm(16)
+        with torch.no_grad():
+            self.second.weight.mul_(1e5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.second(torch.tanh(self.first(x))))
+
+
+def save(module: nn.Module, path: Path, dtype: torch.dtype = torch.float32) -> Path:
+    program = torch.export.export(module.eval().to(dtype), (torch.randn(3, 16).to(dtype),))
+    torch.export.save(program, path)
+    return path
+
+
+@dataclass
+class Stand:
+    """Where a fault is planted: a model, a copy of its bundle, and the patches of this test."""
+
+    model: Path
+    bundle: Path
+    patch: pytest.MonkeyPatch
+    folder: Path
+    undo: list[Callable[[], object]] = field(default_factory=list)
+
+    def edit(self, name: str, change: Callable[[bytes], bytes]) -> Path:
+        """Changes a file of the bundle, as if it had been written so."""
+        path = self.bundle / name
+        path.write_bytes(change(path.read_bytes()))
+        return self.sealed()
+
+    def sealed(self) -> Path:
+        seal(self.bundle, read_manifest(self.bundle))
+        return self.bundle
+
+    def plan(self, change: Callable[[list[dict[str, Any]]], object]) -> Path:
+        """Writes the plan of the bundle with other steps."""
+        value = json.loads((self.bundle / "plan.json").read_text())
+        change(value["steps"])
+        path = self.folder / "plan.json"
+        path.write_text(json.dumps(value))
+        return path
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model and its bundle."""
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        convert(save(Model(), folder / "model.pt2"), target=TARGETS, output=folder / "model.fuseconv")
+
+    return made_once(tmp_path_factory, "blamed", write)
+
+
+@pytest.fixture
+def stand(right: Path, tmp_path: Path) -> Iterator[Stand]:
+    bundle = Path(shutil.copytree(right / "model.fuseconv", tmp_path / "model.fuseconv"))
+    with pytest.MonkeyPatch.context() as patch:
+        made = Stand(right / "model.pt2", bundle, patch, tmp_path)
+        yield made
+        for undo in made.undo:
+            undo()
+
+
+Blamed = tuple[Path, dict[str, Any]]
+"""What is given to `blame`."""
+
+
+def epsilon_in_onnx(stand: Stand) -> Blamed:
+    def change(data: bytes) -> bytes:
+        model = onnx.load_model_from_string(data)
+        node = next(node for node in model.graph.node if node.op_type == "LayerNormalization")
+        next(one for one in node.attribute if one.name == "epsilon").f = 0.01
+        return model.SerializeToString()
+
+    return stand.edit("model.onnx", change), {}
+
+
+def weight_in_onnx(stand: Stand) -> Blamed:
+    def change(data: bytes) -> bytes:
+        model = onnx.load_model_from_string(data)
+        bias = next(one for one in model.graph.initializer if one.name == "layers.1.down.bias")
+        bias.raw_data = struct.pack("f", 3.0) + bias.raw_data[4:]
+        return model.SerializeToString()
+
+    return stand.edit("model.onnx", change), {}
+
+
+def weight_in_store(stand: Stand) -> Blamed:
+    at = placed(stand.bundle / "weights.safetensors")["layers.1.up.weight"].offset
+    change: Callable[[bytes], bytes] = lambda data: data[: at + 8] + struct.pack("f", 3.0) + data[at + 12 :]  # noqa: E731
+    return stand.edit("weights.safetensors", change), {"against": stand.model}
+
+
+def node_in_archive(stand: Stand) -> Blamed:
+    path = stand.bundle / "export" / "model.pt2"
+    program = torch.export.load(path)
+    for node in program.graph.nodes:
+        if node.target is torch.ops.fuseconv.linear_act.default:
+            node.args = (*node.args[:4], "relu")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No complete tensor found in the group")  # the weights are in the store
+        torch.export.save(program, path)
+    return stand.sealed(), {}
+
+
+def number_in_script(stand: Stand) -> Blamed:
+    def change(data: bytes) -> bytes:
+        file = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w") as new:
+            for name in old.namelist():
+                text = old.read(name)
+                new.writestr(name, text.replace(b"1.0000000000000001e-05, False", b"0.05, False"))
+        return file.getvalue()
+
+    return stand.edit("torchscript/model.pt", change), {}
+
+
+def wrong_rule(stand: Stand) -> Blamed:
+    plan = stand.plan(lambda steps: steps[3]["bindings"].update(act={"value": "relu"}))
+    bundle = stand.folder / "wrong.fuseconv"
+    convert(stand.model, plan=plan, target=["export"], allow_mismatch=True, output=bundle)
+    return bundle, {}
+
+
+def transposed_constant(stand: Stand) -> Blamed:
+    lines = ["t = aten.t.default(w)", "y = fuseconv.linear_act.default(x, t, b, None, act)"]
+    plan = stand.plan(lambda steps: steps[0].update(replace=lines))
+    return stand.model, {"plan": plan, "target": ["export"]}
+
+
+def kernel_without_tail(stand: Stand) -> Blamed:
+    right = ops.add_layer_norm.reference
+
+    def wrong(x: Tensor, r: Tensor, weight: Tensor, bias: Tensor, eps: float, keep: bool = True) -> tuple[Tensor, ...]:
+        y, total = right(x, r, weight, bias, eps, keep)
+        return torch.cat([y[..., :-3], torch.zeros_like(y[..., -3:])], -1), total.clone()
+
+    library = torch.library.Library("fuseconv", "IMPL")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        library.impl("add_layer_norm", wrong, "CPU", allow_override=True)
+    stand.undo.append(library._destroy)
+    return stand.model, {"plan": stand.bundle / "plan.json", "target": ["export"]}
+
+
+def constant_by_converter(stand: Stand) -> Blamed:
+    right = onnx_export.save
+
+    def wrong(program: Any, path: Path, store: Any = None) -> None:
+        right(program, path, store)
+        model = onnx.load(path)
+        for node in model.graph.node:
+            for attribute in node.attribute:
+                if node.op_type == "LayerNormalization" and attribute.name == "epsilon":
+                    attribute.f = 0.01
+        onnx.save(model, path)
+
+    stand.patch.setattr(onnx_export, "save", wrong)
+    return stand.model, {"plan": stand.bundle / "plan.json", "target": ["onnx"]}
+
+
+def node_by_converter(stand: Stand) -> Blamed:
+    right = exported.save
+
+    def wrong(program: Any, path: Path, table: Any = None, others: Sequence[str] = ()) -> None:
+        graph = copied(program.graph)
+        for node in graph.nodes:
+            if node.target is torch.ops.fuseconv.mlp.default:
+                node.args = (*node.args[:7], "relu")
+        right(with_graph(program, graph), path, table, others)
+
+    stand.patch.setattr(exported, "save", wrong)
+    return stand.model, {"plan": stand.bundle / "plan.json", "target": ["export"]}
+
+
+def overflow(stand: Stand) -> Blamed:
+    return save(Overflowing(), stand.folder / "half.pt2", torch.float16), {"target": ["export"]}
+
+
+def exporter_of_torch(stand: Stand) -> Blamed:
+    right: Any = torch.onnx.export
+
+    def wrong(*given: Any, **named: Any) -> Any:
+        made = right(*given, **named)
+        for node in made.model.graph.all_nodes():
+            if node.op_type == "Softmax":
+                node.op_type = "LogSoftmax"
+        return made
+
+    stand.patch.setattr(torch.onnx, "export", wrong)
+    return stand.model, {"plan": stand.bundle / "plan.json", "target": ["onnx"]}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The right verdict, and whether its script still exits with 1 when the patches are undone: it is in a file."""
+
+    cause: str
+    targets: tuple[str, ...]
+    layer: str
+    node: str
+    rule: str = ""
+    detail: str = ""
+    stays: bool = True
+
+
+FAULTS: dict[Callable[[Stand], Blamed], Expected] = {
+    epsilon_in_onnx: Expected(
+        "artifact",
+        ("onnx",),
+        "layers.0.norm",
+        "layer_norm",
+        detail="has epsilon 0.00999.* is written",
+    ),
+    weight_in_onnx: Expected(
+        "artifact", ("onnx",), "layers.1.down", "linear_4", "mlp", "Mlp has layers.1.down.bias with sha256"
+    ),
+    weight_in_store: Expected(
+        "weights", TARGETS, "layers.1.down", "linear_4", "mlp", "1 of 1024 elements of layers.1.up.weight"
+    ),
+    node_in_archive: Expected("artifact", ("export",), "", "tanh", "linear-act", "has relu where tanh is written"),
+    number_in_script: Expected(
+        "artifact", ("torchscript",), "layers.0.norm", "layer_norm", detail="layer_norm has 0.05 where 1e-05 is written"
+    ),
+    wrong_rule: Expected("rule", (), "layers.1.down", "linear_4", "mlp"),
+    transposed_constant: Expected("rule", (), "", "tanh", "linear-act"),
+    kernel_without_tail: Expected("op", (), "layers.1.norm", "layer_norm_1", "add-layer-norm-sum", stays=False),
+    constant_by_converter: Expected("target", ("onnx",), "layers.0.norm", "layer_norm", stays=False),
+    node_by_converter: Expected("target", ("export",), "layers.0.down", "linear_2", "mlp", stays=False),
+    overflow: Expected("model", (), "second", "linear_1"),
+    exporter_of_torch: Expected("upstream", ("onnx",), "", "softmax", stays=False),
+}
+
+
+@pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
+def test_a_planted_fault_is_named_and_reproduced(plant: Callable[[Stand], Blamed], stand: Stand) -> None:
+    expected = FAULTS[plant]
+    model, arguments = plant(stand)
+    found = blame(model, output=stand.folder / "repros", **arguments)
+    (verdict,) = found.faults
+    border = verdict.border
+    assert border is not None
+    named = (verdict.cause, verdict.targets, border.layer, border.node, border.rule)
+    assert named == (expected.cause, expected.targets, expected.layer, expected.node, expected.rule)
+    assert re.search(expected.detail, verdict.detail)
+    assert verdict.repro is not None
+    assert status_of(verdict.repro) == 1
+    stand.patch.undo()
+    while stand.undo:
+        stand.undo.pop()()
+    assert status_of(verdict.repro) == int(expected.stays)
+
+
+def status_of(script: Path) -> int:
+    with quiet(), pytest.raises(SystemExit) as end:
+        runpy.run_path(str(script), run_name="__main__")
+    assert isinstance(end.value.code, int)
+    return end.value.code
