@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from fuseconv.blaming.listing import Listing, Piece, Place, hashed
+from fuseconv.blaming.listing import NOTHING, Listing, Piece, Place, hashed
 from fuseconv.graph.nodes import op_name
 from fuseconv.program.graph_copy import returning, with_weights
 from fuseconv.weights.store import like
@@ -60,11 +60,12 @@ class ExportListing(Listing):
         weights = [held[one.name] for one in node.all_input_nodes if one.name in held]
         return [*texts, *(hashed(name, tensors[name]) for name in weights)]
 
-    def cut(self, ends: Sequence[Place]) -> Piece:
-        """Returns an archive that returns values, with its weights."""
+    def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
+        """Returns an archive that returns values, with its weights. Given values are inputs."""
+        starts = {self._nodes[at].name: tensor for (at, _), tensor in given.items()}
         file = io.BytesIO()
-        torch.export.save(returning(self._exported, [self._nodes[at].name for at, _ in ends]), file)
-        return Piece(file.getvalue())
+        torch.export.save(returning(self._exported, [self._nodes[at].name for at, _ in ends], starts), file)
+        return Piece(file.getvalue(), tuple(starts.values()))
 
     def _place(self, node: Any) -> Place | None:
         """Returns the place of a node. One of several results is a call of its own, which selects it."""

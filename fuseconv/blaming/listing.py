@@ -7,17 +7,20 @@ found in the other by its position, also where ops were added, removed or change
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
 Place = tuple[int, int]
 """A value of an artifact: the position of the op that computes it, and which of its results it is."""
+
+NOTHING: Mapping[Place, torch.Tensor] = MappingProxyType({})
 
 COPIES = frozenset({"Identity", "aten::clone", "aten.clone.default"})
 """Ops that return the value of their operand."""
@@ -29,7 +32,7 @@ class Piece:
 
     Attributes:
         data: the file.
-        weights: what it takes besides its inputs. Empty if it contains its weights.
+        weights: what it takes after the inputs: the weights, unless it contains them, and the given values.
     """
 
     data: bytes
@@ -66,8 +69,27 @@ class Listing(ABC):
         """Returns what else an op is given, one text each: attributes, numbers, and weights with a hash of them."""
 
     @abstractmethod
-    def cut(self, ends: Sequence[Place]) -> Piece:
-        """Returns the part that computes values, and returns them in the given order."""
+    def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
+        """Returns the part that computes values, and returns them in the given order.
+
+        Args:
+            ends: the values.
+            given: values that it is given, and does not compute.
+        """
+
+    def needed(self, end: Place, given: Mapping[Place, torch.Tensor]) -> dict[Place, torch.Tensor]:
+        """Returns those of the given values from which a value is computed."""
+        seen, queue, found = {end[0]}, [end[0]], dict[Place, torch.Tensor]()
+        while queue:
+            for place in self.operands(queue.pop()):
+                if place is None:
+                    continue
+                if place in given:
+                    found[place] = given[place]
+                elif place[0] not in seen:
+                    seen.add(place[0])
+                    queue.append(place[0])
+        return found
 
     def text(self, at: int) -> str:
         """Returns an op with its arguments, without the names of values."""

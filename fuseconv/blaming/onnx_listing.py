@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +12,8 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from fuseconv.blaming.listing import Listing, Piece, Place, hashed
+from fuseconv.blaming.listing import NOTHING, Listing, Piece, Place, hashed
+from fuseconv.targets.onnx_session import element_types
 
 
 class OnnxListing(Listing):
@@ -54,13 +55,19 @@ class OnnxListing(Listing):
         bodies = [] if body is None else [f"body with sha256 {sha256(body).hexdigest()[:12]}"]
         return [*attributes, *(hashed(name, _tensor(self._weights[name])) for name in weights), *bodies]
 
-    def cut(self, ends: Sequence[Place]) -> Piece:
-        """Returns a model that returns values, with its weights."""
+    def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
+        """Returns a model that returns values, with its weights. Given values are graph inputs."""
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
-        names = [model.graph.node[at].output[result] for at, result in ends]
+        names = [self._name(place) for place in ends]
         del model.graph.output[:]
         model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+        kinds, starts = element_types(), {self._name(place): tensor for place, tensor in given.items()}
+        model.graph.input.extend(
+            onnx.helper.make_tensor_value_info(name, kinds[one.dtype], list(one.shape)) for name, one in starts.items()
+        )
+        for node in model.graph.node:  # an op that computes another value too keeps its other results
+            node.output[:] = [f"{name}_computed" if name in starts else name for name in node.output]
         used: set[str] = set(names)
         for at in reversed(range(len(model.graph.node))):
             if used.isdisjoint(model.graph.node[at].output):
@@ -70,7 +77,10 @@ class OnnxListing(Listing):
         kept = [one for one in model.graph.initializer if one.name in used]
         del model.graph.initializer[:]
         model.graph.initializer.extend(kept)
-        return Piece(model.SerializeToString())
+        return Piece(model.SerializeToString(), tuple(starts.values()))
+
+    def _name(self, place: Place) -> str:
+        return str(self._model.graph.node[place[0]].output[place[1]])
 
 
 def _value(attribute: Any) -> str:

@@ -107,18 +107,30 @@ class Scene:
                     queue.append(operand.name)
         return [border for border in self.pair.borders if border.node in seen and not border.ends]
 
-    def local(self, border: Border, fused: Program | None = None) -> Local:
-        """Returns the ops just before a border, in the program and in the fused program, or in another one like it."""
+    def given(self, border: Border, among: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
+        """Returns the values of the original at the borders before one, without those that the same match computes."""
         at = self.pair.borders.index(border)
-        given = [one for one in self.pair.borders[:at] if not border.match or one.match != border.match]
-        values = self.original(given)
+        earlier = [one for one in self.pair.borders[:at] if not border.match or one.match != border.match]
+        return self.original([one for one in earlier if one in among])
+
+    def local(
+        self, border: Border, fused: Program | None = None, values: Mapping[Border, torch.Tensor] | None = None
+    ) -> Local:
+        """Returns the ops just before a border, given values of the original.
+
+        Args:
+            border: the border.
+            fused: another program like the fused one.
+            values: the given values. Default: at all borders before.
+        """
+        given = self.given(border, self.pair.borders) if values is None else values
         before = between(
-            self.pair.program.exported, self.inputs, {one.node: values[one] for one in given}, [border.node]
+            self.pair.program.exported, self.inputs, {one.node: tensor for one, tensor in given.items()}, [border.node]
         )
         after = between(
             (fused or self.pair.fused).exported,
             self.inputs,
-            {one.twin: values[one] for one in given},
+            {one.twin: tensor for one, tensor in given.items()},
             [border.twin],
         )
         with same_random_numbers(), torch.no_grad():
@@ -126,11 +138,6 @@ class Scene:
             (fp64,) = interpret_in_float64(before.module, [one.clone() for one in before.inputs.values()])
         special = self.reference.case.kind == "special"
         return Local(border, before, after, Evidence(original, fp64, special, self.op_files))
-
-    def evidence(self, border: Border) -> Evidence:
-        """Returns what the original computes at a border in the whole call."""
-        special = self.reference.case.kind == "special"
-        return Evidence(self.original([border])[border], self.fp64([border])[border], special, self.op_files)
 
     def _known(
         self, known: dict[Border, torch.Tensor], borders: Sequence[Border], *, float64: bool

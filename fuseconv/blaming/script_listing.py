@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fuseconv.blaming.listing import Listing, Piece, Place, hashed
+from fuseconv.blaming.listing import NOTHING, Listing, Piece, Place, hashed
 from fuseconv.targets.artifact import attach
 from fuseconv.targets.script_module import quiet
 from fuseconv.weights.table import weights_of_artifact
@@ -59,10 +59,13 @@ class ScriptListing(Listing):
         given = [value for value in self._nodes[at].inputs() if value.debugName() not in self._places]
         return [self._text(value) for value in given]
 
-    def cut(self, ends: Sequence[Place]) -> Piece:
-        """Returns a function that takes the inputs and the weights, and returns values."""
+    def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
+        """Returns a function that takes the inputs, the weights and given values, and returns values."""
         graph = self._graph.copy()
         nodes = _ops(graph)
+        for at, result in given:
+            value = list(nodes[at].outputs())[result]
+            value.replaceAllUsesWith(graph.addInput().setType(value.type()))
         values = [list(nodes[at].outputs())[result] for at, result in ends]
         returned = graph.create("prim::TupleConstruct", values, 1)
         graph.appendNode(returned)
@@ -72,7 +75,7 @@ class ScriptListing(Listing):
         torch._C._jit_pass_dce(graph)
         with quiet():
             function: Any = torch._C._create_function_from_graph("forward", graph)
-            return Piece(function.save_to_buffer(), tuple(self._weights))
+            return Piece(function.save_to_buffer(), (*self._weights, *given.values()))
 
     def _text(self, value: Any) -> str:
         name, node = value.debugName(), value.node()

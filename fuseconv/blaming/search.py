@@ -199,10 +199,18 @@ class Search:
         place = places[border.twin]
         assert place is not None
         verdict = Verdict("artifact", (target,), case, border, rows[border], changed_at(artifact, tapped, border.twin))
-        piece = artifact.listing.cut([place])
-        evidence = scene.evidence(border)
+        given = scene.given(border, ends)
+        starts = {at: tensor for one, tensor in given.items() if (at := places[one.twin]) is not None}
+        pieces = (
+            (artifact.listing.cut([place], artifact.listing.needed(place, starts)), scene.local(border, values=given)),
+            (artifact.listing.cut([place]), scene.local(border, values={})),
+        )
         inputs = dict(zip(scene.pair.program.contract.names, scene.inputs, strict=True))
-        return self._shown(verdict, [lambda text: repro.of_piece(text, target, piece, inputs, evidence)])
+        scripts = [
+            partial(repro.of_piece, target=target, piece=piece, inputs=inputs, evidence=local.evidence)
+            for piece, local in pieces
+        ]
+        return self._shown(verdict, scripts)
 
     def _hidden(self, scene: Scene, target: str, failing: Row) -> Verdict:
         """Bisects a difference that vanishes if all borders are returned: a compiler fuses across them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,8 +13,11 @@ from fuseconv.program.captured import Program
 from fuseconv.program.graph_copy import with_weights
 from fuseconv.targets import spec_of
 from fuseconv.weights.store import like, weights_of
-from fuseconv.weights.table import STORE
+from fuseconv.weights.table import STORE, TABLE, Table
 from fuseconv.weights.tensor_file import mapped
+
+_ONNX_FILES = (STORE, f"{ONNX}/{STORE}")
+"""The files to which ONNX models refer."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +56,30 @@ class Stored:
 
     def wrong(self, target: str, fused: Program) -> list[Wrong]:
         """Returns the weights of a target that are stored with other values than the fused program has."""
-        own = ONNX if spec_of(target).runtime == "onnxruntime" else self.artifact.parent.as_posix()
         weights = weights_of(fused.exported)
-        found = []
-        for file, prefix in ((STORE, ""), (f"{own}/{STORE}", f"{own}/")):
-            if not (self.bundle / file).is_file():
+        if spec_of(target).runtime != "onnxruntime":
+            return list(self._wrong_in_table(weights))
+        found = [(file, mapped(self.bundle / file)) for file in _ONNX_FILES if (self.bundle / file).is_file()]
+        stored = ((file, key.rpartition("/")[2], tensor) for file, held in found for key, tensor in held.items())
+        named = ((file, name, tensor, weights.get(name)) for file, name, tensor in stored)
+        return [one for file, name, tensor, ours in named if (one := _wrong(file, name, ours, tensor))]
+
+    def _wrong_in_table(self, weights: Mapping[str, torch.Tensor]) -> Iterator[Wrong]:
+        """Yields the weights that a target of torch reads, by its table, with other values than the program has."""
+        if (table := Table.of(self.bundle / self.artifact)) is None:
+            return
+        spelled = {_spelled(name): name for name in weights}
+        held = {key: (file, tensor) for file in table.files for key, tensor in mapped(self.bundle / file).items()}
+        for name, tensor in table.read(self.bundle, "cpu").items():
+            known = spelled.get(_spelled(name), "")
+            file, stored = held[table.tensors[name].key]
+            if (one := _wrong(file, known, weights.get(known), tensor)) is None:
                 continue
-            for key, tensor in mapped(self.bundle / file).items():
-                name = key.removeprefix(prefix)
-                if (ours := weights.get(name)) is not None and (count := _differing(ours, tensor)):
-                    found.append(Wrong(file, name, count, tensor.numel(), tensor))
-        return found
+            # If the file has the right values under the name, the table is what makes others of them.
+            is_right = _spelled(table.tensors[name].key.rpartition("/")[2]) != _spelled(known) or (
+                stored.shape == tensor.shape and _wrong(file, known, weights[known], stored) is None
+            )
+            yield replace(one, file=f"{self.artifact.parent.as_posix()}/{TABLE}") if is_right else one
 
     def attached(self, fused: Program, wrong: Collection[Wrong]) -> Program:
         """Returns the fused program with the stored weights."""
@@ -72,8 +88,14 @@ class Stored:
         return replace(fused, exported=with_weights(fused.exported, changed))
 
 
-def _differing(ours: torch.Tensor, stored: torch.Tensor) -> int:
-    """Returns how many elements differ. 0 for tensors of other shapes: one is stored in another form."""
-    if ours.shape != stored.shape or ours.dtype != stored.dtype or not ours.is_contiguous():
-        return 0
-    return int((~torch.isclose(ours.detach().cpu(), stored, rtol=0, atol=0, equal_nan=True)).sum())
+def _wrong(file: str, name: str, ours: torch.Tensor | None, stored: torch.Tensor) -> Wrong | None:
+    """Returns a stored weight, if it is not that of the program. One of another shape is stored in another form."""
+    if ours is None or ours.shape != stored.shape or ours.dtype != stored.dtype:
+        return None
+    count = int((~torch.isclose(ours.detach().cpu(), stored, rtol=0, atol=0, equal_nan=True)).sum())
+    return Wrong(file, name, count, stored.numel(), stored) if count else None
+
+
+def _spelled(name: str) -> str:
+    """Returns a name as every target spells it: TorchScript has no dots in names."""
+    return name.replace(".", "_")

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+from torch import Tensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind, OutputSpec, TensorArgument
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
@@ -40,31 +49,41 @@ def with_graph(exported: ExportedProgram, graph: Graph) -> ExportedProgram:
     return _made(exported, graph, specs, exported.state_dict, exported.constants)
 
 
-def returning(exported: ExportedProgram, names: Sequence[str]) -> ExportedProgram:
+def returning(
+    exported: ExportedProgram, names: Sequence[str], given: Mapping[str, Tensor] = MappingProxyType({})
+) -> ExportedProgram:
     """Returns the part of a flat program that computes some of its values, and returns them.
 
     Args:
         exported: the program. Its inputs are kept, used or not; weights without users are dropped.
         names: the nodes to return, in order. Each is a tensor.
+        given: nodes that become inputs, after the others, with examples of their values.
     """
     graph, signature = copied(exported.graph), exported.graph_signature
     nodes = {node.name: node for node in graph.nodes}
+    starts = [_as_input(graph, nodes[name]) for name in given]
     end = graph.output_node()
     end.args = (tuple(nodes[name] for name in names),)
     end.meta.pop("val", None)
     graph.eliminate_dead_code()
-    kept = []
+    kept: list[InputSpec] = []
     for spec in signature.input_specs:
         node = nodes[spec.arg.name]
         if spec.kind is InputKind.USER_INPUT or node.users:
             kept.append(spec)
         else:
             graph.erase_node(node)
+    kept += [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in starts]
     used = {spec.target for spec in kept if spec.target is not None}
     outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None) for name in names]
     (entry,) = (one for one in exported.module_call_graph if not one.fqn)
     assert entry.signature is not None
-    flat = replace(entry.signature, out_spec=pytree.tree_structure(tuple(names)))
+    assert exported.example_inputs is not None
+    args, kwargs = exported.example_inputs
+    args = (*args, *given.values())
+    flat = replace(
+        entry.signature, in_spec=pytree.tree_structure((args, kwargs)), out_spec=pytree.tree_structure(tuple(names))
+    )
     made = ExportedProgram(
         root=exported.graph_module,
         graph=graph,
@@ -72,12 +91,21 @@ def returning(exported: ExportedProgram, names: Sequence[str]) -> ExportedProgra
         state_dict={name: tensor for name, tensor in exported.state_dict.items() if name in used},
         range_constraints=exported.range_constraints,
         module_call_graph=[replace(entry, signature=flat)],
-        example_inputs=exported.example_inputs,
+        example_inputs=(args, kwargs),
         constants={name: tensor for name, tensor in exported.constants.items() if name in used},
         verifiers=exported.verifiers,
     )
     made._guards_code = exported._guards_code
     return made
+
+
+def _as_input(graph: Graph, node: Node) -> Node:
+    """Makes all users of a node use a new placeholder."""
+    with graph.inserting_after(list(graph.find_nodes(op="placeholder"))[-1]):
+        given = graph.placeholder(f"{node.name}_given")
+    given.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(given)
+    return given
 
 
 def with_weights(exported: ExportedProgram, changed: Mapping[str, Any], kept: Collection[str] = ()) -> ExportedProgram:

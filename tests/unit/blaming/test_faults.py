@@ -22,10 +22,16 @@ from support.shared import made_once
 from torch import Tensor, nn
 
 from fuseconv import ops
+from fuseconv.blaming.comparison import Bundle, Comparison
 from fuseconv.blaming.repro import quiet
+from fuseconv.blaming.search import Search
 from fuseconv.bundle.manifest import read_manifest, seal
+from fuseconv.matching.steps import Plan
+from fuseconv.parity.reference import REFERENCE, read_reference
 from fuseconv.pipeline.blame import blame
 from fuseconv.pipeline.convert import convert
+from fuseconv.pipeline.read import silent
+from fuseconv.program.captured import Program
 from fuseconv.program.graph_copy import copied, with_graph
 from fuseconv.targets import exported, onnx_export
 from fuseconv.weights.tensor_file import placed
@@ -317,6 +323,28 @@ def test_a_planted_fault_is_named_and_reproduced(plant: Callable[[Stand], Blamed
     while stand.undo:
         stand.undo.pop()()
     assert status_of(verdict.repro) == int(expected.stays)
+
+
+def test_a_constant_that_a_package_reads_transposed(bundle_copy: Path, fused: Program, tmp_path: Path) -> None:
+    """The code of a package of AOTInductor cannot be read back, but what it is given can."""
+    path = bundle_copy / "aoti" / "weights.json"
+    value = json.loads(path.read_text())
+    value["tensors"]["up.weight"].update(shape=[24, 8], stride=[1, 24])
+    path.write_text(json.dumps(value))
+    manifest = seal(bundle_copy, read_manifest(bundle_copy))
+    references = read_reference(bundle_copy / REFERENCE, manifest.contract)
+    search = Search(tmp_path, 600)
+    bundle = Bundle(bundle_copy, manifest)
+    found = Comparison(fused, Plan(()), references, ["aoti"], search, bundle).blame(silent)
+    (verdict,) = found.faults
+    assert (verdict.cause, verdict.targets) == ("weights", ("aoti",))
+    assert verdict.border is not None
+    assert verdict.border.op == "fuseconv.linear_act.default"
+    assert re.fullmatch(
+        r"aoti/weights.json: \d+ of 192 elements of up.weight are not those of the model", verdict.detail
+    )
+    assert verdict.repro is not None
+    assert status_of(verdict.repro) == 1
 
 
 def status_of(script: Path) -> int:
