@@ -89,6 +89,7 @@ COMMANDS = {
     "match": "Write the plan of a conversion for review or editing.",
     "inspect": "Show what is in a model file or a bundle.",
     "run": "Run a bundle on inputs from a file.",
+    "serve": "Serve bundles over HTTP (KServe v2), with batching.",
     "swap": "Give a bundle new weights, and prove parity again.",
     "materialize": "Write a target of a bundle as a file that contains its weights.",
     "bench": "Benchmark a bundle's targets on this machine.",

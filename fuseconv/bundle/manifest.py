@@ -39,6 +39,9 @@ from fuseconv.untrusted.files import (
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
 WEIGHTS = "weights.safetensors"
+REFERENCE = "reference.safetensors"
+"""The inputs and outputs of every case: `0/input/x`, `0/original/y`."""
+
 ONNX = "onnx"
 """The folder of what only ONNX models have. They are beside it: ONNX Runtime lets them refer to `WEIGHTS` there."""
 

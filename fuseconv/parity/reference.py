@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from fuseconv.bundle import manifest
 from fuseconv.capture.agreement import difference, not_the_original
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FileError, RefusedError
@@ -17,7 +18,7 @@ from fuseconv.parity.cases import Case
 from fuseconv.program.captured import Program
 from fuseconv.sizes import failing_sizes
 
-REFERENCE = "reference.safetensors"
+REFERENCE = manifest.REFERENCE
 
 
 @dataclass(frozen=True)

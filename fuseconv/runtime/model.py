@@ -45,7 +45,7 @@ class Model:
         self.device = contract.device
         self._runner = runner
         self._ungraphed = ungraphed
-        self._loaded: dict[str, Any] = {}  # the options with which `swap` loads
+        self._loaded: dict[str, Any] = {}  # the options with which `with_weights` loads
         # Fields have the names of the outputs; `rename` numbers names that are not valid in Python.
         outputs = namedtuple("Outputs", contract.outputs, rename=True)  # type: ignore[misc]  # noqa: PYI024
         self._pack: Callable[[tuple[torch.Tensor, ...]], Any] = (
@@ -96,6 +96,10 @@ class Model:
             UsageError: the bundle does not exist, does not have the target, or has another contract.
             FuseconvError: it does not load, as for `load`. The model is unchanged.
         """
+        self._runner = self.with_weights(bundle)._runner  # one assignment: a call reads it once
+
+    def with_weights(self, bundle: str | Path) -> Model:
+        """Returns this model with the weights of another bundle. This one is unchanged. Raises the errors of `swap`."""
         folder = Path(bundle).absolute()
         manifest = open_bundle(folder)
         if manifest.contract != self.contract:
@@ -103,8 +107,7 @@ class Model:
                 "the bundle has another contract than the model", where=str(folder), fix="load it as another model"
             )
         chosen = choose_target(manifest, self.target, folder)
-        fresh = load_target(folder, manifest, chosen, **self._loaded)
-        self._runner = fresh._runner  # one assignment: a call reads it once
+        return load_target(folder, manifest, chosen, **self._loaded)
 
     def __repr__(self) -> str:
         """Shows the target, the device, the inputs and the outputs."""

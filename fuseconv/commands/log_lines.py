@@ -1,0 +1,57 @@
+"""The log of a server on stderr: one line per event, as text or as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from fuseconv.commands.streams import is_quiet, tell
+
+NAMES = ("fuseconv.serving", "uvicorn.error")
+
+
+class _Lines(logging.Handler):
+    """Writes records whose message may be an `Event` of serving, which has `fields`."""
+
+    def __init__(self, level: int, as_json: bool) -> None:
+        super().__init__(level)
+        self._as_json = as_json
+
+    def emit(self, record: logging.LogRecord) -> None:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        level = record.levelname.lower()
+        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+        if self._as_json:
+            fields = getattr(record.msg, "fields", {"event": record.getMessage()})
+            traced = {"traceback": trace} if trace else {}
+            tell(json.dumps({"time": time, "level": level, **fields, **traced}))
+        else:
+            tell("\n".join(filter(None, [f"{time} {level} {record.getMessage()}", trace])))
+
+
+@contextmanager
+def log_lines(as_json: bool, *, everything: bool) -> Iterator[None]:
+    """Writes the log of a server to stderr while the context is open.
+
+    Args:
+        as_json: whether a line is a JSON object.
+        everything: whether requests that succeed are logged. With `-q` only those are that fail on the server's side.
+    """
+    level = logging.ERROR if is_quiet() else logging.INFO if everything else logging.WARNING
+    handler = _Lines(level, as_json)
+    loggers = [logging.getLogger(name) for name in NAMES]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(level if logger.name == NAMES[0] else max(level, logging.WARNING))
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger, (own, propagates) in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(own)
+            logger.propagate = propagates

@@ -1,0 +1,207 @@
+"""Runs batches of requests on a loaded bundle, and exchanges its weights. The only module of serving with torch.
+
+Requests are concatenated along the dim of the contract's buckets, for which the conversion proved that the model does
+not mix rows. A bundle without buckets computes each request by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from fuseconv.bundle.manifest import MANIFEST, REFERENCE
+from fuseconv.contract.dtypes import short_dtype
+from fuseconv.contract.inputs import torch_dtype
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import FuseconvError, UpstreamError
+from fuseconv.runtime.model import load
+from fuseconv.runtime.rows import batched
+from fuseconv.serving.datatypes import DATATYPES, check_servable, datatype_in_file, no_datatype
+from fuseconv.serving.json_tensors import Array
+from fuseconv.serving.refusals import DrainingError
+from fuseconv.serving.responses import Tensor
+
+Call = tuple[Array, ...]
+"""One array per input of the contract."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outputs of one request, and the version of the weights that computed them."""
+
+    version: str
+    outputs: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Described:
+    """An output in the metadata of a model: its name, datatype and shape. -1 is a size that varies."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class Engine:
+    """A loaded bundle that computes batches of requests. Any thread may call it.
+
+    Attributes:
+        bundle: the folder from which the weights were last loaded.
+        contract: the contract of the bundle.
+        target: the target that was loaded.
+        outputs: the datatype and shape of each output for the metadata; -1 is a size that varies.
+    """
+
+    def __init__(self, bundle: Path, target: str | None = None, device: str | None = None) -> None:
+        """Loads a bundle, and calls it once with the first inputs that it was verified with.
+
+        Raises:
+            FuseconvError: it does not load, as for `fuseconv.load`, or the protocol has no datatype for a tensor.
+        """
+        model = load(bundle, target=target, device=device)
+        check_servable(model.contract, str(bundle))
+        self.bundle = bundle
+        self.contract: Contract = model.contract
+        self.target = model.target
+        self.outputs = _described_outputs(bundle, model.contract)
+        self._loaded = (model, _version(bundle))  # exchanged at once
+        buckets = model.contract.buckets
+        has = (False,) * len(model.contract.inputs) if buckets is None else batched(model.contract, buckets)
+        self._has_rows = has
+        self._gives_rows = tuple(buckets is not None and name in buckets.outputs for name in model.contract.outputs)
+        self._broken: FuseconvError | None = None
+        model(*_given_inputs(bundle, model.contract))
+
+    @property
+    def version(self) -> str:
+        """The version of the weights: the beginning of the hash in the manifest."""
+        return self._loaded[1]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether calls can succeed: False after an error that leaves the device unusable for this process."""
+        return self._broken is None
+
+    def max_rows(self) -> int:
+        """Returns the maximum number of rows of a batch: the largest bucket, or 1 if requests cannot be combined."""
+        return 1 if self.contract.buckets is None else self.contract.buckets.sizes[-1]
+
+    def rows(self, call: Call) -> int:
+        """Returns the number of rows of a request."""
+        return next((array.shape[0] for array, has in zip(call, self._has_rows, strict=True) if has), 1)
+
+    def key(self, call: Call) -> Hashable:
+        """Returns the key of a request: those with equal keys may be concatenated.
+
+        They have equal sizes of all other axes, and equal values of the inputs without rows.
+        """
+        if not any(self._has_rows):
+            return object()
+        pairs = zip(call, self._has_rows, strict=True)
+        return tuple(array.shape[1:] if has else (array.shape, array.tobytes()) for array, has in pairs)
+
+    def run(self, calls: Sequence[Call]) -> list[Result]:
+        """Computes requests of one key in one call of the model.
+
+        Raises:
+            UpstreamError: the artifact failed.
+            DrainingError: an earlier error left the device unusable.
+        """
+        if self._broken is not None:
+            raise DrainingError(
+                f"the model cannot be called any more: {self._broken.what}",
+                where="the device",
+                fix="restart the server",
+            )
+        model, version = self._loaded
+        inputs = [self._joined(at, arrays) for at, arrays in enumerate(zip(*calls, strict=True))]
+        try:
+            made = model(*inputs)
+            outputs = [made] if len(self.contract.outputs) == 1 else list(made)
+            on_cpu = [tensor.detach().cpu() for tensor in outputs]
+        except Exception as error:
+            self._check_device(error)
+            raise
+        rows = [self.rows(call) for call in calls]
+        parts = [
+            [_array(part) for part in tensor.split(rows)] if gives else [_array(tensor)] * len(calls)
+            for tensor, gives in zip(on_cpu, self._gives_rows, strict=True)
+        ]
+        datatypes = [DATATYPES[short_dtype(tensor.dtype)] for tensor in on_cpu]
+        return [
+            Result(version, dict(zip(self.contract.outputs, map(Tensor, datatypes, own), strict=True)))
+            for own in zip(*parts, strict=True)
+        ]
+
+    def swap(self, bundle: Path) -> None:
+        """Takes the weights of another bundle. Each batch is computed wholly with the old or the new ones.
+
+        Raises:
+            FuseconvError: as for `Model.swap`. The weights are unchanged.
+        """
+        fresh = self._loaded[0].with_weights(bundle)
+        fresh(*_given_inputs(bundle, fresh.contract))
+        self._loaded = (fresh, _version(bundle))
+        self.bundle = bundle
+
+    def _joined(self, at: int, arrays: Sequence[Array]) -> torch.Tensor:
+        """Returns one input of a batch. It is always a copy, because binary data in a body may be unaligned."""
+        dtype = torch_dtype(self.contract.inputs[at].dtype)
+        tensors = [torch.from_numpy(array).view(dtype) for array in arrays]
+        return (torch.cat(tensors) if self._has_rows[at] else tensors[0].clone()).to(self.contract.device)
+
+    def _check_device(self, error: Exception) -> None:
+        """Remembers an error after which the CUDA context of this process cannot be used."""
+        if self.contract.device != "cuda":
+            return
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as lost:
+            first = next(iter(str(lost).splitlines()), "")
+            self._broken = UpstreamError(f"the CUDA context is lost: {first}", where=str(error)[:200])
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+    array: Array = bits.contiguous().numpy()
+    return array
+
+
+def _version(bundle: Path) -> str:
+    """Returns the beginning of the hash of the manifest, which has the hashes of all other files."""
+    return hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()[:12]
+
+
+def _given_inputs(bundle: Path, contract: Contract) -> list[torch.Tensor]:
+    """Returns the inputs of the first case that the bundle was verified with."""
+    with safe_open(bundle / REFERENCE, framework="pt", device=contract.device) as file:
+        return [file.get_tensor(f"0/input/{spec.name}") for spec in contract.inputs]
+
+
+def _described_outputs(bundle: Path, contract: Contract) -> tuple[Described, ...]:
+    """Returns the datatypes and shapes of the outputs in the cases of the bundle.
+
+    Raises:
+        UnsupportedError: an output is complex.
+    """
+    with safe_open(bundle / REFERENCE, framework="pt") as file:
+        metadata = file.metadata()
+        cases = range(len(json.loads(metadata["cases"])))
+        complex_names = set(json.loads(metadata["complex"]))
+        described = []
+        for name in contract.outputs:
+            if f"0/original/{name}" in complex_names:
+                raise no_datatype("complex numbers", f"output {name}", str(bundle))
+            slices = [file.get_slice(f"{case}/original/{name}") for case in cases]
+            sizes = zip(*(one.get_shape() for one in slices), strict=True)
+            shape = tuple(each[0] if len(set(each)) == 1 else -1 for each in sizes)
+            if contract.buckets is not None and name in contract.buckets.outputs:
+                shape = (-1, *shape[1:])
+            described.append(Described(name, datatype_in_file(slices[0].get_dtype()), shape))
+        return tuple(described)

@@ -1,0 +1,86 @@
+"""Tensors as JSON numbers: flat in row-major order, or nested like the shape. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from fuseconv.serving.datatypes import ARRAYS
+from fuseconv.serving.refusals import NotFiniteError, RequestError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_TYPES: Mapping[str, frozenset[type]] = {"BOOL": frozenset({bool}), "FP": frozenset({int, float})}
+"""The types of Python that a number of each kind of datatype may have in JSON. The others are integers."""
+
+
+def array_of(data: list[Any], datatype: str, shape: tuple[int, ...], where: str) -> Array:
+    """Returns the array of a JSON tensor.
+
+    Args:
+        data: the values, flat or nested.
+        datatype: the datatype of the protocol.
+        shape: its shape, which the contract allows.
+        where: the tensor, for errors.
+
+    Raises:
+        RequestError: a value is not of the datatype or does not fit in it, or the values do not have the shape.
+    """
+    if datatype == "BF16":
+        raise RequestError(
+            "BF16 has no form in JSON", where=where, fix="send the tensor as binary data (binary_data_size)"
+        )
+    values = _flat(data, shape, where)
+    allowed = _TYPES.get(datatype.rstrip("0123456789"), frozenset({int}))
+    if wrong := set(map(type, values)) - allowed:
+        names = ", ".join(sorted("null" if kind is type(None) else kind.__name__ for kind in wrong))
+        raise RequestError(f"the data has values of type {names}", where=where, fix=f"send numbers of {datatype}")
+    with np.errstate(over="ignore"):
+        try:
+            if datatype.startswith("FP"):
+                array = np.array(values, np.float64).astype(ARRAYS[datatype])
+                fits = bool(np.isfinite(array).all())
+            else:
+                array = np.array(values, ARRAYS[datatype])
+                fits = True
+        except OverflowError:
+            fits = False
+    if not fits:
+        raise RequestError(f"a number is out of the range of {datatype}", where=where, fix="send other numbers")
+    return array.reshape(shape)
+
+
+def _flat(data: list[Any], shape: tuple[int, ...], where: str) -> list[Any]:
+    """Returns the values in row-major order. The types are checked here: NumPy would copy strings to equal lengths."""
+    values, fits = data, True
+    if data and isinstance(data[0], list):
+        fits = bool(shape) and len(data) == shape[0]
+        for size in shape[1:]:
+            fits = fits and set(map(type, values)) <= {list} and set(map(len, values)) <= {size}
+            values = list(chain.from_iterable(values)) if fits else values
+    if not fits or len(values) != math.prod(shape):
+        what = f"the data does not have the shape {list(shape)}, which has {math.prod(shape)} numbers"
+        raise RequestError(what, where=where, fix="send them flat in row-major order, or nested like the shape")
+    return values
+
+
+def numbers_of(array: Array, datatype: str, name: str) -> Array:
+    """Returns the flat array that a JSON writer takes.
+
+    Raises:
+        NotFiniteError: the output has NaN or infinities.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if datatype == "BF16":
+        flat = (flat.astype(np.uint32) << 16).view(np.float32)
+    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+        raise NotFiniteError(
+            f"the output {name} has NaN or infinities, which JSON cannot express",
+            where=f"output {name}",
+            fix='request it with "parameters": {"binary_data": true}',
+        )
+    return flat

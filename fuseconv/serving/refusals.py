@@ -1,0 +1,75 @@
+"""The errors of a request, each with its HTTP status. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fuseconv.errors import ContractError, FuseconvError, RefusedError, UnsupportedError, UsageError
+
+
+class RequestError(FuseconvError):
+    """A request that is not served: what is wrong, where, and the fix."""
+
+    code = "request"
+    status: ClassVar[int] = 400
+
+
+class ForbiddenError(RequestError):
+    """The server was not started with what the request needs."""
+
+    status = 403
+
+
+class NotFoundError(RequestError):
+    """There is no such model or version."""
+
+    status = 404
+
+
+class SlowBodyError(RequestError):
+    """The body did not arrive in time."""
+
+    status = 408
+
+
+class TooLargeError(RequestError):
+    """The body is larger than the limit."""
+
+    status = 413
+
+
+class EncodingError(RequestError):
+    """The body has an encoding that the server does not decode."""
+
+    status = 415
+
+
+class NotFiniteError(RequestError):
+    """An output has NaN or infinities, which JSON cannot express."""
+
+    status = 422
+
+
+class BusyError(RequestError):
+    """The queue is full."""
+
+    status = 429
+
+
+class DrainingError(RequestError):
+    """The server is shutting down, or a model cannot be called any more."""
+
+    status = 503
+
+
+class LateError(RequestError):
+    """The outputs were not computed in time."""
+
+    status = 504
+
+
+def status_of(error: BaseException) -> int:
+    """Returns the HTTP status of an error: 4xx if the request caused it, else 500."""
+    if isinstance(error, RequestError):
+        return error.status
+    return 400 if isinstance(error, ContractError | RefusedError | UnsupportedError | UsageError) else 500

@@ -1,0 +1,168 @@
+"""Requests for inference: JSON, and the binary data of the tensors after it. Nothing here imports torch.
+
+A body is checked before any array is made of it: the names and number of inputs, then dtypes and shapes against the
+contract, then the number of bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fuseconv.contract.dtypes import DTYPES
+from fuseconv.contract.spec import Contract, TensorSpec
+from fuseconv.errors import ContractError
+from fuseconv.serving.datatypes import ARRAYS, SHORT
+from fuseconv.serving.json_tensors import Array, array_of
+from fuseconv.serving.messages import InferRequest, Input, parsed
+from fuseconv.serving.refusals import RequestError
+
+HEADER_LENGTH = "inference-header-content-length"
+"""The HTTP header that says how many bytes of a body are JSON. The rest is binary data."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that satisfies the contract.
+
+    Attributes:
+        id: what the client calls it. Empty if it has no name.
+        arrays: one array per input, in the order of the contract. Those of binary data share the memory of the body.
+        outputs: the names of the outputs to send, and whether each is sent as binary data.
+    """
+
+    id: str
+    arrays: tuple[Array, ...]
+    outputs: Mapping[str, bool]
+
+
+@dataclass(frozen=True)
+class _Described:
+    """A tensor as far as the contract checks it."""
+
+    dtype: str
+    device: str
+    shape: tuple[int, ...]
+
+
+def read_request(body: bytearray, header_length: str | None, contract: Contract) -> Request:
+    """Reads the body of a request for inference.
+
+    Args:
+        body: the whole body.
+        header_length: the value of the HTTP header `HEADER_LENGTH`, if the request has it.
+        contract: the contract of the model.
+
+    Raises:
+        ContractError: the request violates the contract.
+        RequestError: it is not a request of the protocol, or does not hold what it says.
+    """
+    view = memoryview(body)
+    split = len(body) if header_length is None else _split(header_length, len(body))
+    message: InferRequest = parsed(InferRequest, view[:split])
+    inputs = {one.name: one for one in message.inputs}
+    if len(inputs) != len(message.inputs):
+        names = [one.name for one in message.inputs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RequestError(f"the input {twice} is sent more than once", where="inputs", fix="send each input once")
+    described = {one.name: _described(one, contract.device) for one in message.inputs}
+    contract.bind((), described)
+    contents = _binary(message.inputs, view[split:])
+    arrays = tuple(_array(inputs[spec.name], spec, contents) for spec in contract.inputs)
+    return Request(message.id, arrays, _outputs(message, contract))
+
+
+def _split(header_length: str, size: int) -> int:
+    if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 16) or (
+        int(header_length) > size
+    ):
+        what = f"the JSON cannot have {header_length[:32]!r} bytes: the body has {size}"
+        raise RequestError(what, where=HEADER_LENGTH, fix="send the number of bytes of the JSON")
+    return int(header_length)
+
+
+def _described(one: Input, device: str) -> _Described:
+    if one.datatype not in SHORT:
+        what = f"the input {one.name} has the unknown datatype {one.datatype!r}"
+        raise RequestError(what, where=f"input {one.name}", fix=f"use one of {', '.join(SHORT)}")
+    return _Described(DTYPES[SHORT[one.datatype]], device, tuple(one.shape))
+
+
+def _binary(inputs: Sequence[Input], data: memoryview) -> Mapping[str, memoryview]:
+    """Returns the binary data of each input that has it. They follow each other in the order of the inputs."""
+    contents: dict[str, memoryview] = {}
+    at = 0
+    for one in inputs:
+        if (size := one.parameters.binary_data_size) is not None:
+            contents[one.name] = data[at : at + size]
+            at += size
+    if at != len(data):
+        raise RequestError(
+            f"the inputs say that they have {at} bytes of binary data, but {len(data)} follow the JSON",
+            where="binary_data_size",
+            fix=f"send as many bytes as the inputs say, and the length of the JSON as {HEADER_LENGTH}",
+        )
+    return contents
+
+
+def _array(one: Input, spec: TensorSpec, contents: Mapping[str, memoryview]) -> Array:
+    where = f"input {spec.name}"
+    if (one.data is None) == (one.name not in contents):
+        has = "no values" if one.data is None else "both data and binary data"
+        raise RequestError(f"the input {one.name} has {has}", where=where, fix="send data, or binary_data_size")
+    shape = tuple(one.shape)
+    if one.data is not None:
+        array = array_of(one.data, one.datatype, shape, where)
+    else:
+        dtype, content = ARRAYS[one.datatype], contents[one.name]
+        if len(content) != (expected := math.prod(shape) * dtype.itemsize):
+            raise RequestError(
+                f"the input {one.name} has {len(content)} bytes, but {one.datatype} of the shape {list(shape)} has "
+                f"{expected}",
+                where=where,
+                fix="send the elements in row-major order, little-endian, without padding",
+            )
+        if spec.dtype == "bool" and len(content) and int(np.frombuffer(content, np.uint8).max()) > 1:
+            raise RequestError(f"the input {one.name} has bytes other than 0 and 1", where=where, fix="send 0 or 1")
+        array = np.frombuffer(content, dtype).reshape(shape)
+    _check_range(array, spec)
+    return array
+
+
+def _check_range(array: Array, spec: TensorSpec) -> None:
+    """Checks integers against the range in the contract, in which parity was proved.
+
+    A value outside is usually an index outside of its table, which on a GPU ends the process.
+    """
+    if spec.dtype[0] not in "iu" or not array.size:
+        return
+    low, high = int(array.min()), int(array.max())
+    for value, outside in (
+        (low, spec.low is not None and low < spec.low),
+        (high, spec.high is not None and high > spec.high),
+    ):
+        if outside:
+            bounds = "..".join("" if bound is None else f"{bound:g}" for bound in (spec.low, spec.high))
+            raise ContractError(
+                f"input {spec.name} has the value {value}, outside {bounds}",
+                where=f"input {spec.name}",
+                fix="send values in this range, in which the bundle was verified",
+            )
+
+
+def _outputs(message: InferRequest, contract: Contract) -> Mapping[str, bool]:
+    binary = message.parameters.binary_data_output
+    if not message.outputs:
+        return dict.fromkeys(contract.outputs, binary)
+    wanted: dict[str, bool] = {}
+    for output in message.outputs:
+        if output.name not in contract.outputs or output.name in wanted:
+            problem = "is requested twice" if output.name in wanted else "does not exist"
+            raise RequestError(
+                f"the output {output.name} {problem}", where="outputs", fix=f"use {', '.join(contract.outputs)}"
+            )
+        wanted[output.name] = binary if output.parameters.binary_data is None else output.parameters.binary_data
+    return wanted

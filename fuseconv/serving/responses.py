@@ -1,0 +1,70 @@
+"""Responses of inference: JSON, and the binary data of the tensors after it. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from fuseconv.serving.json_tensors import Array, numbers_of
+from fuseconv.serving.requests import HEADER_LENGTH
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An output: its datatype of the protocol, and its values."""
+
+    datatype: str
+    array: Array
+
+
+@dataclass(frozen=True)
+class Body:
+    """The body of a message, and the HTTP headers that describe it."""
+
+    content: bytes
+    headers: Mapping[str, str]
+
+
+def framed(header: Mapping[str, Any], blobs: Sequence[Array]) -> Body:
+    """Returns the body that consists of JSON and of the binary data of arrays, if there are any."""
+    text = orjson.dumps(header, option=orjson.OPT_SERIALIZE_NUMPY)
+    if not blobs:
+        return Body(text, {"content-type": "application/json"})
+    content = b"".join([text, *(np.ascontiguousarray(blob).data.cast("B") if blob.size else b"" for blob in blobs)])
+    return Body(content, {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(text))})
+
+
+def write_response(
+    model: str, version: str, request_id: str, outputs: Mapping[str, Tensor], binary: Mapping[str, bool]
+) -> Body:
+    """Writes the response to a request.
+
+    Args:
+        model: the name of the model.
+        version: the version of the weights that computed the outputs.
+        request_id: what the client calls the request, or "".
+        outputs: every output of the model by name.
+        binary: the outputs to send, and whether each is sent as binary data.
+
+    Raises:
+        NotFiniteError: an output to be sent as JSON has NaN or infinities.
+    """
+    described: list[dict[str, Any]] = []
+    blobs = []
+    for name, as_binary in binary.items():
+        tensor = outputs[name]
+        one: dict[str, Any] = {"name": name, "datatype": tensor.datatype, "shape": list(tensor.array.shape)}
+        if as_binary:
+            one["parameters"] = {"binary_data_size": tensor.array.nbytes}
+            blobs.append(tensor.array)
+        else:
+            one["data"] = numbers_of(tensor.array, tensor.datatype, name)
+        described.append(one)
+    header: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}
+    if request_id:
+        header["id"] = request_id
+    return framed(header, blobs)

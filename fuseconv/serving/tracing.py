@@ -1,0 +1,53 @@
+"""What tells requests apart in logs: a request id, and the trace that they belong to. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LOGGER = logging.getLogger("fuseconv.serving")
+
+_ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The names of a request.
+
+    Attributes:
+        request_id: that of the header `x-request-id`, or a new one.
+        trace_id: the trace of the header `traceparent` (W3C Trace Context), or "".
+    """
+
+    request_id: str
+    trace_id: str
+
+    @staticmethod
+    def of(headers: Mapping[str, str]) -> Trace:
+        """Reads the headers of a request. Malformed values are replaced, so that nothing in a log is misleading."""
+        given = headers.get("x-request-id", "")
+        found = _TRACEPARENT.fullmatch(headers.get("traceparent", "")[:256])
+        return Trace(given if _ID.fullmatch(given) else uuid.uuid4().hex, found["trace"] if found else "")
+
+
+class Event:
+    """What a log line says: names and values. As text it is `name=value ...`."""
+
+    def __init__(self, event: str, **fields: str | float) -> None:
+        """Names an event and describes it. Empty values are left out."""
+        self.fields = {"event": event, **{name: value for name, value in fields.items() if value != ""}}
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={_value(value)}" for name, value in self.fields.items())
+
+
+def _value(value: str | float) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return json.dumps(text) if re.search(r'[\s"=]', text) else text
