@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,22 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fuseconv.bundle.manifest import SUFFIX, read_manifest
+from fuseconv.bundle.manifest import read_manifest
+from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.log_lines import log_lines
 from fuseconv.commands.options import target_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.streams import is_quiet, tell
 from fuseconv.commands.verbosity import quiet_option
-from fuseconv.errors import UpstreamError, UsageError
+from fuseconv.errors import UsageError
 from fuseconv.processes.imports import imports
+from fuseconv.serving.names import named_bundle
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fuseconv.serving.service import Service
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -33,13 +33,7 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
     """Returns the bundle of each name. A path without a name is named like its folder, without `.fuseconv`."""
     bundles: dict[str, Path] = {}
     for word in words:
-        name, given, path = word.partition("=")
-        folder = Path(path if given and NAME.fullmatch(name) else word)
-        if not (given and NAME.fullmatch(name)):
-            name = folder.absolute().name.removesuffix(SUFFIX)
-        if not NAME.fullmatch(name):
-            what = f"{name!r} cannot be the name of a model in a URL"
-            raise UsageError(what, where=word, fix="give it a name of letters, digits, '.', '_' and '-': NAME=PATH")
+        name, folder = named_bundle(word)
         if name in bundles:
             raise UsageError(f"two bundles have the name {name}", where=word, fix="name one of them: NAME=PATH")
         read_manifest(folder)
@@ -117,16 +111,13 @@ def serve(
     """
     if not local:
         raise UsageError("only --local is available", where="--local", fix="add --local")
-    try:
-        with imports():
-            from fuseconv.serving import server
-            from fuseconv.serving.app import application
-            from fuseconv.serving.batching import Limits
-            from fuseconv.serving.bodies import Bodies
-            from fuseconv.serving.engine import Engine
-            from fuseconv.serving.service import Service
-    except ModuleNotFoundError as error:
-        raise UpstreamError(f"{error.name} is not installed", fix="pip install 'fuseconv[serve]'") from error
+    with needs_extra("serve"), imports():
+        from fuseconv.serving import server
+        from fuseconv.serving.app import application
+        from fuseconv.serving.batching import Limits
+        from fuseconv.serving.bodies import Bodies
+        from fuseconv.serving.engine import Engine
+        from fuseconv.serving.service import Service
 
     listener = server.listen(host, port)
     with shown("load"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fuseconv.commands.completion import PATH
+from fuseconv.commands.extras import needs_extra
 from fuseconv.commands.options import bundle_argument, existing, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
@@ -32,12 +33,23 @@ if TYPE_CHECKING:
     "--all-runtimes", is_flag=True, help="Check every available runtime: Python and C++, with and without CUDA graphs."
 )
 @click.option("--build-runtime", is_flag=True, help="With --all-runtimes: build fuseconv-run once if it is not found.")
+@click.option(
+    "--server", metavar="URL", help="Verify what this server of the KServe v2 protocol computes: http://HOST:PORT"
+)
+@click.option("--served-as", metavar="NAME", help="With --server: name of the model. [default: that of the bundle]")
 @model_options
 @verbose_option
 @quiet_option
 @json_option
 def verify(
-    bundle: Path, against: Path | None, all_runtimes: bool, build_runtime: bool, verbose: bool, **source: Any
+    bundle: Path,
+    against: Path | None,
+    all_runtimes: bool,
+    build_runtime: bool,
+    server: str | None,
+    served_as: str | None,
+    verbose: bool,
+    **source: Any,
 ) -> Outcome:
     """Prove BUNDLE's parity again: compare every target, case and output with the original and with float64.
 
@@ -48,11 +60,21 @@ def verify(
     options.require_original(against)
     if build_runtime and not all_runtimes:
         raise UsageError("--build-runtime needs --all-runtimes", where="--build-runtime", fix="add --all-runtimes")
+    if served_as is not None and server is None:
+        raise UsageError("--served-as needs --server", where="--served-as", fix="add --server URL")
+    if server is not None and (all_runtimes or against is not None):
+        other = "--all-runtimes" if all_runtimes else "--against"
+        what = f"--server and {other} exclude each other"
+        raise UsageError(what, where="--server", fix=f"run the command twice, without {other} for the server")
 
     with imports():
         from fuseconv.commands import report
         from fuseconv.pipeline.verify import verify as verify_bundle
         from fuseconv.pipeline.verify import verify_runtimes
+
+    if server is not None:
+        with needs_extra("serve"):
+            from fuseconv.pipeline.verify_server import verify_server
 
     if all_runtimes:
         matrix = verify_runtimes(bundle, against=against, options=options, build_runtime=build_runtime, progress=shown)
@@ -64,7 +86,10 @@ def verify(
                 report.print_parity(console, matrix.report(), everything=True)
 
         return Outcome(matrix.to_json(), render, matrix.error(str(bundle)))
-    found = verify_bundle(bundle, against=against, options=options, progress=shown)
+    if server is None:
+        found = verify_bundle(bundle, against=against, options=options, progress=shown)
+    else:
+        found = verify_server(bundle, server, served_as, progress=shown)
     return Outcome(
         found.to_json(),
         lambda console: report.print_parity(console, found, everything=verbose),

@@ -1,4 +1,4 @@
-"""Runs batches of requests on a loaded bundle, and exchanges its weights. The only module of serving with torch.
+"""Runs batches of requests on a loaded bundle, and exchanges its weights.
 
 Requests are concatenated along the dim of the contract's buckets, for which the conversion proved that the model does
 not mix rows. A bundle without buckets computes each request by itself.
@@ -16,8 +16,6 @@ import torch
 from safetensors import safe_open
 
 from fuseconv.bundle.manifest import MANIFEST, REFERENCE
-from fuseconv.contract.dtypes import short_dtype
-from fuseconv.contract.inputs import torch_dtype
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UpstreamError
 from fuseconv.runtime.model import load
@@ -26,6 +24,7 @@ from fuseconv.serving.datatypes import DATATYPES, check_servable, datatype_in_fi
 from fuseconv.serving.json_tensors import Array
 from fuseconv.serving.refusals import DrainingError
 from fuseconv.serving.responses import Tensor
+from fuseconv.serving.tensors import of_torch, to_torch
 
 Call = tuple[Array, ...]
 """One array per input of the contract."""
@@ -130,14 +129,11 @@ class Engine:
             raise
         rows = [self.rows(call) for call in calls]
         parts = [
-            [_array(part) for part in tensor.split(rows)] if gives else [_array(tensor)] * len(calls)
+            [of_torch(part) for part in tensor.split(rows)] if gives else [of_torch(tensor)] * len(calls)
             for tensor, gives in zip(on_cpu, self._gives_rows, strict=True)
         ]
-        datatypes = [DATATYPES[short_dtype(tensor.dtype)] for tensor in on_cpu]
-        return [
-            Result(version, dict(zip(self.contract.outputs, map(Tensor, datatypes, own), strict=True)))
-            for own in zip(*parts, strict=True)
-        ]
+        each = zip(*parts, strict=True)
+        return [Result(version, dict(zip(self.contract.outputs, own, strict=True))) for own in each]
 
     def swap(self, bundle: Path) -> None:
         """Takes the weights of another bundle. Each batch is computed wholly with the old or the new ones.
@@ -152,8 +148,8 @@ class Engine:
 
     def _joined(self, at: int, arrays: Sequence[Array]) -> torch.Tensor:
         """Returns one input of a batch. It is always a copy, because binary data in a body may be unaligned."""
-        dtype = torch_dtype(self.contract.inputs[at].dtype)
-        tensors = [torch.from_numpy(array).view(dtype) for array in arrays]
+        datatype = DATATYPES[self.contract.inputs[at].dtype]
+        tensors = [to_torch(array, datatype) for array in arrays]
         return (torch.cat(tensors) if self._has_rows[at] else tensors[0].clone()).to(self.contract.device)
 
     def _check_device(self, error: Exception) -> None:
@@ -165,12 +161,6 @@ class Engine:
         except RuntimeError as lost:
             first = next(iter(str(lost).splitlines()), "")
             self._broken = UpstreamError(f"the CUDA context is lost: {first}", where=str(error)[:200])
-
-
-def _array(tensor: torch.Tensor) -> Array:
-    bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
-    array: Array = bits.contiguous().numpy()
-    return array
 
 
 def _version(bundle: Path) -> str:

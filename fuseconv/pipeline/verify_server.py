@@ -1,0 +1,96 @@
+"""Verifies what a server computes: the cases of a bundle are sent to it, and its outputs compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.bundle.manifest import Manifest, open_bundle
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import UsageError
+from fuseconv.parity.cases import Case
+from fuseconv.parity.reference import REFERENCE, read_reference, tried_of, untried_of
+from fuseconv.parity.report import Report
+from fuseconv.parity.verification import compare_case, with_limits
+from fuseconv.pipeline.assembly import Progress
+from fuseconv.pipeline.read import silent
+from fuseconv.serving.client import Client
+from fuseconv.serving.datatypes import DATATYPES, check_servable
+from fuseconv.serving.names import name_of
+from fuseconv.serving.tensors import of_torch, to_torch
+
+BINARY = "binary_tensor_data"
+"""The extension of the protocol for tensors as binary data."""
+
+
+def verify_server(bundle: str | Path, url: str, model: str | None = None, progress: Progress = silent) -> Report:
+    """Verifies a model on a server of the KServe v2 protocol against the reference outputs stored in a bundle.
+
+    Args:
+        bundle: the folder of the bundle. It is not loaded, and need not be what the server runs.
+        url: the server, for example `http://127.0.0.1:8000`.
+        model: the name of the model on it. Default: the name of the bundle.
+        progress: called with the name of each step; returns a context manager in which the step runs.
+
+    Returns:
+        One row per case and output, of the target `server`. Without binary data, cases with NaN or infinities are not
+        sent, because JSON has no form for them.
+
+    Raises:
+        RefusedError: the bundle is damaged.
+        UpstreamError: the server does not answer, or does not have the model.
+        UsageError: the model on the server has other inputs than the bundle.
+    """
+    folder = Path(bundle).absolute()
+    manifest = open_bundle(folder)
+    contract = manifest.contract
+    check_servable(contract, str(folder))
+    client = Client(url, model or name_of(folder))
+    about, described = client.metadata()
+    _check_inputs(described, contract, client)
+    binary = BINARY in about.get("extensions", [])
+    references = read_reference(folder / REFERENCE, replace(contract, device="cpu"))  # a GPU is on the server
+    sendable = [one for one in tried_of(references) if binary or _is_finite(one.case.inputs)]
+    unsent = {one.case.name: "JSON has no NaN" for one in tried_of(references) if one not in sendable}
+
+    def run(case: Case) -> Sequence[torch.Tensor]:
+        arrays = [of_torch(tensor).array for tensor in case.inputs]
+        outputs = client.infer(contract, arrays, binary=binary)
+        return [to_torch(outputs[name].array, outputs[name].datatype) for name in contract.outputs]
+
+    with progress("verify"):
+        rows = [row for reference in sendable for row in compare_case("server", contract, reference, run)]
+    limited = with_limits(rows, manifest, _target(described, manifest))
+    return Report(tuple(limited), {**untried_of(references), **unsent})
+
+
+def _check_inputs(described: Mapping[str, Any], contract: Contract, client: Client) -> None:
+    expected = {spec.name: DATATYPES[spec.dtype] for spec in contract.inputs}
+    try:
+        served = {str(one["name"]): str(one["datatype"]) for one in described["inputs"]}
+    except (KeyError, TypeError):
+        served = {}
+    if served != expected:
+        raise UsageError(
+            f"the model {client.model} of the server takes {_spelled(served)}, the bundle takes {_spelled(expected)}",
+            where=client.url,
+            fix="give the bundle that the server serves, or the name of its model with --served-as",
+        )
+
+
+def _spelled(inputs: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {datatype}" for name, datatype in inputs.items()) or "nothing"
+
+
+def _target(described: Mapping[str, Any], manifest: Manifest) -> str | None:
+    """Returns the target that the server runs, if it says so, whose limitations the manifest lists."""
+    target = str(described.get("platform", "")).removeprefix("fuseconv_").replace("_", "-")
+    return target if target in manifest.targets else None
+
+
+def _is_finite(tensors: Sequence[torch.Tensor]) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)

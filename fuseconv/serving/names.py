@@ -1,0 +1,35 @@
+"""The names of models in URLs. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fuseconv.bundle.manifest import SUFFIX
+from fuseconv.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def is_name(name: str) -> bool:
+    """Returns whether a name may be in a URL: at most 128 letters, digits, '.', '_' and '-'."""
+    return _NAME.fullmatch(name) is not None
+
+
+def name_of(bundle: Path) -> str:
+    """Returns the name of the model of a bundle: that of its folder, without `.fuseconv`.
+
+    Raises:
+        UsageError: it cannot be in a URL.
+    """
+    name = bundle.absolute().name.removesuffix(SUFFIX)
+    if not is_name(name):
+        what = f"{name!r} cannot be the name of a model in a URL"
+        raise UsageError(what, where=str(bundle), fix="name it with letters, digits, '.', '_' and '-': NAME=PATH")
+    return name
+
+
+def named_bundle(word: str) -> tuple[str, Path]:
+    """Returns the name and the path in `NAME=PATH`, or of a path alone. Raises the errors of `name_of`."""
+    name, given, path = word.partition("=")
+    return (name, Path(path)) if given and is_name(name) else (name_of(Path(word)), Path(word))
