@@ -17,17 +17,19 @@ if TYPE_CHECKING:
     from fuseconv.fusing.fuse import fuse as fuse
     from fuseconv.pipeline.blame import blame as blame
     from fuseconv.pipeline.convert import convert as convert
+    from fuseconv.pipeline.methods import convert_methods as convert_methods
     from fuseconv.pipeline.tactics import tune as tune
     from fuseconv.pipeline.verify import verify as verify
-    from fuseconv.runtime.model import load as load
+    from fuseconv.runtime.methods import load as load
 
-__all__ = ["__version__", "blame", "convert", "errors", "fuse", "load", "nn", "ops", "tune", "verify"]
+__all__ = ["__version__", "blame", "convert", "convert_methods", "errors", "fuse", "load", "nn", "ops", "tune", "verify"]
 
 _HOMES = {
     "blame": "fuseconv.pipeline.blame",
     "convert": "fuseconv.pipeline.convert",
+    "convert_methods": "fuseconv.pipeline.methods",
     "fuse": "fuseconv.fusing.fuse",
-    "load": "fuseconv.runtime.model",
+    "load": "fuseconv.runtime.methods",
     "tune": "fuseconv.pipeline.tactics",
     "verify": "fuseconv.pipeline.verify",
 }

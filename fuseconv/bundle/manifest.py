@@ -6,17 +6,12 @@ malice, because whoever can change a file can also change the manifest. docs/bun
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
+    Field,
     JsonValue,
     PlainSerializer,
     PlainValidator,
@@ -25,20 +20,15 @@ from pydantic import (
     model_serializer,
 )
 
+from fuseconv.bundle.files import AGAIN, MANIFEST, WEIGHTS, File, compare, measure
+from fuseconv.bundle.methods import METHODS, check_weights, has_methods, read_methods, weights_folder
+from fuseconv.bundle.sealed_text import SealedText, Strict
 from fuseconv.bundle.tuned import Tuned
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import RefusedError, UsageError
-from fuseconv.untrusted.files import (
-    check_text,
-    check_unshared,
-    is_plain,
-    open_plain,
-    read_plain,
-)
+from fuseconv.untrusted.files import check_text, check_unshared, is_plain, read_plain
 
-MANIFEST = "manifest.json"
 PLAN = "plan.json"
-WEIGHTS = "weights.safetensors"
 REFERENCE = "reference.safetensors"
 """The inputs and outputs of every case: `0/input/x`, `0/original/y`."""
 
@@ -46,8 +36,6 @@ ONNX = "onnx"
 """The folder of what only ONNX models have. They are beside it: ONNX Runtime lets them refer to `WEIGHTS` there."""
 
 SUFFIX = ".fuseconv"
-
-_AGAIN = "convert the model again, or copy the bundle again"
 
 
 def _contract(value: Any) -> Contract:
@@ -59,18 +47,7 @@ def _contract(value: Any) -> Contract:
         raise ValueError(f"invalid contract: {error}") from error
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class File(_Model):
-    """The size and sha256 of a file."""
-
-    sha256: str
-    size: int
-
-
-class Source(_Model):
+class Source(Strict):
     """The source of a conversion: its format, its hash, and the dtype given with `--dtype`, if any.
 
     `original` says what the bundle was verified against: the module itself, or the program of an archive.
@@ -87,7 +64,7 @@ class Source(_Model):
         return {name: value for name, value in handler(self).items() if value is not None}
 
 
-class RuleUse(_Model):
+class RuleUse(Strict):
     """A rule that was applied, the hash of its text, and the number of times it was applied."""
 
     name: str
@@ -95,7 +72,7 @@ class RuleUse(_Model):
     count: int
 
 
-class LeftOut(_Model):
+class LeftOut(Strict):
     """A target that was requested but is not in the bundle.
 
     Attributes:
@@ -110,7 +87,7 @@ class LeftOut(_Model):
     reason: str
 
 
-class Limit(_Model):
+class Limit(Strict):
     """An output that a runtime computes differently for NaN, infinities or the limits of a dtype.
 
     The unfused model exported to that target behaves the same way.
@@ -128,7 +105,7 @@ class Limit(_Model):
     reason: str
 
 
-class Environment(_Model):
+class Environment(Strict):
     """Where the bundle was made. `gpu` is a compute capability (`9.0`), `cpu` torch's name of an instruction set."""
 
     python: str
@@ -142,7 +119,7 @@ class Environment(_Model):
     gpu: str | None
 
 
-class Manifest(_Model):
+class Manifest(SealedText):
     """The contents of a bundle.
 
     Attributes:
@@ -178,43 +155,12 @@ class Manifest(_Model):
     tolerances: dict[str, dict[str, float]]
     parity: list[dict[str, JsonValue]]
     mismatch: bool
-    left_out: list[LeftOut] = []
-    limits: list[Limit] = []
+    left_out: list[LeftOut] = Field(default_factory=list)
+    limits: list[Limit] = Field(default_factory=list)
     tuned: Tuned | None = None
-    files: dict[str, File] = {}
+    files: dict[str, File] = Field(default_factory=dict)
 
-    def render(self) -> bytes:
-        """Returns the canonical text of this manifest, including its own hash."""
-        value = self.model_dump(mode="json")
-        for name in (
-            "left_out",
-            "limits",
-            "tuned",
-        ):  # older bundles without these fields still serialize to the same bytes
-            if not value[name]:
-                del value[name]
-        value["manifest_sha256"] = hashlib.sha256(_spell(value)).hexdigest()
-        return _spell(value)
-
-    @staticmethod
-    def read(data: bytes) -> Manifest:
-        """Parses the text that `render` returned. Any other bytes are an error, even if they mean the same.
-
-        Raises:
-            ValueError: the text is not a manifest, or it was modified.
-        """
-        value = json.loads(data)
-        if not isinstance(value, dict) or "manifest_sha256" not in value:
-            raise ValueError("it lacks its own hash")
-        del value["manifest_sha256"]
-        manifest = Manifest.model_validate(value)
-        if manifest.render() != data:
-            raise ValueError("it was modified after it was written")
-        return manifest
-
-
-def _spell(value: Any) -> bytes:
-    return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+    optional: ClassVar[tuple[str, ...]] = ("left_out", "limits", "tuned")
 
 
 def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = None) -> Manifest:
@@ -229,7 +175,7 @@ def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = No
         OSError: a file cannot be read or written.
         RefusedError: the folder holds something other than plain files and folders.
     """
-    sealed = manifest.model_copy(update={"files": _measure(folder, known or {})})
+    sealed = manifest.model_copy(update={"files": measure(folder, known or {}, (folder / MANIFEST,))})
     (folder / MANIFEST).write_bytes(sealed.render())
     return sealed
 
@@ -248,20 +194,26 @@ def require_folder(folder: Path) -> None:
         )
 
 
-def open_bundle(folder: Path) -> Manifest:
+def open_bundle(folder: Path, *, shared: bool = True) -> Manifest:
     """Reads the manifest and checks that the folder contains exactly the files that it lists.
+
+    Args:
+        folder: the bundle.
+        shared: whether the weights that a method shares with others are checked too, if the bundle is one.
 
     Raises:
         UsageError: the folder does not exist, or it is not a bundle.
         RefusedError: the manifest or a file is missing, damaged, swapped or unexpected. The error names it.
     """
     manifest, path = read_manifest(folder), folder / MANIFEST
-    _compare(folder, manifest.files, _measure(folder, {}))
+    compare(folder, manifest.files, measure(folder, {}, (folder / MANIFEST,)))
+    if shared:
+        check_weights(folder)
     for name in [*manifest.targets.values(), *manifest.libraries]:
         if name not in manifest.files:
-            raise RefusedError(f"{name} is not a file in the bundle", where=str(path), fix=_AGAIN)
+            raise RefusedError(f"{name} is not a file in the bundle", where=str(path), fix=AGAIN)
     if not manifest.targets:
-        raise RefusedError("the bundle has no target: there is nothing to run", where=str(path), fix=_AGAIN)
+        raise RefusedError("the bundle has no target: there is nothing to run", where=str(path), fix=AGAIN)
     return manifest
 
 
@@ -269,27 +221,34 @@ def read_manifest(folder: Path) -> Manifest:
     """Reads the manifest without checking any other file. This is enough for a folder that was just sealed or opened.
 
     Raises:
-        UsageError: the folder does not exist, or it is not a bundle.
+        UsageError: the folder does not exist, or it is a bundle of several methods.
         RefusedError: the manifest is missing or damaged.
     """
     require_folder(folder)
     path = folder / MANIFEST
+    if has_methods(folder):
+        names = read_methods(folder).methods
+        raise UsageError(
+            f"the bundle has the methods {', '.join(names)}, and this needs one of them",
+            where=str(folder),
+            fix=f"choose one with --method, or give its folder, such as {folder / METHODS / names[0]}",
+        )
     try:
         return Manifest.read(read_plain(path, links=False))
     except FileNotFoundError:
-        raise RefusedError(f"{MANIFEST} is missing: this is not a bundle", where=str(path), fix=_AGAIN) from None
+        raise RefusedError(f"{MANIFEST} is missing: this is not a bundle", where=str(path), fix=AGAIN) from None
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise RefusedError(
             f"{MANIFEST} is not supported by this version of fuseconv: {field}: {first['msg']}",
             where=str(path),
-            fix=_AGAIN,
+            fix=AGAIN,
         ) from error
     except OSError as error:
-        raise RefusedError(f"{MANIFEST} is damaged: {error.strerror}", where=str(path), fix=_AGAIN) from error
+        raise RefusedError(f"{MANIFEST} is damaged: {error.strerror}", where=str(path), fix=AGAIN) from error
     except (ValueError, RecursionError) as error:
-        raise RefusedError(f"{MANIFEST} is damaged: {error}", where=str(path), fix=_AGAIN) from error
+        raise RefusedError(f"{MANIFEST} is damaged: {error}", where=str(path), fix=AGAIN) from error
 
 
 def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) -> None:
@@ -304,7 +263,8 @@ def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) ->
         RefusedError: another user can change one of them.
     """
     beside = (folder / artifact).parent
-    own = [*folder.iterdir(), folder / ONNX / WEIGHTS] if beside == folder else [*beside.rglob("*"), folder / WEIGHTS]
+    own = [*folder.iterdir(), folder / ONNX / WEIGHTS] if beside == folder else [*beside.rglob("*")]
+    own.append(weights_folder(folder) / WEIGHTS)
     inside = [] if beside == folder else sorted(path for path in beside.rglob("*") if path.is_dir())
     files = [*sorted(path for path in own if path.is_file()), *(folder / name for name in libraries)]
     folders = dict.fromkeys([folder, *inside, *(path.parent for path in files)])
@@ -338,49 +298,6 @@ def check_replaceable(path: Path) -> None:
         where=str(path),
         fix="remove it, or choose another name with -o",
     )
-
-
-def _compare(folder: Path, expected: dict[str, File], found: dict[str, File]) -> None:
-    for name, file in expected.items():
-        if name not in found:
-            problem = "is missing"
-        elif found[name].size != file.size:
-            problem = f"has {found[name].size} bytes, but the manifest says {file.size}"
-        elif found[name] != file:
-            problem = "does not have the sha256 in the manifest"
-        else:
-            continue
-        raise RefusedError(f"{name} {problem}", where=str(folder / name), fix=_AGAIN)
-    for name in found.keys() - expected.keys():
-        raise RefusedError(f"{name} is not in the manifest", where=str(folder / name), fix=_AGAIN)
-
-
-def _measure(folder: Path, known: Mapping[str, File]) -> dict[str, File]:
-    """Hashes every file except the manifest and the known files, on all cores."""
-    names = [path.relative_to(folder).as_posix() for path in _walk(folder) if path != folder / MANIFEST]
-    with ThreadPoolExecutor() as pool:
-        files = pool.map(lambda name: known.get(name) or _measure_file(folder / name), names)
-        return dict(zip(names, files, strict=True))
-
-
-def _measure_file(path: Path) -> File:
-    if path.is_dir():
-        return File(sha256="", size=0)
-    with open_plain(path, links=False) as file:
-        return File(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size=file.tell())
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    """Yields every file and every empty folder."""
-    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    for entry in entries:
-        path = Path(entry.path)
-        if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
-            raise RefusedError(f"{entry.name} is not a plain file or folder", where=str(path), fix=_AGAIN)
-        if entry.is_dir() and any(path.iterdir()):
-            yield from _walk(path)
-        else:
-            yield path
 
 
 def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from fuseconv.bundle.manifest import MANIFEST
+from fuseconv.bundle.files import MANIFEST
 from fuseconv.commands.options import check_rules, json_option, model_argument, model_options, reading, rules_options
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from fuseconv.bundle.manifest import MANIFEST, Manifest, open_bundle
+from fuseconv.bundle.files import MANIFEST
+from fuseconv.bundle.manifest import Manifest, open_bundle
 from fuseconv.bundle.tuned import Speed
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.options import existing, json_option, model_options, reading

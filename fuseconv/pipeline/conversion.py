@@ -9,6 +9,7 @@ from typing import Any
 
 from fuseconv.blaming.verdict import Blame
 from fuseconv.bundle.manifest import LeftOut, Limit
+from fuseconv.bundle.methods import weights_folder
 from fuseconv.bundle.tuned import Tuned
 from fuseconv.errors import FuseconvError, ParityError, UnsupportedError
 from fuseconv.matching.steps import Forms, Plan
@@ -73,7 +74,7 @@ class Conversion:
     @property
     def weights(self) -> int:
         """The size in bytes of the file of weights that the targets share."""
-        return (self.bundle / STORE).stat().st_size
+        return (weights_folder(self.bundle) / STORE).stat().st_size
 
     def error(self, *, strict: bool = False) -> FuseconvError | None:
         """Returns the error of a conversion whose bundle is correct but incomplete.

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fuseconv.bundle.manifest import PLAN, File, LeftOut, Limit, Manifest, seal
+from fuseconv.bundle.files import File
+from fuseconv.bundle.manifest import PLAN, LeftOut, Limit, Manifest, seal
 from fuseconv.bundle.tuned import Tuned
 from fuseconv.errors import FileError, FrozenError, FuseconvError, ParityError, UnsupportedError
 from fuseconv.matching.lock import LOCK

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 
+from fuseconv.bundle.files import MANIFEST
 from fuseconv.bundle.links import link
-from fuseconv.bundle.manifest import MANIFEST, ONNX, PLAN, Manifest, check_outside, check_replaceable, open_bundle, seal
+from fuseconv.bundle.manifest import ONNX, PLAN, Manifest, check_outside, check_replaceable, open_bundle, seal
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.dtypes import DTYPES
 from fuseconv.errors import ParityError

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fuseconv.bundle.files import MANIFEST
 from fuseconv.bundle.links import link
-from fuseconv.bundle.manifest import MANIFEST, Manifest, check_replaceable, open_bundle, read_manifest, seal
+from fuseconv.bundle.manifest import Manifest, check_replaceable, open_bundle, read_manifest, seal
 from fuseconv.bundle.staging import staged
 from fuseconv.errors import FileError, UnsupportedError, UpstreamError
 from fuseconv.pipeline.assembly import Progress

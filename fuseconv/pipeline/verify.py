@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from fuseconv.bundle.manifest import Manifest, open_bundle
+from fuseconv.bundle.methods import has_methods, method_folder, open_methods
 from fuseconv.errors import UsageError
 from fuseconv.parity import matrix, process, verification
 from fuseconv.parity.matrix import Matrix
 from fuseconv.parity.reference import REFERENCE, untried_of, write_reference
-from fuseconv.parity.report import Report
+from fuseconv.parity.report import OutputRow, Report
 from fuseconv.pipeline.assembly import Progress
 from fuseconv.pipeline.read import read_program, silent
 from fuseconv.program.captured import Program
@@ -36,7 +38,8 @@ def verify(
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        One row per target, case and output with the measured errors. `ok` is whether all of them pass.
+        One row per target, case and output with the measured errors. `ok` is whether all of them pass. In a bundle of
+        several methods, a target of a method is named `METHOD/TARGET`.
 
     Raises:
         UsageError: `against` is not the model that the bundle was converted from, or inputs are given without it.
@@ -50,6 +53,8 @@ def verify(
     """
     process.prepare()
     folder = Path(bundle)
+    if has_methods(folder):
+        return _verify_methods(folder, against, options or Options(), progress)
     manifest = open_bundle(folder)
     program, inputs = _original(manifest, against, options or Options(), progress)
     with progress("verify"), tempfile.TemporaryDirectory() as scratch:
@@ -63,6 +68,24 @@ def verify(
             if one.error is not None:
                 raise one.error
         return Report(tuple(row for one in found.values() for row in one.rows), untried_of(references))
+
+
+def _verify_methods(folder: Path, against: str | Path | None, options: Options, progress: Progress) -> Report:
+    options.require_original(None)
+    methods = open_methods(folder).methods
+    if against is not None:
+        raise UsageError(
+            f"the original is that of one of the methods {', '.join(methods)}",
+            where="--against",
+            fix=f"verify one of them, such as {method_folder(folder, methods[0])}",
+        )
+    rows: list[OutputRow] = []
+    untried: dict[str, str] = {}
+    for name in methods:
+        report = verify(method_folder(folder, name), progress=progress)
+        rows += [replace(row, target=f"{name}/{row.target}") for row in report.rows]
+        untried |= {f"{name}: {case}": why for case, why in report.untried.items()}
+    return Report(tuple(rows), untried)
 
 
 def verify_runtimes(

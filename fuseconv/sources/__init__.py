@@ -16,6 +16,7 @@ import torch
 from fuseconv.contract.options import Options
 from fuseconv.errors import FileError, UpstreamError, UsageError
 from fuseconv.sources import archive, huggingface, pickled, state_dict, torchscript
+from fuseconv.sources.methods import method_of
 from fuseconv.sources.sniffing import sniff
 from fuseconv.sources.subject import Loaded, Subject, prepare
 from fuseconv.untrusted.files import check_text, leads_somewhere
@@ -32,6 +33,10 @@ FORMS: Mapping[str, Callable[[Path, Options], Loaded]] = {
 
 _BUILT = frozenset({"pickle", "state-dict"})
 """The formats that may contain only tensors, for a module that `Options.model` builds."""
+
+
+_MODULES = frozenset({"huggingface", *_BUILT})
+"""The formats of which a module is read, with all of its methods."""
 
 
 def read(path: str | Path, *, options: Options | None = None) -> Subject:
@@ -65,7 +70,16 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
             where=f"--model {options.model}",
             fix="remove --model",
         )
-    return prepare(FORMS[form](path, options), form, path, options)
+    loaded = FORMS[form](path, options)
+    if options.method is not None:
+        if form not in _MODULES:
+            raise UsageError(
+                f"the source is of the form {form}, which has no method but forward",
+                where=f"--method {options.method}",
+                fix="save the module itself, with torch.save or as a state dict",
+            )
+        loaded = Loaded(method_of(loaded.module, options.method, path))
+    return prepare(loaded, form, path, options)
 
 
 def check_device(device: str) -> None:

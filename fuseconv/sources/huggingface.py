@@ -58,7 +58,7 @@ def load(path: Path, options: Options) -> Loaded:
             "TensorFlow with from_tf=True, and those of Flax with from_flax=True",
         )
     module = _pretrained(model_class, path, options)
-    specs = _inputs(module) if not options.inputs and options.inputs_file is None else ()
+    specs = _inputs(module) if not options.inputs and options.inputs_file is None and options.method is None else ()
     return Loaded(module, specs, call=tuple(spec.name for spec in specs), by_keyword=True)
 
 

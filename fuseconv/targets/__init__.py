@@ -20,7 +20,7 @@ from fuseconv.targets import aoti, exported, onnx, onnx_plugin, torchscript
 from fuseconv.targets.spec import Context, Runner, Target, TargetSpec
 
 if TYPE_CHECKING:
-    from fuseconv.weights.store import Store
+    from fuseconv.weights.store import Adopting
 
 TARGETS: Mapping[str, Target] = {
     target.SPEC.name: target for target in (torchscript, exported, aoti, onnx, onnx_plugin)
@@ -49,7 +49,7 @@ def beside(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name, target in TARGETS.items() if target.SPEC.artifact.parent in folders)
 
 
-def move_weights(name: str, artifact: Path, store: Store, source: Path) -> None:
+def move_weights(name: str, artifact: Path, store: Adopting, source: Path) -> None:
     """Makes the artifact of a target, which was moved from another bundle, refer to the weights of its new bundle.
 
     Raises:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fuseconv.bundle.methods import weights_folder
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError
 from fuseconv.targets.artifact import plain
 from fuseconv.targets.spec import Runner
@@ -17,6 +18,9 @@ OLDEST = (1, 27)
 """The oldest supported version of ONNX Runtime: the first that resolves function overloads in shape inference. 1.26
 is the first whose OrtValue supports DLPack in Python; the op library itself needs 1.17. Found by testing
 releases."""
+
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+"""The folder of external data, for a model that is given as bytes. ONNX Runtime reads no data outside of it."""
 
 _UNSERVED = re.compile(r"Provider type for (\w+) node with name '([^']*)' is not set")
 """The message if neither CUDA nor the CPU has a kernel. It reads like an internal error of ONNX Runtime."""
@@ -130,7 +134,10 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
                 fix="leave the target onnx-plugin out, or use the ONNX Runtime of the machine that wrote the bundle",
             ) from error
     try:
-        return onnxruntime.InferenceSession(path, options, providers=providers)
+        if (folder := weights_folder(path.parent)) == path.parent:
+            return onnxruntime.InferenceSession(path, options, providers=providers)
+        options.add_session_config_entry(_WEIGHTS_FOLDER, str(folder))
+        return onnxruntime.InferenceSession(path.read_bytes(), options, providers=providers)
     except errors.NotImplemented as error:
         missing = _MISSING.search(str(error))
         raise UnsupportedError(
@@ -150,16 +157,17 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
 
 
 def check_external_data(path: Path) -> None:
-    """Rejects weights that ONNX Runtime would read from outside the folder of the model."""
+    """Rejects weights that ONNX Runtime would read from outside the folder of the weights."""
     import onnx
 
+    folder = weights_folder(path.parent)
     for tensor in onnx.load(path, load_external_data=False).graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         entry = {item.key: item.value for item in tensor.external_data}
-        data = path.parent / entry["location"]
-        if not is_inside(entry["location"]) or not _is_own(data, path.parent):
-            problem = f"the weights of {tensor.name} are not a file in the model's folder: {entry['location']}"
+        data = folder / entry["location"]
+        if not is_inside(entry["location"]) or not _is_own(data, folder):
+            problem = f"the weights of {tensor.name} are not a file in the folder of the weights: {entry['location']}"
         elif int(entry.get("offset", 0)) + int(entry.get("length", 0)) > data.stat().st_size:
             problem = f"the weights of {tensor.name} end past the end of {entry['location']}"
         else:

@@ -13,7 +13,7 @@ import torch
 
 from fuseconv.bundle.manifest import ONNX
 from fuseconv.errors import FileError
-from fuseconv.weights.store import Store
+from fuseconv.weights.store import Adopting, Store
 from fuseconv.weights.table import STORE, Entry, Table
 from fuseconv.weights.tensor_file import DTYPES, placed
 
@@ -57,14 +57,14 @@ def refer_to(model: Any, store: Store) -> None:
         )
 
 
-def move(path: Path, store: Store, source: Path) -> None:
+def move(path: Path, store: Adopting, source: Path) -> None:
     """Makes a model refer to a store, if it refers to that of another bundle, from which it was moved.
 
     Raises:
         FileError: a file cannot be written.
     """
     import onnx
-    from onnx.external_data_helper import ExternalDataInfo, set_external_data
+    from onnx.external_data_helper import ExternalDataInfo
 
     model = onnx.load(path, load_external_data=False)
     outside = [one for one in model.graph.initializer if one.data_location == onnx.TensorProto.EXTERNAL]
@@ -77,7 +77,9 @@ def move(path: Path, store: Store, source: Path) -> None:
     moved = store.adopt(ONNX, table, source)
     for one in outside:
         file, place = store.places[moved.tensors[one.name].key]
-        set_external_data(one, file, place.offset, place.size)
+        del one.external_data[:]
+        for name, value in (("location", file), ("offset", place.offset), ("length", place.size)):
+            one.external_data.add(key=name, value=str(value))
     try:
         path.write_bytes(model.SerializeToString())
     except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.export import ExportedProgram
@@ -37,6 +37,14 @@ def weights_of(exported: ExportedProgram) -> dict[str, torch.Tensor]:
     """Returns the parameters, buffers and constants of a program that can be stored, by name."""
     tensors = {**exported.state_dict, **exported.constants}
     return {name: tensor for name, tensor in tensors.items() if is_storable(tensor)}
+
+
+class Adopting(Protocol):
+    """The weights of a bundle to which artifacts of other bundles are moved."""
+
+    places: dict[str, tuple[str, Place]]
+
+    def adopt(self, folder: str, table: Table, source: Path) -> Table: ...  # noqa: D102
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Which tensors of a bundle the weights of an artifact are: `weights.json` next to the artifact.
 
-It has the files, relative to the bundle, and for each name of a weight in the artifact the key of a tensor in one of
-them. Keys are unique in a bundle. An artifact without such a table contains its weights.
+It has the files, relative to the bundle (for a method, to the whole bundle), and for each name of a weight in the
+artifact the key of a tensor in one of them. Keys are unique in a bundle. An artifact without such a table contains its
+weights.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 
 import torch
 
-from fuseconv.bundle.manifest import WEIGHTS
+from fuseconv.bundle.files import WEIGHTS
+from fuseconv.bundle.methods import weights_folder
 from fuseconv.errors import FileError, RefusedError
 from fuseconv.untrusted.files import read_plain
 from fuseconv.weights.tensor_file import mapped
@@ -149,4 +151,4 @@ def is_inside(name: object) -> bool:
 def weights_of_artifact(artifact: Path, device: str) -> dict[str, torch.Tensor] | None:
     """Returns the weights of an artifact in a folder of a bundle. None if it contains them. Raises as `Table.read`."""
     table = Table.of(artifact)
-    return None if table is None else table.read(artifact.parents[1], device)
+    return None if table is None else table.read(weights_folder(artifact.parents[1]), device)

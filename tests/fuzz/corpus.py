@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save
 from support import saved_models
 
-from fuseconv.bundle.manifest import MANIFEST, _spell
+from fuseconv.bundle.files import MANIFEST
+from fuseconv.bundle.sealed_text import spell
 from fuseconv.capture.capture import capture
 from fuseconv.commands.convert import convert
 from fuseconv.commands.settings import _check, read_settings
@@ -219,7 +220,7 @@ def reseal(place: Path) -> None:
             if path != manifest
         }
         value.pop("manifest_sha256", None)
-        value["manifest_sha256"] = hashlib.sha256(_spell(value)).hexdigest()
-        manifest.write_bytes(_spell(value))
+        value["manifest_sha256"] = hashlib.sha256(spell(value)).hexdigest()
+        manifest.write_bytes(spell(value))
     except (ValueError, TypeError, OSError, AttributeError, RecursionError):
         return  # it is no longer a manifest

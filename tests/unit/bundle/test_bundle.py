@@ -11,15 +11,8 @@ from pathlib import Path
 import pytest
 
 from fuseconv import cli
-from fuseconv.bundle.manifest import (
-    MANIFEST,
-    LeftOut,
-    Limit,
-    Manifest,
-    check_replaceable,
-    open_bundle,
-    seal,
-)
+from fuseconv.bundle.files import MANIFEST
+from fuseconv.bundle.manifest import LeftOut, Limit, Manifest, check_replaceable, open_bundle, seal
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import RefusedError, UsageError
 from fuseconv.parity.reference import REFERENCE, write_reference

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from fuseconv import cli
-from fuseconv.bundle import manifest as manifests
-from fuseconv.bundle.manifest import File, open_bundle, read_manifest, seal
+from fuseconv.bundle import files as bundle_files
+from fuseconv.bundle.files import File
+from fuseconv.bundle.manifest import open_bundle, read_manifest, seal
 from fuseconv.errors import ParityError, RefusedError, UnsupportedError, UpstreamError
 from fuseconv.parity import process
 from fuseconv.parity.cases import Case, cases
@@ -327,7 +328,7 @@ def test_the_server_is_started_again_where_it_ended(plain: Path) -> None:
 def test_every_byte_of_a_bundle_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[str] = []
     asked: list[bool] = []
-    measure, ask = manifests._measure_file, process._ask
+    measure, ask = bundle_files.measure_file, process._ask
 
     def measured(path: Path) -> File:
         hashed.append(path.name)
@@ -337,7 +338,7 @@ def test_every_byte_of_a_bundle_is_hashed_once(tmp_path: Path, monkeypatch: pyte
         asked.append(request["hashed"])
         return ask(request, log)
 
-    monkeypatch.setattr(manifests, "_measure_file", measured)
+    monkeypatch.setattr(bundle_files, "measure_file", measured)
     monkeypatch.setattr(process, "_ask", listened)
     model = saved(Function(lambda m, x: torch.tanh(x + 1)), tmp_path / "model.pt2", torch.randn(3, 8))
     done = convert(model, target=["export", "torchscript"])

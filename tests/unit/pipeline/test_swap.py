@@ -18,7 +18,8 @@ from support.shared import made_once
 from torch import Tensor, nn
 
 from fuseconv import cli
-from fuseconv.bundle.manifest import MANIFEST, open_bundle, seal
+from fuseconv.bundle.files import MANIFEST
+from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.errors import FuseconvError, ParityError, RefusedError, UnsupportedError, UsageError
 from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.swap import swap

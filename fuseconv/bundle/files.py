@@ -1,0 +1,86 @@
+"""The sizes and hashes of the files of a bundle, and the comparison with those that a manifest lists."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fuseconv.bundle.sealed_text import Strict
+from fuseconv.errors import RefusedError
+from fuseconv.untrusted.files import open_plain
+
+MANIFEST = "manifest.json"
+WEIGHTS = "weights.safetensors"
+
+AGAIN = "convert the model again, or copy the bundle again"
+
+
+class File(Strict):
+    """The size and sha256 of a file."""
+
+    sha256: str
+    size: int
+
+
+def measure(folder: Path, known: Mapping[str, File], without: tuple[Path, ...] = ()) -> dict[str, File]:
+    """Hashes every file in a folder except the known files, on all cores. An empty folder counts as a file.
+
+    Args:
+        folder: the folder.
+        known: files that are not hashed again.
+        without: files and folders that are left out.
+
+    Raises:
+        OSError: a file cannot be read.
+        RefusedError: the folder holds something other than plain files and folders.
+    """
+    names = [path.relative_to(folder).as_posix() for path in _walk(folder, without)]
+    with ThreadPoolExecutor() as pool:
+        files = pool.map(lambda name: known.get(name) or measure_file(folder / name), names)
+        return dict(zip(names, files, strict=True))
+
+
+def measure_file(path: Path) -> File:
+    """Hashes a file. An empty folder has the size 0 and no hash. Raises OSError."""
+    if path.is_dir():
+        return File(sha256="", size=0)
+    with open_plain(path, links=False) as file:
+        return File(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size=file.tell())
+
+
+def compare(folder: Path, expected: Mapping[str, File], found: Mapping[str, File]) -> None:
+    """Checks that a folder has exactly the files that its manifest lists.
+
+    Raises:
+        RefusedError: a file is missing, damaged or unexpected. The error names it.
+    """
+    for name, file in expected.items():
+        if name not in found:
+            problem = "is missing"
+        elif found[name].size != file.size:
+            problem = f"has {found[name].size} bytes, but the manifest says {file.size}"
+        elif found[name] != file:
+            problem = "does not have the sha256 in the manifest"
+        else:
+            continue
+        raise RefusedError(f"{name} {problem}", where=str(folder / name), fix=AGAIN)
+    for name in found.keys() - expected.keys():
+        raise RefusedError(f"{name} is not in the manifest", where=str(folder / name), fix=AGAIN)
+
+
+def _walk(folder: Path, without: tuple[Path, ...]) -> Iterator[Path]:
+    """Yields every file and every empty folder."""
+    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    for entry in entries:
+        path = Path(entry.path)
+        if path in without:
+            continue
+        if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+            raise RefusedError(f"{entry.name} is not a plain file or folder", where=str(path), fix=AGAIN)
+        if entry.is_dir() and any(path.iterdir()):
+            yield from _walk(path, without)
+        else:
+            yield path

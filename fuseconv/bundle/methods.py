@@ -1,0 +1,146 @@
+"""A bundle of several methods of one model: a folder per method, and one file of the weights of all.
+
+`methods/NAME` is a bundle, except that its weights are in the folder above `methods`: names of files of weights are
+relative to that folder. Its manifest lists the files of the method; the manifest of the whole lists the rest, which
+includes the manifests of the methods. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from fuseconv.bundle.files import AGAIN, MANIFEST, WEIGHTS, File, compare, measure, measure_file
+from fuseconv.bundle.generation import Generation
+from fuseconv.bundle.sealed_text import SealedText
+from fuseconv.errors import RefusedError, UsageError
+from fuseconv.untrusted.files import is_plain, read_plain
+
+METHODS = "methods"
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class MethodsManifest(SealedText):
+    """The contents of a bundle of several methods.
+
+    Attributes:
+        format: identifies the file as a fuseconv manifest.
+        schema_version: the version of this schema: 3.
+        fuseconv: the version that wrote the bundle.
+        methods: the names of the methods.
+        generation: how the methods generate tokens, if they do.
+        files: the files of the folder, without itself and those that the manifests of the methods list.
+    """
+
+    optional: ClassVar[tuple[str, ...]] = ("generation",)
+
+    format: Literal["fuseconv bundle"] = "fuseconv bundle"
+    schema_version: Literal[3] = 3
+    fuseconv: str
+    methods: list[str]
+    generation: Generation | None = None
+    files: dict[str, File] = Field(default_factory=dict)
+
+
+def method_folder(bundle: Path, method: str) -> Path:
+    """Returns the folder of a method."""
+    return bundle / METHODS / method
+
+
+def weights_folder(folder: Path) -> Path:
+    """Returns the folder to which the names of files of weights are relative: for a method, that of the whole bundle.
+
+    Args:
+        folder: a bundle, or the folder of a method.
+    """
+    is_method = folder.parent.name == METHODS and not (folder / WEIGHTS).exists()
+    return folder.parents[1] if is_method else folder
+
+
+def has_methods(folder: Path) -> bool:
+    """Returns whether a folder is a bundle of several methods."""
+    path = folder / MANIFEST
+    return (folder / METHODS).is_dir() and is_plain(path) and b'"schema_version": 3' in read_plain(path)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Checks that names of methods are lower-case names of Python, because they are attributes and folders.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for name in names:
+        if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+            raise UsageError(
+                f"{name!r} is not a name for a method",
+                where="--method",
+                fix="use a lower-case name of Python, such as encode",
+            )
+
+
+def seal_methods(folder: Path, manifest: MethodsManifest) -> MethodsManifest:
+    """Hashes the files that the methods share and their manifests, writes the manifest, and returns it with the hashes.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        RefusedError: the folder holds something other than plain files and folders.
+    """
+    sealed = manifest.model_copy(update={"files": _shared(folder, manifest)})
+    (folder / MANIFEST).write_bytes(sealed.render())
+    return sealed
+
+
+def read_methods(folder: Path) -> MethodsManifest:
+    """Reads the manifest of a bundle of several methods without checking any other file.
+
+    Raises:
+        RefusedError: the manifest is damaged.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = MethodsManifest.read(read_plain(path, links=False))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RefusedError(f"{MANIFEST} is damaged: {error}", where=str(path), fix=AGAIN) from error
+    check_names(manifest.methods)
+    return manifest
+
+
+def open_methods(folder: Path) -> MethodsManifest:
+    """Reads the manifest and checks that the folder has exactly its files, except those of the methods.
+
+    Raises:
+        RefusedError: the manifest or a file is missing, damaged, swapped or unexpected. The error names it.
+    """
+    manifest = read_methods(folder)
+    compare(folder, manifest.files, _shared(folder, manifest))
+    return manifest
+
+
+def check_weights(method: Path) -> None:
+    """Checks the weights of a method, which are not in its folder. Does nothing for a bundle that has its own.
+
+    Raises:
+        RefusedError: the file is missing or damaged, or the bundle lists another manifest of the method.
+    """
+    bundle = weights_folder(method)
+    if bundle == method:
+        return
+    own = (method / MANIFEST).relative_to(bundle).as_posix()
+    listed = read_methods(bundle).files
+    expected = {name: listed[name] for name in (WEIGHTS, own) if name in listed}
+    found = {name: measure_file(bundle / name) for name in (WEIGHTS, own) if (bundle / name).is_file()}
+    compare(bundle, expected, found)
+
+
+def _shared(folder: Path, manifest: MethodsManifest) -> dict[str, File]:
+    own = [method_folder(folder, name) for name in manifest.methods]
+    listed = measure(folder, {}, (folder / MANIFEST, *own))
+    return listed | {
+        path.relative_to(folder).as_posix(): measure_file(path) for one in own if (path := one / MANIFEST).is_file()
+    }

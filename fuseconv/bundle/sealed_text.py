@@ -1,0 +1,56 @@
+"""The text of a manifest: canonical JSON that includes its own hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Strict(BaseModel):
+    """A record of a manifest. Unknown fields and values of other types are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SealedText(Strict):
+    """A manifest.
+
+    Attributes:
+        optional: the fields that are omitted from the text if they are empty, so that manifests older than a field
+            still serialize to the same bytes.
+    """
+
+    optional: ClassVar[tuple[str, ...]] = ()
+
+    def render(self) -> bytes:
+        """Returns the canonical text of this manifest, including its own hash."""
+        value = self.model_dump(mode="json")
+        for name in self.optional:
+            if not value[name]:
+                del value[name]
+        value["manifest_sha256"] = hashlib.sha256(spell(value)).hexdigest()
+        return spell(value)
+
+    @classmethod
+    def read(cls, data: bytes) -> Self:
+        """Parses the text that `render` returned. Any other bytes are an error, even if they mean the same.
+
+        Raises:
+            ValueError: the text is not a manifest, or it was modified.
+        """
+        value = json.loads(data)
+        if not isinstance(value, dict) or "manifest_sha256" not in value:
+            raise ValueError("it lacks its own hash")
+        del value["manifest_sha256"]
+        manifest = cls.model_validate(value)
+        if manifest.render() != data:
+            raise ValueError("it was modified after it was written")
+        return manifest
+
+
+def spell(value: Any) -> bytes:
+    """Returns canonical JSON."""
+    return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"

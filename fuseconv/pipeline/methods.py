@@ -1,0 +1,146 @@
+"""Converts several methods of one model to one bundle with one file of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fuseconv.bundle.generation import Generation
+from fuseconv.bundle.manifest import bundle_folder, check_replaceable
+from fuseconv.bundle.methods import check_names, method_folder
+from fuseconv.bundle.staging import staged
+from fuseconv.errors import FuseconvError, UsageError
+from fuseconv.parity.report import Report
+from fuseconv.pipeline.assembly import Progress
+from fuseconv.pipeline.conversion import Conversion
+from fuseconv.pipeline.convert import convert
+from fuseconv.pipeline.join import join
+from fuseconv.pipeline.read import silent
+from fuseconv.pipeline.tune import Tune
+from fuseconv.pipeline.verify import verify
+from fuseconv.sources import Options
+from fuseconv.weights.table import STORE
+
+
+@dataclass(frozen=True)
+class MethodsConversion:
+    """The result of converting several methods.
+
+    Attributes:
+        bundle: the folder of the bundle.
+        methods: the conversion of each method.
+        report: the parity of the bundle. A target of a method is named `METHOD/TARGET`.
+    """
+
+    bundle: Path
+    methods: Mapping[str, Conversion]
+    report: Report
+
+    @property
+    def weights(self) -> int:
+        """The size in bytes of the file of weights that the methods share."""
+        return (self.bundle / STORE).stat().st_size
+
+    def error(self) -> FuseconvError | None:
+        """Returns the first error of a method whose bundle is correct but incomplete."""
+        return next((error for one in self.methods.values() if (error := one.error()) is not None), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        methods = {name: one.to_json() for name, one in self.methods.items()}
+        return {
+            "bundle": str(self.bundle),
+            "methods": methods,
+            "weights": self.weights,
+            "parity": self.report.to_json(),
+        }
+
+
+def convert_methods(
+    model: str | Path,
+    methods: Mapping[str, Options],
+    *,
+    rules: str | Path | None = None,
+    without: Collection[str] = (),
+    target: Sequence[str] = (),
+    output: str | Path | None = None,
+    allow: Collection[str] = (),
+    allow_mismatch: bool = False,
+    strict: bool = False,
+    tune: Tune | None = None,
+    search: bool | None = None,
+    progress: Progress = silent,
+) -> MethodsConversion:
+    """Converts several methods of a model to one bundle. They share one file of weights, which has each tensor once.
+
+    Every method is converted as `convert` converts a model, and every artifact is verified again in the bundle.
+
+    Args:
+        model: the source: a model file or a Hugging Face folder.
+        methods: how to read each method: `Options.method` is the attribute of the module, `inputs` are its inputs.
+        rules: a rule file or folder, as for `convert`.
+        without: names of rules that are not applied to any method.
+        target: names of the targets to write for each method. Default: all targets.
+        output: the folder of the bundle. Default: the model's name with the suffix `.fuseconv`, next to the model.
+        allow: `allow` names of the rules that change numerical results and may be applied, as for `convert`.
+        allow_mismatch: whether to keep a bundle that fails the parity check. Its manifests mark it as failing.
+        strict: whether it is an error if a match or a target has to be left out of any method.
+        tune: how much is measured for each method, as for `convert`.
+        search: whether other forms of the linear algebra are timed, as for `convert`.
+        progress: called with the name of each step; returns a context manager in which the step runs.
+
+    Returns:
+        What was written for each method, and the parity of the bundle.
+
+    Raises:
+        UsageError: there are no methods, or a name is not one for a method.
+        FuseconvError: the conversion of a method fails, as in `convert`. Nothing is written.
+
+    Examples:
+        >>> methods = {
+        ...     "encode": Options(method="encode", inputs=parse_inputs(["x=f32[batch:1..64,8]"])),
+        ...     "decode": Options(method="decode", inputs=parse_inputs(["z=f32[batch:1..64,4]"])),
+        ... }
+        >>> done = fuseconv.convert_methods("autoencoder.pt", methods)
+        >>> fuseconv.load(done.bundle).encode(torch.zeros(2, 8)).shape
+        torch.Size([2, 4])
+    """
+    if not methods:
+        raise UsageError("no method is given", where="methods", fix="name the methods to convert")
+    check_names(methods)
+    folder = bundle_folder(model, output)
+    done: dict[str, Conversion] = {}
+    generation: Generation | None = None
+    with staged(folder, check_replaceable) as staging:
+        for name, options in methods.items():
+            one = convert(
+                model,
+                rules=rules,
+                without=without,
+                target=target,
+                output=method_folder(staging, name),
+                options=options,
+                allow=allow,
+                allow_mismatch=allow_mismatch,
+                strict=strict,
+                tune=tune,
+                search=search,
+                progress=_of(name, progress),
+            )
+            done[name] = replace(one, bundle=method_folder(folder, name))
+        with progress("join weights"):
+            join(staging, list(methods), generation)
+        report = verify(staging, progress=progress)
+        if not allow_mismatch and (error := report.error(str(folder))) is not None:
+            raise error
+    return MethodsConversion(folder, done, report)
+
+
+def _of(method: str, progress: Progress) -> Progress:
+    def step(name: str) -> AbstractContextManager[None]:
+        return progress(f"{method}: {name}")
+
+    return step

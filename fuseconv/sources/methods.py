@@ -1,0 +1,57 @@
+"""One method of a module, as a module that is captured like any other."""
+
+from __future__ import annotations
+
+import inspect
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseconv.errors import UsageError
+
+
+class Method(torch.nn.Module):
+    """A module whose forward is a method of another module, with the signature of that method."""
+
+    def __init__(self, module: torch.nn.Module, method: Any) -> None:
+        super().__init__()
+        self.module = module
+        self.forward = method
+
+
+def method_of(module: torch.nn.Module, attribute: str, path: Path) -> torch.nn.Module:
+    """Returns a module that computes what a method of a module computes.
+
+    Args:
+        module: the module that was read.
+        attribute: the name of the method, or of a submodule, with dots for those of submodules: `encode`,
+            `decoder.step`.
+        path: the source, for messages.
+
+    Raises:
+        UsageError: the module has no such method.
+    """
+    try:
+        method = attrgetter(attribute)(module)
+    except AttributeError as error:
+        raise UsageError(
+            f"the model has no method {attribute}: {error}", where=str(path), fix=f"use one of {_methods(module)}"
+        ) from error
+    if isinstance(method, torch.nn.Module):
+        return method
+    if not inspect.ismethod(method):
+        raise UsageError(
+            f"{attribute} is a {type(method).__name__}, not a method of the model",
+            where=str(path),
+            fix=f"use one of {_methods(module)}",
+        )
+    return Method(module, method)
+
+
+def _methods(module: torch.nn.Module) -> str:
+    """Returns the public methods of a module that torch.nn.Module does not have, and its submodules."""
+    own = [name for name in dir(type(module)) if not name.startswith("_") and not hasattr(torch.nn.Module, name)]
+    methods = [name for name in own if inspect.isfunction(getattr(type(module), name))]
+    return ", ".join(["forward", *methods, *dict(module.named_children())])
