@@ -231,7 +231,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise UsageError(
             f"the bundle has the methods {', '.join(names)}, and this needs one of them",
             where=str(folder),
-            fix=f"choose one with --method, or give its folder, such as {folder / METHODS / names[0]}",
+            fix=f"give the folder of one of them, such as {folder / METHODS / names[0]}",
         )
     try:
         return Manifest.read(read_plain(path, links=False))

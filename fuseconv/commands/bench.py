@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fuseconv.bundle.manifest import PLAN
+from fuseconv.bundle.manifest import PLAN, read_manifest
+from fuseconv.commands.methods import chosen, method_option
 from fuseconv.commands.options import bundle_argument, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.streams import tell
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @bundle_argument
+@method_option
 @click.option(
     "--target",
     multiple=True,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 @json_option
 def bench(
     bundle: Path,
+    method: str | None,
     target: tuple[str, ...],
     rounds: int,
     shape: tuple[str, ...],
@@ -57,7 +60,8 @@ def bench(
     The targets are called in turn, on random tensors that fit the contract or on the tensors in --inputs. The other
     options for reading a model apply to --against. If the bundle was tuned, the gain of each class of matches follows.
     """
-    options = reading(**source)
+    options, bundle = reading(**source), chosen(bundle, method)
+    read_manifest(bundle)
 
     with imports():
         from fuseconv.commands import speeds

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from fuseconv.bundle.manifest import bundle_folder, check_replaceable
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.following import after_convert
+from fuseconv.commands.methods import check_unused, methods_of, methods_option
 from fuseconv.commands.options import (
     check_rules,
     existing,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="Output bundle. [default: MODEL.fuseconv next to MODEL]",
 )
+@methods_option
 @model_options
 @click.option(
     "--plan", type=PATH, metavar="FILE", callback=existing, help="Execute this plan instead of matching rules."
@@ -108,6 +110,7 @@ def convert(
     without: tuple[str, ...],
     target: tuple[str, ...],
     output: Path | None,
+    methods: tuple[str, ...],
     plan: Path | None,
     allow: tuple[str, ...],
     bucket: str | None,
@@ -149,6 +152,39 @@ def convert(
     if dry_run and source_of("not_slower_than") is ParameterSource.COMMANDLINE:
         fix = "remove --not-slower-than or --dry-run"
         raise UsageError("--dry-run writes no bundle that could be timed", where="--not-slower-than", fix=fix)
+    if methods:
+        check_unused(
+            {
+                "--plan": plan,
+                "--bucket": bucket,
+                "--lock": lock,
+                "--frozen": frozen,
+                "--dry-run": dry_run,
+                "--not-slower-than": not_slower_than,
+                "--self-contained": self_contained,
+            }
+        )
+        several = methods_of(methods, source)
+        check_rules(rules, without)
+        with imports():
+            from fuseconv.commands import report
+            from fuseconv.pipeline.methods import convert_methods
+
+        made = convert_methods(
+            model,
+            several,
+            rules=rules,
+            without=without,
+            target=target,
+            output=output,
+            allow=allow,
+            allow_mismatch=allow_mismatch,
+            strict=strict,
+            tune=tune,
+            search=search,
+            progress=shown,
+        )
+        return Outcome(made.to_json(), lambda console: report.print_methods(console, made), made.error())
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
     check_rules(rules, without)
     if leads_somewhere(folder := bundle_folder(model, output)):

@@ -7,22 +7,29 @@ from typing import Any
 
 import click
 
-from fuseconv.bundle.files import MANIFEST
+from fuseconv.bundle.files import MANIFEST, WEIGHTS
 from fuseconv.bundle.manifest import Manifest, open_bundle
+from fuseconv.bundle.methods import has_methods, method_folder, open_methods
 from fuseconv.bundle.tuned import Speed
 from fuseconv.commands.completion import PATH
+from fuseconv.commands.methods import chosen, method_option
 from fuseconv.commands.options import existing, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
+from fuseconv.contract.spec import Contract
 from fuseconv.processes.imports import imports
 
 
 @click.command()
 @click.argument("path", type=PATH, callback=existing)
+@method_option
 @model_options
 @json_option
-def inspect(path: Path, **source: Any) -> Outcome:
+def inspect(path: Path, method: str | None, **source: Any) -> Outcome:
     """Show what is in a model file or a bundle: form, contract, sizes; for a bundle also targets, rules and parity."""
+    path = chosen(path, method)
+    if has_methods(path):
+        return _methods(path)
     if (path / MANIFEST).is_file():
         return _bundle(open_bundle(path))
     return _model(path, reading(**source))
@@ -50,6 +57,32 @@ def _bundle(manifest: Manifest) -> Outcome:
         **{f"limit: {one.target}": f"case {one.case}, output {one.output}: {one.reason}" for one in manifest.limits},
     }
     return Outcome(manifest.model_dump(mode="json"), lambda console: report.print_pairs(console, pairs))
+
+
+def _methods(folder: Path) -> Outcome:
+    from fuseconv.commands import report
+    from fuseconv.commands.table import size_text
+
+    whole = open_methods(folder)
+    manifests = {name: open_bundle(method_folder(folder, name), shared=False) for name in whole.methods}
+    files = [*whole.files.values(), *(file for one in manifests.values() for file in one.files.values())]
+    pairs = {
+        **{name: _signature(one.contract) for name, one in manifests.items()},
+        **{f"targets of {name}": ", ".join(sorted(one.targets)) for name, one in manifests.items()},
+        "parity": "fails (kept with --allow-mismatch)" if any(one.mismatch for one in manifests.values()) else "ok",
+        "weights": size_text(whole.files[WEIGHTS].size),
+        "size": size_text(sum(file.size for file in files)),
+        "made with": f"fuseconv {whole.fuseconv}",
+    }
+    result = {
+        **whole.model_dump(mode="json"),
+        "methods": {name: one.model_dump(mode="json") for name, one in manifests.items()},
+    }
+    return Outcome(result, lambda console: report.print_pairs(console, pairs))
+
+
+def _signature(contract: Contract) -> str:
+    return f"({', '.join(map(str, contract.inputs))}) -> ({', '.join(contract.outputs)})"
 
 
 def _speeds(manifest: Manifest) -> list[tuple[str, Speed]]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from fuseconv.bundle.manifest import read_manifest
+from fuseconv.bundle.methods import has_methods
 from fuseconv.commands.completion import PATH, lists, rule_names, words
 from fuseconv.contract.dtypes import names_of
 from fuseconv.contract.input_text import parse_inputs, parse_ranges
@@ -64,7 +65,8 @@ def writable(_context: click.Context, _argument: click.Parameter, path: Path) ->
 
 
 def _bundle(_context: click.Context, _argument: click.Parameter, path: Path) -> Path:
-    read_manifest(path)
+    if not has_methods(path):
+        read_manifest(path)
     return path
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fuseconv.parity.matrix import Cell, Matrix
     from fuseconv.parity.report import Report
     from fuseconv.pipeline.conversion import Conversion
+    from fuseconv.pipeline.methods import MethodsConversion
     from fuseconv.proof.check_row import CheckRow
     from fuseconv.rulebook.rule import Rule
 
@@ -140,6 +141,18 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
         print_peers(console, conversion.peers)
     console.print(f"\nweights: {size_text(conversion.weights)}, weights.safetensors", highlight=False)
     console.print(f"bundle: {conversion.bundle}", highlight=False)
+
+
+def print_methods(console: Console, done: MethodsConversion) -> None:
+    """Prints the conversion of each method, the parity of the bundle, and the weights that the methods share."""
+    for name, one in done.methods.items():
+        console.print(Text(name, style="bold"), highlight=False)
+        print_fusions(console, one.plan)
+        _print_shortfall(console, one)
+        console.print()
+    print_parity(console, done.report, everything=False)
+    console.print(f"\nweights: {size_text(done.weights)}, weights.safetensors", highlight=False)
+    console.print(f"bundle: {done.bundle}", highlight=False)
 
 
 def _print_shortfall(console: Console, conversion: Conversion) -> None:

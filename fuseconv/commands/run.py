@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from fuseconv.bundle.manifest import read_manifest
 from fuseconv.commands.completion import PATH
+from fuseconv.commands.methods import chosen, method_option
 from fuseconv.commands.options import bundle_argument, existing, json_option, target_option, writable
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.verbosity import quiet_option
@@ -27,6 +29,7 @@ def _writable(context: click.Context, argument: click.Parameter, path: Path) -> 
 
 @click.command()
 @bundle_argument
+@method_option
 @click.option(
     "--inputs",
     "inputs_file",
@@ -48,15 +51,18 @@ def _writable(context: click.Context, argument: click.Parameter, path: Path) -> 
 @target_option
 @quiet_option
 @json_option
-def run(bundle: Path, inputs_file: Path, output: Path, target: str | None) -> Outcome:
+def run(bundle: Path, method: str | None, inputs_file: Path, output: Path, target: str | None) -> Outcome:
     """Run BUNDLE once on the tensors in a file, and write its outputs to another file."""
+    folder = chosen(bundle, method)
+    read_manifest(folder)
+
     with imports():
         from fuseconv.commands import report
         from fuseconv.commands.outputs import write_outputs
         from fuseconv.contract.inputs import from_file
         from fuseconv.runtime.model import load
 
-    model = load(bundle, target=target, cuda_graphs=False)  # a capture does not pay off for one call
+    model = load(folder, target=target, cuda_graphs=False)  # a capture does not pay off for one call
     tensors = from_file(inputs_file, model.contract)
     results = model(*(tensors[spec.name].to(model.device) for spec in model.contract.inputs))
     outputs = (results,) if len(model.contract.outputs) == 1 else tuple(results)

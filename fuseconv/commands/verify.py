@@ -9,6 +9,7 @@ import click
 
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.extras import needs_extra
+from fuseconv.commands.methods import chosen, method_option
 from fuseconv.commands.options import bundle_argument, existing, json_option, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @bundle_argument
+@method_option
 @click.option(
     "--against",
     type=PATH,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 @json_option
 def verify(
     bundle: Path,
+    method: str | None,
     against: Path | None,
     all_runtimes: bool,
     build_runtime: bool,
@@ -56,7 +59,7 @@ def verify(
     The options for reading a model apply to --against. fuseconv-run is the program of the C++ runtime; it is found
     through FUSECONV_RUN, on the PATH, or where --build-runtime built it.
     """
-    options = reading(**source)
+    options, bundle = reading(**source), chosen(bundle, method)
     options.require_original(against)
     if build_runtime and not all_runtimes:
         raise UsageError("--build-runtime needs --all-runtimes", where="--build-runtime", fix="add --all-runtimes")

@@ -100,13 +100,13 @@ def convert_methods(
         FuseconvError: the conversion of a method fails, as in `convert`. Nothing is written.
 
     Examples:
-        >>> methods = {
-        ...     "encode": Options(method="encode", inputs=parse_inputs(["x=f32[batch:1..64,8]"])),
-        ...     "decode": Options(method="decode", inputs=parse_inputs(["z=f32[batch:1..64,4]"])),
-        ... }
-        >>> done = fuseconv.convert_methods("autoencoder.pt", methods)
-        >>> fuseconv.load(done.bundle).encode(torch.zeros(2, 8)).shape
-        torch.Size([2, 4])
+        >>> from fuseconv.contract.input_text import parse_inputs
+        >>> from fuseconv.sources import Options
+        >>> first = Options(method="0", inputs=parse_inputs(["input=f32[batch:1..64,8]"]), trust=frozenset({"pickle"}))
+        >>> last = Options(method="2", inputs=parse_inputs(["input=f32[batch:1..64,16]"]), trust=frozenset({"pickle"}))
+        >>> done = fuseconv.convert_methods("mlp.pt", {"first": first, "last": last}, target=["export"])
+        >>> fuseconv.load(done.bundle).first(torch.zeros(2, 8)).shape
+        torch.Size([2, 16])
     """
     if not methods:
         raise UsageError("no method is given", where="methods", fix="name the methods to convert")

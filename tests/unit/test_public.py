@@ -22,10 +22,10 @@ from fuseconv import errors, nn, ops
 from fuseconv.ops.description import DTYPES
 from fuseconv.sources import Options
 
-FUNCTIONS = [fuseconv.convert, fuseconv.verify, fuseconv.load, fuseconv.fuse, fuseconv.tune]
+FUNCTIONS = [fuseconv.convert, fuseconv.convert_methods, fuseconv.verify, fuseconv.load, fuseconv.fuse, fuseconv.tune]
 OPS = sorted(path.stem for path in (ROOT / "csrc" / "ops").glob("*.h"))
 NAMES = {
-    fuseconv: ["__version__", "convert", "errors", "fuse", "load", "nn", "ops", "tune", "verify"],
+    fuseconv: ["__version__", "convert", "convert_methods", "errors", "fuse", "load", "nn", "ops", "tune", "verify"],
     errors: [
         "ContractError",
         "FileError",
@@ -139,6 +139,7 @@ def run_examples(*documented: object) -> None:
 def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
+    torch.save(model, "mlp.pt")
     torch.export.save(torch.export.export(model, (torch.randn(2, 8),)), "mlp.pt2")
     run_examples(*FUNCTIONS)  # what convert writes, verify and load read
 

@@ -1,0 +1,102 @@
+"""The options for several methods: which are converted, with which inputs, and which one of a bundle is meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fuseconv.bundle.methods import check_names, has_methods, method_folder, read_methods
+from fuseconv.commands.options import reading
+from fuseconv.contract.options import Options
+from fuseconv.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OF = re.compile(r"^\s*(?P<method>\w+):(?P<text>.*)$", re.DOTALL)
+
+methods_option = click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    metavar="NAME[=ATTRIBUTE]",
+    help="Method of the model to convert, as NAME in the bundle; may be repeated. Inputs are 'NAME:x=f32[8]' then.",
+)
+method_option = click.option(
+    "--method", metavar="NAME", help="Method of a bundle that has several. [default: all where that is possible]"
+)
+
+
+def methods_of(methods: Sequence[str], source: Mapping[str, Any]) -> dict[str, Options]:
+    """Returns how to read each method, from the options for reading a model.
+
+    Args:
+        methods: the values of `--method`.
+        source: the options for reading a model, whose inputs and ranges are preceded by the name of a method.
+
+    Raises:
+        UsageError: a name is given twice or is not one for a method, or an option does not name a method.
+    """
+    pairs = [(name, attribute or name) for name, _, attribute in (one.partition("=") for one in methods)]
+    names = [name for name, _ in pairs]
+    check_names(names)
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(
+            f"the method {twice[0]} is given twice", where=f"--method {twice[0]}", fix="give each name once"
+        )
+    if source["inputs_file"] is not None:
+        raise UsageError("a file of inputs is for one method", where="--inputs", fix="use --input NAME:SPEC instead")
+    inputs, ranges = (
+        _by_method(source[key], names, flag) for key, flag in (("inputs", "--input"), ("ranges", "--input-range"))
+    )
+    return {
+        name: replace(reading(**{**source, "inputs": inputs[name], "ranges": ranges[name]}), method=attribute)
+        for name, attribute in pairs
+    }
+
+
+def _by_method(texts: Iterable[str], names: Sequence[str], flag: str) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
+    for text in texts:
+        match = _OF.match(text)
+        if match is None or match["method"] not in found:
+            raise UsageError(
+                f"{text!r} does not begin with the name of a method",
+                where=flag,
+                fix=f"write {flag} '{names[0]}:{text}', with one of {', '.join(names)}",
+            )
+        found[match["method"]] += (match["text"],)
+    return found
+
+
+def check_unused(options: Mapping[str, object]) -> None:
+    """Checks that options which are for a model with one method are not given. The keys are the flags.
+
+    Raises:
+        UsageError: one is given.
+    """
+    for flag, value in options.items():
+        if value:
+            raise UsageError(f"{flag} is for a model with one method", where=flag, fix=f"remove {flag} or --method")
+
+
+def chosen(bundle: Path, method: str | None) -> Path:
+    """Returns the folder of a method, or the bundle if no method is named.
+
+    Raises:
+        UsageError: the bundle does not have the method.
+    """
+    if method is None:
+        return bundle
+    names = read_methods(bundle).methods if has_methods(bundle) else []
+    if method not in names:
+        raise UsageError(
+            f"the bundle has no method {method}",
+            where=str(bundle),
+            fix=f"use one of {', '.join(names)}" if names else "remove --method: the bundle is of one method",
+        )
+    return method_folder(bundle, method)
