@@ -27,9 +27,9 @@ class Options:
         input_ranges: input name to the range of its random values, both ends included.
         trust: the kinds of code that may run: `pickle`, `torchscript`, `native`, `code`.
         device: the device to convert for: `cpu` or `cuda`.
-        method: the method of the module to convert, or a submodule: `encode`, `decoder.step`. None for `forward`.
         dtype: the floating-point dtype to cast the module to: `f64`, `f32`, `f16` or `bf16`, or another of
             their usual names, such as `float32`. None keeps its own.
+        method: the method of the module to convert, or a submodule: `encode`, `decoder.step`. None for `forward`.
     """
 
     model: str | None = None

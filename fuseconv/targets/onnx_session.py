@@ -12,6 +12,7 @@ from fuseconv.bundle.methods import weights_folder
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError
 from fuseconv.targets.artifact import plain
 from fuseconv.targets.spec import Runner
+from fuseconv.untrusted.files import read_plain
 from fuseconv.weights.table import is_inside
 
 OLDEST = (1, 27)
@@ -137,7 +138,7 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
         if (folder := weights_folder(path.parent)) == path.parent:
             return onnxruntime.InferenceSession(path, options, providers=providers)
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(folder))
-        return onnxruntime.InferenceSession(path.read_bytes(), options, providers=providers)
+        return onnxruntime.InferenceSession(read_plain(path, links=False), options, providers=providers)
     except errors.NotImplemented as error:
         missing = _MISSING.search(str(error))
         raise UnsupportedError(

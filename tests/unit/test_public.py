@@ -22,7 +22,7 @@ from fuseconv import errors, nn, ops
 from fuseconv.ops.description import DTYPES
 from fuseconv.sources import Options
 
-FUNCTIONS = [fuseconv.convert, fuseconv.convert_methods, fuseconv.verify, fuseconv.load, fuseconv.fuse, fuseconv.tune]
+FUNCTIONS = [fuseconv.convert_methods, fuseconv.convert, fuseconv.verify, fuseconv.load, fuseconv.fuse, fuseconv.tune]
 OPS = sorted(path.stem for path in (ROOT / "csrc" / "ops").glob("*.h"))
 NAMES = {
     fuseconv: ["__version__", "convert", "convert_methods", "errors", "fuse", "load", "nn", "ops", "tune", "verify"],
