@@ -15,9 +15,13 @@ class Generation(Strict):
         eos: the tokens that end a sequence.
         pad: the token that follows the end of a sequence.
         start: the first tokens of a decoder that follows an encoder. Empty for a decoder-only model.
+        suppress: tokens that are never generated.
+        suppress_first: tokens that are not generated first.
     """
 
     cache_length: int
     eos: list[int]
     pad: int
     start: list[int] = Field(default_factory=list)
+    suppress: list[int] = Field(default_factory=list)
+    suppress_first: list[int] = Field(default_factory=list)

@@ -24,6 +24,8 @@ from fuseconv.untrusted.files import is_plain, read_plain
 METHODS = "methods"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TAKEN = ("generate", "generation", "methods", "swap")
+"""The attributes of a loaded bundle."""
 
 
 class MethodsManifest(SealedText):
@@ -76,7 +78,7 @@ def check_names(names: Iterable[str]) -> None:
         UsageError: one is not.
     """
     for name in names:
-        if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in _TAKEN:
             raise UsageError(
                 f"{name!r} is not a name for a method",
                 where="--method",

@@ -21,6 +21,7 @@ from fuseconv.capture.errors import explain, explain_narrowed, explain_suspect
 from fuseconv.capture.foreign_ops import spell_out
 from fuseconv.capture.purity import purify
 from fuseconv.capture.regions import inline_regions
+from fuseconv.capture.state import check_state
 from fuseconv.contract.dims import Dim
 from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.spec import TensorSpec
@@ -46,7 +47,7 @@ def capture(subject: Subject) -> Program:
     Raises:
         UnsupportedError: the model cannot be exported with this contract (the error names the source line), or the
             captured program differs from the model at some sizes.
-        UsageError: the model rejects the inputs of the contract.
+        UsageError: the model rejects the inputs of the contract, or its state is not that of the contract.
     """
     contract = subject.contract
     tensors = draw(contract, example_sizes(contract), seed=0)
@@ -66,6 +67,7 @@ def capture(subject: Subject) -> Program:
     purify(flat.exported)
     specs = tuple(_with_range(spec, flat.exported) for spec in contract.inputs)
     contract = replace(contract, inputs=specs, outputs=flat.outputs)
+    check_state(flat.exported, contract)
     kind: Kind = "archive" if subject.source == "pt2" else "module"
     original = Original(subject.original or subject.module, subject.call, kind)
     contract = with_taken_ranges(original, contract, example_sizes(contract))

@@ -29,6 +29,9 @@ class Options:
         device: the device to convert for: `cpu` or `cuda`.
         dtype: the floating-point dtype to cast the module to: `f64`, `f32`, `f16` or `bf16`, or another of
             their usual names, such as `float32`. None keeps its own.
+        state: input name to the name of the output that is its next value. The state is zero at the start.
+        cache_length: the number of tokens for which the key-value cache of a model that generates has room. None for
+            its number of positions, up to 2048.
         method: the method of the module to convert, or a submodule: `encode`, `decoder.step`. None for `forward`.
     """
 
@@ -39,6 +42,8 @@ class Options:
     trust: frozenset[str] = frozenset()
     device: str = "cpu"
     dtype: str | None = None
+    state: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    cache_length: int | None = None
     method: str | None = None
 
     def __post_init__(self) -> None:
@@ -56,7 +61,7 @@ class Options:
         """Returns the command line flags for the fields that differ from their defaults."""
         names = {"inputs": "input", "inputs_file": "inputs", "input_ranges": "input-range"}
         return tuple(
-            f"--{names.get(one.name, one.name)}"
+            f"--{names.get(one.name, one.name.replace('_', '-'))}"
             for one in fields(self)
             if getattr(self, one.name) != getattr(Options(), one.name)
         )

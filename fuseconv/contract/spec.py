@@ -56,12 +56,15 @@ class Contract:
         outputs: the names of the outputs, in order.
         device: `cpu` or `cuda`.
         buckets: the sizes to which a dim may be padded, if that was proved not to change the results.
+        state: the inputs whose next values are outputs, with the names of those: `("past_key", "present_key")`. The
+            state is zero at the start.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[str, ...]
     device: str = "cpu"
     buckets: Buckets | None = None
+    state: tuple[tuple[str, str], ...] = ()
 
     def dims(self) -> dict[str, Dim]:
         """Returns every symbolic dim by name."""
@@ -142,6 +145,7 @@ class Contract:
             "outputs": list(self.outputs),
             "device": self.device,
             **({"buckets": self.buckets.to_json()} if self.buckets else {}),
+            **({"state": dict(self.state)} if self.state else {}),
         }
 
     @staticmethod
@@ -158,7 +162,8 @@ class Contract:
             for item in value["inputs"]
         )
         buckets = Buckets.from_json(value["buckets"]) if "buckets" in value else None
-        return Contract(inputs, tuple(value["outputs"]), value["device"], buckets)
+        state = tuple((str(name), str(output)) for name, output in value.get("state", {}).items())
+        return Contract(inputs, tuple(value["outputs"]), value["device"], buckets, state)
 
 
 def _size_to_json(size: int | Dim) -> int | dict[str, int | str]:

@@ -21,7 +21,8 @@ from fuseconv.pipeline.join import join
 from fuseconv.pipeline.read import silent
 from fuseconv.pipeline.tune import Tune
 from fuseconv.pipeline.verify import verify
-from fuseconv.sources import Options
+from fuseconv.sources import Options, sniff
+from fuseconv.sources.generating import KNOWN, read_generation
 from fuseconv.weights.table import STORE
 
 
@@ -101,7 +102,8 @@ def convert_methods(
 
     Examples:
         >>> from fuseconv.contract.input_text import parse_inputs
-        >>> from fuseconv.sources import Options
+        >>> from fuseconv.sources import Options, sniff
+    from fuseconv.sources.generating import KNOWN, read_generation
         >>> first = Options(method="0", inputs=parse_inputs(["input=f32[batch:1..64,8]"]), trust=frozenset({"pickle"}))
         >>> last = Options(method="2", inputs=parse_inputs(["input=f32[batch:1..64,16]"]), trust=frozenset({"pickle"}))
         >>> done = fuseconv.convert_methods("mlp.pt", {"first": first, "last": last}, target=["export"])
@@ -113,7 +115,6 @@ def convert_methods(
     check_names(methods)
     folder = bundle_folder(model, output)
     done: dict[str, Conversion] = {}
-    generation: Generation | None = None
     with staged(folder, check_replaceable) as staging:
         for name, options in methods.items():
             one = convert(
@@ -132,11 +133,17 @@ def convert_methods(
             )
             done[name] = replace(one, bundle=method_folder(folder, name))
         with progress("join weights"):
-            join(staging, list(methods), generation)
+            join(staging, list(methods), _generation(Path(model), methods))
         report = verify(staging, progress=progress)
         if not allow_mismatch and (error := report.error(str(folder))) is not None:
             raise error
     return MethodsConversion(folder, done, report)
+
+
+def _generation(model: Path, methods: Mapping[str, Options]) -> Generation | None:
+    """Returns how the methods generate tokens, if they are those of a model that does."""
+    known = [options for options in methods.values() if options.method in KNOWN]
+    return read_generation(model, known[0]) if known and sniff(model) == "huggingface" else None
 
 
 def _of(method: str, progress: Progress) -> Progress:

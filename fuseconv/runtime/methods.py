@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fuseconv.bundle.generation import Generation
 from fuseconv.bundle.manifest import open_bundle
 from fuseconv.bundle.methods import MethodsManifest, has_methods, method_folder, open_methods
-from fuseconv.errors import UsageError
+from fuseconv.errors import ContractError, UsageError
 from fuseconv.runtime import model
-from fuseconv.runtime.cuda_graphs import Choice
+from fuseconv.runtime.choosing_tokens import Choice
+from fuseconv.runtime.cuda_graphs import Choice as GraphChoice
+from fuseconv.runtime.generation import generate
 from fuseconv.runtime.model import Model, choose_target, load_target
 
 
@@ -50,6 +55,71 @@ class Methods:
         """Shows each method with its target, device, inputs and outputs."""
         return "\n".join(f"{name}: {one!r}" for name, one in self.methods.items())
 
+    @property
+    def generation(self) -> Generation | None:
+        """What `generate` knows about the model. None if the methods do not generate tokens."""
+        return self._manifest.generation
+
+    def generate(
+        self,
+        *,
+        max_new_tokens: int = 20,
+        sample: bool = False,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        eos: int | Sequence[int] | None = None,
+        seed: int | None = None,
+        **inputs: torch.Tensor,
+    ) -> torch.Tensor:
+        """Generates tokens with the methods `prefill` and `decode`, and `encode` for a model with an encoder.
+
+        Args:
+            max_new_tokens: the largest number of tokens that are added.
+            sample: whether tokens are random, by their probabilities. Else the most likely token is chosen.
+            temperature: the logits are divided by it before a random token is chosen.
+            top_k: only so many tokens are possible, the most likely ones. Default: all.
+            top_p: only the most likely tokens are possible, as few as have this probability together.
+            eos: the tokens that end a sequence. Default: those of the model.
+            seed: the seed of the random tokens. Default: they differ between calls.
+            inputs: the inputs of the model by name, such as `input_ids` [batch, tokens], i64. Prompts of different
+                lengths are padded on the left, and `attention_mask` is 0 there.
+
+        Returns:
+            The tokens, i64 of shape [batch, tokens]: the prompts and the new tokens; for a model with an encoder the
+            start token and the new tokens. After its end, a sequence has the padding token of the model.
+
+        Raises:
+            UsageError: the bundle does not generate tokens, an option is out of range, or the cache has no room.
+            ContractError: an input is missing or violates the contract.
+        """
+        needed = ("encode", "prefill", "decode") if self.generation and self.generation.start else ("decode",)
+        if self.generation is None or (lacking := [name for name in needed if name not in self.methods]):
+            said = "no methods that generate tokens" if self.generation is None else f"no method {', '.join(lacking)}"
+            raise UsageError(
+                f"the bundle has {said}",
+                where=str(self._folder),
+                fix="convert a Hugging Face folder with --method prefill --method decode, "
+                "and --method encode for a model with an encoder",
+            )
+        first = self.methods["encode" if "encode" in needed else "decode"].contract
+        main = next(spec.name for spec in first.inputs)
+        if main not in inputs or inputs.keys() - {main, "attention_mask"}:
+            given = ", ".join(sorted(inputs)) or "nothing"
+            raise ContractError(f"generate takes {main} and attention_mask, but the call passes {given}", where=main)
+        ends = self.generation.eos if eos is None else [eos] if isinstance(eos, int) else eos
+        generator = None if seed is None else torch.Generator(first.device).manual_seed(seed)
+        choice = Choice(sample, temperature, top_k, top_p, tuple(self.generation.suppress))
+        return generate(
+            self.methods,
+            self.generation,
+            inputs,
+            choice,
+            max_new_tokens=max_new_tokens,
+            eos=tuple(ends),
+            generator=generator,
+        )
+
     def swap(self, bundle: str | Path) -> None:
         """Takes the weights of another bundle, as `Model.swap` does, in one method after the other.
 
@@ -72,7 +142,7 @@ def load(
     bundle: str | Path,
     target: str | None = None,
     device: str | None = None,
-    cuda_graphs: Choice = "auto",
+    cuda_graphs: GraphChoice = "auto",
     cuda_graphs_memory: int | None = None,
 ) -> Model | Methods:
     """Loads a bundle.

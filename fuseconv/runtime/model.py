@@ -26,6 +26,7 @@ from fuseconv.runtime.cuda_graphs import (
 )
 from fuseconv.runtime.environment import check_environment, device_name, environment
 from fuseconv.runtime.graphed_runner import GraphedRunner
+from fuseconv.runtime.state import next_state, zero_state
 from fuseconv.runtime.warm_up import warm_up
 from fuseconv.targets import PREFERENCE, TARGETS, Runner, onnx_session, spec_of
 
@@ -108,6 +109,18 @@ class Model:
             )
         chosen = choose_target(manifest, self.target, folder)
         return load_target(folder, manifest, chosen, **self._loaded)
+
+    def zero_state(self, **sizes: int) -> dict[str, torch.Tensor]:
+        """Returns the state at the start: zeros, by the names of inputs. `sizes` has each dim of it, such as `batch=2`.
+
+        Raises:
+            UsageError: a size is missing, or not one of a dim of the state.
+        """
+        return zero_state(self.contract, **sizes)
+
+    def next_state(self, outputs: Any) -> dict[str, torch.Tensor]:
+        """Returns the state after a call that returned `outputs`, by the names of inputs, for the next call."""
+        return next_state(self.contract, outputs)
 
     def __repr__(self) -> str:
         """Shows the target, the device, the inputs and the outputs."""

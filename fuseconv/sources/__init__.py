@@ -15,7 +15,7 @@ import torch
 
 from fuseconv.contract.options import Options
 from fuseconv.errors import FileError, UpstreamError, UsageError
-from fuseconv.sources import archive, huggingface, pickled, state_dict, torchscript
+from fuseconv.sources import archive, generating, huggingface, pickled, state_dict, torchscript
 from fuseconv.sources.methods import method_of
 from fuseconv.sources.sniffing import sniff
 from fuseconv.sources.subject import Loaded, Subject, prepare
@@ -71,7 +71,9 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
             fix="remove --model",
         )
     loaded = FORMS[form](path, options)
-    if options.method is not None:
+    if options.method is not None and generating.is_known(loaded.module, options.method):
+        loaded = generating.load(loaded.module, loaded.inputs, options)
+    elif options.method is not None:
         if form not in _MODULES:
             raise UsageError(
                 f"the source is of the form {form}, which has no method but forward",

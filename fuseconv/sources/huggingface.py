@@ -20,6 +20,7 @@ from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.contract.options import Options
 from fuseconv.contract.spec import TensorSpec
 from fuseconv.errors import RefusedError, UnsupportedError, UpstreamError, UsageError
+from fuseconv.sources import generating
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.subject import Loaded
 from fuseconv.untrusted.files import check_plain, is_plain, read_plain
@@ -58,7 +59,7 @@ def load(path: Path, options: Options) -> Loaded:
             "TensorFlow with from_tf=True, and those of Flax with from_flax=True",
         )
     module = _pretrained(model_class, path, options)
-    specs = _inputs(module) if not options.inputs and options.inputs_file is None and options.method is None else ()
+    specs = _inputs(module, options) if not options.inputs and options.inputs_file is None else ()
     return Loaded(module, specs, call=tuple(spec.name for spec in specs), by_keyword=True)
 
 
@@ -188,12 +189,17 @@ def _quiet(log: Any) -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def _inputs(module: Any) -> tuple[TensorSpec, ...]:
+def _inputs(module: Any, options: Options) -> tuple[TensorSpec, ...]:
     """Derives the contract from the model's main input, the parameters of its forward, and its config.
+
+    A method with which the model generates takes the inputs of the encoder. Another method has none that are known.
 
     Raises:
         UsageError: the main input is not known.
     """
+    known = generating.is_known(module, options.method)
+    if options.method is not None and not known:
+        return ()
     main = module.main_input_name
     recipe = _RECIPES.get(main)
     if recipe is None:
@@ -203,7 +209,7 @@ def _inputs(module: Any) -> tuple[TensorSpec, ...]:
             fix=f"give each with --input: its forward takes {', '.join(inspect.signature(module.forward).parameters)}",
         )
     specs = recipe(module)
-    if module.config.is_encoder_decoder and main != "decoder_input_ids":
+    if module.config.is_encoder_decoder and not known and main != "decoder_input_ids":
         specs = (*specs, _token_ids(module, "decoder_input_ids", _sequence(module, "target")))
     if main == "input_ids" and hasattr(module.config, "vision_config"):
         specs = (*specs, *_pixels(module, Dim("images", BATCH.min, BATCH.max)))

@@ -67,6 +67,7 @@ class Loaded:
         parameters: the positional parameter names of a program. Empty: the signature of `forward` is used.
         by_keyword: whether inputs must have the names of parameters, because `forward` has many optional ones.
         original: the callable of the users, if it is not `module` but the object from which `module` was made.
+        state: the inputs whose next values are outputs, with the names of those.
     """
 
     module: torch.nn.Module
@@ -76,6 +77,7 @@ class Loaded:
     parameters: tuple[str, ...] = ()
     by_keyword: bool = False
     original: torch.nn.Module | None = None
+    state: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
     if options.dtype is not None:
         specs = tuple(replace(spec, dtype=options.dtype) if spec.dtype in FLOATS else spec for spec in specs)
     specs = apply_ranges(specs, options.input_ranges)
-    contract = Contract(specs, (), options.device)
+    contract = Contract(specs, (), options.device, state=tuple(options.state.items()) or loaded.state)
     given = examples or draw(contract, example_sizes(contract), seed=0)
     converted = tuple(
         example.detach().to(options.device, torch_dtype(spec.dtype)) for example, spec in zip(given, specs, strict=True)

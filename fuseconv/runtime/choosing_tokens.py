@@ -1,0 +1,74 @@
+"""The next token of each sequence from its logits: the most likely one, or a random one of the likeliest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fuseconv.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the next token is chosen.
+
+    Attributes:
+        sample: whether it is random, by its probability. Else it is the most likely one.
+        temperature: the logits are divided by it.
+        top_k: only so many tokens are possible, the most likely ones. None for all.
+        top_p: only the most likely tokens are possible, as few as have this probability together.
+        suppress: tokens that are not chosen.
+    """
+
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    suppress: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        """Checks the values. Raises UsageError."""
+        wrong = {
+            "temperature": not self.temperature > 0,
+            "top_k": self.top_k is not None and self.top_k < 1,
+            "top_p": not 0 < self.top_p <= 1,
+        }
+        for name in (name for name, is_wrong in wrong.items() if is_wrong):
+            value = getattr(self, name)
+            fix = {"temperature": "use a number above 0", "top_k": "use 1 or more", "top_p": "use a number in (0, 1]"}
+            raise UsageError(f"{name} is {value}", where=f"{name}={value}", fix=fix[name])
+        if not self.sample and (self.temperature, self.top_k, self.top_p) != (1.0, None, 1.0):
+            what = "temperature, top_k and top_p apply only where tokens are random"
+            raise UsageError(what, where="sample=False", fix="add sample=True, or remove them")
+
+    def next(self, logits: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Returns the next token of each sequence.
+
+        Args:
+            logits: of shape [batch, vocabulary].
+            generator: the random generator, on the device of the logits.
+
+        Returns:
+            The tokens, i64 of shape [batch].
+        """
+        scores = logits.float()
+        if self.suppress:
+            scores = scores.index_fill(-1, torch.tensor(self.suppress, device=scores.device), -torch.inf)
+        if not self.sample:
+            return scores.argmax(-1)
+        scores = scores / self.temperature
+        if self.top_k is not None:
+            lowest = scores.topk(min(self.top_k, scores.shape[-1])).values[..., -1, None]
+            scores = scores.masked_fill(scores < lowest, -torch.inf)
+        if self.top_p < 1:
+            scores = self._likeliest(scores)
+        return torch.multinomial(scores.softmax(-1), 1, generator=generator).squeeze(-1)
+
+    def _likeliest(self, scores: torch.Tensor) -> torch.Tensor:
+        """Removes the least likely tokens, which have the probability 1 - top_p together. The likeliest one remains."""
+        ordered, places = scores.sort(descending=False)
+        removed = ordered.softmax(-1).cumsum(-1) <= 1 - self.top_p
+        removed[..., -1] = False
+        return scores.masked_fill(removed.scatter(-1, places, removed), -torch.inf)

@@ -1,0 +1,139 @@
+"""Generates tokens with the methods of a bundle: encode, prefill, and decode for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from fuseconv.bundle.generation import Generation
+from fuseconv.errors import UsageError
+from fuseconv.runtime.choosing_tokens import Choice
+from fuseconv.runtime.model import Model
+
+Tensors = dict[str, torch.Tensor]
+
+
+def generate(
+    methods: Mapping[str, Model],
+    known: Generation,
+    inputs: Mapping[str, torch.Tensor],
+    choice: Choice,
+    *,
+    max_new_tokens: int,
+    eos: tuple[int, ...],
+    generator: torch.Generator | None,
+) -> torch.Tensor:
+    """Generates tokens until every sequence has ended.
+
+    Args:
+        methods: the methods of the bundle.
+        known: the facts about the model.
+        inputs: the inputs by name. `attention_mask` is ones if it is missing.
+        choice: how the next token is chosen.
+        max_new_tokens: the largest number of tokens that are added.
+        eos: the tokens that end a sequence.
+        generator: the random generator.
+
+    Returns:
+        The tokens, i64 of shape [batch, tokens]: the prompts and the new tokens of a decoder-only model, the start
+        tokens and the new tokens otherwise. After its end, a sequence has `known.pad`.
+
+    Raises:
+        UsageError: the cache has no room for so many tokens, or the prompt has none.
+        ContractError: an input violates the contract of a method.
+    """
+    loop = _Decoder(methods, known) if known.start else _Prompt(methods, known)
+    tokens, logits = loop.begin(dict(inputs), max_new_tokens)
+    ends = torch.tensor(eos, dtype=torch.int64, device=tokens.device)
+    ended = torch.zeros(tokens.shape[0], dtype=torch.bool, device=tokens.device)
+    first = replace(choice, suppress=(*choice.suppress, *known.suppress_first))
+    for count in range(max_new_tokens):
+        new = (choice if count else first).next(logits, generator).masked_fill(ended, known.pad)
+        tokens = torch.cat([tokens, new[:, None]], 1)
+        ended = ended | torch.isin(new, ends)
+        if count + 1 == max_new_tokens or bool(ended.all()):
+            break
+        logits = loop.step(new[:, None])
+    return tokens
+
+
+class _Loop:
+    """The calls of the methods for one batch. The state of each call is that which the call before returned."""
+
+    def __init__(self, methods: Mapping[str, Model], known: Generation) -> None:
+        self.methods = methods
+        self.known = known
+        self.state: Tensors = {}
+        self.fixed: Tensors = {}
+
+    def call(self, method: str, tensors: Tensors) -> Tensors:
+        """Calls a method with the state and keeps the next state. Returns the other outputs by name."""
+        model = self.methods[method]
+        names = model.contract.names
+        given = {**self.fixed, **tensors, **self.state}
+        outputs = model(*(given[name] for name in names))
+        self.state = model.next_state(outputs)
+        rest = zip(model.contract.outputs, outputs, strict=True)
+        return {name: tensor for name, tensor in rest if name not in dict(model.contract.state).values()}
+
+    def check_room(self, present: int, max_new_tokens: int) -> None:
+        """Checks that the cache has room for all tokens except the last, which is not processed."""
+        if present + max_new_tokens - 1 > self.known.cache_length:
+            raise UsageError(
+                f"{present} tokens and {max_new_tokens} new ones do not fit into a cache of {self.known.cache_length}",
+                where=f"max_new_tokens={max_new_tokens}",
+                fix="generate fewer tokens, or convert the model again with a longer --cache-length",
+            )
+
+
+class _Prompt(_Loop):
+    """A decoder-only model, which continues a prompt."""
+
+    def begin(self, inputs: Tensors, max_new_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Processes the prompt. Returns it, and the logits after it."""
+        tokens = inputs["input_ids"]
+        mask = inputs.setdefault("attention_mask", torch.ones_like(tokens))
+        batch, length = tokens.shape
+        self.check_room(length, max_new_tokens)
+        if length == 0:
+            raise UsageError("the prompt has no tokens", where="input_ids", fix="pass at least one token per sequence")
+        self.one = torch.ones((batch, 1), dtype=mask.dtype, device=mask.device)
+        self.state = self.methods["decode"].zero_state(batch=batch)
+        if length > 1 and "prefill" in self.methods:
+            return tokens, self.call("prefill", inputs)["logits"]
+        for at in range(length):
+            logits = self.call("decode", {name: one[:, at : at + 1] for name, one in inputs.items()})["logits"]
+        return tokens, logits
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Processes one token per sequence. Returns the logits after it."""
+        return self.call("decode", {"input_ids": tokens, "attention_mask": self.one})["logits"]
+
+
+class _Decoder(_Loop):
+    """A model with an encoder, whose output the decoder describes in other tokens."""
+
+    def begin(self, inputs: Tensors, max_new_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Encodes the inputs and processes the start tokens. Returns these, and the logits after them."""
+        encoder = self.methods["encode"]
+        if "attention_mask" in encoder.contract.names:
+            inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
+            self.fixed = {"attention_mask": inputs["attention_mask"]}
+        start = self.known.start
+        self.check_room(len(start), max_new_tokens)
+        hidden = encoder(**inputs)
+        self.state = self.methods["prefill"].zero_state(batch=hidden.shape[0])
+        tokens = torch.tensor([start], device=hidden.device).expand(hidden.shape[0], -1)
+        first = {"decoder_input_ids": tokens[:, :1], "encoder_hidden_states": hidden}
+        outputs = self.call("prefill", first)
+        logits = outputs.pop("logits")
+        self.fixed |= outputs
+        for at in range(1, len(start)):
+            logits = self.step(tokens[:, at : at + 1])
+        return tokens, logits
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Processes one token per sequence. Returns the logits after it."""
+        return self.call("decode", {"decoder_input_ids": tokens})["logits"]
