@@ -36,7 +36,7 @@ def methods_of(methods: Sequence[str], source: Mapping[str, Any]) -> dict[str, O
 
     Args:
         methods: the values of `--method`.
-        source: the options for reading a model, whose inputs and ranges are preceded by the name of a method.
+        source: the options for reading a model, whose inputs, ranges and state are preceded by the name of a method.
 
     Raises:
         UsageError: a name is given twice or is not one for a method, or an option does not name a method.
@@ -50,11 +50,10 @@ def methods_of(methods: Sequence[str], source: Mapping[str, Any]) -> dict[str, O
         )
     if source["inputs_file"] is not None:
         raise UsageError("a file of inputs is for one method", where="--inputs", fix="use --input NAME:SPEC instead")
-    inputs, ranges = (
-        _by_method(source[key], names, flag) for key, flag in (("inputs", "--input"), ("ranges", "--input-range"))
-    )
+    flags = {"inputs": "--input", "ranges": "--input-range", "states": "--state"}
+    split = {key: _by_method(source[key], names, flag) for key, flag in flags.items()}
     return {
-        name: replace(reading(**{**source, "inputs": inputs[name], "ranges": ranges[name]}), method=attribute)
+        name: replace(reading(**{**source, **{key: of[name] for key, of in split.items()}}), method=attribute)
         for name, attribute in pairs
     }
 

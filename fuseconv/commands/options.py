@@ -12,7 +12,7 @@ from fuseconv.bundle.manifest import read_manifest
 from fuseconv.bundle.methods import has_methods
 from fuseconv.commands.completion import PATH, lists, rule_names, words
 from fuseconv.contract.dtypes import names_of
-from fuseconv.contract.input_text import parse_inputs, parse_ranges
+from fuseconv.contract.input_text import parse_inputs, parse_ranges, parse_states
 from fuseconv.contract.options import DEVICES, FLOATS, TRUST, Options
 from fuseconv.errors import FileError
 from fuseconv.targets import TARGETS, check_known
@@ -92,6 +92,19 @@ MODEL_OPTIONS = (
         multiple=True,
         metavar="RANGE",
         help="Range of the random values of an input, 'ids=0..30521'; may be repeated.",
+    ),
+    click.option(
+        "--state",
+        "states",
+        multiple=True,
+        metavar="INPUT=OUTPUT",
+        help="Input whose next value is an output, 'cache=new_cache'; may be repeated. It is zero at the start.",
+    ),
+    click.option(
+        "--cache-length",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Tokens in the key-value cache of the methods of a model that generates. [default: its positions]",
     ),
     click.option(
         "--model",
@@ -194,6 +207,8 @@ def reading(
     inputs: tuple[str, ...],
     inputs_file: Path | None,
     ranges: tuple[str, ...],
+    states: tuple[str, ...],
+    cache_length: int | None,
     factory: str | None,
     trust: tuple[str, ...],
     device: str,
@@ -209,6 +224,8 @@ def reading(
         inputs=parse_inputs(inputs),
         inputs_file=inputs_file,
         input_ranges=parse_ranges(ranges),
+        state=parse_states(states),
+        cache_length=cache_length,
         trust=frozenset(trust),
         device=device,
         dtype=dtype,

@@ -47,6 +47,22 @@ def parse_inputs(texts: Sequence[str]) -> tuple[TensorSpec, ...]:
     )
 
 
+def parse_states(texts: Sequence[str]) -> dict[str, str]:
+    """Parses repeated `--state` values, for example `cache=new_cache`: an input, and the output that is its next value.
+
+    Raises:
+        UsageError: a text is malformed, or an input is given twice.
+    """
+    states: dict[str, str] = {}
+    for text in texts:
+        name, _, output = text.replace(" ", "").partition("=")
+        if not name or not output or name in states:
+            fix = "write INPUT=OUTPUT, once per input, for example --state cache=new_cache"
+            raise UsageError(f"{text!r} is not a state", where=f"--state {text!r}", fix=fix)
+        states[name] = output
+    return states
+
+
 def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Parses repeated `--input-range` values, for example `ids=0..30521`, with both ends included.
 

@@ -41,9 +41,12 @@ def generate(
         tokens and the new tokens otherwise. After its end, a sequence has `known.pad`.
 
     Raises:
-        UsageError: the cache has no room for so many tokens, or the prompt has none.
+        UsageError: the cache has no room for so many tokens, or the prompt or the request has none.
         ContractError: an input violates the contract of a method.
     """
+    if max_new_tokens < 1:
+        what, where = f"max_new_tokens is {max_new_tokens}", f"max_new_tokens={max_new_tokens}"
+        raise UsageError(what, where=where, fix="generate at least one token")
     loop = _Decoder(methods, known) if known.start else _Prompt(methods, known)
     tokens, logits = loop.begin(dict(inputs), max_new_tokens)
     ends = torch.tensor(eos, dtype=torch.int64, device=tokens.device)
@@ -121,16 +124,16 @@ class _Decoder(_Loop):
         if "attention_mask" in encoder.contract.names:
             inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
             self.fixed = {"attention_mask": inputs["attention_mask"]}
-        start = self.known.start
-        self.check_room(len(start), max_new_tokens)
+        start = inputs.pop("decoder_input_ids", None)
         hidden = encoder(**inputs)
-        self.state = self.methods["prefill"].zero_state(batch=hidden.shape[0])
-        tokens = torch.tensor([start], device=hidden.device).expand(hidden.shape[0], -1)
+        tokens = torch.tensor([self.known.start] * len(hidden), device=hidden.device) if start is None else start
+        self.check_room(tokens.shape[1], max_new_tokens)
+        self.state = self.methods["prefill"].zero_state(batch=len(hidden))
         first = {"decoder_input_ids": tokens[:, :1], "encoder_hidden_states": hidden}
         outputs = self.call("prefill", first)
         logits = outputs.pop("logits")
         self.fixed |= outputs
-        for at in range(1, len(start)):
+        for at in range(1, tokens.shape[1]):
             logits = self.step(tokens[:, at : at + 1])
         return tokens, logits
 

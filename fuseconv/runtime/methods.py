@@ -83,7 +83,8 @@ class Methods:
             eos: the tokens that end a sequence. Default: those of the model.
             seed: the seed of the random tokens. Default: they differ between calls.
             inputs: the inputs of the model by name, such as `input_ids` [batch, tokens], i64. Prompts of different
-                lengths are padded on the left, and `attention_mask` is 0 there.
+                lengths are padded on the left, and `attention_mask` is 0 there. For a model with an encoder,
+                `decoder_input_ids` [batch, tokens] are the first tokens. Default: the start token of the model.
 
         Returns:
             The tokens, i64 of shape [batch, tokens]: the prompts and the new tokens; for a model with an encoder the
@@ -104,9 +105,12 @@ class Methods:
             )
         first = self.methods["encode" if "encode" in needed else "decode"].contract
         main = next(spec.name for spec in first.inputs)
-        if main not in inputs or inputs.keys() - {main, "attention_mask"}:
+        taken = [main, *(name for name in ("attention_mask",) if name in first.names)]
+        taken += ["decoder_input_ids"] if self.generation.start else []
+        if main not in inputs or not inputs.keys() <= set(taken):
             given = ", ".join(sorted(inputs)) or "nothing"
-            raise ContractError(f"generate takes {main} and attention_mask, but the call passes {given}", where=main)
+            what = f"generate takes {', '.join(taken)}, but the call passes {given}"
+            raise ContractError(what, where="the call's arguments", fix=f"pass {main}, and the others if needed")
         ends = self.generation.eos if eos is None else [eos] if isinstance(eos, int) else eos
         generator = None if seed is None else torch.Generator(first.device).manual_seed(seed)
         choice = Choice(sample, temperature, top_k, top_p, tuple(self.generation.suppress))

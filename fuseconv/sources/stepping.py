@@ -20,7 +20,8 @@ def empty_cache(model: Any, length: int) -> Any:
     """Returns a static cache of transformers for a model. Its tensors are not allocated."""
     from transformers import StaticCache
 
-    return StaticCache(config=model.config.get_text_config(decoder=True), max_cache_len=length)
+    config = model.get_decoder().config  # an encoder may have another number of layers
+    return StaticCache(config=config.get_text_config(decoder=True), max_cache_len=length)
 
 
 def check_layers(cache: Any, model: Any) -> None:

@@ -45,8 +45,11 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
     """Returns what stands for a weight in an artifact without it: one element, expanded to the shape of the weight.
 
     It is NaN if the dtype has it, so that the results are NaN if the weights are not set. It is in host memory, so that
-    torch.export writes one element on every device.
+    torch.export writes one element on every device. A tensor without elements stays one, because torch.export cannot
+    write an expanded tensor without elements (torch 2.13).
     """
+    if tensor.numel() == 0:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
     value = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
     return torch.full((), value, dtype=tensor.dtype).expand(tensor.shape)
 

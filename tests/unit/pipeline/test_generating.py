@@ -1,0 +1,130 @@
+"""A Hugging Face folder of a model that generates becomes a bundle that generates the same tokens."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import generating
+
+import fuseconv
+from fuseconv import cli
+from fuseconv.capture.capture import capture
+from fuseconv.contract.input_text import parse_inputs
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.runtime.methods import Methods
+from fuseconv.sources import Options, read
+from fuseconv.sources.generating import cache_length, read_generation
+
+METHODS = ["--method", "prefill", "--method", "decode", "--cache-length", str(generating.LENGTH)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("generating") / "gpt2"
+    generating.save("gpt2", path)
+    assert cli.main(["convert", str(path), *METHODS, "--target", "export"]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def bundle(folder: Path) -> Path:
+    return folder.with_suffix(".fuseconv")
+
+
+def test_the_bundle_generates_the_tokens_of_the_model(bundle: Path) -> None:
+    model, inputs = fuseconv.load(bundle), generating.inputs_of("gpt2")
+    assert isinstance(model, Methods)
+    found = model.generate(**inputs, max_new_tokens=12)
+    assert torch.equal(found, generating.made("gpt2").generate(**inputs, max_new_tokens=12, do_sample=False))
+
+
+def test_the_contract_declares_the_state(bundle: Path) -> None:
+    contract = json.loads((bundle / "methods/decode/manifest.json").read_text())["contract"]
+    assert contract["state"] == {
+        name: name.replace("past", "present") for name in ("past_length", "past_mask", "past_key_0", "past_value_0")
+    }
+    assert json.loads((bundle / "manifest.json").read_text())["generation"]["cache_length"] == generating.LENGTH
+
+
+def test_the_methods_share_the_weights(bundle: Path, folder: Path) -> None:
+    stored = load_file(bundle / "weights.safetensors")
+    given = load_file(folder / "model.safetensors")
+    added = sum(tensor.nbytes for tensor in stored.values()) - sum(tensor.nbytes for tensor in given.values())
+    assert abs(added) < 1024  # constants, such as the mask of the attention
+
+
+class Counter(torch.nn.Module):
+    """Adds up its inputs."""
+
+    def forward(self, x: torch.Tensor, total: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Returns the sum so far, and its size."""
+        return {"size": x.sum(), "next_total": total + x, "half": (total + x).half()}
+
+
+def capture_counter(folder: Path, **state: str) -> Contract:
+    torch.save(Counter(), folder / "counter.pt")
+    inputs = parse_inputs(["x=f32[batch:1..8,3]", "total=f32[batch,3]"])
+    options = Options(inputs=inputs, state=state, trust=frozenset({"pickle"}))
+    return capture(read(folder / "counter.pt", options=options)).contract
+
+
+def test_a_module_may_have_state(tmp_path: Path) -> None:
+    assert capture_counter(tmp_path, total="next_total").state == (("total", "next_total"),)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"sum": "next_total"}, "the model has no input sum"),
+        ({"total": "next"}, "the model has no output next"),
+        ({"total": "size"}, r"total is torch.float32 \[s\d+, 3\], but size is torch.float32 \[\]"),
+        ({"total": "half"}, "but half is torch.float16"),
+    ],
+)
+def test_a_state_that_is_not_one_is_a_usage_error(tmp_path: Path, state: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        capture_counter(tmp_path, **state)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"method": "encode"}, UsageError, "the model has no encoder"),
+        ({"method": "decode", "cache_length": 65}, UsageError, "the model has 64 positions"),
+        ({"method": "decode", "inputs": parse_inputs(["x=f32[8]"])}, UsageError, "inputs of the method decode are"),
+        ({"method": "describe"}, UsageError, "the model has no method describe"),
+    ],
+)
+def test_a_wrong_method_of_a_model_is_an_error(
+    folder: Path, changes: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        read(folder, options=Options(**changes))
+
+
+@pytest.mark.parametrize("asked", [{"num_beams": 4}, {"repetition_penalty": 1.2}, {"no_repeat_ngram_size": 3}])
+def test_a_configuration_that_asks_for_another_search_is_unsupported(
+    folder: Path, tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, **asked}))
+    with pytest.raises(UnsupportedError, match=f"asks for {next(iter(asked))}"):
+        read_generation(tmp_path, Options())
+
+
+def test_a_window_of_attention_is_unsupported() -> None:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = MistralForCausalLM(MistralConfig(**sizes, num_key_value_heads=1, vocab_size=32, sliding_window=8))
+    with pytest.raises(UnsupportedError, match="layer 0 has the cache StaticSlidingWindowLayer"):
+        generating.method_of(model, "decode")
+
+
+def test_the_cache_has_the_length_of_the_positions_by_default() -> None:
+    assert cache_length(generating.gpt2().config, None) == 64
+    assert cache_length(generating.t5().config, None) == 512
