@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     from fuseconv.pipeline.verify import verify as verify
     from fuseconv.runtime.methods import load as load
 
-__all__ = ["__version__", "blame", "convert", "convert_methods", "errors", "fuse", "load", "nn", "ops", "tune", "verify"]
+__all__ = [
+    "__version__",
+    "blame",
+    "convert",
+    "convert_methods",
+    "errors",
+    "fuse",
+    "load",
+    "nn",
+    "ops",
+    "tune",
+    "verify",
+]
 
 _HOMES = {
     "blame": "fuseconv.pipeline.blame",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fuseconv.bundle.manifest import MANIFEST
+from fuseconv.bundle.files import MANIFEST
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.options import (
     check_rules,

@@ -8,7 +8,8 @@ from pathlib import Path
 from fuseconv.blaming.comparison import Bundle, Comparison
 from fuseconv.blaming.search import Search
 from fuseconv.blaming.verdict import Blame
-from fuseconv.bundle.manifest import MANIFEST, PLAN, Manifest, open_bundle
+from fuseconv.bundle.files import MANIFEST
+from fuseconv.bundle.manifest import PLAN, Manifest, open_bundle
 from fuseconv.errors import UnsupportedError, UsageError
 from fuseconv.matching.steps import read_plan
 from fuseconv.parity.cases import cases

@@ -148,6 +148,7 @@ def load(
     device: str | None = None,
     cuda_graphs: GraphChoice = "auto",
     cuda_graphs_memory: int | None = None,
+    warm_seconds: float = 0.0,
 ) -> Model | Methods:
     """Loads a bundle.
 
@@ -165,6 +166,9 @@ def load(
             cannot be captured is an error.
         cuda_graphs_memory: the maximum number of bytes of GPU memory that the graphs of the model hold, for each
             method. Default: a tenth of what is free when the model is loaded.
+        warm_seconds: for about how long each method is called at sizes through the ranges of its contract, small ones
+            first, before the model is returned. CUDA loads a kernel when it is first launched, and other sizes launch
+            other kernels: such a call takes milliseconds longer. Default: it is not called.
 
     Returns:
         The model, which is called with the inputs of the contract; or for a bundle of several methods, an object of
@@ -185,11 +189,12 @@ def load(
     """
     folder = Path(bundle).absolute()
     if not has_methods(folder):
-        return model.load(folder, target, device, cuda_graphs, cuda_graphs_memory)
+        return model.load(folder, target, device, cuda_graphs, cuda_graphs_memory, warm_seconds)
     manifest = open_methods(folder)
 
     def loaded(method: Path) -> Model:
         own = open_bundle(method, shared=False)
-        return load_target(method, own, choose_target(own, target, method), device, cuda_graphs, cuda_graphs_memory)
+        name = choose_target(own, target, method)
+        return load_target(method, own, name, device, cuda_graphs, cuda_graphs_memory, warm_seconds)
 
     return Methods(manifest, {name: loaded(method_folder(folder, name)) for name in manifest.methods}, folder)

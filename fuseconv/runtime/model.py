@@ -143,42 +143,7 @@ def load(
     cuda_graphs_memory: int | None = None,
     warm_seconds: float = 0.0,
 ) -> Model:
-    """Loads a bundle.
-
-    A bundle is a program: loading it runs the code of its author. The hashes detect damage, not malice.
-
-    Args:
-        bundle: the folder of the bundle.
-        target: the name of a target. Default: the one that was measured fastest at conversion, if this is the
-            same device; else the first of `PREFERENCE` that the bundle has.
-        device: the device that the bundle must be for. Default: not checked.
-        cuda_graphs: whether calls are captured in CUDA graphs, one per shape, and replayed. `auto` captures shapes of
-            the targets aoti and torchscript on CUDA when they recur often enough to pay, keeps a graph only if its
-            replay is faster than a direct call, and runs without CUDA graphs if a capture fails; `model.cuda_graphs`
-            gives the reason. With True, every shape is captured at its first call and always replayed, and a call that
-            cannot be captured is an error.
-        cuda_graphs_memory: the maximum number of bytes of GPU memory that the graphs of the model hold. Default: a
-            tenth of what is free when the model is loaded.
-        warm_seconds: for about how long the model is called at sizes through the ranges of its contract, small ones
-            first, before it is returned. CUDA loads a kernel when it is first launched, and other sizes launch other
-            kernels: such a call takes milliseconds longer. Default: it is not called.
-
-    Returns:
-        The model, which is called with the inputs of the contract.
-
-    Raises:
-        UsageError: the bundle or the target does not exist, `cuda_graphs=True` is not possible for the target, or
-            `cuda_graphs_memory` is negative.
-        RefusedError: the bundle is damaged, or a library in it is writable by everyone.
-        UnsupportedError: the artifact was built for another device or processor, or for a newer version of torch or
-            ONNX Runtime than the installed one.
-        UpstreamError: no CUDA device is available, or the artifact failed to load (out of memory?).
-
-    Examples:
-        >>> model = fuseconv.load("mlp.fuseconv")
-        >>> model(torch.zeros(2, 8)).shape
-        torch.Size([2, 4])
-    """
+    """Loads a bundle of one model, or one method of several. Arguments and errors are those of `methods.load`."""
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
     chosen = choose_target(manifest, target, folder)

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from fuseconv.bundle.manifest import MANIFEST, REFERENCE
+from fuseconv.bundle.files import MANIFEST
+from fuseconv.bundle.manifest import REFERENCE
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import FuseconvError, UpstreamError
 from fuseconv.runtime.model import load
