@@ -5,12 +5,14 @@
 BERT-base in f16 with random weights, a dynamic batch and dynamic tokens, is converted as a user does: its tactics are
 measured at a ladder of sizes. Each target is then loaded in a process of its own, without CUDA graphs, and called at
 each of 200 random sizes. After each new size comes a size that was called before, so that both are timed under the same
-conditions. Every call is awaited; times are wall clock, and those of the host alone, until its last launch.
+conditions. With `--warm` the model is called at a ladder of sizes first, as `load(warm_seconds=)` does. Every call is
+awaited; times are wall clock, and those of the host alone, until its last launch.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import statistics
@@ -29,9 +31,9 @@ from fuseconv.runtime.model import load
 CALLS = 200
 
 
-def measure(path: Path, target: str) -> dict[str, float]:
+def measure(path: Path, target: str, warm: float) -> dict[str, float]:
     """Returns the milliseconds of calls at new and at known sizes, and the MiB reserved after all, in this process."""
-    model, draw = load(path, target, cuda_graphs=False), random.Random(1)  # noqa: S311
+    model, draw = load(path, target, cuda_graphs=False, warm_seconds=warm), random.Random(1)  # noqa: S311
     sizes = [(draw.randint(1, 8), draw.randint(8, 128)) for _ in range(CALLS)]
 
     def call(batch: int, tokens: int) -> tuple[float, float]:
@@ -67,19 +69,23 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--targets", nargs="+", default=["torchscript", "aoti"])
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument(
+        "--warm", nargs="+", type=float, default=[0.0, 10.0], help="seconds of calls before, each a row"
+    )
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure(arguments.out, arguments.measure)))
+        print(json.dumps(measure(arguments.out, arguments.measure, *arguments.warm)))
         return
     with tempfile.TemporaryDirectory() as scratch:
         path = bundle("bert", arguments.layers, arguments.targets, Path(scratch))
-        for target in arguments.targets:
-            command = [sys.executable, __file__, str(path), "--measure", target]
+        for target, warm in itertools.product(arguments.targets, arguments.warm):
+            command = [sys.executable, __file__, str(path), "--measure", target, "--warm", str(warm)]
             told = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
-            row = {"model": "bert-base", "layers": arguments.layers, "target": target, **json.loads(told)}
+            sort = {"model": "bert-base", "layers": arguments.layers, "target": target, "warm_seconds": warm}
+            row = {**sort, **json.loads(told)}
             print(row, flush=True)
-            write(arguments.out, [row], machine("cuda", ["transformers"]), ["model", "layers", "target"])
+            write(arguments.out, [row], machine("cuda", ["transformers"]), list(sort))
 
 
 if __name__ == "__main__":

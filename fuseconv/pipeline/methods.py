@@ -102,8 +102,7 @@ def convert_methods(
 
     Examples:
         >>> from fuseconv.contract.input_text import parse_inputs
-        >>> from fuseconv.sources import Options, sniff
-    from fuseconv.sources.generating import KNOWN, read_generation
+        >>> from fuseconv.sources import Options
         >>> first = Options(method="0", inputs=parse_inputs(["input=f32[batch:1..64,8]"]), trust=frozenset({"pickle"}))
         >>> last = Options(method="2", inputs=parse_inputs(["input=f32[batch:1..64,16]"]), trust=frozenset({"pickle"}))
         >>> done = fuseconv.convert_methods("mlp.pt", {"first": first, "last": last}, target=["export"])
