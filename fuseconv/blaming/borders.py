@@ -75,6 +75,12 @@ class Pair:
         return Pair(program, fused, plan, tuple(_borders(program, fused, plan, twins)))
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """The nodes of the fused program that it returns, in order."""
+        returned: Any = self.fused.exported.graph.output_node().args[0]
+        return tuple(node.name for node in returned)
+
+    @property
     def ends(self) -> tuple[Border, ...]:
         """The borders at which a module, a match or the program ends."""
         return tuple(border for border in self.borders if border.ends)

@@ -29,6 +29,9 @@ from fuseconv.program.captured import Program
 from fuseconv.runtime.model import load_target
 from fuseconv.targets import TARGETS
 
+LARGE = "zeros and large"
+"""The case with inputs so large that a model may overflow without being wrong. It is blamed only if results differ."""
+
 MOST_LIMITS = 4
 """The number of cases of a target that are looked into, if the first are limits of its runtime."""
 
@@ -80,9 +83,8 @@ class Comparison:
         unable: dict[str, str] = {}
         with progress("compare fused"):
             verdicts = self._of_model(references)
-            is_whole = not verdicts
-            wrong = self._of_plans(references, verdicts) if is_whole else []
-        for target in self.targets if is_whole else ():
+            wrong = [] if verdicts else self._of_plans(references, verdicts)
+        for target in self.targets if not verdicts or wrong else ():
             own = self._pair(self.plan.of(target))
             if own in wrong:
                 continue
@@ -110,13 +112,15 @@ class Comparison:
     def _of_model(self, references: Sequence[Reference]) -> list[Verdict]:
         """Returns the verdict for a model that is wrong before anything is fused."""
         for reference in references:
-            case = reference.case
-            if case.kind == "ordinary" and _overflows(reference):
-                scene = Scene(self._pair(Plan(())), reference, self.op_files)
-                return [blamed(partial(self.search.in_model, scene), (), case.name)]
+            if _overflows(reference) and reference.case.name != LARGE:
+                return [self._overflow(reference, ())]
         failing = _failing(self.program, references[:1], _in_torch(self.program)) if self.bundle is not None else []
         detail = "the program in the bundle, with its weights, does not compute its reference; add --against MODEL"
         return [Verdict("weights", (), one.case.name, row=row, detail=detail) for one, row in failing[:1]]
+
+    def _overflow(self, reference: Reference, targets: tuple[str, ...]) -> Verdict:
+        scene = Scene(self._pair(Plan(())), reference, self.op_files)
+        return blamed(partial(self.search.in_model, scene), targets, reference.case.name)
 
     def _of_plans(self, references: Sequence[Reference], verdicts: list[Verdict]) -> list[Pair]:
         """Adds the verdicts for the fused programs of the targets, and returns those that are wrong."""
@@ -127,6 +131,9 @@ class Comparison:
             judged = [one for one in references if one.case.kind == "ordinary" or not searched]
             for reference, row in _failing(self.program, judged, _in_torch(pair.fused))[:1]:
                 wrong.append(pair)
+                if _overflows(reference):
+                    verdicts.append(self._overflow(reference, ()))
+                    continue
                 find = partial(self.search.in_torch, Scene(pair, reference, self.op_files), row)
                 verdicts.append(blamed(find, (), reference.case.name, row))
         return wrong
@@ -159,6 +166,8 @@ class Comparison:
         return verdicts
 
     def _find(self, target: str, scene: Scene, row: Row) -> Verdict:
+        if _overflows(scene.reference):
+            return replace(self._overflow(scene.reference, (target,)), targets=(target,))
         if self.bundle is None:
             return self.search.in_target(scene, target, None, row)
         folder, path = self.bundle.folder, Path(self.bundle.manifest.targets[target])
@@ -202,7 +211,8 @@ def _failing(
 
 
 def _overflows(reference: Reference) -> bool:
-    return any(
+    """Returns whether the original is not finite for ordinary inputs where float64 is."""
+    return reference.case.kind == "ordinary" and any(
         original.is_floating_point() and bool((~original.isfinite() & fp64.isfinite()).any())
         for original, fp64 in zip(reference.original, reference.fp64, strict=True)
     )

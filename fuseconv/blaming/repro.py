@@ -137,7 +137,9 @@ def of_piece(what: str, target: str, piece: Piece, inputs: Mapping[str, torch.Te
         "artifact": torch.frombuffer(bytearray(piece.data), dtype=torch.uint8),
         **{f"weight.{at}": one for at, one in enumerate(piece.weights)},
     }
-    run = templates.PIECE.format(target=target, weights=[f"weight.{at}" for at in range(len(piece.weights))])
+    run = templates.PIECE.format(
+        target=target, inputs=list(inputs), weights=[f"weight.{at}" for at in range(len(piece.weights))]
+    )
     return _script(what, "", run, templates.COMPARED, tensors, inputs, evidence, original="")
 
 

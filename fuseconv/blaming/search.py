@@ -123,7 +123,7 @@ class Search:
             if found is not None:
                 return self._of_target(scene, target, *found)
             if artifact is not None and self._is_right(scene, target):
-                return self._in_artifact(scene, target, artifact, tapped, failing)
+                return self._in_artifact(scene, target, artifact, failing)
         return self._hidden(scene, target, failing)
 
     def _written(self, scene: Scene, target: str, tapped: Tapped | None = None) -> Stage:
@@ -179,27 +179,33 @@ class Search:
         verdict = Verdict("target", (target,), case, local.border, row, detail, limit=limit)
         return self._shown(verdict, [lambda text: repro.through_target(text, target, before, after, evidence)])
 
-    def _in_artifact(self, scene: Scene, target: str, artifact: Artifact, tapped: Tapped, failing: Row) -> Verdict:
+    def _in_artifact(self, scene: Scene, target: str, artifact: Artifact, failing: Row) -> Verdict:
         """Returns the verdict for a file that computes something else than the one that is written again."""
         case = scene.reference.case.name
         if not artifact.is_readable:
             detail = "the package passes if it is written again; its code cannot be read back"
             return Verdict("artifact", (target,), case, row=failing, detail=detail, unshown="convert the model again")
-        places = artifact.places(tapped)
-        ends = [border for border in scene.pair.ends if places.get(border.twin) is not None]
+        borders = scene.pair.borders
+        with Tapped(target, scene.pair.fused, [border.twin for border in borders], self.op_files) as tapped:
+            return self._in_file(scene, target, artifact, tapped, failing)
+
+    def _in_file(self, scene: Scene, target: str, artifact: Artifact, tapped: Tapped, failing: Row) -> Verdict:
+        case, places = scene.reference.case.name, artifact.places(tapped, scene.pair.outputs)
+        known = [border for border in scene.pair.borders if places.get(border.twin) is not None]
 
         def stage(borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
-            known = [border for border in borders if border in ends]
-            wanted = [place for border in known if (place := places[border.twin]) is not None]
-            return dict(zip(known, artifact.values(wanted, scene.inputs), strict=True)) if known else {}
+            here = [border for border in borders if border in known]
+            wanted = [place for border in here if (place := places[border.twin]) is not None]
+            return dict(zip(here, artifact.values(wanted, scene.inputs), strict=True)) if here else {}
 
-        rows = scene.rows(stage, ends)
-        if (border := _first(rows)) is None:
+        rows = scene.rows(stage, scene.pair.ends)
+        if (end := _first(rows)) is None:
             return Verdict("artifact", (target,), case, row=failing, detail=changed_at(artifact, tapped, ""))
+        border, row = _narrowed(rows, scene.rows(stage, scene.inside(end)), end)
         place = places[border.twin]
         assert place is not None
-        verdict = Verdict("artifact", (target,), case, border, rows[border], changed_at(artifact, tapped, border.twin))
-        given = scene.given(border, ends)
+        verdict = Verdict("artifact", (target,), case, border, row, changed_at(artifact, tapped, border.twin))
+        given = scene.given(border, known)
         starts = {at: tensor for one, tensor in given.items() if (at := places[one.twin]) is not None}
         pieces = (
             (artifact.listing.cut([place], artifact.listing.needed(place, starts)), scene.local(border, values=given)),
@@ -222,7 +228,12 @@ class Search:
             tried = scene.rows(stage, [ends[middle]])[ends[middle]]
             low, high, row = (low, middle, tried) if not tried.ok else (middle, high, row)
         detail = "only in a program that does not return the values before; the place was found by bisection"
-        return Verdict("target", (target,), case, ends[high], row, detail, unshown="the ops alone do not show it")
+        verdict = Verdict("target", (target,), case, ends[high], row, detail)
+        whole = scene.local(ends[high], values={})
+        script = partial(
+            repro.through_target, target=target, before=whole.before, after=whole.after, evidence=whole.evidence
+        )
+        return self._shown(verdict, [script])
 
     def _place(
         self, scene: Scene, stage: Stage, alone: Callable[[Local], torch.Tensor], fused: Program | None = None

@@ -98,9 +98,16 @@ class Artifact:
         """The artifact as a list of ops."""
         return listing_of(self.target, self.path, self.device)
 
-    def places(self, tapped: Tapped) -> Mapping[str, Place | None]:
-        """Returns where the artifact has the values that another one of the same program returns, by node."""
-        return dict(zip(tapped.names, placed(tapped.listing, self.listing), strict=True))
+    def places(self, tapped: Tapped, outputs: Sequence[str] = ()) -> Mapping[str, Place | None]:
+        """Returns where the artifact has the values that another one of the same program returns, by node.
+
+        Args:
+            tapped: the other artifact.
+            outputs: the nodes that the program returns. Their values are what the artifact returns.
+        """
+        found = dict(zip(tapped.names, placed(tapped.listing, self.listing), strict=True))
+        returned = dict(zip(outputs, self.listing.returned, strict=True)) if outputs else {}
+        return found | {name: place for name, place in returned.items() if name in found and place is not None}
 
     def values(self, places: Sequence[Place], inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Returns values of the artifact for a call."""

@@ -60,7 +60,7 @@ PIECE = """
 from fuseconv.blaming.rerun import run_piece
 
 weights = [tensors[name] for name in {weights}]
-(actual,) = run_piece("{target}", tensors["artifact"], weights, list(inputs.values()))
+(actual,) = run_piece("{target}", tensors["artifact"], weights, [inputs[name] for name in {inputs}])
 """
 
 _ONNX = """

@@ -28,14 +28,14 @@ def print_blame(console: Console, found: Blame, *, everything: bool) -> None:
         console.print(f"not compared: {target}: {reason}", highlight=False, markup=False)
 
 
-def print_faults(console: Console, found: Blame, model: str) -> None:
-    """Prints the verdicts of a conversion that failed, and how to get the scripts."""
+def print_faults(console: Console, found: Blame, command: str) -> None:
+    """Prints the verdicts of a conversion that failed, and the command that writes the scripts."""
     for verdict in found.faults:
         for line in verdict_lines(verdict):
             if not line.startswith("  repro"):
                 console.print(line, highlight=False, markup=False)
     if found.faults:
-        console.print(f"  repro   `fuseconv blame {model}` writes it", highlight=False, markup=False)
+        console.print(f"  repro   written by `{command}`", highlight=False, markup=False)
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:

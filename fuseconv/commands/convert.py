@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from fuseconv.bundle.manifest import bundle_folder, check_replaceable
 from fuseconv.commands.completion import PATH
-from fuseconv.commands.following import after_convert
+from fuseconv.commands.following import after_convert, after_failure
 from fuseconv.commands.methods import check_unused, methods_of, methods_option
 from fuseconv.commands.options import (
     check_rules,
@@ -198,7 +198,7 @@ def convert(
         from fuseconv.pipeline.convert import convert as convert_model
         from fuseconv.pipeline.match import match
 
-    locked = settings.root / NAME
+    locked, command = settings.root / NAME, after_failure(model)
     if dry_run:
         found = match(
             model,
@@ -240,7 +240,7 @@ def convert(
         if (found_blame := failure.blame) is None:
             raise
         result = {"blame": found_blame.to_json()}
-        return Outcome(result, lambda console: blame_lines.print_faults(console, found_blame, str(model)), failure)
+        return Outcome(result, lambda console: blame_lines.print_faults(console, found_blame, command), failure)
     except SlowerError as slower:
         rows = slower.rows
         result = {"peers": [row.to_json() for row in rows]}
@@ -253,7 +253,7 @@ def convert(
             report.print_parity(console, done.report, everything=True)
         if done.blame is not None:
             console.print()
-            blame_lines.print_faults(console, done.blame, str(model))
+            blame_lines.print_faults(console, done.blame, command)
 
     following = after_convert(done.bundle) if done.report.ok else ()
     return Outcome(done.to_json(), render, done.error(), following=following)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 
 import click
@@ -33,12 +34,17 @@ def after_match(model: Path, plan: Path) -> tuple[str, ...]:
     return (shlex.join(("fuseconv", "convert", str(model), "--plan", str(plan), *_given())),)
 
 
-def _given() -> list[str]:
-    """Returns the options for reading a model and its rules that were given on the command line."""
+def after_failure(model: Path) -> str:
+    """Returns the command that finds why a conversion failed, and writes a script that shows it."""
+    return shlex.join(("fuseconv", "blame", str(model), *_given(READING | {"without", "target", "plan", "allow"})))
+
+
+def _given(names: Collection[str] = READING) -> list[str]:
+    """Returns the options with these names that were given on the command line."""
     context, words = click.get_current_context(), []
     for option in context.command.params:
         name = str(option.name)
-        if name in READING and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             value = context.params[name]
             for one in value if isinstance(value, tuple) else (value,):
                 words += [option.opts[-1], str(one)]

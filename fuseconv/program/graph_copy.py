@@ -81,8 +81,12 @@ def returning(
     assert exported.example_inputs is not None
     args, kwargs = exported.example_inputs
     args = (*args, *given.values())
+    known = entry.signature.forward_arg_names
     flat = replace(
-        entry.signature, in_spec=pytree.tree_structure((args, kwargs)), out_spec=pytree.tree_structure(tuple(names))
+        entry.signature,
+        in_spec=pytree.tree_structure((args, kwargs)),
+        out_spec=pytree.tree_structure(tuple(names)),
+        forward_arg_names=None if known is None else [*known, *(node.name for node in starts)],
     )
     made = ExportedProgram(
         root=exported.graph_module,

@@ -18,6 +18,7 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from safetensors.torch import load_file
 from support.shared import made_once
 from torch import Tensor, nn
 
@@ -319,6 +320,8 @@ def test_a_planted_fault_is_named_and_reproduced(plant: Callable[[Stand], Blamed
     assert re.search(expected.detail, verdict.detail)
     assert verdict.repro is not None
     assert status_of(verdict.repro) == 1
+    if expected.cause == "artifact":  # its ops alone: they are given the values before
+        assert ("weight.0" in load_file(verdict.repro.with_suffix(".safetensors"))) == (expected.node != "tanh")
     stand.patch.undo()
     while stand.undo:
         stand.undo.pop()()
@@ -352,3 +355,38 @@ def status_of(script: Path) -> int:
         runpy.run_path(str(script), run_name="__main__")
     assert isinstance(end.value.code, int)
     return end.value.code
+
+
+def test_a_fault_that_vanishes_when_values_are_returned_is_found_by_bisection(stand: Stand) -> None:
+    """As a compiler's may: it is there in a program of one output, and not in one that returns the values before."""
+    right = exported.save
+
+    def wrong(program: Any, path: Path, table: Any = None, others: Sequence[str] = ()) -> None:
+        graph = copied(program.graph)
+        calls = [node for node in graph.nodes if node.op == "call_function"]
+        for node in calls if len(program.graph_signature.output_specs) == 1 and len(calls) > 2 else ():
+            if node.target is torch.ops.fuseconv.add_layer_norm.default:
+                node.args = (*node.args[:4], 0.5)
+        right(with_graph(program, graph), path, table, others)
+
+    stand.patch.setattr(exported, "save", wrong)
+    found = blame(stand.model, plan=stand.bundle / "plan.json", target=["export"], output=stand.folder / "repros")
+    (verdict,) = found.faults
+    assert verdict.border is not None
+    assert (verdict.cause, verdict.targets, verdict.border.node) == ("target", ("export",), "layer_norm_1")
+    assert "bisection" in verdict.detail
+    assert verdict.repro is not None
+
+
+def test_nothing_new_is_begun_after_the_time_limit(stand: Stand) -> None:
+    found = blame(stand.model, plan=stand.bundle / "plan.json", target=["export"], time_limit=0)
+    assert (found.verdicts, found.compared) == ((), ())
+    assert found.unable == {"export": "the time limit of 0 s was reached"}
+
+
+def test_weights_that_do_not_give_the_reference_of_the_bundle(stand: Stand) -> None:
+    """Without the original, the weights in the bundle are those of the original too, but its results are stored."""
+    bundle, _ = weight_in_store(stand)
+    (verdict,) = blame(bundle).faults
+    assert (verdict.cause, verdict.border) == ("weights", None)
+    assert "add --against MODEL" in verdict.detail
