@@ -205,8 +205,6 @@ def _script(
 
 def _class(name: str, segment: Segment) -> str | None:
     """Prints a segment as a class. None if it contains control flow or refers to objects."""
-    if any(not isinstance(node.target, str) and node.op == "call_module" for node in segment.module.graph.nodes):
-        return None
     printed = segment.module.graph.python_code("self")
     if set(printed.globals) - _GLOBALS or any(True for _ in segment.module.children()):
         return None
@@ -214,4 +212,5 @@ def _class(name: str, segment: Segment) -> str | None:
     lines = [_DELETIONS.sub("", line).rstrip() for line in body.splitlines()]
     forward = "\n".join(f"    {line}" for line in lines if line.strip())
     names = [weight for weight, _ in segment.module.named_buffers()]
-    return templates.CLASS.format(name=name, weights=tuple(names), forward=forward)
+    init = templates.INIT.format(name=name, weights=names) if names else ""
+    return templates.CLASS.format(name=name, init=init, forward=forward)

@@ -10,7 +10,6 @@ Written by `fuseconv blame`. It needs {needs}. It prints the error, and exits wi
 """
 
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
@@ -32,12 +31,15 @@ load_ops([Path({path!r})], {{"code"}})
 
 CLASS = """
 class {name}(torch.nn.Module):
+{init}{forward}
+"""
+
+INIT = """\
     def __init__(self):
         super().__init__()
         for name in {weights}:
             self.register_buffer(name, tensors[f"{name}.{{name}}"])
 
-{forward}
 """
 
 ORIGINAL = """
@@ -64,6 +66,8 @@ weights = [tensors[name] for name in {weights}]
 """
 
 _ONNX = """
+import tempfile
+
 import onnxruntime
 
 with tempfile.TemporaryDirectory() as folder, torch.no_grad():
@@ -86,6 +90,8 @@ with torch.no_grad():
 """
 
 _AOTI = """
+import tempfile
+
 with tempfile.TemporaryDirectory() as folder, torch.no_grad():
     path = str(Path(folder, "model.pt2"))
     exported = torch.export.export(Original().eval(), (ARGUMENTS,))
@@ -118,8 +124,11 @@ def rms(values):
 
 
 compared = fp64.isfinite() & original.isfinite() & actual.isfinite()
-error, own, limit = rms(actual - fp64), rms(original - fp64), {factor} * rms(original - fp64) + {eps} * rms(fp64)
+error, own = rms(actual - fp64), rms(original - fp64)
+limit = {factor} * own + {eps} * rms(fp64)
 print(f"rmse against fp64: {{error:.3e}}, that of the original: {{own:.3e}}, the limit: {{limit:.3e}}")
+infinite, expected = (int((~one.isfinite()).sum()) for one in (actual, original))
+print(f"not finite: {{infinite}} elements, {{expected}} in the original")
 same = actual.isfinite().equal(original.isfinite()) and (fp64.is_floating_point() or actual.equal(original))
 sys.exit(0 if same and error <= limit else 1)
 """

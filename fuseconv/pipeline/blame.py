@@ -10,7 +10,7 @@ from fuseconv.blaming.search import Search
 from fuseconv.blaming.verdict import Blame
 from fuseconv.bundle.files import MANIFEST
 from fuseconv.bundle.manifest import PLAN, Manifest, open_bundle
-from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.errors import FileError, UnsupportedError, UsageError
 from fuseconv.matching.steps import read_plan
 from fuseconv.parity.cases import cases
 from fuseconv.parity.reference import REFERENCE, Reference, read_reference, refer, tried_of
@@ -77,6 +77,8 @@ def blame(
         ()
     """
     folder, options = Path(model), options or Options()
+    if output is not None and Path(output).exists() and not Path(output).is_dir():
+        raise FileError("the output is not a folder", where=str(output), fix="choose the path of a folder")
     search = Search(None if output is None else Path(output), time_limit)
     if (folder / MANIFEST).is_file():
         for name, value in (("--rules", rules), ("--no-rule", without), ("--plan", plan), ("--allow", allow)):

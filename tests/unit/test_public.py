@@ -22,10 +22,18 @@ from fuseconv import errors, nn, ops
 from fuseconv.ops.description import DTYPES
 from fuseconv.sources import Options
 
-FUNCTIONS = [fuseconv.convert_methods, fuseconv.convert, fuseconv.verify, fuseconv.load, fuseconv.fuse, fuseconv.tune]
+FUNCTIONS = [
+    fuseconv.convert_methods,
+    fuseconv.convert,
+    fuseconv.verify,
+    fuseconv.blame,
+    fuseconv.load,
+    fuseconv.fuse,
+    fuseconv.tune,
+]
 OPS = sorted(path.stem for path in (ROOT / "csrc" / "ops").glob("*.h"))
 NAMES = {
-    fuseconv: ["__version__", "convert", "convert_methods", "errors", "fuse", "load", "nn", "ops", "tune", "verify"],
+    fuseconv: sorted([*(function.__name__ for function in FUNCTIONS), "__version__", "errors", "nn", "ops"]),
     errors: [
         "ContractError",
         "FileError",

@@ -27,6 +27,7 @@ from fuseconv.blaming.comparison import Bundle, Comparison
 from fuseconv.blaming.repro import quiet
 from fuseconv.blaming.search import Search
 from fuseconv.bundle.manifest import read_manifest, seal
+from fuseconv.errors import ParityError
 from fuseconv.matching.steps import Plan
 from fuseconv.parity.reference import REFERENCE, read_reference
 from fuseconv.pipeline.blame import blame
@@ -390,3 +391,22 @@ def test_weights_that_do_not_give_the_reference_of_the_bundle(stand: Stand) -> N
     (verdict,) = blame(bundle).faults
     assert (verdict.cause, verdict.border) == ("weights", None)
     assert "add --against MODEL" in verdict.detail
+
+
+def test_a_conversion_whose_only_target_fails_has_the_verdict(stand: Stand) -> None:
+    right = exported.save
+
+    def wrong(program: Any, path: Path, table: Any = None, others: Sequence[str] = ()) -> None:
+        graph = copied(program.graph)
+        for node in graph.nodes:
+            if node.target is torch.ops.aten.layer_norm.default:
+                node.args = (*node.args[:4], 0.1, False)
+        right(with_graph(program, graph), path, table, others)
+
+    stand.patch.setattr(exported, "save", wrong)
+    output = stand.folder / "failed.fuseconv"
+    with pytest.raises(ParityError, match="they also differ without fusions") as failed:
+        convert(stand.model, target=["export"], output=output, blame_limit=60)
+    (verdict,) = failed.value.blame.faults
+    assert (verdict.cause, verdict.targets, verdict.border.layer) == ("target", ("export",), "layers.0.norm")
+    assert not output.exists()
