@@ -63,7 +63,6 @@ class Comparison:
         targets: the targets.
         search: finds the causes.
         bundle: the artifacts. None if each target is written.
-        op_files: Python files that register ops of rule packs.
     """
 
     program: Program
@@ -72,13 +71,12 @@ class Comparison:
     targets: Sequence[str]
     search: Search
     bundle: Bundle | None = None
-    op_files: tuple[Path, ...] = ()
     _pairs: dict[str, Pair] = field(default_factory=dict)
 
     def blame(self, progress: Progress) -> Blame:
         """Returns what is to blame for each difference."""
         references = sorted(tried_of(self.references), key=lambda one: one.case.kind == "special")
-        scene = Scene(self._pair(self.plan), references[0], self.op_files)
+        scene = Scene(self._pair(self.plan), references[0], self.search.op_files)
         compared: list[str] = []
         unable: dict[str, str] = {}
         with progress("compare fused"):
@@ -119,7 +117,7 @@ class Comparison:
         return [Verdict("weights", (), one.case.name, row=row, detail=detail) for one, row in failing[:1]]
 
     def _overflow(self, reference: Reference, targets: tuple[str, ...]) -> Verdict:
-        scene = Scene(self._pair(Plan(())), reference, self.op_files)
+        scene = Scene(self._pair(Plan(())), reference, self.search.op_files)
         return blamed(partial(self.search.in_model, scene), targets, reference.case.name)
 
     def _of_plans(self, references: Sequence[Reference], verdicts: list[Verdict]) -> list[Pair]:
@@ -134,7 +132,7 @@ class Comparison:
                 if _overflows(reference):
                     verdicts.append(self._overflow(reference, ()))
                     continue
-                find = partial(self.search.in_torch, Scene(pair, reference, self.op_files), row)
+                find = partial(self.search.in_torch, Scene(pair, reference, self.search.op_files), row)
                 verdicts.append(blamed(find, (), reference.case.name, row))
         return wrong
 
@@ -151,7 +149,7 @@ class Comparison:
             model = load_target(folder, manifest, target)
             return _failing(self.program, references, partial(outputs_of, model), target, manifest)
         with tempfile.TemporaryDirectory() as scratch:
-            path = written(target, replace(pair.fused, original=None), Path(scratch), self.op_files)
+            path = written(target, replace(pair.fused, original=None), Path(scratch), self.search.op_files)
             runner = TARGETS[target].load(path, self.program.contract.device)
             return _failing(self.program, references, lambda case: called(runner, case.inputs), target)
 
@@ -159,7 +157,7 @@ class Comparison:
         """Returns the verdict for a target, after those for what its runtime alone does with special values."""
         verdicts: list[Verdict] = []
         for reference, row in failing[:MOST_LIMITS]:
-            find = partial(self._find, target, Scene(pair, reference, self.op_files), row)
+            find = partial(self._find, target, Scene(pair, reference, self.search.op_files), row)
             verdicts.append(blamed(find, (target,), reference.case.name, row))
             if not verdicts[-1].limit:
                 break

@@ -64,16 +64,17 @@ class Script:
             raise FileError(f"the repro cannot be written: {error.strerror}", where=str(path)) from error
 
 
-def reproduces(path: Path) -> bool:
-    """Runs a script in this process, and returns whether it exits with 1."""
+def why_not(path: Path) -> str:
+    """Runs a script in this process, and returns why it does not show the difference. Empty if it does."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), quiet():
             runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
-        return end.code == 1
-    except Exception:  # noqa: BLE001 - a script that cannot run here shows nothing; another one is tried
-        return False
-    return False
+        return "" if end.code == 1 else "the ops alone do not show it"
+    except Exception as error:  # noqa: BLE001 - a script that cannot run here shows nothing, and the verdict says why
+        line = next(iter(str(error).strip().splitlines()), "")
+        return f"the script cannot run here: {type(error).__name__}: {line}"
+    return "the script did not end with a status"
 
 
 @contextlib.contextmanager
@@ -198,6 +199,7 @@ def _script(
         what=what.replace("\\", "/").replace('"', "'"),
         needs="fuseconv" if needs else "torch and safetensors",
         imports=templates.OPS if needs else "",
+        device="" if evidence.original.device.type == "cpu" else f', device="{evidence.original.device.type}"',
     )
     parts = [head + packs, *([classes] if classes else []), original + run + ending]
     return Script(_BLANK.sub("\n\n\n", "\n".join(parts)), held)

@@ -46,7 +46,7 @@ def run_piece(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, spec.artifact)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data.numpy().tobytes())
+        path.write_bytes(data.cpu().numpy().tobytes())
         if spec.plugin:
             (path.parent / "lib").mkdir()
             shutil.copy(plugin_path(device), path.parent / "lib" / PLUGINS[device])

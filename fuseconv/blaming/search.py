@@ -25,7 +25,7 @@ from fuseconv.blaming.stored import Stored
 from fuseconv.blaming.tapped import Artifact, Tapped, changed_at
 from fuseconv.blaming.through import cut, through
 from fuseconv.blaming.values import values_of
-from fuseconv.blaming.verdict import Cause, Verdict
+from fuseconv.blaming.verdict import Cause, Rows, Verdict
 from fuseconv.errors import FuseconvError
 from fuseconv.numerics.tolerance import Row, compare
 from fuseconv.program.captured import Program
@@ -43,12 +43,12 @@ class Search:
     """A search for the causes of differences.
 
     Attributes:
-        folder: where scripts are written. None if none are wanted.
+        folder: where scripts are written.
         limit: the time limit in seconds. Nothing new is begun after it.
         op_files: Python files that register ops of rule packs.
     """
 
-    folder: Path | None
+    folder: Path
     limit: float
     op_files: tuple[Path, ...] = ()
     _begun: float = field(default_factory=time.monotonic)
@@ -66,7 +66,7 @@ class Search:
             return Verdict("model", (), case)
         border, row = _narrowed(rows, scene.overflows(scene.inside(end)), end)
         local = scene.local(border)
-        verdict = Verdict("model", (), case, border, row)
+        verdict = Verdict("model", (), case, border, row, rows=tuple(rows.items()))
         return self._shown(verdict, [lambda text: repro.overflow(text, local.before, local.evidence)])
 
     def in_torch(self, scene: Scene, failing: Row) -> Verdict:
@@ -74,10 +74,10 @@ class Search:
         found = self._place(scene, scene.fused, lambda local: local.after.run()[0])
         if found is None:
             return Verdict("unknown", (), scene.reference.case.name, row=failing)
-        local, row = found
+        local, row, rows = found
         cause: Cause = "op" if self._right_by_reference(local) else "rule"
         step = step_of(scene.pair.plan, local.border)
-        verdict = Verdict(cause, (), scene.reference.case.name, local.border, row)
+        verdict = Verdict(cause, (), scene.reference.case.name, local.border, row, rows=rows)
         if step is not None:
             verdict = replace(verdict, step=scene.pair.plan.steps.index(step))
         return self._shown(verdict, [lambda text: repro.eager(text, local.before, local.after, local.evidence)])
@@ -98,10 +98,9 @@ class Search:
         found = self._place(scene, partial(scene.of, other), lambda local: local.after.run()[0], other)
         if found is None:
             return None
-        local, row = found
-        verdict = Verdict(
-            "weights", (target,), scene.reference.case.name, local.border, row, "; ".join(map(str, wrong))
-        )
+        local, row, rows = found
+        detail, case = "; ".join(map(str, wrong)), scene.reference.case.name
+        verdict = Verdict("weights", (target,), case, local.border, row, detail, rows=rows)
         return self._shown(verdict, [lambda text: repro.eager(text, local.before, local.after, local.evidence)])
 
     def in_target(self, scene: Scene, target: str, artifact: Artifact | None, failing: Row) -> Verdict:
@@ -162,21 +161,24 @@ class Search:
         triples = zip(found, reference.original, reference.fp64, strict=True)
         return all(compare(*triple, may_overflow=special).ok for triple in triples)
 
-    def _of_target(self, scene: Scene, target: str, local: Local, row: Row) -> Verdict:
+    def _of_target(self, scene: Scene, target: str, local: Local, row: Row, rows: Rows) -> Verdict:
         """Returns the verdict for ops that a target computes wrongly: upstream, or what fuseconv writes for it."""
         before, evidence = local.before, local.evidence
         same = local.before.ops == local.after.ops
         unfused_differs = same or not local.judge(self._through(target, before)).ok
         case, limit = scene.reference.case.name, unfused_differs and evidence.special
         if unfused_differs:
-            verdict = Verdict("upstream", (target,), case, local.border, row, limit=limit)
+            verdict = Verdict("upstream", (target,), case, local.border, row, limit=limit, rows=rows)
             shown = self._shown(verdict, [lambda text: repro.upstream(text, target, before, evidence)])
             if shown.repro is not None:
                 return shown
-            after, detail = before, "the unfused export through fuseconv differs too, but the tool alone does not"
+            after, detail = (
+                before,
+                f"the unfused export through fuseconv differs too; by the tool alone: {shown.unshown}",
+            )
         else:
             after, detail = local.after, "the unfused ops pass through the same target"
-        verdict = Verdict("target", (target,), case, local.border, row, detail, limit=limit)
+        verdict = Verdict("target", (target,), case, local.border, row, detail, limit=limit, rows=rows)
         return self._shown(verdict, [lambda text: repro.through_target(text, target, before, after, evidence)])
 
     def _in_artifact(self, scene: Scene, target: str, artifact: Artifact, failing: Row) -> Verdict:
@@ -204,7 +206,8 @@ class Search:
         border, row = _narrowed(rows, scene.rows(stage, scene.inside(end)), end)
         place = places[border.twin]
         assert place is not None
-        verdict = Verdict("artifact", (target,), case, border, row, changed_at(artifact, tapped, border.twin))
+        detail = changed_at(artifact, tapped, border.twin)
+        verdict = Verdict("artifact", (target,), case, border, row, detail, rows=tuple(rows.items()))
         given = scene.given(border, known)
         starts = {at: tensor for one, tensor in given.items() if (at := places[one.twin]) is not None}
         pieces = (
@@ -237,8 +240,18 @@ class Search:
 
     def _place(
         self, scene: Scene, stage: Stage, alone: Callable[[Local], torch.Tensor], fused: Program | None = None
-    ) -> tuple[Local, Row] | None:
-        """Returns the first ops that differ also if they are given the values of the original. None if none do."""
+    ) -> tuple[Local, Row, Rows] | None:
+        """Returns the first ops that differ also if they are given the values of the original. None if none do.
+
+        Args:
+            scene: the call.
+            stage: what differs.
+            alone: returns what it computes for these ops alone.
+            fused: the fused program, if it has other weights than that of the scene.
+
+        Returns:
+            The ops, the error that they make alone, and the errors of the stage at the ends of modules and matches.
+        """
         rows = scene.rows(stage, scene.pair.ends)
         for end in list(_failing(rows))[:TRIES]:
             inside = scene.inside(end)
@@ -247,15 +260,13 @@ class Search:
                 local = scene.local(one, fused)
                 row = local.judge(alone(local))
                 if not row.ok:
-                    return local, row
+                    return local, row, tuple(rows.items())
         return None
 
     def _shown(self, verdict: Verdict, attempts: Sequence[Callable[[str], Script | None]]) -> Verdict:
         """Writes the first script that shows a difference, and returns the verdict with it."""
-        if self.folder is None:
-            return replace(verdict, unshown="no folder was given")
         self._count += 1
-        name = "-".join([str(self._count), verdict.cause, *verdict.targets])
+        name, why = "-".join([str(self._count), verdict.cause, *verdict.targets]), "the ops cannot be printed as code"
         for attempt in attempts:
             self.check_time()
             script = attempt(verdict.sentence)
@@ -263,12 +274,12 @@ class Search:
                 continue
             path = self.folder / f"{name}.py"
             script.write(path)
-            if repro.reproduces(path):
+            if not (why := repro.why_not(path)):
                 return replace(verdict, repro=path)
             path.unlink()
             path.with_suffix(".safetensors").unlink()
         self._count -= 1
-        return replace(verdict, unshown="the ops alone do not show it")
+        return replace(verdict, unshown=why)
 
 
 def _failing(rows: Mapping[Border, Row]) -> Iterator[Border]:

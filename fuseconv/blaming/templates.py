@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import device, inf, nan
 {imports}
-tensors = load_file(Path(__file__).with_suffix(".safetensors"))
+tensors = load_file(Path(__file__).with_suffix(".safetensors"){device})
 inputs = {{name[len("input.") :]: one for name, one in tensors.items() if name.startswith("input.")}}
 original, fp64 = tensors["original"], tensors["fp64"]
 '''
@@ -73,10 +73,11 @@ import onnxruntime
 with tempfile.TemporaryDirectory() as folder, torch.no_grad():
     path = Path(folder, "model.onnx")
     torch.onnx.export(Original().eval(), (ARGUMENTS,), dynamo=True, verbose=False).save(path)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    given = [one.numpy() for one in (ARGUMENTS,)]
+    provider = "CUDAExecutionProvider" if original.is_cuda else "CPUExecutionProvider"
+    session = onnxruntime.InferenceSession(path, providers=[provider])
+    given = [one.cpu().numpy() for one in (ARGUMENTS,)]
     names = [one.name for one in session.get_inputs()]
-    actual = torch.from_numpy(session.run(None, dict(zip(names, given)))[0])
+    actual = torch.from_numpy(session.run(None, dict(zip(names, given)))[0]).to(original.device)
 """
 
 _EXPORT = """

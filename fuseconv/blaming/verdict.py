@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,10 @@ MEANINGS: Mapping[Cause, str] = {
 """Each cause in words."""
 
 
+Rows = tuple[tuple[Border, Row], ...]
+"""The errors at borders, in order."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The cause of a difference.
@@ -39,6 +43,7 @@ class Verdict:
         step: the position in the plan of the step to blame. None if it is not a step.
         repro: the script that shows the difference, and exits with 1 while it exists.
         unshown: why there is no script.
+        rows: the errors of what differs at the ends of modules and matches, in the case.
         limit: whether only special values differ, and without fusions too. A conversion records it as a limit.
     """
 
@@ -51,6 +56,7 @@ class Verdict:
     step: int | None = None
     repro: Path | None = None
     unshown: str = ""
+    rows: Rows = ()
     limit: bool = False
 
     @property
@@ -86,6 +92,10 @@ class Verdict:
             "repro": None if self.repro is None else str(self.repro),
             "unshown": self.unshown,
             "limit": self.limit,
+            "borders": [
+                {"node": one.node, "layer": one.layer, "op": one.op, "rule": one.rule or None, **row.to_json()}
+                for one, row in self.rows
+            ],
         }
 
 
@@ -98,14 +108,12 @@ class Growth:
         rms_fp64: the root mean square of the fp64 reference.
         original: the root-mean-square error of the original in its own dtype.
         fused: that of the fused program in PyTorch.
-        targets: that of each target that was looked into, by name.
     """
 
     border: Border
     rms_fp64: float
     original: Row
     fused: Row
-    targets: Mapping[str, Row] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
@@ -117,7 +125,6 @@ class Growth:
             "rms_fp64": self.rms_fp64,
             "original": self.original.to_json()["rmse_vs_fp64"],
             "fused": self.fused.to_json()["rmse_vs_fp64"],
-            "targets": {name: row.to_json()["rmse_vs_fp64"] for name, row in self.targets.items()},
         }
 
 
@@ -138,6 +145,11 @@ class Blame:
     unable: Mapping[str, str]
     case: str
     growth: tuple[Growth, ...]
+
+    def without_repros(self, why: str) -> Blame:
+        """Returns the verdicts without their scripts, with the reason."""
+        verdicts = (replace(one, repro=None, unshown=one.unshown or why) for one in self.verdicts)
+        return replace(self, verdicts=tuple(verdicts))
 
     @property
     def faults(self) -> tuple[Verdict, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -79,26 +80,22 @@ def blame(
     folder, options = Path(model), options or Options()
     if output is not None and Path(output).exists() and not Path(output).is_dir():
         raise FileError("the output is not a folder", where=str(output), fix="choose the path of a folder")
-    search = Search(None if output is None else Path(output), time_limit)
-    if (folder / MANIFEST).is_file():
-        for name, value in (("--rules", rules), ("--no-rule", without), ("--plan", plan), ("--allow", allow)):
-            if value:
-                raise UsageError(
-                    f"{name} applies only to a model; a bundle has its plan", where=name, fix=f"remove {name}"
-                )
-        return _of_bundle(folder.absolute(), search, against, target, options, progress).blame(progress)
-    if against is not None:
+    is_bundle = (folder / MANIFEST).is_file()
+    for name, value in (("--rules", rules), ("--no-rule", without), ("--plan", plan), ("--allow", allow)):
+        if is_bundle and value:
+            what = f"{name} applies only to a model; a bundle has its plan"
+            raise UsageError(what, where=name, fix=f"remove {name}")
+    if against is not None and not is_bundle:
         raise UsageError("--against needs a bundle", where="--against", fix="remove it, or give a bundle")
-    names, known = target_names(target, options.device), load_rules(rules, without)
-    check_allowed(allow, known)
-    load_ops(op_files(known), options.trust)
-    _, program = read_program(model, options, progress)
-    with progress("match"):
-        found = read_plan(Path(plan)) if plan else find_plan(program, known, names, allow)
-    with progress("reference"):
-        references = refer(program, cases(program))
-    search.op_files = op_files(known)
-    return Comparison(program, found, references, names, search, op_files=op_files(known)).blame(progress)
+    with tempfile.TemporaryDirectory() as scratch:
+        search = Search(Path(scratch if output is None else output), time_limit)
+        compared = (
+            _of_bundle(folder.absolute(), search, against, target, options, progress)
+            if is_bundle
+            else _of_model(folder, search, rules, without, target, options, plan, allow, progress)
+        )
+        found = compared.blame(progress)
+    return found.without_repros("no output folder was given") if output is None else found
 
 
 def blame_failure(filling: Filling, time_limit: float, progress: Progress) -> Blame:
@@ -113,10 +110,33 @@ def blame_failure(filling: Filling, time_limit: float, progress: Progress) -> Bl
     limits = {(limit.target, limit.case, limit.output) for limit in filling.limits}
     wrong = [row for one in found.values() for row in one.rows if not row.ok]
     names = tuple(dict.fromkeys(row.target for row in wrong if (row.target, row.case, row.output) not in limits))
-    search = Search(None, time_limit, assembly.op_files)
-    return Comparison(
-        assembly.program, filling.plan, filling.gate.references, names, search, op_files=assembly.op_files
-    ).blame(progress)
+    with tempfile.TemporaryDirectory() as scratch:
+        search = Search(Path(scratch), time_limit, assembly.op_files)
+        compared = Comparison(assembly.program, filling.plan, filling.gate.references, names, search)
+        return compared.blame(progress).without_repros("`fuseconv blame` writes it")
+
+
+def _of_model(
+    model: Path,
+    search: Search,
+    rules: str | Path | None,
+    without: Collection[str],
+    target: Sequence[str],
+    options: Options,
+    plan: str | Path | None,
+    allow: Collection[str],
+    progress: Progress,
+) -> Comparison:
+    names, known = target_names(target, options.device), load_rules(rules, without)
+    check_allowed(allow, known)
+    load_ops(op_files(known), options.trust)
+    _, program = read_program(model, options, progress)
+    with progress("match"):
+        found = read_plan(Path(plan)) if plan else find_plan(program, known, names, allow)
+    with progress("reference"):
+        references = refer(program, cases(program))
+    search.op_files = op_files(known)
+    return Comparison(program, found, references, names, search)
 
 
 def _of_bundle(
