@@ -16,7 +16,7 @@ import pytest
 import torch
 from filelock import FileLock
 from safetensors.torch import save_file
-from support import ROOT, saved_models, sleepy, small_bundle
+from support import ROOT, generating, saved_models, sleepy, small_bundle
 from support.shared import made_once
 from support.small_bundle import Block
 
@@ -133,6 +133,17 @@ def bundle(original: Program, fused: Program, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="session")
+def generating_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small model that generates, and its bundle `gpt2.fuseconv` beside it, for three runtimes."""
+
+    def write(folder: Path) -> None:
+        generating.save("gpt2", folder / "gpt2")
+        generating.convert(folder / "gpt2")
+
+    return made_once(tmp_path_factory, "generating", write)
+
+
+@pytest.fixture(scope="session")
 def sleepy_rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The rule file of the pack whose op sleeps. A compiler takes two seconds for it: of several workers the first."""
     return made_once(tmp_path_factory, "sleepy_pack", sleepy.write_pack) / "rules.json"
@@ -208,7 +219,7 @@ def programs(cpp_program: Path) -> Path:
     with FileLock(f"{build}.lock"):
         for command in (
             ["cmake", "-S", f"{ROOT}/samples/04_cpp", "-B", f"{build}", "-G", "Ninja", *defined],
-            ["cmake", "--build", f"{build}", "--target", "embed", "fuseconv-run"],
+            ["cmake", "--build", f"{build}", "--target", "embed", "generate", "fuseconv-run"],
         ):
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr

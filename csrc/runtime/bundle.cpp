@@ -77,6 +77,22 @@ void walk(const fs::path& root, const fs::path& folder, std::map<std::string, fs
   }
 }
 
+// Checks a file against what a manifest lists.
+void check_file(const std::string& name, const fs::path& path, const nlohmann::json& listed) {
+  if (!fs::exists(path)) {
+    throw refused(name + " is missing", path);
+  }
+  const File measured = measure(path);
+  const uint64_t size = listed.at("size");
+  if (measured.size != size) {
+    throw refused(
+        name + " has " + std::to_string(measured.size) + " bytes, but the manifest says " + std::to_string(size), path);
+  }
+  if (measured.sha256 != listed.at("sha256").get<std::string>()) {
+    throw refused(name + " does not have the sha256 in the manifest", path);
+  }
+}
+
 void compare(const fs::path& folder, const nlohmann::json& files) {
   std::map<std::string, fs::path> found;
   walk(folder, folder, found);
@@ -84,21 +100,27 @@ void compare(const fs::path& folder, const nlohmann::json& files) {
     if (!found.contains(name)) {
       throw refused(name + " is missing", folder / name);
     }
-    const File measured = measure(found[name]);
-    const uint64_t size = file.at("size");
-    if (measured.size != size) {
-      throw refused(
-          name + " has " + std::to_string(measured.size) + " bytes, but the manifest says " + std::to_string(size),
-          folder / name);
-    }
-    if (measured.sha256 != file.at("sha256").get<std::string>()) {
-      throw refused(name + " does not have the sha256 in the manifest", folder / name);
-    }
+    check_file(name, found[name], file);
   }
   for (const auto& [name, path] : found) {
     if (!files.contains(name)) {
       throw refused(name + " is not in the manifest", path);
     }
+  }
+}
+
+// Checks the weights of a method, which the manifest of the whole bundle lists.
+void check_weights(const fs::path& method) {
+  const fs::path bundle = weights_folder(method);
+  if (bundle == method) {
+    return;
+  }
+  const std::string text = read(bundle / kManifest);
+  const nlohmann::json value = nlohmann::json::parse(text);
+  check_own_hash(text, value.at("manifest_sha256"), bundle / kManifest);
+  for (const fs::path& path : {bundle / kWeights, method / kManifest}) {
+    check_file(path.lexically_relative(bundle).generic_string(), path,
+               value.at("files").at(path.lexically_relative(bundle).generic_string()));
   }
 }
 
@@ -115,6 +137,9 @@ Contract contract_of(const nlohmann::json& value) {
   }
   contract.outputs = value.at("outputs").get<std::vector<std::string>>();
   contract.device = value.at("device");
+  if (value.contains("state")) {
+    contract.state = value["state"].get<std::map<std::string, std::string>>();
+  }
   if (value.contains("buckets")) {
     const nlohmann::json& buckets = value["buckets"];
     contract.buckets = {buckets.at("dim"), buckets.at("sizes").get<std::vector<int64_t>>(),
@@ -147,9 +172,18 @@ Manifest open_bundle(const fs::path& folder) {
   try {
     const nlohmann::json value = nlohmann::json::parse(text);
     check_own_hash(text, value.at("manifest_sha256"), path);
-    if (value.at("format") != "fuseconv bundle" ||
-        (value.at("schema_version") != 1 && value.at("schema_version") != 2)) {
+    if (value.at("format") != "fuseconv bundle" || value.at("schema_version").get<int>() < 1 ||
+        value.at("schema_version").get<int>() > 3) {
       throw refused(std::string(kManifest) + " is not supported by this version of fuseconv", path);
+    }
+    if (value.contains("methods")) {
+      std::string names;
+      for (const std::string name : value["methods"]) {
+        names += (names.empty() ? "" : ", ") + name;
+      }
+      const std::string first = value["methods"].at(0);
+      throw Error(Kind::usage, "the bundle has the methods " + names + ", and this needs one of them", folder.string(),
+                  "give the folder of one of them, such as " + (folder / "methods" / first).string());
     }
     manifest.contract = contract_of(value.at("contract"));
     manifest.targets = value.at("targets").get<std::map<std::string, std::string>>();
@@ -169,6 +203,7 @@ Manifest open_bundle(const fs::path& folder) {
       }
     }
     compare(folder, value.at("files"));
+    check_weights(folder);
     std::vector<std::string> named = manifest.libraries;
     for (const auto& target : manifest.targets) {
       named.push_back(target.second);
@@ -204,7 +239,7 @@ void check_private(const fs::path& folder, const std::string& artifact, const st
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(beside)) {
       add(entry);
     }
-    add(fs::directory_entry(folder / kWeights));
+    add(fs::directory_entry(weights_folder(folder) / kWeights));
   }
   std::sort(folders.begin(), folders.end());
   std::sort(files.begin(), files.end());

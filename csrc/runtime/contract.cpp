@@ -133,4 +133,36 @@ std::vector<const Tensor*> Contract::bind(const NamedTensors& tensors) const {
   return ordered;
 }
 
+NamedTensors Contract::zero_state(const std::map<std::string, int64_t>& sizes) const {
+  NamedTensors zeros;
+  for (const TensorSpec& spec : inputs) {
+    if (!state.contains(spec.name)) {
+      continue;
+    }
+    Tensor tensor{spec.dtype, {}, {}};
+    int64_t bytes = element_size(spec.dtype);
+    for (const Size& size : spec.shape) {
+      const auto given = sizes.find(size.name);
+      if (!size.name.empty() && given == sizes.end()) {
+        throw Error(Kind::usage, "the size of " + size.name + " is missing", "the sizes of the state",
+                    "give " + to_string(size) + " a size");
+      }
+      tensor.shape.push_back(size.name.empty() ? size.value : given->second);
+      bytes *= tensor.shape.back();
+    }
+    tensor.data.resize(static_cast<size_t>(bytes));
+    zeros[spec.name] = std::move(tensor);
+  }
+  return zeros;
+}
+
+NamedTensors Contract::next_state(NamedTensors& outputs) const {
+  NamedTensors next;
+  for (const auto& [input, output] : state) {
+    next[input] = std::move(outputs.at(output));
+    outputs.erase(output);
+  }
+  return next;
+}
+
 }  // namespace fuseconv::runtime

@@ -79,4 +79,9 @@ void check_unshared(const std::vector<fs::path>& paths) {
   }
 }
 
+fs::path weights_folder(const fs::path& bundle) {
+  const bool is_method = bundle.parent_path().filename() == "methods" && !fs::exists(bundle / "weights.safetensors");
+  return is_method ? bundle.parent_path().parent_path() : bundle;
+}
+
 }  // namespace fuseconv::runtime

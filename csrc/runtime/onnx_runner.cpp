@@ -5,8 +5,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 
+#include "files.h"
 #include "fuseconv/error.h"
 #include "runner.h"
 
@@ -102,7 +105,16 @@ class Onnx final : public Runner {
       }
     }
     OrtSession* session;
-    check(api().CreateSession(env_.get(), artifact.c_str(), options.get(), &session), where_);
+    const std::filesystem::path folder = weights_folder(artifact.parent_path());
+    if (folder == artifact.parent_path()) {
+      check(api().CreateSession(env_.get(), artifact.c_str(), options.get(), &session), where_);
+    } else {  // a model that is given as bytes may have its data in any folder
+      constexpr const char* kFolder = "session.model_external_initializers_file_folder_path";
+      check(api().AddSessionConfigEntry(options.get(), kFolder, folder.c_str()), where_);
+      std::ifstream file(artifact, std::ios::binary);
+      const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+      check(api().CreateSessionFromArray(env_.get(), bytes.data(), bytes.size(), options.get(), &session), where_);
+    }
     session_.reset(session);
   }
 

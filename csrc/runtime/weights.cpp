@@ -13,6 +13,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "files.h"
 #include "fuseconv/error.h"
 
 namespace fuseconv::runtime {
@@ -141,7 +142,7 @@ std::optional<Weights> weights_of_artifact(const std::filesystem::path& artifact
   if (!text) {
     return std::nullopt;
   }
-  const std::filesystem::path bundle = artifact.parent_path().parent_path();
+  const std::filesystem::path bundle = weights_folder(artifact.parent_path().parent_path());
   try {
     const nlohmann::json table = nlohmann::json::parse(text);
     Weights stored, placed, weights;

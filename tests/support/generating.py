@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import fuseconv
 from fuseconv.bundle.generation import Generation
 from fuseconv.bundle.methods import MethodsManifest
 from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.options import Options
 from fuseconv.contract.spec import Contract
+from fuseconv.pipeline.methods import MethodsConversion
 from fuseconv.runtime.methods import Methods
 from fuseconv.runtime.model import Model
 from fuseconv.sources import generating
@@ -78,6 +80,12 @@ def save(name: str, folder: Path) -> Any:
     model = made(name)
     model.save_pretrained(folder)
     return model
+
+
+def convert(folder: Path) -> MethodsConversion:
+    """Converts the methods of a decoder-only model for three runtimes."""
+    methods = {name: Options(method=name, cache_length=LENGTH) for name in ("prefill", "decode")}
+    return fuseconv.convert_methods(folder, methods, target=["export", "torchscript", "onnx"])
 
 
 def inputs_of(name: str) -> dict[str, Any]:

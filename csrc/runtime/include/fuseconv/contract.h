@@ -39,9 +39,17 @@ struct Contract {
   std::vector<std::string> outputs;
   std::string device;
   std::optional<Buckets> buckets;
+  std::map<std::string, std::string> state = {};  // inputs, and the outputs that are their next values
 
   // The tensors in the order of the inputs. Throws Error of kind contract.
   std::vector<const Tensor*> bind(const NamedTensors& tensors) const;
+
+  // The state at the start: zeros, by the names of inputs. `sizes` has the size of each dim of it. Throws Error of kind
+  // usage if one is missing.
+  NamedTensors zero_state(const std::map<std::string, int64_t>& sizes) const;
+
+  // The state after a call that returned `outputs`, for the next call. The other outputs are left.
+  NamedTensors next_state(NamedTensors& outputs) const;
 };
 
 }  // namespace fuseconv::runtime
