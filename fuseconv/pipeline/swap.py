@@ -12,6 +12,7 @@ import torch
 from fuseconv.bundle.files import MANIFEST
 from fuseconv.bundle.links import link
 from fuseconv.bundle.manifest import ONNX, PLAN, Manifest, check_outside, check_replaceable, open_bundle, seal
+from fuseconv.bundle.methods import has_methods, method_folder, open_methods, weights_folder
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.dtypes import DTYPES
 from fuseconv.errors import ParityError
@@ -23,8 +24,10 @@ from fuseconv.parity.reference import REFERENCE, read_reference, refer, tried_of
 from fuseconv.parity.report import OutputRow, Report
 from fuseconv.parity.verification import with_limits
 from fuseconv.pipeline.assembly import Progress, Written, program_hash, remove_target, write_target
+from fuseconv.pipeline.join import join
 from fuseconv.pipeline.original import given, read_original, write_original
 from fuseconv.pipeline.read import silent
+from fuseconv.pipeline.verify import verify
 from fuseconv.program.captured import Program
 from fuseconv.runtime.model import load_libraries
 from fuseconv.sources.adapters import merged
@@ -71,7 +74,7 @@ def swap(
     compared with the original program, and with float64, on the new weights.
 
     Args:
-        bundle: the folder of the bundle.
+        bundle: the folder of the bundle. Of one with several methods all are given the weights.
         weights: a state dict of the model, or a folder of safetensors. Names, shapes and dtypes must be those of the
             model; a common prefix is removed.
         adapter: a folder with a low-rank adapter in the format of PEFT, which is merged into the weights.
@@ -89,6 +92,8 @@ def swap(
         FileError: the bundle cannot be written.
     """
     folder, path = Path(bundle).resolve(), Path(weights)
+    if has_methods(folder):
+        return _swap_methods(folder, path, adapter, output, progress)
     manifest = open_bundle(folder)
     target = Path(output) if output is not None else folder
     check_outside(target, folder)
@@ -129,6 +134,30 @@ def swap(
     return Swapped(target, kept, tuple(sorted(new.written)), report)
 
 
+def _swap_methods(
+    folder: Path, weights: Path, adapter: str | Path | None, output: str | Path | None, progress: Progress
+) -> Swapped:
+    """Gives every method new weights, and joins them. The targets are named `METHOD/TARGET`.
+
+    Every artifact is written again: two tensors with the same bytes are one in the file of weights, and may differ now.
+    """
+    manifest = open_methods(folder)
+    target = Path(output) if output is not None else folder
+    check_outside(target, folder)
+    written: list[str] = []
+    with staged(target, check_replaceable) as staging:
+        for name in manifest.methods:
+            new = method_folder(staging, name)
+            done = swap(method_folder(folder, name), weights, adapter=adapter, output=new, progress=progress)
+            written += [f"{name}/{one}" for one in (*done.written, *done.kept)]
+        with progress("join weights"):
+            join(staging, manifest.methods, manifest.generation)
+        report = verify(staging, progress=progress)
+        if not report.ok:
+            raise _differs(report, weights)
+    return Swapped(target, (), tuple(sorted(written)), report)
+
+
 @dataclass
 class _Swap:
     """The new bundle while it is filled. Its folder has links to the files of the old one."""
@@ -148,12 +177,12 @@ class _Swap:
         with progress("rewrite"):
             fused = rewrite(self.program, self.plan)
         with progress("write weights"):
-            (self.new / STORE).unlink()
+            (self.new / STORE).unlink(missing_ok=True)
             store = Store.create(self.new, weights_of(fused.exported))
             fused = replace(fused, exported=store.attached(fused.exported))
             shutil.rmtree(self.new / "original")
             write_original(self.program.exported, self.new, store, self.names)
-        same = placed(self.old / STORE) == placed(self.new / STORE)
+        same = weights_folder(self.old) == self.old and placed(self.old / STORE) == placed(self.new / STORE)
         news = store.changed(self.old) if same else set()
         plans = {name: self.plan.of(name) for name in sorted(self.manifest.targets)}
         programs = {name: fused if own == self.plan else rewrite(self.program, own) for name, own in plans.items()}

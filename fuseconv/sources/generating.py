@@ -15,6 +15,7 @@ from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.contract.options import Options
 from fuseconv.contract.spec import TensorSpec
 from fuseconv.errors import UnsupportedError, UsageError
+from fuseconv.sources.methods import of_part
 from fuseconv.sources.stepping import FirstStep, NextStep, Step, check_layers, empty_cache
 from fuseconv.sources.subject import Loaded
 
@@ -145,7 +146,7 @@ def _step(module: Any, length: int, *, one: bool) -> Loaded:
 
 
 def _encode(module: Any, _length: int, inputs: tuple[TensorSpec, ...]) -> Loaded:
-    return Loaded(module.get_encoder(), inputs, call=tuple(spec.name for spec in inputs))
+    return Loaded(of_part(module, module.get_encoder()), inputs, call=tuple(spec.name for spec in inputs))
 
 
 def _first(module: Any, length: int, inputs: tuple[TensorSpec, ...]) -> Loaded:

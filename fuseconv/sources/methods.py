@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from operator import attrgetter
 from pathlib import Path
@@ -11,14 +12,30 @@ import torch
 
 from fuseconv.errors import UsageError
 
+MODULE = "module"
+"""The name of a module in those that compute its methods."""
+
 
 class Method(torch.nn.Module):
-    """A module whose forward is a method of another module, with the signature of that method."""
+    """A module whose forward is a method of another module, with the signature of that method.
+
+    It has all weights of that module, so that they have the same names in every method.
+    """
 
     def __init__(self, module: torch.nn.Module, method: Any) -> None:
         super().__init__()
         self.module = module
         self.forward = method
+
+
+def of_part(module: torch.nn.Module, part: torch.nn.Module) -> Method:
+    """Returns a module that computes what a submodule computes, including its hooks."""
+
+    @functools.wraps(part.forward)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return part(*args, **kwargs)
+
+    return Method(module, call)
 
 
 def method_of(module: torch.nn.Module, attribute: str, path: Path) -> torch.nn.Module:
@@ -40,7 +57,7 @@ def method_of(module: torch.nn.Module, attribute: str, path: Path) -> torch.nn.M
             f"the model has no method {attribute}: {error}", where=str(path), fix=f"use one of {_methods(module)}"
         ) from error
     if isinstance(method, torch.nn.Module):
-        return method
+        return of_part(module, method)
     if not inspect.ismethod(method):
         raise UsageError(
             f"{attribute} is a {type(method).__name__}, not a method of the model",

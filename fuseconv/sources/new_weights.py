@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from fuseconv.errors import RefusedError, UsageError
+from fuseconv.sources.methods import MODULE
 from fuseconv.sources.pickles import listed
 from fuseconv.sources.state_dict import read_tensors, state_of
 from fuseconv.untrusted.plain_tensors import check_plain_tensors
@@ -49,7 +50,8 @@ def fitted(
     """Returns the weights of a model by its own names.
 
     Args:
-        weights: the new weights. All may have one prefix, such as that of a model with another head.
+        weights: the new weights. All may have one prefix, such as that of a model with another head; those of the model
+            have one if a method of it was converted.
         known: the weights of the model: their names, shapes and dtypes.
         tied: for each of them the first with the same memory. The others may be left out.
         path: where they are from, for errors.
@@ -58,8 +60,8 @@ def fitted(
     Raises:
         RefusedError: a weight is missing, unknown, of another shape or dtype, or tied weights or constants differ.
     """
-    prefix = _prefix(weights, tied)
-    renamed = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+    prefix, outer = _prefix(weights, tied), _own_prefix(weights, tied)
+    renamed = {outer + name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
     found: dict[str, torch.Tensor] = {}
     for name, first in tied.items():
         others = (other for other in tied if tied[other] == first and other in renamed)
@@ -95,6 +97,13 @@ def _prefix(weights: Mapping[str, torch.Tensor], tied: Mapping[str, str]) -> str
     ends = [""] if first in weights or not first else []
     ends += [name[: -len(first)] for name in weights if name.endswith(f".{first}")]
     return next((end for end in ends if all(end + one in weights for one in set(tied.values()))), "")
+
+
+def _own_prefix(weights: Mapping[str, torch.Tensor], tied: Mapping[str, str]) -> str:
+    """Returns the prefix that every weight has in the model only: its method was converted as a module around it."""
+    prefix = f"{MODULE}."
+    inside = {one.removeprefix(prefix) for one in set(tied.values()) if one.startswith(prefix)}
+    return prefix if inside and not any(name.startswith(prefix) for name in weights) else ""
 
 
 def _described(tensor: torch.Tensor) -> str:

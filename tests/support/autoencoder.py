@@ -15,7 +15,7 @@ INPUTS = {"encode": "x=f32[batch:1..8,8]", "decode": "z=f32[batch:1..8,16]"}
 
 
 class Autoencoder(torch.nn.Module):
-    """Encodes 8 numbers as 16 and decodes them, with one layer in both."""
+    """Encodes 8 numbers as 16 and decodes them, with one layer in both. Two of its weights have the same values."""
 
     size = 8
 
@@ -28,6 +28,8 @@ class Autoencoder(torch.nn.Module):
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.25)
+            self.up.bias.zero_()
+            self.shared.bias.zero_()
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the code of x."""
@@ -44,10 +46,10 @@ def options(method: str, inputs: str) -> Options:
     return Options(model=f"{__file__}:Autoencoder", trust=trust, method=method, inputs=parse_inputs([inputs]))
 
 
-def save(folder: Path, changed: float = 1.0) -> Path:
-    """Writes the state dict of the module, with all weights multiplied by a number."""
+def save(folder: Path, module: Autoencoder | None = None) -> Path:
+    """Writes the state dict of a module."""
     path = folder / "autoencoder.pt"
-    torch.save({name: tensor * changed for name, tensor in Autoencoder().state_dict().items()}, path)
+    torch.save((module or Autoencoder()).state_dict(), path)
     return path
 
 
