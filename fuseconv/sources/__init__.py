@@ -80,7 +80,7 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
                 where=f"--method {options.method}",
                 fix="save the module itself, with torch.save or as a state dict",
             )
-        loaded = Loaded(method_of(loaded.module, options.method, path))
+        loaded = Loaded(method_of(loaded.module, options.method, path, generating.known_methods(loaded.module)))
     return prepare(loaded, form, path, options)
 
 

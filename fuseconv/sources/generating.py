@@ -30,10 +30,16 @@ LARGEST_LENGTH = 2048
 _POSITIONS = ("max_position_embeddings", "max_target_positions", "n_positions")
 
 
+def known_methods(module: Any) -> tuple[str, ...]:
+    """Returns the methods with which a model generates tokens. None if it does not."""
+    if not (hasattr(module, "can_generate") and module.can_generate()):
+        return ()
+    return KNOWN if module.config.is_encoder_decoder else KNOWN[1:]
+
+
 def is_known(module: Any, method: str | None) -> bool:
-    """Returns whether a method is one of those with which a model generates tokens, and not an attribute of it."""
-    generates = method in KNOWN and hasattr(module, "can_generate") and module.can_generate()
-    return generates and not hasattr(type(module), str(method))
+    """Returns whether a method is one of those with which models generate tokens, and not an attribute of the model."""
+    return method in KNOWN and bool(known_methods(module)) and not hasattr(type(module), str(method))
 
 
 def load(module: Any, inputs: tuple[TensorSpec, ...], options: Options) -> Loaded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def of_part(module: torch.nn.Module, part: torch.nn.Module) -> Method:
     return Method(module, call)
 
 
-def method_of(module: torch.nn.Module, attribute: str, path: Path) -> torch.nn.Module:
+def method_of(module: torch.nn.Module, attribute: str, path: Path, known: Sequence[str] = ()) -> torch.nn.Module:
     """Returns a module that computes what a method of a module computes.
 
     Args:
@@ -46,29 +47,29 @@ def method_of(module: torch.nn.Module, attribute: str, path: Path) -> torch.nn.M
         attribute: the name of the method, or of a submodule, with dots for those of submodules: `encode`,
             `decoder.step`.
         path: the source, for messages.
+        known: the names of methods that are no attributes of the module, for messages.
 
     Raises:
         UsageError: the module has no such method.
     """
+    fix = f"use one of {', '.join([*known, _methods(module)])}"
     try:
         method = attrgetter(attribute)(module)
     except AttributeError as error:
-        raise UsageError(
-            f"the model has no method {attribute}: {error}", where=str(path), fix=f"use one of {_methods(module)}"
-        ) from error
+        raise UsageError(f"the model has no method {attribute}: {error}", where=str(path), fix=fix) from error
     if isinstance(method, torch.nn.Module):
         return of_part(module, method)
     if not inspect.ismethod(method):
         raise UsageError(
             f"{attribute} is a {type(method).__name__}, not a method of the model",
             where=str(path),
-            fix=f"use one of {_methods(module)}",
+            fix=fix,
         )
     return Method(module, method)
 
 
 def _methods(module: torch.nn.Module) -> str:
-    """Returns the public methods of a module that torch.nn.Module does not have, and its submodules."""
-    own = [name for name in dir(type(module)) if not name.startswith("_") and not hasattr(torch.nn.Module, name)]
-    methods = [name for name in own if inspect.isfunction(getattr(type(module), name))]
-    return ", ".join(["forward", *methods, *dict(module.named_children())])
+    """Returns the names of the public methods that the class of a module defines, and its submodules."""
+    defined = vars(type(module)).items()
+    methods = [name for name, one in defined if inspect.isfunction(one) and not name.startswith("_")]
+    return ", ".join(dict.fromkeys([*methods, *dict(module.named_children())]))
