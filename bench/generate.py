@@ -3,7 +3,7 @@
     python bench/generate.py OUT.json [--model NAME ...] [--target NAME ...] [--folder SCRATCH]
 
 The models have the sizes of well-known ones and random weights, in f32. Contestants take turns; a row has the fastest
-of the rounds, because other programs share the machine. Tokens are compared in every round, and `equal` is the share of the new tokens that are those of
+of the rounds, because other programs share the machine. `equal` is the share of the new tokens that are those of
 transformers, up to the first one of a sequence that differs.
 """
 

@@ -134,13 +134,8 @@ def bundle(original: Program, fused: Program, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def generating_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small model that generates, and its bundle `gpt2.fuseconv` beside it, for three runtimes."""
-
-    def write(folder: Path) -> None:
-        generating.save("gpt2", folder / "gpt2")
-        generating.convert(folder / "gpt2")
-
-    return made_once(tmp_path_factory, "generating", write)
+    """A folder with the model `llama` of docs/generation.md, and its bundle `llama.fuseconv`, for two runtimes."""
+    return made_once(tmp_path_factory, "generating", generating.write_page)
 
 
 @pytest.fixture(scope="session")

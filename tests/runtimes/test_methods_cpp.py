@@ -22,24 +22,24 @@ pytestmark = pytest.mark.timeout(1200)  # the build of the runtime
 def test_a_method_computes_what_it_computes_in_python(
     target: str, run_in_cpp: Callable[..., tuple[int, str, Path]], generating_folder: Path
 ) -> None:
-    decode = load(generating_folder / "gpt2.fuseconv/methods/decode", target=target)
+    decode = load(generating_folder / "llama.fuseconv/methods/decode", target=target)
     inputs = {"input_ids": torch.tensor([[9], [11]]), "attention_mask": torch.ones(2, 1, dtype=torch.int64)}
     inputs |= decode.zero_state(batch=2)
-    status, text, path = run_in_cpp(generating_folder / "gpt2.fuseconv/methods/decode", inputs, "--target", target)
+    status, text, path = run_in_cpp(generating_folder / "llama.fuseconv/methods/decode", inputs, "--target", target)
     assert (status, text) == (0, "")
     for name, tensor in decode(**inputs)._asdict().items():
         torch.testing.assert_close(load_file(path)[name], tensor, rtol=0, atol=0)
 
 
 def test_the_sample_generates_the_tokens_of_the_model(programs: Path, generating_folder: Path, tmp_path: Path) -> None:
-    inputs, prompts = generating.inputs_of("gpt2"), tmp_path / "prompts.safetensors"
+    inputs, prompts = generating.inputs_of("llama"), tmp_path / "prompts.safetensors"
     save_file(inputs, prompts)
-    command: list[str | Path] = [programs / "generate", generating_folder / "gpt2.fuseconv", prompts, "9"]
+    command: list[str | Path] = [programs / "generate", generating_folder / "llama.fuseconv", prompts, "9"]
     environment = {**os.environ, **cpp.libraries("cpu")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     found = torch.tensor([[int(token) for token in line.split()] for line in done.stdout.splitlines()])
-    expected = generating.made("gpt2").generate(**inputs, max_new_tokens=9, do_sample=False)
+    expected = generating.page_model(generating_folder).generate(**inputs, max_new_tokens=9, do_sample=False)
     assert torch.equal(found.T, expected[:, 7:])
 
 
@@ -64,7 +64,7 @@ def test_what_a_method_shares_is_checked_in_pythons_words(
     generating_folder: Path,
     tmp_path: Path,
 ) -> None:
-    bundle = shutil.copytree(generating_folder / "gpt2.fuseconv", tmp_path / "copy.fuseconv")
+    bundle = shutil.copytree(generating_folder / "llama.fuseconv", tmp_path / "copy.fuseconv")
     damage(bundle)
     assert_same_refusal(run_in_cpp, bundle / "methods/decode", "torchscript")
 
@@ -72,7 +72,7 @@ def test_what_a_method_shares_is_checked_in_pythons_words(
 def test_a_bundle_of_several_methods_needs_the_name_of_one(
     run_in_cpp: Callable[..., tuple[int, str, Path]], generating_folder: Path
 ) -> None:
-    status, text, _ = run_in_cpp(generating_folder / "gpt2.fuseconv", {"x": torch.zeros(1)})
+    status, text, _ = run_in_cpp(generating_folder / "llama.fuseconv", {"x": torch.zeros(1)})
     assert status == 2
     assert "the bundle has the methods prefill, decode, and this needs one of them" in text
     assert "methods/prefill" in text

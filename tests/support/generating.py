@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,11 @@ from fuseconv.bundle.methods import MethodsManifest
 from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.options import Options
 from fuseconv.contract.spec import Contract
-from fuseconv.pipeline.methods import MethodsConversion
 from fuseconv.runtime.methods import Methods
 from fuseconv.runtime.model import Model
 from fuseconv.sources import generating
 from fuseconv.sources.huggingface import _inputs
+from support import ROOT
 
 VOCABULARY = 96
 LENGTH = 24
@@ -75,17 +77,30 @@ def made(name: str) -> Any:
     return model
 
 
-def save(name: str, folder: Path) -> Any:
-    """Writes a model as a Hugging Face folder, and returns it."""
-    model = made(name)
-    model.save_pretrained(folder)
-    return model
+PAGE = (ROOT / "docs" / "generation.md").read_text()
+PAGE_LENGTH = 32
 
 
-def convert(folder: Path) -> MethodsConversion:
-    """Converts the methods of a decoder-only model for three runtimes."""
-    methods = {name: Options(method=name, cache_length=LENGTH) for name in ("prefill", "decode")}
-    return fuseconv.convert_methods(folder, methods, target=["export", "torchscript", "onnx"])
+def blocks(language: str) -> list[str]:
+    """Returns the code of the page about generation."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def write_page(folder: Path) -> None:
+    """Writes the model of the page about generation, and its bundle for two runtimes."""
+    (code,) = [one for one in blocks("python") if "save_pretrained" in one]
+    folder.mkdir()
+    with contextlib.chdir(folder):
+        exec(code, {})
+        methods = {name: Options(method=name, cache_length=PAGE_LENGTH) for name in ("prefill", "decode")}
+        fuseconv.convert_methods("llama", methods, target=["torchscript", "onnx"])
+
+
+def page_model(folder: Path) -> Any:
+    """Returns the model of the page."""
+    from transformers import LlamaForCausalLM
+
+    return LlamaForCausalLM.from_pretrained(folder / "llama")
 
 
 def inputs_of(name: str) -> dict[str, Any]:
