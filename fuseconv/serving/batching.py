@@ -67,7 +67,8 @@ class Batcher(Generic[Item, Result]):
         self._limits = limits
         self._observe = observe
         self._groups: dict[Hashable, deque[_Waiting[Item, Result]]] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy = 0  # workers
         self._alarm: asyncio.TimerHandle | None = None
         self._waiting = 0
         self._draining = False
@@ -114,8 +115,8 @@ class Batcher(Generic[Item, Result]):
         """Refuses further requests, and returns when those that wait are computed."""
         self._draining = True
         self._begin()
-        while self._running:
-            await asyncio.wait(self._running)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     def _begin(self) -> None:
         """Begins the batches that are due, and sets an alarm for the next one."""
@@ -123,15 +124,16 @@ class Batcher(Generic[Item, Result]):
             self._alarm.cancel()
             self._alarm = None
         loop = asyncio.get_running_loop()
-        while self._groups and len(self._running) < self._limits.workers:
+        while self._groups and self._busy < self._limits.workers:
             due = {key: self._due(group) for key, group in self._groups.items()}
             key = min(due, key=due.__getitem__)
             if due[key] > loop.time():
                 self._alarm = loop.call_at(due[key], self._begin)
                 return
+            self._busy += 1
             task = loop.create_task(self._run(self._taken(key)))
-            self._running.add(task)
-            task.add_done_callback(self._ended)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _due(self, group: deque[_Waiting[Item, Result]]) -> float:
         """Returns the time at which a batch of the group begins: when it is full, or has waited for the delay."""
@@ -156,26 +158,30 @@ class Batcher(Generic[Item, Result]):
         self._observe(len(batch), rows, asyncio.get_running_loop().time() - batch[0].since)
         return batch
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self._begin()
-
     async def _run(self, batch: Sequence[_Waiting[Item, Result]]) -> None:
-        """Computes a batch, in halves if it fails."""
+        """Computes a batch and delivers its results. Before that the worker begins the next batch."""
+        settled = await self._settled(batch)
+        self._busy -= 1
+        self._begin()
+        for one, result in settled:
+            if one.result.done():  # it was given up
+                continue
+            if isinstance(result, Exception):
+                one.result.set_exception(result)
+            else:
+                one.result.set_result(result)
+
+    async def _settled(
+        self, batch: Sequence[_Waiting[Item, Result]]
+    ) -> list[tuple[_Waiting[Item, Result], Result | Exception]]:
+        """Returns the result or the error of each request of a batch, which is computed in halves if it fails."""
         batch = [one for one in batch if not one.result.done()]
         if not batch:
-            return
+            return []
         try:
-            results = await self._call([one.item for one in batch])
+            return list(zip(batch, await self._call([one.item for one in batch]), strict=True))
         except Exception as error:  # noqa: BLE001 - the request that caused it gets it
             if len(batch) == 1:
-                if not batch[0].result.done():
-                    batch[0].result.set_exception(error)
-                return
-            middle = len(batch) // 2
-            await self._run(batch[:middle])
-            await self._run(batch[middle:])
-            return
-        for one, result in zip(batch, results, strict=True):
-            if not one.result.done():
-                one.result.set_result(result)
+                return [(batch[0], error)]
+        middle = len(batch) // 2
+        return [*await self._settled(batch[:middle]), *await self._settled(batch[middle:])]

@@ -59,7 +59,7 @@ class Client:
         made = request_of(contract, arrays, binary=binary)
         content, headers = self._send(f"{self._path}/infer", made)
         try:
-            outputs = _outputs(content, headers.get(HEADER_LENGTH))
+            outputs = answer_of(content, headers.get(HEADER_LENGTH))
         except (KeyError, TypeError, ValueError, FuseconvError) as error:
             raise self._error(f"the response is not one of the protocol: {type(error).__name__}: {error}") from error
         if missing := [name for name in contract.outputs if name not in outputs]:
@@ -118,8 +118,16 @@ def request_of(contract: Contract, arrays: Sequence[Array], *, binary: bool) -> 
     return framed({"inputs": inputs, "outputs": outputs}, arrays if binary else ())
 
 
-def _outputs(content: bytes, header_length: str | None) -> dict[str, Tensor]:
-    """Reads the outputs of a response. Raises what a malformed one causes."""
+def answer_of(content: bytes, header_length: str | None) -> dict[str, Tensor]:
+    """Returns the outputs in the body of a response.
+
+    Args:
+        content: the whole body.
+        header_length: the value of the HTTP header `HEADER_LENGTH`, if the response has it.
+
+    Raises:
+        KeyError, TypeError, ValueError, RequestError: it is not a response of the protocol.
+    """
     at = len(content) if header_length is None else int(header_length)
     outputs: dict[str, Tensor] = {}
     for one in orjson.loads(content[:at])["outputs"]:

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import orjson
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp
 
 from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.contract.buckets import Buckets
 from fuseconv.contract.spec import Contract
 from fuseconv.serving.datatypes import DATATYPES
+from fuseconv.serving.exchange import Sent, answer
 from fuseconv.serving.requests import HEADER_LENGTH
 from fuseconv.serving.responses import framed
 
@@ -63,26 +64,11 @@ async def call(
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
     """Sends a request to an application: GET, or POST with a body, which may come in parts."""
-    parts = list([body] if isinstance(body, bytes) else body or ())
+    parts = [body] if isinstance(body, bytes) else list(body or ())
     given = {"content-length": str(len(body))} if isinstance(body, bytes) else {}
-    scope = {
-        "type": "http",
-        "method": "GET" if body is None else "POST",
-        "path": path,
-        "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in {**given, **(headers or {})}.items()],
-    }
-    sent: list[Message] = []
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": parts.pop(0) if parts else b"", "more_body": bool(parts)}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Answer(sent[0]["status"], answered, b"".join(message.get("body", b"") for message in sent[1:]))
+    pairs = tuple((name.encode(), value.encode()) for name, value in {**given, **(headers or {})}.items())
+    found = await answer(app, Sent("GET" if body is None else "POST", path, pairs, b""), parts)
+    return Answer(found.status, {name.decode(): value.decode() for name, value in found.headers}, found.body)
 
 
 def binary(contract: Contract, arrays: Iterable[Any], **fields: Any) -> tuple[bytes, dict[str, str]]:

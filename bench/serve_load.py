@@ -1,0 +1,254 @@
+"""Puts `fuseconv serve --local` under load and compares every answer with a direct call of the model.
+
+    fuseconv convert MODEL --target torchscript --bucket batch=1,2,4,8,16,32 -o demo.fuseconv
+    python bench/serve_load.py demo.fuseconv bench/results/cpu_serve.json
+
+MODEL is the one of `fuseconv demo`. There are 64 requests of 1 to 4 rows of 4, 8, 12 or 16 tokens, in random order.
+
+- `saturated`: how many rows/s the server answers to 48 clients, each of which waits for its answer, over how many
+  rows/s the bare model computes in one process with the same requests in batches of the same limit. Both have one
+  thread of torch, and take turns for as many rounds as asked; the ratio is the median of those of the rounds.
+- `load`: requests arrive at random times (a Poisson process) at 0.8 of the requests/s of `saturated`, whether or not
+  earlier ones are answered. `lost` have no answer or an error, `wrong` differ from the direct call by more than the
+  tolerance table allows (docs/numerics.md). Latencies are from the arrival to the last byte of the answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import torch
+from record import machine, write
+
+from fuseconv.contract.inputs import draw
+from fuseconv.numerics.tolerance import compare
+from fuseconv.runtime.model import Model, load
+from fuseconv.serving.client import answer_of, request_of
+from fuseconv.serving.requests import HEADER_LENGTH
+from fuseconv.serving.responses import Body
+
+DISTINCT = 64
+ROWS, TOKENS = (1, 2, 3, 4), (4, 8, 12, 16)
+LIMIT = 32
+CLIENTS = 48
+SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One of the requests, and its outputs by a direct call."""
+
+    inputs: tuple[torch.Tensor, ...]
+    expected: Mapping[str, torch.Tensor]
+    body: Body
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self.inputs[0])
+
+
+@dataclass
+class Seen:
+    """What clients saw: the latency of each answer in seconds, the answers, and how many requests had none."""
+
+    latencies: list[float] = field(default_factory=list)
+    answers: list[tuple[Asked, bytes, str | None]] = field(default_factory=list)
+    lost: int = 0
+
+    def wrong(self) -> int:
+        """Returns how many answers differ from the direct call. They are compared when nothing is timed any more."""
+        return sum(not _is_right(*answer) for answer in self.answers)
+
+
+def _is_right(one: Asked, content: bytes, header_length: str | None) -> bool:
+    outputs = answer_of(content, header_length)
+    pairs = ((torch.from_numpy(outputs[name].array), direct) for name, direct in one.expected.items())
+    return all(compare(actual, direct, direct.double()).ok for actual, direct in pairs)
+
+
+def requests_of(model: Model) -> list[Asked]:
+    """Returns the requests."""
+    contract = model.contract
+    made = []
+    for seed in range(DISTINCT):
+        sizes = {"batch": ROWS[seed % 4], "seq": TOKENS[seed // 4 % 4]}
+        inputs = draw(contract, sizes, seed=seed)
+        body = request_of(contract, [tensor.numpy() for tensor in inputs], binary=True)
+        made.append(Asked(inputs, model(*inputs)._asdict(), body))
+    return made
+
+
+def bare(model: Model, stream: Sequence[Asked]) -> float:
+    """Returns the rows/s of the model alone, with the requests of each length in batches up to the limit."""
+    begun = time.perf_counter()
+    groups: dict[int, list[Asked]] = defaultdict(list)
+    for one in stream:
+        group = groups[one.inputs[0].shape[1]]
+        if sum(each.rows for each in group) + one.rows > LIMIT:
+            model(*(torch.cat(tensors) for tensors in zip(*(each.inputs for each in group), strict=True)))
+            group.clear()
+        group.append(one)
+    for group in filter(None, groups.values()):
+        model(*(torch.cat(tensors) for tensors in zip(*(each.inputs for each in group), strict=True)))
+    return sum(one.rows for one in stream) / (time.perf_counter() - begun)
+
+
+@contextmanager
+def server(bundle: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Serves the bundle in a process of its own. Its summary is in the dict when the context has ended."""
+    command = [sys.executable, "-m", "fuseconv", "serve", f"demo={bundle}", "--local", "--port", "0", "--json"]
+    summary: dict[str, Any] = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603
+        assert process.stderr is not None
+        said = ""
+        while (found := re.search(r"http://[\d.]+:\d+", said)) is None:
+            line = process.stderr.readline()
+            if not line:
+                raise SystemExit(f"the server did not start: {said}")
+            said += line
+        try:
+            yield found[0], summary
+        finally:
+            process.send_signal(signal.SIGTERM)
+            out, errors = process.communicate()
+            summary.update(json.loads(out)["result"]["models"]["demo"], logged=len(errors.splitlines()))
+
+
+class Client:
+    """Sends requests and keeps the answers."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = f"{url}/v2/models/demo/infer"
+        self.seen = Seen()
+
+    async def ask(self, one: Asked) -> None:
+        """Sends a request."""
+        begun = time.perf_counter()
+        try:
+            async with self._session.post(self._url, data=one.body.content, headers=one.body.headers) as answer:
+                content = await answer.read()
+                answer.raise_for_status()
+        except aiohttp.ClientError:
+            self.seen.lost += 1
+            return
+        self.seen.latencies.append(time.perf_counter() - begun)
+        self.seen.answers.append((one, content, answer.headers.get(HEADER_LENGTH)))
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """Makes the latencies those of the server: a collection of a million objects of torch stops this process."""
+    import gc
+
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+async def saturate(url: str, stream: Sequence[Asked]) -> tuple[float, Seen]:
+    """Returns the rows/s of the server if `CLIENTS` always wait for an answer."""
+    left = iter(stream)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        client = Client(session, url)
+
+        async def work() -> None:
+            for one in left:
+                await client.ask(one)
+
+        begun = time.perf_counter()
+        await asyncio.gather(*(work() for _ in range(CLIENTS)))
+        return sum(one.rows for one in stream) / (time.perf_counter() - begun), client.seen
+
+
+async def arrive(url: str, stream: Sequence[Asked], rate: float) -> Seen:
+    """Sends requests at random times, `rate` per second."""
+    chance = random.Random(1)  # noqa: S311 - traffic, not a secret
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        client = Client(session, url)
+        at, begun, tasks = 0.0, time.perf_counter(), []
+        for one in stream:
+            at += chance.expovariate(rate)
+            await asyncio.sleep(begun + at - time.perf_counter())
+            tasks.append(asyncio.create_task(client.ask(one)))
+        await asyncio.gather(*tasks)
+        return client.seen
+
+
+def main() -> int:
+    """Measures and prints; 1 if a request was lost or answered wrongly."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    model = load(arguments.bundle, target="torchscript")
+    every = requests_of(model)
+    chance = random.Random(0)  # noqa: S311 - traffic, not a secret
+    few = chance.choices(every, k=max(arguments.requests // 10, CLIENTS))
+    stream = chance.choices(every, k=arguments.requests)
+    rounds, lost, wrong = [], 0, 0
+    with quiet_collector(), server(arguments.bundle) as (url, summary):
+        for _ in range(arguments.rounds):
+            alone = bare(model, few)
+            answered, seen = asyncio.run(saturate(url, few))
+            lost, wrong = lost + seen.lost, wrong + seen.wrong()
+            rounds.append({"bare_rows_per_s": round(alone, 1), "server_rows_per_s": round(answered, 1)})
+            print(rounds[-1], file=sys.stderr, flush=True)
+        capacity = statistics.median(one["server_rows_per_s"] for one in rounds) * len(few) / sum(x.rows for x in few)
+        begun = time.perf_counter()
+        seen = asyncio.run(arrive(url, stream, SHARE * capacity))
+        seconds = time.perf_counter() - begun
+    cuts = [1000 * cut for cut in statistics.quantiles(seen.latencies, n=100)]
+    ratios = [one["server_rows_per_s"] / one["bare_rows_per_s"] for one in rounds]
+    rows: list[dict[str, Any]] = [
+        {
+            "measure": "saturated",
+            "requests": len(few) * arguments.rounds,
+            "clients": CLIENTS,
+            "lost": lost,
+            "wrong": wrong,
+            "of_bare": round(statistics.median(ratios), 3),
+            "rounds": rounds,
+        },
+        {
+            "measure": "load",
+            "requests": len(stream),
+            "requests_per_s": round(len(stream) / seconds, 1),
+            "share_of_capacity": SHARE,
+            "lost": seen.lost,
+            "wrong": seen.wrong(),
+            "p50_ms": round(cuts[49], 1),
+            "p99_ms": round(cuts[98], 1),
+            "rows_per_batch": round(summary["rows"] / summary["batches"], 2),
+        },
+    ]
+    about = machine("cpu", ("starlette", "uvicorn", "aiohttp", "orjson"))
+    write(arguments.out, rows, about, ("measure",))
+    print(json.dumps(rows, indent=1))
+    return int(any(row["lost"] or row["wrong"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
