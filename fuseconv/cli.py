@@ -2,9 +2,9 @@
 
 Results go to stdout, progress and logs to stderr. With `--json` stdout is one object:
 `{"schema", "ok", "command", "result", "error"}`. Every command returns an `Outcome`; every error becomes three lines
-and an exit status: 0 ok, 1 parity, a rule check, the lock or the comparison with peers failed, 2 usage, 3 refused,
-4 unsupported, 5 an upstream tool failed, 6 I/O, 7 a bug in fuseconv, 130 interrupted, 141 done but the reader closed
-the output.
+and an exit status: 0 ok, 1 parity, a rule check, the lock, the comparison with peers or a model of a list failed,
+2 usage, 3 refused, 4 unsupported, 5 an upstream tool failed, 6 I/O, 7 a bug in fuseconv, 130 interrupted, 141 done but
+the reader closed the output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WIDTH = 1000
 EXIT_STATUSES = """\b
 Exit status:
   0  done
-  1  parity, a rule check, the lock or --not-slower-than failed
+  1  parity, a rule check, the lock, --not-slower-than or a model of a list failed
   2  an option, a rule file or a call is invalid
   3  refused: the input is damaged, or would run code that is not trusted
   4  the model or this machine is not supported
@@ -59,7 +59,8 @@ class LazyGroup(click.Group):
         """Imports the module of the command, or suggests a similar name."""
         if cmd_name not in self.lazy:
             return None
-        command = getattr(importlib.import_module(f"{self.package}.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"{self.package}.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 
@@ -83,6 +84,7 @@ class LazyGroup(click.Group):
 
 COMMANDS = {
     "convert": "Fuse a model, export it for every target, and prove parity.",
+    "convert-many": "Convert a list of models, and keep what is finished.",
     "verify": "Prove a bundle's parity again on this machine.",
     "blame": "Find which rule, op, weight, target or layer makes a result differ.",
     "explain": "Show per rule what matched, what nearly matched, and why not.",

@@ -1,0 +1,105 @@
+"""`fuseconv convert-many`: converts a list of models, each in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fuseconv.commands.completion import PATH
+from fuseconv.commands.convert import convert
+from fuseconv.commands.options import existing, json_option
+from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.settings import read_settings
+from fuseconv.commands.streams import is_quiet, tell
+from fuseconv.commands.verbosity import quiet_option
+from fuseconv.errors import FuseconvError
+from fuseconv.many.listing import read_listing
+from fuseconv.processes.imports import imports
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fuseconv.many.attempt import Row
+
+NOT_LISTED = frozenset(("output", "json", "quiet", "verbose", "debug", "dry-run", "lock", "frozen", "help"))
+"""The options of `fuseconv convert` that apply to a single run, and not to a model in a list."""
+
+
+class ModelsError(FuseconvError):
+    """Models of a list could not be converted."""
+
+    code = "models"
+    exit_status = 1
+
+
+def _known() -> set[str]:
+    long = {
+        flag[2:] for option in convert.params for flag in (*option.opts, *option.secondary_opts) if flag[:2] == "--"
+    }
+    return long - NOT_LISTED
+
+
+@click.command("convert-many")
+@click.argument("models", type=PATH, callback=existing, metavar="LIST.yaml|FOLDER")
+@click.option("-o", "--output", type=PATH, required=True, metavar="FOLDER", help="Folder of the bundles.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Conversions at the same time.")
+@click.option("--tries", type=click.IntRange(1), default=2, show_default=True, help="If a tool or the device fails.")
+@click.option(
+    "--timeout", type=click.FloatRange(0.001), default=3600.0, show_default=True, metavar="S", help="Time for one try."
+)
+@click.option("--again", is_flag=True, help="Convert also what is finished and unchanged.")
+@quiet_option
+@json_option
+def convert_many(models: Path, output: Path, jobs: int, tries: int, timeout: float, again: bool) -> Outcome:
+    """Convert the models of a list or a folder, each in a process of its own.
+
+    A bundle that is finished is kept while its source, the rules, its options and the versions are the same. A model
+    that fails does not stop the others; the exit status is 1 if any failed. FOLDER gets NAME.fuseconv and NAME.json per
+    model, and index.html.
+    """
+    entries = read_listing(models, _known())
+    with imports():
+        from fuseconv.many import pool
+        from fuseconv.many.index import write_index
+
+    seen = 0
+
+    def told(row: Row) -> None:
+        nonlocal seen
+        seen += 1
+        if not is_quiet():
+            reason = f": {row.error.splitlines()[0]}" if row.error else ""
+            tell(f"[{seen}/{len(entries)}] {row.name}  {row.status}  {row.seconds:.1f} s{reason}")
+
+    how = pool.How(jobs, tries, timeout, again, read_settings(Path.cwd()).values)
+    rows = pool.convert_many(entries, output, how, told)
+    index = write_index(output, rows)
+    result = {"rows": [row.to_json() for row in rows], "index": str(index)}
+    return Outcome(result, lambda console: _print(console, rows, index), _error(rows, output))
+
+
+def _error(rows: Sequence[Row], output: Path) -> FuseconvError | None:
+    failed = [row for row in rows if row.status == "failed"]
+    if not failed:
+        return None
+    what = f"{len(failed)} of {len(rows)} models failed: {', '.join(row.name for row in failed)}"
+    return ModelsError(what, where=str(output), fix="see the reasons above; a further run keeps the others")
+
+
+def _print(console: Console, rows: Sequence[Row], index: Path) -> None:
+    from fuseconv.commands.table import Table
+
+    numbers = ("fusions", "max error", "seconds")
+    table = Table("model", "status", "targets", "fusions", "max error", "seconds", numbers=numbers)
+    for row in rows:
+        error = "" if row.max_abs is None else f"{row.max_abs:.1e}"
+        fusions = str(row.fusions) if row.targets else ""
+        table.add(row.name, row.status, ", ".join(row.targets), fusions, error, f"{row.seconds:.1f}")
+    console.print(table)
+    for row in rows:
+        if row.error:
+            console.print(f"\n{row.name}: {row.error}", highlight=False, markup=False)
+    console.print(f"\n{index}", highlight=False, markup=False)

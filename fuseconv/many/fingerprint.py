@@ -1,0 +1,52 @@
+"""What a bundle was made from: source, rules, options and versions. If none has changed, it is not made again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from fuseconv.errors import FileError
+from fuseconv.many.listing import Entry, Options
+from fuseconv.rulebook.own_rules import load_rules
+from fuseconv.sources.subject import digest
+from fuseconv.untrusted.files import leads_somewhere
+from fuseconv.version import __version__
+
+PACKAGES = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "transformers", "egglog")
+"""The packages on which the content of a bundle depends."""
+
+FILES = ("inputs", "plan")
+"""The options that name files which a conversion reads, besides the rules."""
+
+
+def fingerprint(entry: Entry, defaults: Options) -> str:
+    """Returns the hash of everything that a bundle is made from. `defaults` are the settings of the project.
+
+    Raises:
+        FileError: the model or a file in its options cannot be read.
+        RuleError: the rules cannot be read.
+    """
+    if not leads_somewhere(entry.model):
+        raise FileError.absent(entry.model)
+    options = {**defaults, **entry.options}
+    rules = entry.options.get("rules")
+    files = [entry.options[key] for key in FILES if key in entry.options]
+    made_from = {
+        "source": digest(entry.model),
+        "rules": sorted(rule.sha256 for rule in load_rules(rules if isinstance(rules, str) else None)),
+        "options": options,
+        "files": [digest(Path(str(file))) for file in files],
+        "versions": {"fuseconv": __version__, **{name: _version(name) for name in PACKAGES}},
+        "machine": [platform.machine(), platform.python_version()],
+    }
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,139 @@
+"""The list of models: a folder of model files, or a YAML file with models and options of `fuseconv convert`.
+
+```yaml
+options:                 # of every model
+  target: torchscript,export
+models:
+  - a.pt2
+  - model: encoder       # a Hugging Face folder
+    name: encoder-b32
+    bucket: batch=1,8,32
+```
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fuseconv.errors import UsageError
+from fuseconv.serving.names import is_name
+from fuseconv.untrusted.files import read_plain
+
+SUFFIXES = (".pt2", ".pt", ".pth", ".bin", ".safetensors")
+"""The suffixes of the model files of a folder. A folder in it with a `config.json` is a Hugging Face model."""
+
+MAX_SIZE = 2**20
+"""The maximum number of bytes of a list."""
+
+PATHS = ("inputs", "plan", "rules")
+"""The options that are paths, relative to the list."""
+
+Options = Mapping[str, str | bool | Sequence[str]]
+"""Options of `fuseconv convert` without dashes. A flag is true, and an option that may be repeated is a list."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model to convert: its name, which is that of the bundle, its path, and the options."""
+
+    name: str
+    model: Path
+    options: Options
+
+    def words(self) -> list[str]:
+        """Returns the options as the words of a command line."""
+        words = []
+        for key, value in self.options.items():
+            if isinstance(value, bool):
+                words += [f"--{key}"] if value else []
+                continue
+            for one in (value,) if isinstance(value, str) else value:
+                words += [f"--{key}", one]
+        return words
+
+
+def read_listing(path: Path, known: Collection[str]) -> tuple[Entry, ...]:
+    """Reads a list of models.
+
+    Args:
+        path: a YAML file, whose paths are relative to it, or a folder of models.
+        known: the options that a model may have.
+
+    Raises:
+        FileError: the file cannot be read.
+        UsageError: it is not such a list, has an unknown option or two models of a name, or is empty.
+    """
+    entries = _of_folder(path) if path.is_dir() else _of_file(path, known)
+    if not entries:
+        fix = f"put files with {', '.join(SUFFIXES)} or Hugging Face folders there" if path.is_dir() else "list models"
+        raise UsageError("there are no models", where=str(path), fix=fix)
+    names = [entry.name for entry in entries]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two models have the name {twice}", where=str(path), fix="give one of them another `name`")
+    if wrong := next((name for name in names if not is_name(name)), None):
+        fix = "use letters, digits, '.', '_' and '-'"
+        raise UsageError(f"{wrong!r} cannot be the name of a bundle", where=str(path), fix=fix)
+    return entries
+
+
+def _of_folder(folder: Path) -> tuple[Entry, ...]:
+    models = [
+        path
+        for path in sorted(folder.iterdir())
+        if (path.is_file() and path.suffix in SUFFIXES) or (path / "config.json").is_file()
+    ]
+    return tuple(Entry(path.stem if path.is_file() else path.name, path, {}) for path in models)
+
+
+def _of_file(path: Path, known: Collection[str]) -> tuple[Entry, ...]:
+    where = str(path)
+    try:
+        data = read_plain(path, MAX_SIZE)
+        found = yaml.safe_load(data)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        said = " ".join(str(error).split())[:300]
+        raise UsageError(f"the list is not valid YAML: {said}", where=where, fix="correct it") from error
+    if not isinstance(found, dict) or not isinstance(found.get("models"), list) or set(found) - {"models", "options"}:
+        raise UsageError(
+            "the list has no `models`, or more than `models` and `options`",
+            where=where,
+            fix="write `models:` with a path or a mapping per model, and `options:` for all",
+        )
+    shared = _options(found.get("options") or {}, known, path.parent, f"{where}, options")
+    return tuple(_entry(one, shared, known, path, at) for at, one in enumerate(found["models"], 1))
+
+
+def _entry(value: Any, shared: Options, known: Collection[str], path: Path, at: int) -> Entry:
+    where = f"{path}, model {at}"
+    given = {"model": value} if isinstance(value, str) else value
+    if not isinstance(given, dict) or not isinstance(given.get("model"), str):
+        raise UsageError("a model is a path, or a mapping with `model`", where=where, fix="write `- model: PATH`")
+    model = path.parent / given["model"]
+    name = str(given.get("name", model.stem if model.suffix in SUFFIXES else model.name))
+    own = {key: each for key, each in given.items() if key not in ("model", "name")}
+    return Entry(name, model, {**shared, **_options(own, known, path.parent, where)})
+
+
+def _options(value: Any, known: Collection[str], folder: Path, where: str) -> Options:
+    if not isinstance(value, dict):
+        raise UsageError("the options are not a mapping", where=where, fix="write OPTION: VALUE")
+    for key, one in value.items():
+        if key not in known:
+            raise UsageError(f"unknown option {key}", where=where, fix=f"use one of {', '.join(sorted(known))}")
+        if not isinstance(one, str | bool) and not (
+            isinstance(one, list) and all(isinstance(item, str) for item in one)
+        ):
+            raise UsageError(f"{key} is not text, true, false or a list of texts", where=where, fix="quote the value")
+    return {str(key): _located(one, folder) if key in PATHS else one for key, one in value.items()}
+
+
+def _located(value: str | bool | Sequence[str], folder: Path) -> str | bool | Sequence[str]:
+    """Returns a path in the folder of the list, if there is such a file. Else it is one of fuseconv, or absent."""
+    return str(folder / value) if isinstance(value, str) and (folder / value).exists() else value

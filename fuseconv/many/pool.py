@@ -1,0 +1,99 @@
+"""Converts all models of a list, several at a time; a finished one is kept. Its state is a JSON file per model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fuseconv.bundle.manifest import MANIFEST, SUFFIX
+from fuseconv.errors import FuseconvError
+from fuseconv.many import attempt
+from fuseconv.many.attempt import Row, Stopped
+from fuseconv.many.fingerprint import fingerprint
+from fuseconv.many.listing import Entry, Options
+
+
+@dataclass(frozen=True)
+class How:
+    """How a list is converted.
+
+    Attributes:
+        jobs: the number of conversions at a time.
+        tries: how often a conversion is tried that fails for a transient reason.
+        limit: the time limit of one try in seconds.
+        again: whether finished bundles are made again.
+        defaults: the settings of the project, on which the bundles depend as on their options.
+    """
+
+    jobs: int = 1
+    tries: int = 2
+    limit: float = 3600.0
+    again: bool = False
+    defaults: Options = field(default_factory=dict)
+
+
+def convert_many(
+    entries: Sequence[Entry], folder: Path, how: How, done: Callable[[Row], None] = lambda _row: None
+) -> tuple[Row, ...]:
+    """Converts models to bundles `NAME.fuseconv` in a folder, each with a row `NAME.json` beside it.
+
+    Args:
+        entries: the models.
+        folder: the folder, which is created.
+        how: how they are converted.
+        done: called with each row as soon as there is one, in this thread.
+
+    Returns:
+        One row per model, in their order. A model that fails does not stop the others.
+
+    Raises:
+        OSError: the folder or a row cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stopped = Stopped()
+    with ThreadPoolExecutor(how.jobs) as pool:
+        futures: dict[Future[Row], int] = {
+            pool.submit(_one, entry, folder, how, stopped): at for at, entry in enumerate(entries)
+        }
+        rows: dict[int, Row] = {}
+        try:
+            for future in as_completed(futures):
+                row = rows[futures[future]] = future.result()
+                (folder / f"{row.name}.json").write_text(json.dumps(row.to_json(), indent=1) + "\n")
+                done(row)
+        except BaseException:  # an interrupt: no child outlives this process
+            stopped.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return tuple(rows[at] for at in range(len(entries)))
+
+
+def _one(entry: Entry, folder: Path, how: How, stopped: Stopped) -> Row:
+    try:
+        made_from = fingerprint(entry, how.defaults)
+    except FuseconvError as error:
+        status = error.exit_status
+        return Row(entry.name, str(entry.model), "failed", error=str(error), exit_status=status)
+    if not how.again and (row := finished(folder, entry.name, made_from)) is not None:
+        return row
+    row = attempt.convert(entry, folder, tries=how.tries, limit=how.limit, stopped=stopped, fingerprint=made_from)
+    return row if row.status == "failed" else replace(row, manifest=_manifest(folder, entry.name))
+
+
+def finished(folder: Path, name: str, made_from: str) -> Row | None:
+    """Returns the row of a bundle that was made from the same before, and is still there unchanged. Else None."""
+    try:
+        found = json.loads((folder / f"{name}.json").read_text())
+        row = Row(**{**found, "targets": tuple(found["targets"])})
+        same = (row.fingerprint, row.manifest) == (made_from, _manifest(folder, name))
+    except (OSError, ValueError, TypeError, KeyError):  # there is no row, or it is not one of this version
+        return None
+    return replace(row, status="kept") if same and row.status != "failed" else None
+
+
+def _manifest(folder: Path, name: str) -> str:
+    return hashlib.sha256((folder / f"{name}{SUFFIX}" / MANIFEST).read_bytes()).hexdigest()

@@ -1,0 +1,169 @@
+"""Lists of models: what they may say, what is made again, and what becomes of conversions that fail."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fuseconv import cli
+from fuseconv.errors import UsageError
+from fuseconv.many import attempt, pool
+from fuseconv.many.attempt import Row
+from fuseconv.many.fingerprint import fingerprint
+from fuseconv.many.listing import Entry, read_listing
+
+KNOWN = ("target", "bucket", "rules", "strict", "no-rule")
+
+
+class Scale(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x * 2)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("many") / "scale.pt2"
+    torch.export.save(torch.export.export(Scale(), (torch.ones(2, 3),)), path)
+    return path
+
+
+def test_a_list(tmp_path: Path) -> None:
+    (tmp_path / "rules.json").write_text("{}")
+    (tmp_path / "list.yaml").write_text(
+        """
+        options: {target: "torchscript,export", strict: true, rules: rules.json}
+        models:
+          - a.pt2
+          - {model: /models/b, name: b-32, bucket: "batch=1,8,32", strict: false, no-rule: [x, y]}
+        """
+    )
+    (tmp_path / "a.pt2").touch()
+    first, second = read_listing(tmp_path / "list.yaml", KNOWN)
+    rules = str(tmp_path / "rules.json")
+    shared = ["--target", "torchscript,export", "--strict", "--rules", rules]
+    assert (first.name, first.model, first.words()) == ("a", tmp_path / "a.pt2", shared)
+    assert (second.name, second.model) == ("b-32", Path("/models/b"))
+    more = ["--bucket", "batch=1,8,32", "--no-rule", "x", "--no-rule", "y"]
+    assert second.words() == [*shared[:2], *shared[3:], *more]
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    for name in ("b.pt2", "a.safetensors", "notes.txt", "hub/config.json", "other/x.pt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [(entry.name, entry.model.name) for entry in read_listing(tmp_path, KNOWN)] == [
+        ("a", "a.safetensors"),
+        ("b", "b.pt2"),
+        ("hub", "hub"),
+    ]
+
+
+WRONG = {
+    "nothing": ("", "no `models`"),
+    "no mapping": ("- a", "no `models`"),
+    "no list": ("models: a", "no `models`"),
+    "no models": ("models: []", "there are no models"),
+    "another key": ("{models: [a], jobs: 3}", "no `models`"),
+    "not YAML": ("models: [", "not valid YAML"),
+    "an object of Python": ("models: !!python/object/apply:os.system [id]", "not valid YAML"),
+    "a number": ("models: [3]", "a model is a path"),
+    "no path": ("models: [{name: a}]", "a model is a path"),
+    "an unknown option": ("models: [{model: a, targets: export}]", "unknown option targets"),
+    "an option of a single run": ("{models: [a], options: {output: x}}", "unknown option output"),
+    "a number as an option": ("models: [{model: a, target: 3}]", "target is not text"),
+    "no options": ("{models: [a], options: [x]}", "not a mapping"),
+    "a name twice": ("models: [a, {model: b, name: a}]", "two models have the name a"),
+    "a path as a name": ("models: [{model: b, name: ../a}]", "cannot be the name"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_list(case: str, tmp_path: Path) -> None:
+    text, said = WRONG[case]
+    path = tmp_path / "list.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=said) as caught:
+        read_listing(path, KNOWN)
+    assert str(path) in caught.value.where
+    assert caught.value.fix
+
+
+def test_finished_bundles_are_kept_and_a_model_that_fails_stops_no_other(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listing, out = tmp_path / "list.yaml", tmp_path / "out"
+
+    def run(text: str, *words: str) -> tuple[int, list[Row], str]:
+        listing.write_text(text)
+        capsys.readouterr()
+        status = cli.main(["convert-many", str(listing), "-o", str(out), "--json", *words])
+        captured = capsys.readouterr()
+        rows = json.loads(captured.out)["result"]["rows"]
+        return status, [Row(**{**row, "targets": tuple(row["targets"])}) for row in rows], captured.err
+
+    both = f"{{options: {{target: export}}, models: [absent.pt2, {model}]}}"
+    status, (absent, made), said = run(both)
+    assert (status, absent.status, absent.exit_status, made.status) == (1, "failed", 6, "made")
+    assert (made.targets, made.tries, made.max_abs) == (("export",), 1, 0.0)
+    assert "scale  made" in said
+    assert "absent  failed  0.0 s: " in said
+    manifest = (out / "scale.fuseconv" / "manifest.json").read_bytes()
+    assert json.loads((out / "scale.json").read_text())["fingerprint"] == made.fingerprint
+    page = (out / "index.html").read_text()
+    assert "2 models, 1 failed" in page
+    assert 'href="scale.json"' in page
+
+    status, (kept,), _ = run(f"{{options: {{target: export}}, models: [{model}]}}")
+    assert (status, kept.status, kept.seconds) == (0, "kept", made.seconds)
+    assert (out / "scale.fuseconv" / "manifest.json").read_bytes() == manifest
+
+    entry = Entry("scale", model, {"target": "export"})
+    assert pool.finished(out, "scale", made.fingerprint) is not None
+    for other in (Entry("scale", model, {"target": "onnx"}), Entry("scale", model, {})):
+        assert fingerprint(other, {}) != made.fingerprint
+    assert fingerprint(entry, {}) == made.fingerprint
+    assert fingerprint(entry, {"strict": True}) != made.fingerprint
+    (out / "scale.fuseconv" / "manifest.json").write_text("{}")
+    assert pool.finished(out, "scale", made.fingerprint) is None
+
+
+ENDINGS: dict[str, tuple[str, int, int, str]] = {
+    "a tool fails": ("sys.exit(5)", 3, 5, "exit status 5"),
+    "a bug": ("print('trace', file=sys.stderr); sys.exit(7)", 3, 7, "trace"),
+    "a signal": ("os.kill(os.getpid(), 9)", 3, -9, "SIGKILL"),
+    "nothing is said": ("sys.exit(0)", 3, 7, "exit status 7"),
+    "a wrong option": ("sys.exit(2)", 1, 2, "exit status 2"),
+    "too slow": ("import time; time.sleep(60)", 3, -9, "took more than 0.3 s"),
+}
+
+
+@pytest.mark.parametrize("case", ENDINGS)
+def test_a_conversion_is_tried_again_if_that_may_help(
+    case: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, tries, status, said = ENDINGS[case]
+    monkeypatch.setattr(attempt, "COMMAND", (sys.executable, "-ISc", f"import os, sys; {code}"))
+    (row,) = pool.convert_many([Entry("a", model, {})], tmp_path, pool.How(tries=3, limit=0.3))
+    assert (row.status, row.tries, row.exit_status) == ("failed", tries, status)
+    assert said in row.error
+
+
+def test_an_interrupt_leaves_no_child(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = "import time, pathlib, sys; time.sleep(0.2 if sys.argv[2].endswith('first') else 60)"
+    monkeypatch.setattr(attempt, "COMMAND", (sys.executable, "-ISc", sleep))
+    entries = [Entry(name, model.with_name(name), {}) for name in ("first", "second", "third")]
+    for entry in entries:
+        entry.model.touch()
+
+    def interrupted(row: Row) -> None:
+        raise KeyboardInterrupt
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        pool.convert_many(entries, tmp_path, pool.How(jobs=2), interrupted)
+    assert time.monotonic() - begun < 30
