@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "ray: needs fuseconv[ray]; run with -m ray")
     config.addinivalue_line("markers", "long: takes ten seconds or more, and is begun first")
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
 
 from fuseconv.commands.streams import is_quiet, tell
+
+MOST = 10_000
+"""The maximum number of lines that wait for the reader of stderr. Further ones are dropped."""
 
 NAMES = ("fuseconv.serving", "uvicorn.error")
 
@@ -32,6 +37,17 @@ class _Lines(logging.Handler):
             tell("\n".join(filter(None, [f"{time} {level} {record.getMessage()}", trace])))
 
 
+class _Queued(QueueHandler):
+    """Hands records to another thread: a reader of stderr that is slow must not keep requests waiting."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        with suppress(queue.Full):  # nobody reads
+            self.queue.put_nowait(record)
+
+
 @contextmanager
 def log_lines(as_json: bool, *, everything: bool) -> Iterator[None]:
     """Writes the log of a server to stderr while the context is open.
@@ -41,7 +57,9 @@ def log_lines(as_json: bool, *, everything: bool) -> Iterator[None]:
         everything: whether requests that succeed are logged. With `-q` only those are that fail on the server's side.
     """
     level = logging.ERROR if is_quiet() else logging.INFO if everything else logging.WARNING
-    handler = _Lines(level, as_json)
+    handler = _Queued(queue.Queue(MOST))
+    listener = QueueListener(handler.queue, _Lines(level, as_json))
+    listener.start()
     loggers = [logging.getLogger(name) for name in NAMES]
     before = [(logger.level, logger.propagate) for logger in loggers]
     for logger in loggers:
@@ -51,6 +69,7 @@ def log_lines(as_json: bool, *, everything: bool) -> Iterator[None]:
     try:
         yield
     finally:
+        listener.stop()
         for logger, (own, propagates) in zip(loggers, before, strict=True):
             logger.removeHandler(handler)
             logger.setLevel(own)

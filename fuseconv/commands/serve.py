@@ -1,32 +1,20 @@
-"""`fuseconv serve`: serves bundles over HTTP."""
+"""`fuseconv serve`: serves bundles over HTTP, from this process or on Ray Serve."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fuseconv.bundle.manifest import read_manifest
-from fuseconv.commands.extras import needs_extra
-from fuseconv.commands.log_lines import log_lines
 from fuseconv.commands.options import target_option
 from fuseconv.commands.outcome import Outcome
-from fuseconv.commands.progress import shown
-from fuseconv.commands.streams import is_quiet, tell
+from fuseconv.commands.served import How
 from fuseconv.commands.verbosity import quiet_option
 from fuseconv.errors import UsageError
-from fuseconv.processes.imports import imports
 from fuseconv.serving.names import named_bundle
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from fuseconv.serving.service import Service
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[str, ...]) -> dict[str, Path]:
@@ -83,6 +71,10 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Batches of a model at the same time."
 )
+@click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Processes on Ray Serve.")
+@click.option(
+    "--gpus", type=click.FloatRange(0), default=0.0, show_default=True, help="Share of a GPU per replica on Ray Serve."
+)
 @click.option(
     "--swap-from",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -99,6 +91,8 @@ def serve(
     port: int,
     target: str | None,
     max_body: int,
+    replicas: int,
+    gpus: float,
     swap_from: Path | None,
     log_requests: bool,
     as_json: bool,
@@ -109,64 +103,16 @@ def serve(
     A model is named like the folder of its bundle, without .fuseconv, or NAME. SIGTERM and Ctrl-C stop the server after
     the requests that it accepted are answered. There is no authentication: see docs/serving.md.
     """
-    if not local:
-        raise UsageError("only --local is available", where="--local", fix="add --local")
-    with needs_extra("serve"), imports():
-        from fuseconv.serving import server
-        from fuseconv.serving.app import application
-        from fuseconv.serving.batching import Limits
-        from fuseconv.serving.bodies import Bodies
-        from fuseconv.serving.engine import Engine
-        from fuseconv.serving.service import Service
+    if local and (replicas != 1 or gpus):
+        raise UsageError("--replicas and --gpus are for Ray Serve", where="--local", fix="remove them, or --local")
+    if not local and (swap_from is not None or log_requests or as_json):
+        fix = "add --local; with Ray Serve, weights are exchanged by `user_config`, and logs are those of Ray"
+        raise UsageError("--swap-from, --log-requests and --json need --local", where="--local", fix=fix)
+    how = How(bundles, host, port, target, max_body * 2**20, delay=limits.pop("delay") / 1000, **limits)
+    if local:
+        from fuseconv.commands.serve_local import serve_here
 
-    listener = server.listen(host, port)
-    with shown("load"):
-        engines = {name: Engine(path, target=target) for name, path in bundles.items()}
-    rows, delay = limits.pop("max_batch"), limits.pop("delay") / 1000
-    each = Limits(rows=rows, delay=delay, **limits)
-    service = Service(engines, each, swap_from)
-    bodies = Bodies(max_body * 2**20, memory=8 * max_body * 2**20, timeout=each.timeout)
-    url, begun = server.address(listener), time.monotonic()
-    with log_lines(as_json, everything=log_requests):
-        server.run(application(service, bodies), listener, each.timeout, lambda: _introduce(service, url, host))
-    summary = _summary(service, time.monotonic() - begun)
-    return Outcome(summary, lambda console: _print_summary(console, summary))
+        return serve_here(how, swap_from, as_json=as_json, log_requests=log_requests)
+    from fuseconv.commands.serve_ray import serve_on_ray
 
-
-def _introduce(service: Service, url: str, host: str) -> None:
-    """Says what is served, how it is called, and what does not protect it."""
-    if is_quiet():
-        return
-    lines = [f"serving on {url}; Ctrl-C stops"]
-    for model in service.models.values():
-        engine, rows = model.engine, model.limits.rows
-        buckets = engine.contract.buckets
-        how = "one request at a time: convert with --bucket to batch them"
-        if buckets is not None:
-            how = f"batches of up to {rows} rows of {buckets.dim}, delay {model.limits.delay * 1000:g} ms"
-        lines.append(f"    {model.name}: {engine.target} on {engine.contract.device}, {how}")
-    first = next(iter(service.models))
-    lines.append(f"    try: curl {url}/v2/models/{first}")
-    lines.append("no authentication, no TLS: put a reverse proxy that has both in front")
-    if host not in LOOPBACK:
-        lines.append(f"warning: everyone who reaches {host} can send requests")
-    tell("\n".join(lines))
-
-
-def _summary(service: Service, seconds: float) -> dict[str, Any]:
-    """Returns what a server did, as plain JSON values."""
-    models = {name: service.metrics.summary(name) for name in service.models}
-    return {"seconds": round(seconds, 3), "models": models}
-
-
-def _print_summary(console: Console, summary: Mapping[str, Any]) -> None:
-    """Prints one row per model: the requests by status, the batches, and the mean latency."""
-    from fuseconv.commands.table import Table
-
-    table = Table("model", "requests", "batches", "rows", "mean ms", numbers=("batches", "rows", "mean ms"))
-    for name, model in summary["models"].items():
-        requests = ", ".join(f"{count} x {status}" for status, count in model["requests"].items()) or "none"
-        mean = "" if model["mean_latency_ms"] is None else f"{model['mean_latency_ms']:.1f}"
-        table.add(name, requests, str(model["batches"]), str(model["rows"]), mean)
-    console.print(table)
-    console.print(f"\nserved for {summary['seconds']:.1f} s", highlight=False)
+    return serve_on_ray(how, replicas, gpus)

@@ -1,0 +1,34 @@
+"""`fuseconv serve`: replicas on Ray Serve."""
+
+from __future__ import annotations
+
+import time
+
+from fuseconv.commands.extras import needs_extra
+from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.progress import shown
+from fuseconv.commands.served import How, introduce
+
+
+def serve_on_ray(how: How, replicas: int, gpus: float) -> Outcome:
+    """Serves until the process is told to stop. Raises the errors of Ray."""
+    with shown("ray"), needs_extra("ray"):
+        from fuseconv.serving import on_ray
+
+    arguments = on_ray.Arguments(
+        bundles={name: path.absolute() for name, path in how.bundles.items()},
+        target=how.target,
+        replicas=replicas,
+        gpus=gpus,
+        max_batch=how.max_batch,
+        delay=how.delay,
+        workers=how.workers,
+        queue=how.queue,
+        timeout=how.timeout,
+        max_body=how.max_body,
+    )
+    url, begun = f"http://{how.host}:{how.port}", time.monotonic()
+    models = dict.fromkeys(how.bundles, f"{replicas} replicas on Ray Serve")
+    on_ray.run(arguments, how.host, how.port, lambda: introduce(url, how.host, models))
+    seconds = round(time.monotonic() - begun, 3)
+    return Outcome({"seconds": seconds}, lambda console: console.print(f"served for {seconds:.1f} s", highlight=False))

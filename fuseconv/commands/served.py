@@ -1,0 +1,46 @@
+"""What the two ways of serving have in common: the limits, and what is said at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuseconv.commands.streams import is_quiet, tell
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class How:
+    """What is served, where, and within which limits. Times are in seconds, sizes in bytes."""
+
+    bundles: Mapping[str, Path]
+    host: str
+    port: int
+    target: str | None
+    max_body: int
+    max_batch: int
+    delay: float
+    queue: int
+    timeout: float
+    workers: int
+
+
+def introduce(url: str, host: str, models: Mapping[str, str]) -> None:
+    """Says where models are served, how they are called, and what does not protect them.
+
+    Args:
+        url: the server.
+        host: the address on which it listens.
+        models: the name of each model, and how it is served.
+    """
+    if is_quiet():
+        return
+    lines = [f"serving on {url}; Ctrl-C stops"]
+    lines += [f"    {name}: {how}" for name, how in models.items()]
+    lines.append(f"    try: curl {url}/v2/models/{next(iter(models))}")
+    lines.append("no authentication, no TLS: put a reverse proxy that has both in front")
+    if host not in LOOPBACK:
+        lines.append(f"warning: everyone who reaches {host} can send requests")
+    tell("\n".join(lines))

@@ -1,0 +1,205 @@
+"""Bundles on Ray Serve: replicas that batch as a server of one process does, behind a front that tries again.
+
+    serve run fuseconv.serving.on_ray:app bundles=demo=demo.fuseconv replicas=2
+
+A front receives HTTP and forwards each request, as it is, to a replica, which has the engine, the batcher and the same
+application as `fuseconv serve --local`. If a replica dies, the front sends its requests to another: a call has no side
+effects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve import Application
+from ray.serve.exceptions import BackPressureError
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from fuseconv.errors import UpstreamError
+from fuseconv.serving.bodies import Bodies
+from fuseconv.serving.exchange import Answered, Sent, answer
+from fuseconv.serving.names import named_bundle
+from fuseconv.serving.refusals import BusyError, RequestError
+from fuseconv.version import __version__
+
+TRIES = 5
+"""How many replicas a request is sent to, one after the other, if they die."""
+
+MOST = 4096
+"""The maximum number of requests that the front has at a time."""
+
+LOGGER = logging.getLogger("ray.serve")
+
+
+class Arguments(BaseModel):
+    """The arguments of the application, in `args` of a YAML file or as `name=value` of `serve run`.
+
+    Attributes:
+        bundles: the folder of each name; as text, `NAME=PATH` or paths, separated by commas.
+        weights: the folder of each name whose weights the replicas take. If nothing else is changed, they take them
+            while calls go on. It becomes `user_config`.
+        target: the target to load. Default: as for `fuseconv.load`.
+        replicas: the number of processes that have the models.
+        fronts: the number of processes that receive HTTP.
+        gpus: the share of a GPU that each replica takes.
+        cpus: the number of processors that each replica takes.
+        max_batch: the maximum number of rows of a batch. 0 is the largest bucket.
+        delay: the number of seconds that a request waits for others.
+        workers: the number of batches of a model that a replica computes at a time.
+        queue: the number of requests of a model that may wait in a replica.
+        timeout: the number of seconds after which a request is given up.
+        max_body: the maximum number of bytes of a body.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    bundles: dict[str, Path]
+    weights: dict[str, Path] = {}
+    target: str | None = None
+    replicas: int = Field(default=1, ge=1)
+    fronts: int = Field(default=1, ge=1)
+    gpus: float = Field(default=0, ge=0)
+    cpus: float = Field(default=1, ge=0)
+    max_batch: int = Field(default=0, ge=0)
+    delay: float = Field(default=0.002, ge=0, le=10)
+    workers: int = Field(default=1, ge=1)
+    queue: int = Field(default=256, ge=1)
+    timeout: float = Field(default=30.0, gt=0)
+    max_body: int = Field(default=64 * 2**20, ge=1)
+
+    @field_validator("bundles", "weights", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return dict(named_bundle(word) for word in value.split(",")) if isinstance(value, str) else value
+
+
+class Replica:
+    """A process with the models. Its `user_config` is `{"bundles": {NAME: PATH}}`, whose weights it takes."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        """Loads the bundles. Raises the errors of `fuseconv.load`."""
+        from fuseconv.serving.app import application
+        from fuseconv.serving.batching import Limits
+        from fuseconv.serving.engine import Engine
+        from fuseconv.serving.service import Service
+
+        engines = {name: Engine(path.absolute(), target=arguments.target) for name, path in arguments.bundles.items()}
+        limits = Limits(arguments.max_batch, arguments.delay, arguments.queue, arguments.timeout, arguments.workers)
+        self._service = Service(engines, limits)
+        bodies = Bodies(arguments.max_body, 8 * arguments.max_body, arguments.timeout)
+        self._app = application(self._service, bodies)
+
+    async def answer(self, sent: Sent) -> Answered:
+        """Returns the response to a request."""
+        return await answer(self._app, sent)
+
+    async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
+        """Takes the weights of the bundles in the configuration, while calls go on.
+
+        Raises:
+            FuseconvError: a bundle does not load, or is of another model. Its weights are unchanged.
+        """
+        for name, path in user_config.get("bundles", {}).items():
+            await self._service.model(name).swap(Path(path).absolute())
+
+    def check_health(self) -> None:
+        """Raises an error if the process must be replaced, because it has lost its GPU."""
+        if not self._service.is_live:
+            raise UpstreamError("a model cannot be called any more", where="the replica", fix="it is replaced")
+
+
+class Front:
+    """Receives HTTP, and forwards it to the replicas."""
+
+    def __init__(self, replicas: DeploymentHandle, max_body: int, timeout: float) -> None:
+        """Takes the handle of the replicas, and the limits for bodies."""
+        self._replicas = replicas
+        self._bodies = Bodies(max_body, 8 * max_body, timeout)
+
+    async def __call__(self, request: Request) -> Response:
+        """Returns the response of a replica; of another one if it dies."""
+        try:
+            async with self._bodies.read(request) as body:
+                headers = tuple(request.headers.raw)
+                sent = Sent(request.method, request.url.path, headers, bytes(body))
+                answered = await self._forward(sent)
+        except RequestError as error:
+            return JSONResponse({"error": str(error)}, error.status)
+        made = Response(answered.body, answered.status)
+        made.raw_headers = list(answered.headers)
+        return made
+
+    async def _forward(self, sent: Sent) -> Answered:
+        for tried in range(1, TRIES + 1):
+            try:
+                answered: Answered = await self._replicas.answer.remote(sent)
+            except BackPressureError as error:
+                what = "every replica has as many requests as it may"
+                raise BusyError(what, where="the queue", fix="try again later, or start more replicas") from error
+            except RayActorError as error:
+                LOGGER.warning("a replica died; try %d of %d: %s", tried, TRIES, type(error).__name__)
+            else:
+                return answered
+        raise NoReplicaError(f"{TRIES} replicas died", where="the replicas", fix="see their logs")
+
+
+class NoReplicaError(RequestError):
+    """No replica lived long enough to answer."""
+
+    status = 503
+
+
+def app(args: Arguments) -> Application:
+    """Returns the application for `serve run`, a YAML file, or `ray.serve.run`."""
+    loaded = args.model_copy(update={"weights": {}})
+    # Ray replaces the processes if the version is another, and else only gives them the new `user_config`.
+    version = hashlib.sha256(f"{__version__} {loaded.model_dump_json()}".encode()).hexdigest()
+    most = args.queue * len(args.bundles)
+    replicas = serve.deployment(
+        version=version,
+        num_replicas=args.replicas,
+        max_ongoing_requests=most,
+        max_queued_requests=most,
+        health_check_period_s=5,
+        graceful_shutdown_timeout_s=args.timeout,
+        ray_actor_options={"num_cpus": args.cpus, "num_gpus": args.gpus},
+        user_config={"bundles": {name: str(path) for name, path in args.weights.items()}},
+    )(Replica)
+    front = serve.deployment(
+        version=version, num_replicas=args.fronts, max_ongoing_requests=MOST, ray_actor_options={"num_cpus": 0}
+    )(Front)
+    return front.bind(replicas.bind(loaded), args.max_body, args.timeout)
+
+
+def run(arguments: Arguments, host: str, port: int, begun: Callable[[], None]) -> None:
+    """Serves until SIGTERM or SIGINT, on the cluster of RAY_ADDRESS, or on one that is started here.
+
+    Args:
+        arguments: the arguments of the application.
+        host: the address to listen on.
+        port: the port.
+        begun: called when requests are accepted.
+    """
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: ended.set())
+    ray.init(include_dashboard=False, log_to_driver=False)
+    try:
+        serve.start(http_options={"host": host, "port": port})
+        serve.run(app(arguments), name="fuseconv")
+        begun()
+        ended.wait()
+    finally:
+        serve.shutdown()
+        ray.shutdown()

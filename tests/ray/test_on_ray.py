@@ -1,0 +1,173 @@
+"""Ray Serve: two replicas under load, of which one is killed; new weights by `user_config`; the command.
+
+    pip install -c constraints.txt 'fuseconv[ray]'
+    python -m pytest -m ray tests/ray
+
+Ray is not in the environment of the other tests, which leave these out.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.calls import draw
+from support.served import with_buckets
+
+from fuseconv.bundle.manifest import open_bundle, read_manifest, seal
+from fuseconv.errors import UpstreamError
+from fuseconv.numerics.tolerance import compare
+from fuseconv.runtime.model import load
+from fuseconv.serving.client import Client
+from fuseconv.serving.responses import Body
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]  # Ray warns
+
+ray = pytest.importorskip("ray")
+PORT = 18123
+URL = f"http://127.0.0.1:{PORT}"
+
+
+@pytest.fixture(scope="module")
+def block(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_buckets(bundle, tmp_path_factory.mktemp("served") / "block.fuseconv")
+
+
+@pytest.fixture(scope="module")
+def server(block: Path) -> Iterator[None]:
+    """Serves two replicas as `serve run` does."""
+    from ray import serve
+
+    from fuseconv.serving.on_ray import Arguments, app
+
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    serve.start(http_options={"host": "127.0.0.1", "port": PORT})
+    arguments = Arguments(bundles={"block": block}, target="torchscript", replicas=2, cpus=0.5)
+    serve.run(app(arguments), name="fuseconv")
+    yield
+    serve.shutdown()
+    ray.shutdown()
+
+
+def replicas() -> set[str]:
+    """Returns the names of the replicas."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return {one["name"] for one in named if "#Replica#" in one["name"]}
+
+
+def test_no_request_is_lost_or_wrong_while_a_replica_is_killed(server: None, block: Path) -> None:
+    contract, model = open_bundle(block).contract, load(block, target="torchscript")
+    client = Client(URL, "block", timeout=120)
+    calls = [draw(1 + at % 3, 4 + at % 4) for at in range(12)]
+    expected = [model(*tensors)._asdict() for tensors in calls]
+    before = replicas()
+    assert len(before) == 2
+
+    def ask(at: int) -> list[str]:
+        tensors, direct = calls[at % len(calls)], expected[at % len(calls)]
+        found = client.infer(contract, [tensor.numpy() for tensor in tensors], binary=True)
+        pairs = {name: (torch.from_numpy(found[name].array), one) for name, one in direct.items()}
+        return [row.reason for x, y in pairs.values() if not (row := compare(x, y, y.double())).ok]
+
+    with ThreadPoolExecutor(16) as pool:
+        futures = [pool.submit(ask, at) for at in range(1000)]
+        while sum(future.done() for future in futures) < 300:
+            time.sleep(0.01)
+        killed = min(before)
+        ray.kill(ray.get_actor(killed, namespace="serve"))
+        wrong = [future.result() for future in futures]
+    assert wrong == [[]] * 1000  # an answer that is lost raises
+    until = time.monotonic() + 120
+    while len(alive := replicas()) < 2 or killed in alive:
+        assert time.monotonic() < until, "the replica is not replaced"
+        time.sleep(0.5)
+
+
+def test_the_same_endpoints(server: None, block: Path) -> None:
+    with urllib.request.urlopen(f"{URL}/v2/models/block") as answer:
+        assert json.load(answer)["platform"] == "fuseconv_torchscript"
+    contract = open_bundle(block).contract
+    with pytest.raises(UpstreamError, match="x has size 17 at axis 0"):
+        Client(URL, "block").infer(contract, [tensor.numpy() for tensor in draw(17, 5)], binary=True)
+    with pytest.raises(UpstreamError, match="403"):
+        Client(URL, "block")._send("/v2/repository/models/block/load", Body(b"{}", {}))
+
+
+def test_new_weights_by_user_config(server: None, block: Path, tmp_path: Path) -> None:
+    from ray import serve
+
+    from fuseconv.serving.on_ray import Arguments, app
+
+    other = tmp_path / "other.fuseconv"
+    subprocess.run(["cp", "-r", block, other], check=True)
+    manifest = read_manifest(other)
+    (other / "note.txt").write_text("another version")
+    seal(other, manifest)
+    contract, arrays = manifest.contract, [tensor.numpy() for tensor in draw(2, 5)]
+    client, failed, done = Client(URL, "block", timeout=120), [], threading.Event()
+
+    def calls() -> None:
+        while not done.is_set():
+            try:
+                client.infer(contract, arrays, binary=True)
+            except UpstreamError as error:
+                failed.append(error)
+
+    def version() -> Any:
+        return client.metadata()[1]["versions"][0]
+
+    first, thread = version(), threading.Thread(target=calls)
+    thread.start()
+    arguments = Arguments(bundles={"block": block}, target="torchscript", replicas=2, cpus=0.5)
+    names = replicas()
+    serve.run(app(arguments.model_copy(update={"weights": {"block": other}})), name="fuseconv")
+    versions = {version() for _ in range(20)}
+    done.set()
+    thread.join()
+    assert failed == []
+    assert first not in versions
+    assert len(versions) == 1
+    assert replicas() == names
+
+
+def test_the_command(block: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "fuseconv",
+        "serve",
+        str(block),
+        "--port",
+        str(PORT + 1),
+        "--target",
+        "torchscript",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        client = Client(f"http://127.0.0.1:{PORT + 1}", "block", timeout=60)
+        contract, arrays = open_bundle(block).contract, [tensor.numpy() for tensor in draw(2, 5)]
+        until = time.monotonic() + 180
+        while True:
+            try:
+                outputs = client.infer(contract, arrays, binary=True)
+                break
+            except UpstreamError:
+                assert time.monotonic() < until
+                assert process.poll() is None
+                time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=120)
+    assert set(outputs) == set(contract.outputs)
+    assert process.returncode == 0, err
+    assert "served for" in out
+    assert "1 replicas on Ray Serve" in err
