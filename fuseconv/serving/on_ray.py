@@ -9,7 +9,6 @@ effects.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import signal
 import threading
@@ -32,7 +31,6 @@ from fuseconv.serving.bodies import Bodies
 from fuseconv.serving.exchange import Answered, Sent, answer
 from fuseconv.serving.names import named_bundle
 from fuseconv.serving.refusals import BusyError, RequestError
-from fuseconv.version import __version__
 
 TRIES = 5
 """How many replicas a request is sent to, one after the other, if they die."""
@@ -48,8 +46,6 @@ class Arguments(BaseModel):
 
     Attributes:
         bundles: the folder of each name; as text, `NAME=PATH` or paths, separated by commas.
-        weights: the folder of each name whose weights the replicas take. If nothing else is changed, they take them
-            while calls go on. It becomes `user_config`.
         target: the target to load. Default: as for `fuseconv.load`.
         replicas: the number of processes that have the models.
         fronts: the number of processes that receive HTTP.
@@ -65,7 +61,6 @@ class Arguments(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     bundles: dict[str, Path]
-    weights: dict[str, Path] = {}
     target: str | None = None
     replicas: int = Field(default=1, ge=1)
     fronts: int = Field(default=1, ge=1)
@@ -78,7 +73,7 @@ class Arguments(BaseModel):
     timeout: float = Field(default=30.0, gt=0)
     max_body: int = Field(default=64 * 2**20, ge=1)
 
-    @field_validator("bundles", "weights", mode="before")
+    @field_validator("bundles", mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
         return dict(named_bundle(word) for word in value.split(",")) if isinstance(value, str) else value
@@ -162,24 +157,20 @@ class NoReplicaError(RequestError):
 
 def app(args: Arguments) -> Application:
     """Returns the application for `serve run`, a YAML file, or `ray.serve.run`."""
-    loaded = args.model_copy(update={"weights": {}})
-    # Ray replaces the processes if the version is another, and else only gives them the new `user_config`.
-    version = hashlib.sha256(f"{__version__} {loaded.model_dump_json()}".encode()).hexdigest()
     most = args.queue * len(args.bundles)
     replicas = serve.deployment(
-        version=version,
         num_replicas=args.replicas,
         max_ongoing_requests=most,
         max_queued_requests=most,
         health_check_period_s=5,
         graceful_shutdown_timeout_s=args.timeout,
         ray_actor_options={"num_cpus": args.cpus, "num_gpus": args.gpus},
-        user_config={"bundles": {name: str(path) for name, path in args.weights.items()}},
+        user_config={"bundles": {}},
     )(Replica)
-    front = serve.deployment(
-        version=version, num_replicas=args.fronts, max_ongoing_requests=MOST, ray_actor_options={"num_cpus": 0}
-    )(Front)
-    return front.bind(replicas.bind(loaded), args.max_body, args.timeout)
+    front = serve.deployment(num_replicas=args.fronts, max_ongoing_requests=MOST, ray_actor_options={"num_cpus": 0})(
+        Front
+    )
+    return front.bind(replicas.bind(args), args.max_body, args.timeout)
 
 
 def run(arguments: Arguments, host: str, port: int, begun: Callable[[], None]) -> None:
@@ -192,12 +183,12 @@ def run(arguments: Arguments, host: str, port: int, begun: Callable[[], None]) -
         begun: called when requests are accepted.
     """
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: ended.set())
     ray.init(include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"host": host, "port": port})
         serve.run(app(arguments), name="fuseconv")
+        for number in (signal.SIGTERM, signal.SIGINT):  # Ray has set its own
+            signal.signal(number, lambda _number, _frame: ended.set())
         begun()
         ended.wait()
     finally:

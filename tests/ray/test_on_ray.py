@@ -44,17 +44,26 @@ def block(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_buckets(bundle, tmp_path_factory.mktemp("served") / "block.fuseconv")
 
 
+def deploy(block: Path, weights: Path | None = None) -> None:
+    """Deploys what a YAML file says. `serve deploy`, which does this, needs the dashboard."""
+    from ray.serve.context import _get_global_client
+    from ray.serve.schema import ServeDeploySchema
+
+    arguments = {"bundles": {"block": str(block)}, "target": "torchscript", "replicas": 2, "cpus": 0.5}
+    replica = {"name": "Replica", "user_config": {"bundles": {"block": str(weights)} if weights else {}}}
+    path = "fuseconv.serving.on_ray:app"
+    application = {"name": "fuseconv", "import_path": path, "args": arguments, "deployments": [replica]}
+    _get_global_client().deploy_apps(ServeDeploySchema(applications=[application]), _blocking=True)
+
+
 @pytest.fixture(scope="module")
 def server(block: Path) -> Iterator[None]:
-    """Serves two replicas as `serve run` does."""
+    """Serves two replicas."""
     from ray import serve
-
-    from fuseconv.serving.on_ray import Arguments, app
 
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     serve.start(http_options={"host": "127.0.0.1", "port": PORT})
-    arguments = Arguments(bundles={"block": block}, target="torchscript", replicas=2, cpus=0.5)
-    serve.run(app(arguments), name="fuseconv")
+    deploy(block)
     yield
     serve.shutdown()
     ray.shutdown()
@@ -105,10 +114,6 @@ def test_the_same_endpoints(server: None, block: Path) -> None:
 
 
 def test_new_weights_by_user_config(server: None, block: Path, tmp_path: Path) -> None:
-    from ray import serve
-
-    from fuseconv.serving.on_ray import Arguments, app
-
     other = tmp_path / "other.fuseconv"
     subprocess.run(["cp", "-r", block, other], check=True)
     manifest = read_manifest(other)
@@ -129,9 +134,11 @@ def test_new_weights_by_user_config(server: None, block: Path, tmp_path: Path) -
 
     first, thread = version(), threading.Thread(target=calls)
     thread.start()
-    arguments = Arguments(bundles={"block": block}, target="torchscript", replicas=2, cpus=0.5)
     names = replicas()
-    serve.run(app(arguments.model_copy(update={"weights": {"block": other}})), name="fuseconv")
+    deploy(block, other)
+    until = time.monotonic() + 60
+    while first in (version() for _ in range(20)):
+        assert time.monotonic() < until
     versions = {version() for _ in range(20)}
     done.set()
     thread.join()
