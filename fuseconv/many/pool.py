@@ -9,7 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fuseconv.bundle.manifest import MANIFEST, SUFFIX
+from fuseconv.bundle.files import MANIFEST
+from fuseconv.bundle.manifest import SUFFIX
 from fuseconv.errors import FuseconvError
 from fuseconv.many import attempt
 from fuseconv.many.attempt import Row, Stopped
