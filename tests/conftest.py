@@ -45,6 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes ten seconds or more, and is begun first")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves tests/ray out unless the marker is asked for: Ray is not in the environment of the other tests."""
+    return True if collection_path == ROOT / "tests" / "ray" and "ray" not in config.option.markexpr else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begins long tests first, after all others were shuffled: one that is begun last keeps one processor waiting."""

@@ -155,8 +155,13 @@ class NoReplicaError(RequestError):
     status = 503
 
 
-def app(args: Arguments) -> Application:
-    """Returns the application for `serve run`, a YAML file, or `ray.serve.run`."""
+def app(args: Arguments | Mapping[str, Any]) -> Application:
+    """Returns the application for `serve run`, a YAML file, or `ray.serve.run`.
+
+    Raises:
+        ValueError: the arguments are not those of `Arguments`.
+    """
+    args = Arguments.model_validate(args)
     most = args.queue * len(args.bundles)
     replicas = serve.deployment(
         num_replicas=args.replicas,

@@ -3,7 +3,7 @@
     pip install -c constraints.txt 'fuseconv[ray]'
     python -m pytest -m ray tests/ray
 
-Ray is not in the environment of the other tests, which leave these out.
+Ray is not in the environment of the other tests; without `-m ray` these are not collected.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
 from support.calls import draw
 from support.served import with_buckets
@@ -34,7 +35,6 @@ from fuseconv.serving.responses import Body
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]  # Ray warns
 
-ray = pytest.importorskip("ray")
 PORT = 18123
 URL = f"http://127.0.0.1:{PORT}"
 
@@ -160,20 +160,19 @@ def test_the_command(block: Path, tmp_path: Path) -> None:
         "--target",
         "torchscript",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    log = tmp_path / "log"
+    with log.open("w") as said, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as process:
         client = Client(f"http://127.0.0.1:{PORT + 1}", "block", timeout=60)
         contract, arrays = open_bundle(block).contract, [tensor.numpy() for tensor in draw(2, 5)]
         until = time.monotonic() + 180
-        while True:
-            try:
-                outputs = client.infer(contract, arrays, binary=True)
-                break
-            except UpstreamError:
-                assert time.monotonic() < until
-                assert process.poll() is None
-                time.sleep(0.5)
+        while "serving on" not in log.read_text():
+            assert time.monotonic() < until
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.2)
+        outputs = client.infer(contract, arrays, binary=True)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=120)
+        out, _ = process.communicate(timeout=120)
+    err = log.read_text()
     assert set(outputs) == set(contract.outputs)
     assert process.returncode == 0, err
     assert "served for" in out
