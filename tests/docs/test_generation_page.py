@@ -2,10 +2,11 @@
 
 import contextlib
 import io
+import json
 from pathlib import Path
 
 import pytest
-from support import generating
+from support import ROOT, generating
 
 EXAMPLES = [code for code in generating.blocks("python") if 'fuseconv.load("llama' in code]
 
@@ -19,3 +20,14 @@ def test_an_example_prints_what_the_page_says(
     with contextlib.redirect_stdout(said):
         exec(code, {})
     assert said.getvalue() == text
+
+
+def test_the_figures_are_those_of_the_file() -> None:
+    rows = json.loads((ROOT / "bench/results/cpu_generate.json").read_text())["rows"]
+    cells: dict[tuple[str, int], dict[str, float]] = {}
+    for row in rows:
+        assert row["equal"] == 1
+        cells.setdefault((row["model"], row["batch"]), {})[row["contestant"]] = row["tokens_per_cpu_s"]
+    for (model, batch), rates in cells.items():
+        figures = " | ".join(str(rates[name]) for name in ("transformers", "aoti", "torchscript", "onnx"))
+        assert f"| {model} | {batch} | {figures} |" in generating.PAGE
