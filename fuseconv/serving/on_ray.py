@@ -1,6 +1,6 @@
 """Bundles on Ray Serve: replicas that batch as a server of one process does, behind a front that tries again.
 
-    serve run fuseconv.serving.on_ray:app bundles=demo=demo.fuseconv replicas=2
+    serve run fuseconv.serving.on_ray:app bundles=demo=/models/demo.fuseconv replicas=2
 
 A front receives HTTP and forwards each request, as it is, to a replica, which has the engine, the batcher and the same
 application as `fuseconv serve --local`. If a replica dies, the front sends its requests to another: a call has no side

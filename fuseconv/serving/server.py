@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -73,7 +74,7 @@ def run(app: Starlette, listener: socket.socket, drain: float, begun: Callable[[
         server_header=False,
         limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(drain),
+        timeout_graceful_shutdown=math.ceil(drain),
         ws="none",
     )
     server = _Server(config)

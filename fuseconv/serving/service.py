@@ -100,6 +100,9 @@ class Service:
         Raises:
             UsageError: the limits do not fit a bundle.
         """
+        if limits.rows and all(engine.contract.buckets is None for engine in engines.values()):
+            what = "no bundle has buckets, so no requests can be batched"
+            raise UsageError(what, where="--max-batch", fix="convert with --bucket, or leave --max-batch out")
         self.metrics = Metrics()
         self.models = {name: Served(name, engine, limits, self.metrics) for name, engine in engines.items()}
         self._swap_from = swap_from

@@ -29,7 +29,9 @@ Serve = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def block(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_buckets(bundle, tmp_path_factory.mktemp("served") / "block.fuseconv")
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "plain").symlink_to(bundle)
+    return with_buckets(bundle, folder / "block.fuseconv")
 
 
 @pytest.fixture
@@ -196,6 +198,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "an unknown target": (["serve", "--local", "{}/block.fuseconv", "--target", "tflite"], 2, "unknown target"),
     "a port": (["serve", "--local", "{}/block.fuseconv", "--port", "70000"], 2, "--port"),
     "too many rows": (["serve", "--local", "{}/block.fuseconv", "--max-batch", "99", "--port", "0"], 2, "at most 16"),
+    "no buckets": (["serve", "--local", "{}/plain", "--max-batch", "9", "--port", "0"], 2, "no bundle has buckets"),
     "no server": (["verify", "{}/block.fuseconv", "--server", "http://127.0.0.1:9"], 5, "does not answer"),
     "no URL": (["verify", "{}/block.fuseconv", "--server", "localhost:9"], 2, "not a URL of HTTP"),
     "a name alone": (["verify", "{}/block.fuseconv", "--served-as", "x"], 2, "needs --server"),
