@@ -109,7 +109,7 @@ def blame(
     return Outcome(
         found.to_json(),
         lambda console: blame_lines.print_blame(console, found, everything=verbose),
-        _error(found, str(model)),
+        _error(found, model),
     )
 
 
@@ -119,13 +119,14 @@ def _beside(model: Path) -> Path:
     return path.with_name(f"{path.name if path.is_dir() and not (path / MANIFEST).is_file() else path.stem}.blame")
 
 
-def _error(found: Blame, where: str) -> FuseconvError | None:
+def _error(found: Blame, model: Path) -> FuseconvError | None:
+    where, is_bundle = str(model), (model / MANIFEST).is_file()
     if found.faults:
         first = found.faults[0]
         fix = f"run `python {first.repro}`, which exits with 1 while the difference exists" if first.repro else ""
         several = f"{len(found.faults)} causes; first: " if len(found.faults) > 1 else ""
         return ParityError(f"{several}{first.sentence}", where=where, fix=fix)
-    if not found.compared:
+    if found.unable and (is_bundle or not found.compared):  # a model may have targets that cannot express it
         reasons = "; ".join(f"{target}: {reason}" for target, reason in found.unable.items())
-        return UnsupportedError(f"no target could be compared: {reasons}", where=where, fix="see the reasons")
+        return UnsupportedError(f"targets could not be compared: {reasons}", where=where, fix="see the reasons")
     return None

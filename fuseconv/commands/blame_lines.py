@@ -34,8 +34,9 @@ def print_faults(console: Console, found: Blame, command: str) -> None:
         for line in verdict_lines(verdict):
             if not line.startswith("  repro"):
                 console.print(line, highlight=False, markup=False)
+        console.print()
     if found.faults:
-        console.print(f"  repro   written by `{command}`", highlight=False, markup=False)
+        console.print(f"a script that shows it is written by `{command}`", highlight=False, markup=False)
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
