@@ -355,6 +355,8 @@ OWN = {
     "parity/child.py": "its own stdout and its log",
     "parity/process.py": "the log of its child",
     "processes/forked.py": "/dev/null",
+    "many/pool.py": "files of its own scratch folder, and bundles that it wrote",
+    "serving/engine.py": "members of a bundle that `open_bundle` has measured",
 }
 """Modules that open files by themselves, and which."""
 
