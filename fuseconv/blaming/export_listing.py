@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from fuseconv.blaming.listing import NOTHING, Listing, Piece, Place, hashed
 from fuseconv.graph.nodes import op_name
 from fuseconv.program.graph_copy import returning, with_weights
-from fuseconv.weights.store import like
+from fuseconv.weights.store import like, weights_of
 from fuseconv.weights.table import weights_of_artifact
 
 
@@ -63,8 +63,10 @@ class ExportListing(Listing):
     def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
         """Returns an archive that returns values, with its weights. Given values are inputs."""
         starts = {self._nodes[at].name: tensor for (at, _), tensor in given.items()}
-        file = io.BytesIO()
-        torch.export.save(returning(self._exported, [self._nodes[at].name for at, _ in ends], starts), file)
+        part, file = returning(self._exported, [self._nodes[at].name for at, _ in ends], starts), io.BytesIO()
+        # Mapped weights are views of one memory, all of which torch would write.
+        owned = {name: like(one, one.detach().clone()) for name, one in weights_of(part).items()}
+        torch.export.save(with_weights(part, owned), file)
         return Piece(file.getvalue(), tuple(starts.values()))
 
     def _place(self, node: Any) -> Place | None:

@@ -73,9 +73,16 @@ class ScriptListing(Listing):
         graph.eraseOutput(0)
         graph.registerOutput(returned.output())
         torch._C._jit_pass_dce(graph)
+        inputs, used = list(graph.inputs()), list[torch.Tensor]()
+        first = len(inputs) - len(given) - len(self._weights)
+        for at, weight in reversed(list(enumerate(self._weights, first))):
+            if inputs[at].uses():
+                used.insert(0, weight)
+            else:
+                graph.eraseInput(at)
         with quiet():
             function: Any = torch._C._create_function_from_graph("forward", graph)
-            return Piece(function.save_to_buffer(), (*self._weights, *given.values()))
+            return Piece(function.save_to_buffer(), (*used, *given.values()))
 
     def _text(self, value: Any) -> str:
         name, node = value.debugName(), value.node()
