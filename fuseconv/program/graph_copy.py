@@ -20,6 +20,8 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from fuseconv.graph.nodes import is_call, written
+
 
 def copied(graph: Graph) -> Graph:
     """Returns a copy of a graph with the same node names."""
@@ -65,7 +67,7 @@ def returning(
     end = graph.output_node()
     end.args = (tuple(nodes[name] for name in names),)
     end.meta.pop("val", None)
-    graph.eliminate_dead_code()
+    graph.eliminate_dead_code(_has_effect)
     kept: list[InputSpec] = []
     for spec in signature.input_specs:
         node = nodes[spec.arg.name]
@@ -101,6 +103,11 @@ def returning(
     )
     made._guards_code = exported._guards_code
     return made
+
+
+def _has_effect(node: Node) -> bool:
+    """Returns whether a node without users must run. torch also keeps ops that may draw, such as attention."""
+    return node.is_impure() and (not is_call(node) or any(written(node)))
 
 
 def _as_input(graph: Graph, node: Node) -> Node:
