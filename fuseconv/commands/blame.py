@@ -16,6 +16,7 @@ from fuseconv.commands.options import (
     model_argument,
     model_options,
     named_targets,
+    plan_options,
     reading,
     rules_options,
 )
@@ -46,15 +47,7 @@ if TYPE_CHECKING:
     "-o", "--output", type=PATH, metavar="FOLDER", help="Folder for the repros. [default: MODEL.blame next to MODEL]"
 )
 @model_options
-@click.option(
-    "--plan", type=PATH, metavar="FILE", callback=existing, help="Execute this plan instead of matching rules."
-)
-@click.option(
-    "--allow",
-    multiple=True,
-    metavar="NAME",
-    help="Allow the rules that change numerical results and declare this name in `allow`; may be repeated.",
-)
+@plan_options
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0),

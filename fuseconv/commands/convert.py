@@ -14,11 +14,11 @@ from fuseconv.commands.following import after_convert, after_failure
 from fuseconv.commands.methods import check_unused, methods_of, methods_option
 from fuseconv.commands.options import (
     check_rules,
-    existing,
     json_option,
     model_argument,
     model_options,
     named,
+    plan_options,
     reading,
     rules_options,
     targets_option,
@@ -52,15 +52,7 @@ if TYPE_CHECKING:
 )
 @methods_option
 @model_options
-@click.option(
-    "--plan", type=PATH, metavar="FILE", callback=existing, help="Execute this plan instead of matching rules."
-)
-@click.option(
-    "--allow",
-    multiple=True,
-    metavar="NAME",
-    help="Allow the rules that change numerical results and declare this name in `allow`; may be repeated.",
-)
+@plan_options
 @click.option(
     "--bucket", metavar="BUCKETS", help="Sizes to pad a batch to for CUDA graphs, for example 'batch=1,8,32'."
 )

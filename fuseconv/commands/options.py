@@ -146,6 +146,17 @@ NO_RULE_OPTION = click.option(
     shell_complete=rule_names,
     help="Do not apply this rule; may be repeated.",
 )
+PLAN_OPTIONS = (
+    click.option(
+        "--plan", type=PATH, metavar="FILE", callback=existing, help="Execute this plan instead of matching rules."
+    ),
+    click.option(
+        "--allow",
+        multiple=True,
+        metavar="NAME",
+        help="Allow the rules that change numerical results and declare this name in `allow`; may be repeated.",
+    ),
+)
 
 
 TARGET_NAMES = ", ".join(TARGETS)
@@ -198,6 +209,7 @@ def add_options(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
 
 model_options = add_options(MODEL_OPTIONS)
 rules_options = add_options((rules_option, NO_RULE_OPTION))
+plan_options = add_options(PLAN_OPTIONS)
 json_option = click.option(
     "--json", "as_json", is_flag=True, expose_value=False, help="Print the result as one JSON object."
 )

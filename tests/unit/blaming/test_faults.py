@@ -11,7 +11,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import onnx
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.planted import Model, Overflowing, Stand, save
 from support.shared import made_once
-from torch import Tensor, nn
+from torch import Tensor
 
 from fuseconv import ops
 from fuseconv.blaming.comparison import Bundle, Comparison
@@ -39,81 +40,6 @@ from fuseconv.targets import exported, onnx_export
 from fuseconv.weights.tensor_file import placed
 
 TARGETS = ("export", "onnx", "torchscript")
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(16)
-        self.up = nn.Linear(16, 64)
-        self.down = nn.Linear(64, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first = nn.Linear(16, 16)
-        self.layers = nn.ModuleList([Block(), Block()])
-        self.head = nn.Linear(16, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(self.first(x))
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x).softmax(-1)
-
-
-class Overflowing(nn.Module):
-    """Its second layer exceeds the range of f16, and the norm makes NaN of that."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second, self.norm = nn.Linear(16, 16), nn.Linear(16, 16), nn.LayerNorm(16)
-        with torch.no_grad():
-            self.second.weight.mul_(1e5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.second(torch.tanh(self.first(x))))
-
-
-def save(module: nn.Module, path: Path, dtype: torch.dtype = torch.float32) -> Path:
-    program = torch.export.export(module.eval().to(dtype), (torch.randn(3, 16).to(dtype),))
-    torch.export.save(program, path)
-    return path
-
-
-@dataclass
-class Stand:
-    """Where a fault is planted: a model, a copy of its bundle, and the patches of this test."""
-
-    model: Path
-    bundle: Path
-    patch: pytest.MonkeyPatch
-    folder: Path
-    undo: list[Callable[[], object]] = field(default_factory=list)
-
-    def edit(self, name: str, change: Callable[[bytes], bytes]) -> Path:
-        """Changes a file of the bundle, as if it had been written so."""
-        path = self.bundle / name
-        path.write_bytes(change(path.read_bytes()))
-        return self.sealed()
-
-    def sealed(self) -> Path:
-        seal(self.bundle, read_manifest(self.bundle))
-        return self.bundle
-
-    def plan(self, change: Callable[[list[dict[str, Any]]], object]) -> Path:
-        """Writes the plan of the bundle with other steps."""
-        value = json.loads((self.bundle / "plan.json").read_text())
-        change(value["steps"])
-        path = self.folder / "plan.json"
-        path.write_text(json.dumps(value))
-        return path
 
 
 @pytest.fixture(scope="module")
