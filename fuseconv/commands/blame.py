@@ -9,6 +9,7 @@ import click
 
 from fuseconv.bundle.files import MANIFEST
 from fuseconv.commands.completion import PATH
+from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import (
     check_rules,
     existing,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 @plan_options
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=600.0,
     show_default=True,
     metavar="SECONDS",

@@ -10,6 +10,7 @@ import click
 
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.convert import convert
+from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import existing, json_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.settings import read_settings
@@ -48,7 +49,7 @@ def _known() -> set[str]:
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Conversions at the same time.")
 @click.option("--tries", type=click.IntRange(1), default=2, show_default=True, help="If a tool or the device fails.")
 @click.option(
-    "--timeout", type=click.FloatRange(0.001), default=3600.0, show_default=True, metavar="S", help="Time for one try."
+    "--timeout", type=FiniteRange(0.001), default=3600.0, show_default=True, metavar="S", help="Time for one try."
 )
 @click.option("--again", is_flag=True, help="Convert also what is finished and unchanged.")
 @quiet_option

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fuseconv.bundle.manifest import read_manifest
+from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import target_option
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.served import How
@@ -44,7 +45,7 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
 )
 @click.option(
     "--delay",
-    type=click.FloatRange(0, 10_000),
+    type=FiniteRange(0, 10_000),
     default=2.0,
     show_default=True,
     metavar="MS",
@@ -59,7 +60,7 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.001),
+    type=FiniteRange(0.001),
     default=30.0,
     show_default=True,
     metavar="S",
@@ -73,7 +74,7 @@ def _bundles(_context: click.Context, _argument: click.Parameter, words: tuple[s
 )
 @click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Processes on Ray Serve.")
 @click.option(
-    "--gpus", type=click.FloatRange(0), default=0.0, show_default=True, help="Share of a GPU per replica on Ray Serve."
+    "--gpus", type=FiniteRange(0), default=0.0, show_default=True, help="Share of a GPU per replica on Ray Serve."
 )
 @click.option(
     "--swap-from",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import bundle_argument, json_option, named_targets
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
@@ -18,7 +19,7 @@ from fuseconv.processes.imports import imports
 @named_targets("all targets of the bundle")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=60.0,
     show_default=True,
     help="Time limit of the calls of the first target; others have half of it each.",

@@ -101,6 +101,24 @@ def test_a_wrong_option_is_reported_before_torch_is_imported(name: str, folder: 
     assert done.stderr.startswith("error: ")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tune", "{}", "--seconds"],
+        ["blame", "{}", "--time-limit"],
+        ["serve", "{}", "--timeout"],
+        ["serve", "{}", "--delay"],
+        ["serve", "{}", "--gpus"],
+        ["convert-many", "{}", "-o", "out", "--timeout"],
+    ],
+    ids=lambda words: f"{words[0]} {words[-1]}",
+)
+def test_a_number_is_finite(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in ("nan", "inf"):
+        assert cli.main([*(word.format(folder / "scale.fuseconv") for word in words), number]) == UsageError.exit_status
+        assert words[-1] in capsys.readouterr().err
+
+
 def test_outputs_are_written_as_npz(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save({"x": torch.tensor([[1.0, -2, 3], [4, 5, 6]])}, tmp_path / "x.pt")
     command = ["run", str(folder / "scale.fuseconv"), "--inputs", str(tmp_path / "x.pt"), "-o"]
