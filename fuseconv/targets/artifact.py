@@ -12,6 +12,7 @@ from typing import IO
 import torch
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fuseconv.errors import FileError, RefusedError
 from fuseconv.program.captured import Program
@@ -70,11 +71,15 @@ def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: P
 
 
 def release(tensors: Iterable[torch.Tensor]) -> None:
-    """Gives the memory of tensors back whoever still holds them. Other views of that memory stay valid."""
-    for tensor in tensors:
-        for one in (tensor, tensor._base):  # a view also keeps the tensor that it is a view of
-            if one is not None:
-                one.data = one.new_empty(0)
+    """Gives the memory of tensors back whoever still holds them. Other views of that memory stay valid.
+
+    A finalizer calls this at any time, also while torch.export traces another model: its modes must not see the ops.
+    """
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        for tensor in tensors:
+            for one in (tensor, tensor._base):  # a view also keeps the tensor that it is a view of
+                if one is not None:
+                    one.data = one.new_empty(0)
 
 
 @contextmanager
