@@ -6,10 +6,11 @@ import gc
 import io
 import logging
 import os
+import re
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,13 +37,18 @@ gc.disable()  # until all tests are collected
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write tests/golden/*.txt anew")
     parser.addoption(
-        "--every-variant", action="store_true", help="try every respelled variant of every rule's examples"
+        "--every-variant",
+        action="store_true",
+        help="all rows of the tests marked as diagonal; every example of a rule in every dtype and every spelling",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ray: needs fuseconv[ray]; run with -m ray")
     config.addinivalue_line("markers", "long: takes ten seconds or more, and is begun first")
+    config.addinivalue_line(
+        "markers", "diagonal(n): of a product of parameters, the rows whose indices add to 0 modulo n"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -51,9 +57,34 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins long tests first, after all others were shuffled: one that is begun last keeps one processor waiting."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what `diagonal` leaves out, and begins long tests first, after all others were shuffled.
+
+    A long test that is begun last keeps one processor waiting.
+    """
+    if not config.option.every_variant:
+        left_out = [item for item in items if is_off_the_diagonal(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def is_off_the_diagonal(item: pytest.Item) -> bool:
+    """Returns whether a test is one of those that the default run leaves out: see the marker `diagonal`.
+
+    Two tables of parameters are independent of each other in most tests. On the diagonal each row of the longer one
+    occurs, and each of the shorter one with an equal share of them.
+    """
+    marker = item.get_closest_marker("diagonal")
+    if marker is None:
+        return False
+    tables = [re.split(r"\W+", given if isinstance(given, str) else given[0])[0] for given in parametrized(item)]
+    return sum(item.callspec.indices[first] for first in tables) % int(marker.args[0]) != 0  # type: ignore[attr-defined]
+
+
+def parametrized(item: pytest.Item) -> Iterator[str | Sequence[str]]:
+    """Yields the names of the parameters of each table of a test."""
+    return (mark.args[0] for mark in item.iter_markers("parametrize"))
 
 
 def pytest_collection_finish() -> None:

@@ -23,9 +23,28 @@ def check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
     Args:
         rules: the alternatives of each rule.
 
+    A set of compiled rules is checked once, however many programs are planned with it.
+
     Raises:
         RuleError: there is a cycle. The error names its rules.
     """
+    compiled = tuple(rules)
+    key = tuple(map(id, compiled))
+    if key in _SOUND:
+        return
+    _check_loops(compiled)
+    if len(_SOUND) >= _MOST:
+        _SOUND.clear()
+    _SOUND[key] = compiled
+
+
+_SOUND: dict[tuple[int, ...], tuple[tuple[Pattern, ...], ...]] = {}
+"""The sets that contain no cycle. Their patterns are kept, so that no other object gets the identity of one."""
+
+_MOST = 64
+
+
+def _check_loops(rules: Iterable[tuple[Pattern, ...]]) -> None:
     by_name = {patterns[0].rule.name: patterns for patterns in rules if patterns}
     called: dict[frozenset[str], list[Pattern]] = {}
     for pattern in chain.from_iterable(by_name.values()):

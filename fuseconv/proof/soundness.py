@@ -8,7 +8,7 @@ tolerance.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -25,7 +25,7 @@ from fuseconv.proof.example import Text
 from fuseconv.proof.operands import ORDINARY, OVERFLOWING, VALUES, Values, described, differing, draw_operands, takes
 from fuseconv.proof.redrawn import COMPARISONS
 from fuseconv.proof.traced import Traced, trace
-from fuseconv.proof.variants import MOST, in_dtypes, variants
+from fuseconv.proof.variants import MOST
 from fuseconv.rulebook.rule import Rule
 
 NO_PROGRAM = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
@@ -189,10 +189,10 @@ def _elements(graph: Graph) -> int:
     return max((math.prod(shape) for shape in shapes if all(isinstance(size, int) for size in shape)), default=0)
 
 
-def pairs(rule: Rule, patterns: Sequence[Pattern], text: Text, *, vary: bool) -> Iterator[Pair]:
-    """Yields an example and, on request, its variants where a rule applies; otherwise the example in other dtypes."""
+def pairs(rule: Rule, patterns: Sequence[Pattern], text: Text, changes: Iterable[tuple[str, Text]]) -> Iterator[Pair]:
+    """Yields an example and those of its variants where a rule applies."""
     if (pair := applied(rule, patterns, text, "as written", 0)) is not None:
         yield pair
-    for seed, (changed, variant) in enumerate(variants(text) if vary else in_dtypes(text), 1):
+    for seed, (changed, variant) in enumerate(changes, 1):
         if (pair := applied(rule, patterns, variant, changed, seed)) is not None:
             yield pair

@@ -112,18 +112,21 @@ KEPT = {
 }
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FREE)
 def test_without_a_mask_it_is_one_op(name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]) -> None:
     assert attention(fused(FREE[name], canonical_rules, dtype)[1]) == (None, 0.0, False)
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CAUSAL)
 def test_a_causal_mask_becomes_a_flag(name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]) -> None:
     assert attention(fused(CAUSAL[name], canonical_rules, dtype)[1]) == (None, 0.0, True)
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", KEPT)
 def test_what_says_more_stays_a_mask(name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]) -> None:

@@ -123,12 +123,14 @@ PADDED = {
 }
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FREE)
 def test_a_layer_without_a_mask_is_one_op(name: str, dtype: torch.dtype, canonical_rules: tuple[Rule, ...]) -> None:
     assert attention(fused(FREE[name], canonical_rules, dtype)[1]) == (None, 0.0, False)
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CAUSAL)
 def test_a_causal_layer_has_a_flag_and_no_mask(
@@ -144,6 +146,7 @@ def test_a_mask_that_says_more_stays(name: str, canonical_rules: tuple[Rule, ...
     assert not causal
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", PADDED)
 def test_padding_stays_a_mask_also_where_all_is_hidden(

@@ -190,6 +190,7 @@ PADDED = {
 }
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", PADDED)
 def test_rows_that_are_all_hidden_stay_as_they_are(

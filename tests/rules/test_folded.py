@@ -171,6 +171,7 @@ TABLE = {
 }
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("name", TABLE)
 def test_what_is_left(name: str, dtype: torch.dtype, default_rules: tuple[Rule, ...]) -> None:

@@ -34,6 +34,7 @@ FORMS = {
 }
 
 
+@pytest.mark.diagonal(3)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("form", FORMS)
 def test_computes_in_its_inputs_precision(form: str, dtype: torch.dtype, tmp_path: Path) -> None:

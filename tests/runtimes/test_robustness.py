@@ -118,6 +118,7 @@ OVER: dict[str, tuple[tuple[Tensor, ...], str]] = {
 }
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("target", CPP_TARGETS)
 @pytest.mark.parametrize("name", OVER)
 def test_a_call_over_the_edge_is_an_error_and_never_a_number(name: str, target: str, meet: Meet, bundle: Path) -> None:

@@ -90,6 +90,7 @@ def fp64(seed: int, optimizer: str) -> Tensor:
     return curve(exact, exact, optimizer, (inputs.double(), targets.double()), low=False)
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("low", [False, True], ids=["f32", "bf16_autocast"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_learns_the_same(optimizer: str, low: bool) -> None:

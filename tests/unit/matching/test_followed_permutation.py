@@ -54,6 +54,7 @@ def attentions(program: Program) -> list[Node]:
     return [node for node in program.exported.graph.nodes if op_name(node.target) == SDPA]
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("size", SIZES)

@@ -90,6 +90,7 @@ def model_of(act: Act | nn.Module | None, device: str = "cpu") -> tuple[nn.Modul
     return model.to(device), torch.randn(4, 12, 32, device=device)
 
 
+@pytest.mark.diagonal(2)
 @pytest.mark.parametrize("low", [False, True], ids=["plain", "autocast"])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", FOUND)
