@@ -8,7 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
+import tempfile
 import threading
 import weakref
 import zipfile
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fuseconv.errors import FileError, UnsupportedError, UpstreamError
+from fuseconv.processes.forked import forked
 from fuseconv.targets import exported
 from fuseconv.targets.spec import Context, Runner, TargetSpec
 
@@ -38,9 +39,8 @@ _READS_FOLDERS = (2, 13)
 _DIGITS = 16
 """The length of the name of the folder of an unpacked package."""
 
-_SETTINGS = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
-"""Options for Inductor. It detects the CPU's vector instructions even for a GPU, compiles its headers for each
-instruction set, and starts a Python process to load the result. The package is the same without these steps."""
+_IMPORTED = ("torch._inductor.compile_fx", "fuseconv.ops", "fuseconv.targets.c_shims", "fuseconv.weights.store")
+"""What a process that compiles imports: half of its time, if it did that by itself."""
 
 
 def check_machine(device: str) -> None:
@@ -198,32 +198,26 @@ def _make_context() -> None:
 
 
 def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:
-    """Runs aoti_compile in its own session, which is killed as a whole if waiting for it is interrupted."""
+    """Runs aoti_compile in a process, which is killed with all that it started if waiting for it is interrupted."""
     from fuseconv.ops import library
 
-    folders = {
-        "PYTHONPATH": Path(__file__).resolve().parents[2],
-        "LIBRARY_PATH": library.FOLDER,
-    }  # linkers read the latter
-    paths = {name: os.pathsep.join(filter(None, [str(own), os.environ.get(name)])) for name, own in folders.items()}
-    child = subprocess.Popen(  # noqa: S603 - our own module under the running interpreter
-        [sys.executable, "-P", "-m", "fuseconv.targets.aoti_compile", *arguments],
-        env={**_SETTINGS, **os.environ, **compilers(os.environ, folder), **paths},
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        log, _ = child.communicate()
-    except BaseException:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
-        raise
-    return child.returncode, log
+    searched = os.pathsep.join(filter(None, [str(library.FOLDER), os.environ.get("LIBRARY_PATH")]))
+    environment = {**compilers(os.environ, folder), "LIBRARY_PATH": searched}  # linkers read the latter
+    with (
+        tempfile.TemporaryFile() as said,
+        forked(
+            "fuseconv.targets.aoti_compile",
+            *arguments,
+            before=_IMPORTED,
+            environment=environment,
+            folder=str(folder),
+            stdout=said.fileno(),
+            stderr=said.fileno(),
+        ) as process,
+    ):
+        status = process.wait()
+        said.seek(0)
+        return status, said.read().decode(errors="replace")
 
 
 def _compiler(environment: Mapping[str, str]) -> str:

@@ -1,12 +1,10 @@
-"""The child process of aoti: `python -m fuseconv.targets.aoti_compile SOURCE PACKAGE DEVICE BUNDLE [OP_FILE ...]`."""
+"""What the child process of aoti runs; see processes/forked.py."""
 
 from __future__ import annotations
 
-import sys
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from fuseconv.processes.imports import imports
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -31,16 +29,15 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
         bundle: the folder of the bundle in which the weights are stored. Empty for a package that contains them.
         op_files: Python files that register other ops of the program. The parent process was told to trust them.
     """
-    with imports():
-        import torch
-        import torch._inductor.compile_fx
+    import torch
+    import torch._inductor.compile_fx
 
-        from fuseconv.ops import OPS  # the compiler traces our ops by their fake kernels
-        from fuseconv.program.graph_copy import with_weights
-        from fuseconv.rulebook.packs import load_ops
-        from fuseconv.targets import c_shims
-        from fuseconv.weights.store import Store, like
-        from fuseconv.weights.table import Table, set_table
+    from fuseconv.ops import OPS  # the compiler traces our ops by their fake kernels
+    from fuseconv.program.graph_copy import with_weights
+    from fuseconv.rulebook.packs import load_ops
+    from fuseconv.targets import c_shims
+    from fuseconv.weights.store import Store, like
+    from fuseconv.weights.table import Table, set_table
 
     load_ops(map(Path, op_files), {"code"})
 
@@ -53,12 +50,21 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
         changed = {name: like(exported.state_dict[name], tensor) for name, tensor in weights.items()}
         exported = with_weights(exported, changed)
     exported = exported.run_decompositions({op.overload: op.reference for op in OPS if op.decomposes})
-    settings = c_shims.inductor_configs(exported, device)
+    settings = _settings() | c_shims.inductor_configs(exported, device)
     if store is None:
         set_table(Path(package), None)
         torch._inductor.aoti_compile_and_package(exported, package_path=package, inductor_configs=settings)
     else:
         _compile_without_weights(exported, Path(package), store, settings)
+
+
+def _settings() -> dict[str, Any]:
+    """Returns the settings that Inductor takes from the environment where it is imported, which was before the fork.
+
+    It detects the CPU's vector instructions even for a GPU, compiles its headers for each instruction set, and starts a
+    Python process to load the result. The package is the same without these steps.
+    """
+    return {"cpp.vec_isa_ok": True, "cpp.cxx": (None, os.environ.get("CXX") or "g++")}
 
 
 def _compile_without_weights(exported: ExportedProgram, package: Path, store: Store, settings: dict[str, Any]) -> None:
@@ -77,7 +83,3 @@ def _compile_without_weights(exported: ExportedProgram, package: Path, store: St
     weights = {name: tensor for one in made if not isinstance(one, str) for name, (tensor, _) in one.items()}
     set_table(package, store.put(package.parent.name, weights))
     package_aoti(str(package), files)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

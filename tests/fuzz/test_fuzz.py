@@ -21,9 +21,9 @@ from fuzz.shrink import minimised, minimised_model
 
 INPUTS = {spec.name: spec for spec in parse_inputs(["x0=f32[n:1..6,4]"])}
 BUDGETS = {
-    "models": ["--counts", "6", "--options", '{"targets": ["export", "torchscript"], "shrink": 5}'],
-    "rules": ["--counts", "8"],
-    "files": ["--counts", "150"],
+    "models": ["--counts", "4", "--options", '{"targets": ["export", "torchscript"], "shrink": 5}'],
+    "rules": ["--counts", "5"],
+    "files": ["--counts", "80"],
 }
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import subprocess
 import threading
+import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support import small_bundle
 
 from fuseconv.errors import UpstreamError
+from fuseconv.processes.forked import Forked, forked
 from fuseconv.program.captured import Program
 from fuseconv.targets import TARGETS, Context, aoti
 
@@ -38,25 +41,40 @@ def test_a_failing_compiler_leaves_the_parent_alive_and_its_log_in_the_error(
 
 
 def test_an_interrupted_compilation_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[str]] = []
-    open_process = subprocess.Popen
+    seen: list[Path] = []
 
-    def start(*args: object, **kwargs: object) -> subprocess.Popen[str]:
-        started.append(open_process(*args, **kwargs))  # type: ignore[call-overload]
-        if "fuseconv.targets.aoti_compile" in str(started[-1].args):
-            timer.start()
-        return started[-1]
+    def interrupt() -> None:
+        seen.extend(processes_in(tmp_path))
+        os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(subprocess, "Popen", start)
+    def start(*args: str, **kwargs: Any) -> Forked:
+        process = forked(*args, **kwargs)
+        timer.start()
+        return process
+
+    monkeypatch.setattr(aoti, "forked", start)
     program = small_bundle.program(AddOne(), (X,))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-    timer = threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer = threading.Timer(0.5, interrupt)
     with pytest.raises(KeyboardInterrupt):
         TARGETS["aoti"].write(program, tmp_path, Context(tmp_path))
     timer.join()
     signal.signal(signal.SIGINT, before)
-    assert started
-    assert all(process.poll() is not None for process in started)
+    assert seen
+    end = time.monotonic() + 60
+    while processes_in(tmp_path):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def processes_in(folder: Path) -> list[Path]:
+    """Returns the processes whose working directory is a folder; the compiler and all that it starts."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if (process / "cwd").readlink() == folder:
+                found.append(process)
+    return found
 
 
 @pytest.mark.parametrize(("cxx", "is_replaced"), [("", False), ("g++ -O0", False), ("g++ -static-libstdc++", True)])

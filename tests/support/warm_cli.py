@@ -1,13 +1,15 @@
-"""`fuseconv` in forks of a process that has imported it.
+"""`fuseconv` and `python` in forks of a process that has imported torch and fuseconv.
 
-A page of twenty commands would import torch twenty times. `command` puts a program named `fuseconv` into a folder that
-hands its arguments, environment, folder and open files to a waiting process; a fork of that runs `cli.main` on them.
+A page of twenty commands would import torch twenty times. `command` puts programs of these names into a folder. They
+hand their arguments, environment, folder and open files to a waiting process; a fork of that runs `cli.main` on them,
+or the file, the module or the code that `python` is given.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -20,7 +22,7 @@ CLIENT = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
-    call = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+    call = json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
     socket.send_fds(server, [len(call).to_bytes(4, "big")], [0, 1, 2])
     server.sendall(call)
     status = server.recv(1)
@@ -30,15 +32,16 @@ sys.exit(status[0] if status else "the command died")
 
 @contextmanager
 def command(folder: Path) -> Iterator[None]:
-    """Writes the program into the folder, to run while the context is open."""
+    """Writes the programs into the folder, to run while the context is open."""
     address = str(folder / "socket")
     process = subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        program = folder / "fuseconv"
-        program.write_text(CLIENT.format(python=sys.executable, address=address))
-        program.chmod(0o755)
+        for name in ("fuseconv", "python"):
+            program = folder / name
+            program.write_text(CLIENT.format(python=sys.executable, address=address))
+            program.chmod(0o755)
         yield
     finally:
         process.kill()
@@ -76,27 +79,45 @@ def serve(address: str) -> None:
 
 def run(caller: socket.socket) -> None:
     """Becomes the command that the caller asks for, and ends."""
-    from fuseconv import cli
-
     size, files, _, _ = socket.recv_fds(caller, 4, 3)
     call = b""
     while len(call) < int.from_bytes(size, "big"):
         call += caller.recv(1 << 16)
-    arguments, folder, environment = json.loads(call)
+    name, arguments, folder, environment = json.loads(call)
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))  # in place of this file's folder
+    status = 0
     try:
-        status = cli.main(arguments)
+        if name == "python":
+            python(arguments)
+        else:
+            from fuseconv import cli
+
+            status = cli.main(arguments)
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     sys.stdout.flush()
     sys.stderr.flush()
     caller.sendall(bytes([status]))
     os._exit(status)
+
+
+def python(arguments: list[str]) -> None:
+    """Runs a file, `-m` a module, or `-c` code, as the main program."""
+    option = arguments.pop(0) if arguments[0] in {"-c", "-m"} else ""
+    first, sys.argv = arguments[0], arguments
+    sys.path.insert(0, "" if option else str(Path(first).parent.absolute()))
+    if option == "-m":
+        runpy.run_module(first, run_name="__main__", alter_sys=True)
+    elif option:
+        sys.argv = ["-c", *arguments[1:]]
+        exec(compile(first, "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        runpy.run_path(first, run_name="__main__")
 
 
 if __name__ == "__main__":
