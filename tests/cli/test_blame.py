@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import warm_python
 from torch import Tensor, nn
 
 from fuseconv import cli
@@ -66,7 +65,9 @@ def test_a_verdict_as_text_and_its_script(folder: Path, tmp_path: Path, capsys: 
     header = next(line.split() for line in out.splitlines() if line.startswith("node"))
     assert header == ["node", "layer", "op", "rule", "rms", "original", "fused", "ok"]
     assert f"fix: run `python {tmp_path / '1-rule.py'}`" in err
-    done = subprocess.run([sys.executable, tmp_path / "1-rule.py"], capture_output=True, text=True, check=False)
+    done = warm_python.run(
+        f"import runpy; runpy.run_path({str(tmp_path / '1-rule.py')!r}, run_name='__main__')", tmp_path
+    )
     assert (done.returncode, done.stderr) == (1, "")
     assert "rmse against fp64" in done.stdout
 

@@ -5,10 +5,8 @@ import importlib
 import io
 import json
 import math
-import os
 import pstats
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from support import ROOT, programs
+from support import ROOT, programs, warm_python
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -150,11 +148,11 @@ def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "explain.md").read_text()
     model, expected = (re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)[0] for language in ("python", "text"))
     (tmp_path / "model.py").write_text(model)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "NO_COLOR": "1"}
-    for command in (["model.py"], ["-m", "fuseconv.cli", "explain", "model.pt2"]):
-        done = subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-        )
+    save = f"import runpy; runpy.run_path({str(tmp_path / 'model.py')!r}, run_name='__main__')"
+    explain = "import sys; from fuseconv.cli import main; sys.exit(main(['explain', 'model.pt2']))"
+    for code in (save, explain):
+        done = warm_python.run(code, tmp_path, {"COLUMNS": "120", "NO_COLOR": "1"})
+        assert done.returncode == 0, done.stderr
     assert done.stdout.replace(f"{tmp_path}/", "") == expected
 
 

@@ -1,9 +1,9 @@
 """docs/training.md: its example runs and prints what the page says."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from support import warm_python
 
 PAGE = Path("docs/training.md").read_text()
 
@@ -13,12 +13,7 @@ def block(language: str) -> str:
     return found
 
 
-def test_the_example_prints_what_the_page_says() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", block("python")],
-        env={"PYTHONPATH": str(Path.cwd()), "PATH": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
+    result = warm_python.run(block("python"), tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout == block("text")

@@ -1,9 +1,9 @@
 """docs/writing-rules.md: its example runs and prints what the page shows; its table lists all functions."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from support import warm_python
 
 from fuseconv.rulebook.predicates import FUNCTIONS
 
@@ -17,13 +17,7 @@ def block(language: str) -> str:
 
 def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "hardswish.json").write_text(block("json"))
-    result = subprocess.run(
-        [sys.executable, "-c", block("python")],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(Path.cwd()), "PATH": ""},
-        capture_output=True,
-        text=True,
-    )
+    result = warm_python.run(block("python"), tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout == block("text")
 

@@ -124,7 +124,8 @@ def test_a_fused_hub_model_computes_the_same(hub: Fused) -> None:
     check_parity(program, fused_program)
 
 
-def test_a_fused_hub_model_computes_the_same_in_bfloat16(hub: Fused, default_rules: tuple[Rule, ...]) -> None:
-    name, *_ = hub
+@pytest.mark.diagonal(2)
+@pytest.mark.parametrize("name", hub_models.MODELS)
+def test_a_fused_hub_model_computes_the_same_in_bfloat16(name: str, default_rules: tuple[Rule, ...]) -> None:
     program = hub_models.MODELS[name](torch.bfloat16)
     check_parity(program, rewrite(program, plan(program, default_rules, device="cpu", targets=())))

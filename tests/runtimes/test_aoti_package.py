@@ -143,9 +143,9 @@ def test_a_package_calls_ops_by_their_c_functions_and_has_kernels_of_its_own_for
 ) -> None:
     """In one package: most of the time goes into what any package takes."""
     called, made = ([op for op in ops.OPS if op.decomposes is decomposes] for decomposes in (False, True))
-    calls = [(op, sample) for op in called for dtype in DTYPES for sample in op.samples(device, dtype)[:1]]
-    direct = EveryOp(calls)(*tensors_of(calls))
     narrow = (torch.float32, torch.bfloat16)
+    calls = [(op, sample) for op in called for dtype in narrow for sample in op.samples(device, dtype)[:1]]
+    direct = EveryOp(calls)(*tensors_of(calls))
     calls += [(op, sample) for op in made for dtype in narrow for sample in op.samples(device, dtype)[:1]]
     assert not any(isinstance(value, Tensor) for _, sample in calls for value in sample.kwargs.values())
     inputs = tensors_of(calls)
