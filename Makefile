@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE =
 EXTRA = cpu
 # Bytecode is made when a module is first imported: of torch, transformers and sympy alone it takes 36 s to compile all.
 PIP := $(BIN)/pip install --quiet --no-compile -c $(CONSTRAINTS)
-SOURCES := $(shell find csrc -type f 2>/dev/null)
+SOURCES := $(shell find csrc fuseconv/report/frontend -type f 2>/dev/null)
 
 # Whether the CUDA libraries are compiled, which takes most of a build: `make build CUDA=ON` compiles them where nvcc is, also
 # without a GPU; OFF leaves them out; auto is what $(VENV) was last built with, and at first ON where nvidia-smi lists a GPU.

@@ -90,6 +90,7 @@ COMMANDS = {
     "explain": "Show per rule what matched, what nearly matched, and why not.",
     "match": "Write the plan of a conversion for review or editing.",
     "inspect": "Show what is in a model file or a bundle.",
+    "report": "Show what is in a bundle, or in two side by side, as an HTML file.",
     "run": "Run a bundle on inputs from a file.",
     "serve": "Serve bundles over HTTP (KServe v2), with batching.",
     "swap": "Give a bundle new weights, and prove parity again.",

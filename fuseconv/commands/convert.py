@@ -159,7 +159,7 @@ def convert(
         several = methods_of(methods, source)
         check_rules(rules, without)
         with imports():
-            from fuseconv.commands import report
+            from fuseconv.commands import results
             from fuseconv.pipeline.methods import convert_methods
 
         made = convert_methods(
@@ -176,14 +176,14 @@ def convert(
             search=search,
             progress=shown,
         )
-        return Outcome(made.to_json(), lambda console: report.print_methods(console, made), made.error())
+        return Outcome(made.to_json(), lambda console: results.print_methods(console, made), made.error())
     options, buckets = reading(**source), parse_buckets(bucket) if bucket is not None else None
     check_rules(rules, without)
     if leads_somewhere(folder := bundle_folder(model, output)):
         check_replaceable(folder)
 
     with imports():
-        from fuseconv.commands import blame_lines, report, speeds
+        from fuseconv.commands import blame_lines, results, speeds
         from fuseconv.matching.lock import NAME
         from fuseconv.pipeline import conversion
         from fuseconv.pipeline.blame import CONVERT_LIMIT
@@ -205,7 +205,7 @@ def convert(
             progress=shown,
         )
         error = conversion.rejection(found, str(model)) if strict else None
-        return Outcome(conversion.plan_to_json(found), lambda console: report.print_fusions(console, found), error)
+        return Outcome(conversion.plan_to_json(found), lambda console: results.print_fusions(console, found), error)
     try:
         done = convert_model(
             model,
@@ -239,10 +239,10 @@ def convert(
         return Outcome(result, lambda console: speeds.print_peers(console, rows), slower)
 
     def render(console: Console) -> None:
-        report.print_conversion(console, done)
+        results.print_conversion(console, done)
         if verbose:
             console.print()
-            report.print_parity(console, done.report, everything=True)
+            results.print_parity(console, done.report, everything=True)
         if done.blame is not None:
             console.print()
             blame_lines.print_faults(console, done.blame, command)

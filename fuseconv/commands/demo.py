@@ -23,7 +23,7 @@ from fuseconv.processes.imports import imports
 def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:
     """Convert all-MiniLM-L6-v2, a real sentence-embedding model of 22 million parameters, and use the result."""
     with imports():
-        from fuseconv.commands import demonstration, report
+        from fuseconv.commands import demonstration, results
         from fuseconv.pipeline.convert import convert
 
     converted = convert(demonstration.model_folder(), rules=rules, target=target, output=output, progress=shown)
@@ -31,4 +31,4 @@ def demo(rules: Path | None, output: Path, target: tuple[str, ...]) -> Outcome:
         embedded = demonstration.embed(output, [written.target for written in converted.written])
     rows = [{"target": one.target, "milliseconds": one.milliseconds, "cosine": one.cosine} for one in embedded]
     result = {**converted.to_json(), "embedded": rows}
-    return Outcome(result, lambda console: report.print_demo(console, converted, embedded))
+    return Outcome(result, lambda console: results.print_demo(console, converted, embedded))

@@ -30,18 +30,18 @@ def doctor(bundle: Path | None) -> Outcome:
     if bundle is not None:
         require_folder(bundle)
 
-    from fuseconv.commands import report
+    from fuseconv.commands import results
     from fuseconv.doctor import abilities, machine
 
     if bundle is not None:
         found, error = machine.bundle_findings(bundle)
         result = {"findings": [finding.to_json() for finding in found]}
-        return Outcome(result, lambda console: report.print_findings(console, found), error)
+        return Outcome(result, lambda console: results.print_findings(console, found), error)
     found, can = list(machine.findings()), list(abilities.abilities())
 
     def render(console: Console) -> None:
-        report.print_findings(console, found)
-        report.print_abilities(console, can)
+        results.print_findings(console, found)
+        results.print_abilities(console, can)
 
     targets = [ability.to_json() for ability in can]
     return Outcome({"findings": [finding.to_json() for finding in found], "targets": targets}, render)

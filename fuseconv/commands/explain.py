@@ -42,7 +42,7 @@ def explain(
     check_rules(rules, without)
 
     with imports():
-        from fuseconv.commands import report
+        from fuseconv.commands import results
         from fuseconv.pipeline import conversion
         from fuseconv.pipeline.match import explain as explain_model
         from fuseconv.pipeline.match import explain_bundle
@@ -53,7 +53,7 @@ def explain(
     else:
         plan, told = explain_model(model, rules=rules, without=without, options=options, tried=tried, progress=shown)
     result = {"fusions": conversion.plan_to_json(plan, targets)["fusions"], **told.to_json()}
-    return Outcome(result, lambda console: report.print_explanation(console, told, everything=everything))
+    return Outcome(result, lambda console: results.print_explanation(console, told, everything=everything))
 
 
 def _given(flags: Mapping[str, str]) -> list[str]:

@@ -36,7 +36,7 @@ def inspect(path: Path, method: str | None, **source: Any) -> Outcome:
 
 
 def _bundle(manifest: Manifest) -> Outcome:
-    from fuseconv.commands import report
+    from fuseconv.commands import results
     from fuseconv.commands.table import size_text
 
     pairs = {
@@ -56,11 +56,11 @@ def _bundle(manifest: Manifest) -> Outcome:
         **{f"left out: {left.target}": f"{left.cause}: {left.reason}" for left in manifest.left_out},
         **{f"limit: {one.target}": f"case {one.case}, output {one.output}: {one.reason}" for one in manifest.limits},
     }
-    return Outcome(manifest.model_dump(mode="json"), lambda console: report.print_pairs(console, pairs))
+    return Outcome(manifest.model_dump(mode="json"), lambda console: results.print_pairs(console, pairs))
 
 
 def _methods(folder: Path) -> Outcome:
-    from fuseconv.commands import report
+    from fuseconv.commands import results
     from fuseconv.commands.table import size_text
 
     whole = open_methods(folder)
@@ -78,7 +78,7 @@ def _methods(folder: Path) -> Outcome:
         **whole.model_dump(mode="json"),
         "methods": {name: one.model_dump(mode="json") for name, one in manifests.items()},
     }
-    return Outcome(result, lambda console: report.print_pairs(console, pairs))
+    return Outcome(result, lambda console: results.print_pairs(console, pairs))
 
 
 def _signature(contract: Contract) -> str:
@@ -92,7 +92,7 @@ def _speeds(manifest: Manifest) -> list[tuple[str, Speed]]:
 
 def _model(path: Path, options: Any) -> Outcome:
     with imports():
-        from fuseconv.commands import report
+        from fuseconv.commands import results
         from fuseconv.commands.table import size_text
         from fuseconv.pipeline.read import read_program
 
@@ -116,4 +116,4 @@ def _model(path: Path, options: Any) -> Outcome:
         "nodes": result["nodes"],
         "sha256": subject.sha256,
     }
-    return Outcome(result, lambda console: report.print_pairs(console, pairs))
+    return Outcome(result, lambda console: results.print_pairs(console, pairs))

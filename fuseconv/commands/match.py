@@ -40,7 +40,7 @@ def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Pat
     check_rules(rules, without)
 
     with imports():
-        from fuseconv.commands import report
+        from fuseconv.commands import results
         from fuseconv.pipeline import conversion
         from fuseconv.pipeline.match import match as find_plan
 
@@ -48,4 +48,4 @@ def match(model: Path, rules: Path | None, without: tuple[str, ...], output: Pat
     output.write_text(found.to_json(), encoding="utf-8")
     result = {"plan": str(output), **conversion.plan_to_json(found)}
     following = after_match(model, output)
-    return Outcome(result, lambda console: report.print_plan(console, found, output), following=following)
+    return Outcome(result, lambda console: results.print_plan(console, found, output), following=following)

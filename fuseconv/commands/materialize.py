@@ -23,7 +23,7 @@ def materialize(bundle: Path, target: str, output: Path) -> Outcome:
 
     torch.jit.load and torch.export.load read it without any other file, but for the op libraries that it calls.
     """
-    from fuseconv.commands import report
+    from fuseconv.commands import results
     from fuseconv.commands.table import size_text
     from fuseconv.pipeline.materialize import materialize as write
 
@@ -31,5 +31,5 @@ def materialize(bundle: Path, target: str, output: Path) -> Outcome:
     pairs = {"target": target, "file": str(output), "size": size_text(output.stat().st_size)}
     return Outcome(
         {"target": target, "file": str(output), "size": output.stat().st_size},
-        lambda console: report.print_pairs(console, pairs),
+        lambda console: results.print_pairs(console, pairs),
     )

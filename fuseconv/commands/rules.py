@@ -25,12 +25,12 @@ def rules() -> None:
 @json_option
 def list_rules(rules: Path | None) -> Outcome:
     """List every rule with its stage and description."""
-    from fuseconv.commands import report
+    from fuseconv.commands import results
     from fuseconv.rulebook import own_rules
 
     found = own_rules.load_rules(rules)
     result = {"rules": [{"name": rule.name, "stage": rule.stage, "doc": rule.doc} for rule in found]}
-    return Outcome(result, lambda console: report.print_rules(console, found))
+    return Outcome(result, lambda console: results.print_rules(console, found))
 
 
 @rules.command(cls=Configured, short_help="Show one rule as written in its file.")
@@ -39,12 +39,12 @@ def list_rules(rules: Path | None) -> Outcome:
 @json_option
 def show(name: str, rules: Path | None) -> Outcome:
     """Show one rule: its pattern, conditions and replacement."""
-    from fuseconv.commands import report
+    from fuseconv.commands import results
     from fuseconv.rulebook import own_rules
 
     rule = own_rules.named(name, own_rules.load_rules(rules))
     result = rule.model_dump(mode="json", exclude_none=True)
-    return Outcome(result, lambda console: report.print_rule(console, rule))
+    return Outcome(result, lambda console: results.print_rule(console, rule))
 
 
 @rules.command(cls=Configured, name="format", short_help="Format rule files in the project's style.")
@@ -85,7 +85,7 @@ def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
 @json_option
 def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
     """Check a rule FILE without a model: syntax, ops, rewrite cycles, and its examples, numerically and by algebra."""
-    from fuseconv.commands import report
+    from fuseconv.commands import results
     from fuseconv.proof.check_row import summary
     from fuseconv.proof.confined import check_rules
 
@@ -96,4 +96,4 @@ def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
         what = f"{len(failing)} of {len(rows)} checks failed; first: rule {failing[0].rule}, {failing[0].check}"
         error = ParityError(what, where=str(rules or "the default rules"), fix="see the table above")
     result = {"checks": [{**asdict(row), "ok": row.ok} for row in rows], "summary": asdict(summary(rows))}
-    return Outcome(result, lambda console: report.print_checks(console, rows), error)
+    return Outcome(result, lambda console: results.print_checks(console, rows), error)

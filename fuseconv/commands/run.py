@@ -57,18 +57,18 @@ def run(bundle: Path, method: str | None, inputs_file: Path, output: Path, targe
     read_manifest(folder)
 
     with imports():
-        from fuseconv.commands import report
+        from fuseconv.commands import results
         from fuseconv.commands.outputs import write_outputs
         from fuseconv.contract.inputs import from_file
         from fuseconv.runtime.model import load
 
     model = load(folder, target=target, cuda_graphs=False)  # a capture does not pay off for one call
     tensors = from_file(inputs_file, model.contract)
-    results = model(*(tensors[spec.name].to(model.device) for spec in model.contract.inputs))
-    outputs = (results,) if len(model.contract.outputs) == 1 else tuple(results)
+    returned = model(*(tensors[spec.name].to(model.device) for spec in model.contract.inputs))
+    outputs = (returned,) if len(model.contract.outputs) == 1 else tuple(returned)
     named = {name: value.cpu().contiguous() for name, value in zip(model.contract.outputs, outputs, strict=True)}
     write_outputs(named, output)
     shapes = {name: list(value.shape) for name, value in named.items()}
     result = {"target": model.target, "outputs": shapes, "path": str(output)}
     pairs = {**{name: f"{value.dtype} {list(value.shape)}" for name, value in named.items()}, "written": output}
-    return Outcome(result, lambda console: report.print_pairs(console, pairs))
+    return Outcome(result, lambda console: results.print_pairs(console, pairs))

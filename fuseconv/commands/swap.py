@@ -32,7 +32,7 @@ def swap(bundle: Path, weights: Path, adapter: Path | None, output: Path | None)
     WEIGHTS is a state dict, or a folder of safetensors. Merged and folded weights are made again from the plan, and
     every target is compared with the original program and with float64 on the new weights.
     """
-    from fuseconv.commands import report
+    from fuseconv.commands import results
     from fuseconv.pipeline.swap import swap as swap_weights
 
     done = swap_weights(bundle, weights, adapter=adapter, output=output, progress=shown)
@@ -45,8 +45,8 @@ def swap(bundle: Path, weights: Path, adapter: Path | None, output: Path | None)
 
     def render(console: Console) -> None:
         kept, written = ", ".join(done.kept) or "none", ", ".join(done.written) or "none"
-        report.print_pairs(console, {"bundle": str(done.bundle), "kept": kept, "written again": written})
+        results.print_pairs(console, {"bundle": str(done.bundle), "kept": kept, "written again": written})
         console.print()
-        report.print_parity(console, done.report, everything=False)
+        results.print_parity(console, done.report, everything=False)
 
     return Outcome(result, render)

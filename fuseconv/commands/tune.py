@@ -33,7 +33,7 @@ def tune(bundle: Path, target: tuple[str, ...], seconds: float) -> Outcome:
     they use what is expected from the sizes around it.
     """
     with imports():
-        from fuseconv.commands import report
+        from fuseconv.commands import results
         from fuseconv.pipeline.tactics import tune as tune_bundle
 
     tuned = tune_bundle(bundle, target=target, seconds=seconds, progress=shown)
@@ -44,4 +44,4 @@ def tune(bundle: Path, target: tuple[str, ...], seconds: float) -> Outcome:
         **({"left out": ", ".join(f"{name} {count} sizes" for name, count in left.items())} if left else {}),
         "changed": f"{len(tuned.changed)} fastest tactics, {len(tuned.ties)} of them ties",
     }
-    return Outcome(tuned.to_json(), lambda console: report.print_pairs(console, pairs))
+    return Outcome(tuned.to_json(), lambda console: results.print_pairs(console, pairs))

@@ -71,7 +71,7 @@ def verify(
         raise UsageError(what, where="--server", fix=f"run the command twice, without {other} for the server")
 
     with imports():
-        from fuseconv.commands import report
+        from fuseconv.commands import results
         from fuseconv.pipeline.verify import verify as verify_bundle
         from fuseconv.pipeline.verify import verify_runtimes
 
@@ -83,10 +83,10 @@ def verify(
         matrix = verify_runtimes(bundle, against=against, options=options, build_runtime=build_runtime, progress=shown)
 
         def render(console: Console) -> None:
-            report.print_matrix(console, matrix)
+            results.print_matrix(console, matrix)
             if verbose:
                 console.print()
-                report.print_parity(console, matrix.report(), everything=True)
+                results.print_parity(console, matrix.report(), everything=True)
 
         return Outcome(matrix.to_json(), render, matrix.error(str(bundle)))
     if server is None:
@@ -95,6 +95,6 @@ def verify(
         found = verify_server(bundle, server, served_as, progress=shown)
     return Outcome(
         found.to_json(),
-        lambda console: report.print_parity(console, found, everything=verbose),
+        lambda console: results.print_parity(console, found, everything=verbose),
         found.error(str(bundle)),
     )

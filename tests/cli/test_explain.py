@@ -19,7 +19,7 @@ from support import ROOT, programs, warm_python
 from torch import Tensor
 from torch.nn import functional as F
 
-from fuseconv.commands.report import print_explanation
+from fuseconv.commands.results import print_explanation
 from fuseconv.contract.spec import Contract
 from fuseconv.errors import RuleError
 from fuseconv.matching.explanation import Explanation, explain, schema

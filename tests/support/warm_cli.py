@@ -56,7 +56,7 @@ def serve(address: str) -> None:
     with imports():
         import torch._dynamo  # noqa: F401
 
-        import fuseconv.commands.report
+        import fuseconv.commands.results
         import fuseconv.pipeline.convert  # noqa: F401
         from fuseconv.parity import process
         from fuseconv.rulebook.own_rules import load_rules

@@ -1,0 +1,1 @@
+"""One HTML file that shows what is in a bundle, or in two side by side."""

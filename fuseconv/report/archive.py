@@ -1,0 +1,211 @@
+"""Reads the graph of a torch.export archive as JSON. Nothing in the archive is run, and torch is not needed.
+
+The format is that of torch/_export/serde/schema.py in torch 2.10 to 2.13.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from fuseconv.contract.dims import Dim
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import RefusedError
+from fuseconv.report.expressions import readable, symbol_in
+from fuseconv.report.graph import Graph, Line, Made, Module, Node
+from fuseconv.untrusted.files import open_plain
+
+LIMIT = 256 << 20
+"""The maximum size of the JSON text of a graph in bytes."""
+
+_DTYPES = {
+    number: name
+    for names in (
+        {1: "u8", 2: "i8", 3: "i16", 4: "i32", 5: "i64", 6: "f16", 7: "f32", 8: "f64", 9: "c32", 10: "c64"},
+        {11: "c128", 12: "bool", 13: "bf16", 28: "u16", 29: "f8e4m3fn", 30: "f8e5m2", 34: "u32", 35: "u64"},
+    )
+    for number, name in names.items()
+}
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)(?:\n\s*(?!File ")([^\n]*))?')
+_OF_TORCH = re.compile(r"(^|(site|dist)-packages/)torch/")
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+"""The path that torch.export gives to ops that no module computes."""
+
+_VALUES = ("as_tensor", "as_tensors", "as_optional_tensors", "as_nested_tensors")
+
+
+def read_graph(path: Path, contract: Contract) -> Graph:
+    """Reads a graph.
+
+    Args:
+        path: the archive, of a bundle whose checksums were verified.
+        contract: the inputs and outputs of the program, whose dims give symbolic sizes their names.
+
+    Raises:
+        RefusedError: the archive is damaged, or its graph is not one that torch.export writes.
+    """
+    try:
+        with open_plain(path, links=False) as file, zipfile.ZipFile(file) as archive:
+            (name,) = [name for name in archive.namelist() if name.endswith("/models/model.json")]
+            with archive.open(name) as member:
+                text = member.read(LIMIT + 1)
+        if len(text) > LIMIT:
+            raise ValueError(f"it is larger than {LIMIT} bytes")
+        return _Reading(from_json(text, allow_inf_nan=False)["graph_module"], contract).graph()
+    except (OSError, zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        what = f"the graph cannot be read: {type(error).__name__}: {error}"
+        raise RefusedError(what, where=str(path), fix="convert the model again, or copy the bundle again") from error
+
+
+@dataclass
+class _Reading:
+    """A graph that is being read.
+
+    Attributes:
+        program: the serialized graph and its signature.
+        contract: the inputs and outputs.
+    """
+
+    program: Mapping[str, Any]
+    contract: Contract
+    modules: list[Module] = field(default_factory=lambda: [Module("", "", -1)])
+    files: dict[str, int] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    _places: dict[str, int] = field(default_factory=dict)
+    _of_path: dict[str, int] = field(default_factory=lambda: {"": 0})
+
+    def graph(self) -> Graph:
+        graph = self.program["graph"]
+        self._values: Mapping[str, Any] = graph["tensor_values"]
+        self._weights = dict(self._named_weights())
+        self._dims = self._named_dims()
+        for name in self._inputs():
+            self._add(Node(name, "input", "", 0, (), (), (self._type(name),), None), [name])
+        for node in graph["nodes"]:
+            self._add(self._op(node), list(_names(node["outputs"])))
+        for label, output in zip(self.contract.outputs, graph["outputs"], strict=True):
+            (name,) = _names(output)
+            given = (self._places[name],) if name in self._places else ()
+            self._add(Node(label, "output", "", 0, given, (), (self._type(name),), None), [])
+        return Graph(tuple(self.modules), tuple(self.files), tuple(self.nodes))
+
+    def _add(self, node: Node, values: list[str]) -> None:
+        self._places.update(dict.fromkeys(values, len(self.nodes)))
+        self.nodes.append(node)
+
+    def _op(self, node: Mapping[str, Any]) -> Node:
+        metadata, arguments = node["metadata"], node["inputs"]
+        used = dict.fromkeys(name for one in arguments for name in _names(one["arg"]))
+        results = [name for name in _names(node["outputs"]) if name in self._values and "_unused_" not in name]
+        return Node(
+            name=node["name"] or next(iter(results), ""),
+            kind="op",
+            op=node["target"].removeprefix("torch.ops.").removeprefix("_operator."),
+            module=self._module(metadata.get("nn_module_stack", "")),
+            inputs=tuple(self._places[name] for name in used if name in self._places),
+            arguments=tuple(f"{one['name']} = {self._argument(one['arg'])}" for one in arguments),
+            types=tuple(map(self._type, results)),
+            line=self._line(metadata.get("stack_trace", "")),
+            made=tuple(Made(one["rule"], tuple(one["nodes"])) for one in _rewrites(metadata)),
+        )
+
+    def _inputs(self) -> Iterator[str]:
+        for spec in self.program["signature"]["input_specs"]:
+            if "user_input" in spec:
+                yield from _names(spec["user_input"]["arg"])
+
+    def _named_weights(self) -> Iterator[tuple[str, str]]:
+        """Yields the name of each weight in the graph, and in the model."""
+        for spec in self.program["signature"]["input_specs"]:
+            ((kind, one),) = spec.items()
+            if kind != "user_input" and isinstance(one["arg"], dict):
+                named = (str(value) for key, value in one.items() if key.endswith("_name"))
+                yield one["arg"]["name"], next(named, one["arg"]["name"])
+
+    def _named_dims(self) -> dict[str, str]:
+        """Returns the text of the size that each symbol stands for: for a dim with a step the symbol is a quotient."""
+        dims: dict[str, str] = {}
+        for spec, name in zip(self.contract.inputs, self._inputs(), strict=True):
+            for size, found in zip(spec.shape, self._values[name]["sizes"], strict=True):
+                if isinstance(size, Dim) and (symbol := symbol_in(_expression(found))):
+                    dims[symbol] = size.name if size.step == 1 else f"{size.name}/{size.step}"
+        return dims
+
+    def _type(self, name: str) -> str:
+        value = self._values.get(name)
+        if value is None:
+            return ""
+        sizes = ", ".join(self._size(size) for size in value["sizes"])
+        return f"{_DTYPES.get(value['dtype'], '?')}[{sizes}]"
+
+    def _size(self, size: Mapping[str, Any]) -> str:
+        return str(size["as_int"]) if "as_int" in size else readable(_expression(size), self._dims)
+
+    def _argument(self, argument: Mapping[str, Any]) -> str:
+        ((kind, value),) = argument.items()
+        if kind == "as_none":
+            return "None"
+        if kind in _VALUES:
+            names = [self._operand(name) for name in _names(argument)]
+            return names[0] if kind == "as_tensor" else f"[{', '.join(names)}]"
+        if kind == "as_scalar_type":
+            return _DTYPES.get(value, "?")
+        if isinstance(value, dict) and (inner := [one for one in value.values() if one is not None]):
+            return str(inner[0])
+        return str(value) if kind == "as_string" else json.dumps(value)
+
+    def _operand(self, name: str) -> str:
+        return f"{self._weights[name]}: {self._type(name)}" if name in self._weights else name
+
+    def _module(self, stack: str) -> int:
+        """Returns the position of the innermost module of a stack `key,path,class;...`, and adds those that are new."""
+        place = 0
+        for entry in filter(None, stack.split(";")):
+            _, path, kind = (*entry.split(",", 2), "", "")[:3]
+            path, kind = path.partition("@")[0], kind.rpartition(".")[2]
+            if path == _NO_MODULE:
+                continue
+            if path not in self._of_path:
+                self._of_path[path] = len(self.modules)
+                self.modules.append(Module(path, kind, place))
+            place = self._of_path[path]
+            if not self.modules[place].kind:
+                self.modules[place] = Module(path, kind, self.modules[place].parent)
+        return place
+
+    def _line(self, trace: str) -> Line | None:
+        frames = _FRAME.findall(trace)
+        own = [frame for frame in frames if not _OF_TORCH.search(frame[0])] or frames
+        if not own:
+            return None
+        file, line, function, code = own[-1]
+        return Line(self.files.setdefault(file, len(self.files)), int(line), function, code.strip())
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Yields the names of values in an argument or output. Those in a subgraph are its own."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _names(one)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            if key in ("name", "as_name") and isinstance(one, str):
+                yield one
+            elif key != "as_graph":
+                yield from _names(one)
+
+
+def _expression(size: Mapping[str, Any]) -> str:
+    return str(size["as_expr"]["expr_str"]) if "as_expr" in size else ""
+
+
+def _rewrites(metadata: Mapping[str, str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = from_json(metadata.get("custom") or "{}").get("fuseconv", [])
+    return found

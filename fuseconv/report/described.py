@@ -1,0 +1,188 @@
+"""What a report says of one bundle: a tree of dataclasses, read from the files of the bundle without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from fuseconv.bundle.files import MANIFEST, File, measure_file
+from fuseconv.bundle.manifest import PLAN, Environment, LeftOut, Limit, Manifest, RuleUse, Source, open_bundle
+from fuseconv.bundle.methods import METHODS
+from fuseconv.bundle.tuned import Tuned
+from fuseconv.matching.steps import Choice, Miss, Plan, Step, read_plan
+from fuseconv.report.archive import read_graph
+from fuseconv.report.graph import Graph
+from fuseconv.report.growth import Growth, read_growth
+from fuseconv.tuning.gains import gains
+
+CAPTURED, FUSED = "original/model.pt2", "export"
+"""The file of the captured program, and the target whose file has the fused one."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A match of the plan.
+
+    Attributes:
+        rule: the rule.
+        stage: the stage of the rule.
+        nodes: the nodes that are replaced, in execution order.
+        ops: the op of each.
+        operands: pattern variable to the value that it stands for, as text.
+        replace: the lines that replace them.
+        applied: whether the match is replaced; if it was timed, in one target at least.
+        choices: target to what was measured there.
+        after: the positions of the nodes of the fused graph that replace them.
+    """
+
+    rule: str
+    stage: str
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    operands: Mapping[str, str]
+    replace: tuple[str, ...]
+    applied: bool
+    choices: Mapping[str, Choice]
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a report says of one bundle.
+
+    Attributes:
+        name: the name of its folder; of a method also that of the method.
+        fuseconv: the version that wrote it.
+        sha256: the hash of its manifest, which has the hashes of all other files.
+        source: the model that was converted.
+        environment: the machine and the versions.
+        inputs: its inputs, as `--input` has them.
+        outputs: the names of its outputs.
+        device: the device it is for.
+        dtype: the dtype of its weights.
+        targets: target to its file.
+        mismatch: whether it was kept although a row of its parity fails.
+        tolerance: the row of the tolerance table for its dtype.
+        parity: one row per target, case and output, as the manifest has them.
+        left_out: the targets that it does not have, with the reasons.
+        limits: what its runtimes compute differently for special values.
+        tuned: the times of its targets. None if they were not measured.
+        gains: the times with and without each class of matches.
+        rules: the rules that were applied.
+        matches: the matches of its plan, in order.
+        misses: where rules do not apply, with the reasons.
+        captured: the graph of the model. None if the bundle has no `original/model.pt2`.
+        fused: the graph of the target export. None if the bundle does not have the target.
+        growth: the error at borders of modules and matches. None if it was not given.
+        files: its files.
+    """
+
+    name: str
+    fuseconv: str
+    sha256: str
+    source: Source
+    environment: Environment
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    device: str
+    dtype: str
+    targets: Mapping[str, str]
+    mismatch: bool
+    tolerance: Mapping[str, float]
+    parity: list[dict[str, JsonValue]]
+    left_out: list[LeftOut]
+    limits: list[Limit]
+    tuned: Tuned | None
+    gains: tuple[Mapping[str, Any], ...]
+    rules: list[RuleUse]
+    matches: tuple[Match, ...]
+    misses: tuple[Miss, ...]
+    captured: Graph | None
+    fused: Graph | None
+    growth: Growth | None
+    files: Mapping[str, File]
+
+
+def describe(folder: Path, blame: Path | None = None) -> Described:
+    """Reads a bundle of one method, or one method of a bundle.
+
+    Args:
+        folder: its folder.
+        blame: the output of `fuseconv blame --json` for it.
+
+    Raises:
+        RefusedError: a file of the bundle is missing, damaged, swapped or unexpected.
+        RuleError: its plan is invalid.
+        UsageError: it is not a bundle, or `blame` is of another model.
+        FileError: `blame` cannot be read.
+    """
+    manifest = open_bundle(folder)
+    plan = read_plan(folder / PLAN)
+    captured = _graph(folder, manifest, CAPTURED)
+    fused = _graph(folder, manifest, manifest.targets.get(FUSED, ""))
+    nodes = {node.name for node in captured.nodes} if captured else set[str]()
+    return Described(
+        name=_name(folder.absolute()),
+        fuseconv=manifest.fuseconv,
+        sha256=measure_file(folder / MANIFEST).sha256,
+        source=manifest.source,
+        environment=manifest.environment,
+        inputs=tuple(map(str, manifest.contract.inputs)),
+        outputs=manifest.contract.outputs,
+        device=manifest.contract.device,
+        dtype=manifest.dtype,
+        targets=dict(sorted(manifest.targets.items())),
+        mismatch=manifest.mismatch,
+        tolerance=manifest.tolerances.get(manifest.dtype, {}),
+        parity=manifest.parity,
+        left_out=manifest.left_out,
+        limits=manifest.limits,
+        tuned=manifest.tuned,
+        gains=tuple(gain.to_json() for gain in gains(plan, manifest.targets)),
+        rules=manifest.rules,
+        matches=tuple(_matches(plan, fused)),
+        misses=plan.misses,
+        captured=captured,
+        fused=fused,
+        growth=None if blame is None else read_growth(blame, nodes),
+        files=manifest.files,
+    )
+
+
+def _name(folder: Path) -> str:
+    return f"{folder.parents[1].name}: {folder.name}" if folder.parent.name == METHODS else folder.name
+
+
+def _graph(folder: Path, manifest: Manifest, name: str) -> Graph | None:
+    return read_graph(folder / name, manifest.contract) if name in manifest.files else None
+
+
+def _matches(plan: Plan, fused: Graph | None) -> list[Match]:
+    after: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for position, node in enumerate(fused.nodes if fused else ()):
+        for made in node.made:
+            after.setdefault((made.rule, made.nodes), []).append(position)
+    return [_match(step, tuple(after.get((step.rule, step.nodes), ()))) for step in plan.steps]
+
+
+def _match(step: Step, after: tuple[int, ...]) -> Match:
+    return Match(
+        rule=step.rule,
+        stage=step.stage,
+        nodes=step.nodes,
+        ops=step.ops,
+        operands={name: _operand(binding) for name, binding in step.bindings.items()},
+        replace=step.replace,
+        applied=step.apply,
+        choices=step.choices,
+        after=after,
+    )
+
+
+def _operand(binding: Mapping[str, Any]) -> str:
+    ((_, value),) = binding.items()
+    return f"[{', '.join(map(_operand, value))}]" if isinstance(value, list) else str(value)

@@ -1,0 +1,32 @@
+// Builds the page of `fuseconv report`: one HTML file with its script and style inside, and an empty place for the data.
+// The hashes of both are in its Content-Security-Policy, so that nothing else in the file can run.
+
+import { createHash } from "node:crypto";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { dirname, resolve } from "node:path";
+import { build } from "esbuild";
+
+const output = resolve(process.argv[2] ?? "report.html");
+
+const built = await build({
+  entryPoints: ["src/main.ts", "src/style.css"],
+  bundle: true,
+  minify: true,
+  charset: "utf8",
+  format: "iife",
+  target: "es2022",
+  legalComments: "inline",
+  outdir: "unused",
+  write: false,
+});
+const text = (suffix) => built.outputFiles.find((file) => file.path.endsWith(suffix)).text.trim();
+const hash = (source) => `'sha256-${createHash("sha256").update(source).digest("base64")}'`;
+
+const script = text(".js").replaceAll("</script", "<\\/script");
+const style = text(".css");
+const policy = `default-src 'none'; script-src ${hash(script)}; style-src ${hash(style)}; base-uri 'none'; form-action 'none'`;
+const parts = { policy, script, style };
+const page = readFileSync("src/page.html", "utf8").replace(/\{\{(\w+)\}\}/g, (_, name) => parts[name]);
+
+mkdirSync(dirname(output), { recursive: true });
+writeFileSync(output, page);

@@ -1,0 +1,74 @@
+"""The HTML file: the built page, with the data as JSON in it. No text of a bundle is ever HTML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from fuseconv.errors import FileError, UnsupportedError
+from fuseconv.report.described import Described
+
+BUILT = Path(__file__).parents[1] / "lib" / "report.html"
+"""The page without data, which npm builds from `frontend/` when fuseconv is built."""
+
+_EMPTY = b'<script type="application/json" id="data">null</script>'
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the page draws.
+
+    Attributes:
+        fuseconv: the version that wrote the report.
+        bundles: what is shown side by side.
+    """
+
+    fuseconv: str
+    bundles: tuple[Described, ...]
+
+
+_REPORT = TypeAdapter(Report)
+
+
+def check_built() -> None:
+    """Checks that the page was built with fuseconv.
+
+    Raises:
+        UnsupportedError: it was not.
+    """
+    if not BUILT.is_file():
+        raise UnsupportedError(
+            "the page of the report was not built with fuseconv, because npm was not found then",
+            where=str(BUILT),
+            fix="install Node.js 20 or newer, which has npm, and then fuseconv again (`make build` in its repository)",
+        )
+
+
+def render(report: Report) -> bytes:
+    """Returns the HTML file, in UTF-8.
+
+    Raises:
+        UnsupportedError: the page was not built.
+    """
+    check_built()
+    before, after = BUILT.read_bytes().split(_EMPTY)
+    # In JSON `<` occurs only in strings. Without it, no string can end the element.
+    data = _REPORT.dump_json(report).replace(b"<", rb"\u003c")
+    return b"".join((before, _EMPTY.replace(b"null", data), after))
+
+
+def write(report: Report, path: Path) -> int:
+    """Writes the HTML file, and returns its size in bytes.
+
+    Raises:
+        UnsupportedError: the page was not built.
+        FileError: the file cannot be written.
+    """
+    text = render(report)
+    try:
+        path.write_bytes(text)
+    except OSError as error:
+        raise FileError(f"the report cannot be written: {error.strerror}", where=str(path)) from error
+    return len(text)
