@@ -85,7 +85,7 @@ def _absent(shown: Sequence[Described]) -> dict[str, str]:
         "no times": ([one.name for one in shown if one.tuned is None], "convert with --tune quick"),
         "no error growth": (
             [one.name for one in shown if one.growth is None],
-            "fuseconv blame BUNDLE --json > blame.json, then --blame blame.json",
+            "fuseconv blame BUNDLE --against MODEL --json > blame.json, then --blame blame.json",
         ),
     }
     return {what: f"{', '.join(names)}: {fix}" for what, (names, fix) in absent.items() if names}

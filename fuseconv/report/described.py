@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ def describe(folder: Path, blame: Path | None = None) -> Described:
         tuned=manifest.tuned,
         gains=tuple(gain.to_json() for gain in gains(plan, manifest.targets)),
         rules=manifest.rules,
-        matches=tuple(_matches(plan, fused)),
+        matches=tuple(_matches(plan, manifest.targets, fused)),
         misses=plan.misses,
         captured=captured,
         fused=fused,
@@ -161,15 +161,15 @@ def _graph(folder: Path, manifest: Manifest, name: str) -> Graph | None:
     return read_graph(folder / name, manifest.contract) if name in manifest.files else None
 
 
-def _matches(plan: Plan, fused: Graph | None) -> list[Match]:
+def _matches(plan: Plan, targets: Collection[str], fused: Graph | None) -> list[Match]:
     after: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for position, node in enumerate(fused.nodes if fused else ()):
         for made in node.made:
             after.setdefault((made.rule, made.nodes), []).append(position)
-    return [_match(step, tuple(after.get((step.rule, step.nodes), ()))) for step in plan.steps]
+    return [_match(step, targets, tuple(after.get((step.rule, step.nodes), ()))) for step in plan.steps]
 
 
-def _match(step: Step, after: tuple[int, ...]) -> Match:
+def _match(step: Step, targets: Collection[str], after: tuple[int, ...]) -> Match:
     return Match(
         rule=step.rule,
         stage=step.stage,
@@ -177,7 +177,7 @@ def _match(step: Step, after: tuple[int, ...]) -> Match:
         ops=step.ops,
         operands={name: _operand(binding) for name, binding in step.bindings.items()},
         replace=step.replace,
-        applied=step.apply,
+        applied=any(map(step.applies, targets)),
         choices=step.choices,
         after=after,
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from fuseconv.errors import FileError, UsageError
 from fuseconv.untrusted.files import read_plain
 
-_FIX = "write it with `fuseconv blame BUNDLE --json`"
+_FIX = "write it with `fuseconv blame BUNDLE --against MODEL --json`"
 
 
 @dataclass(frozen=True)
@@ -82,16 +83,27 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class _Printed:
-    """What the command prints with `--json`."""
+class _Problem:
+    """Why the command failed."""
 
     __pydantic_config__ = ConfigDict(extra="ignore")
 
-    command: str
-    result: Growth
+    message: str
+    hint: str
 
 
-_PRINTED = TypeAdapter(_Printed)
+@dataclass(frozen=True)
+class _Found:
+    """What the command prints with `--json`. Without a result it failed before anything was compared."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")
+
+    command: Literal["blame"]
+    result: Growth | Annotated[dict[str, JsonValue], Field(max_length=0)]
+    error: _Problem | None
+
+
+_FOUND = TypeAdapter(_Found)
 
 
 def read_growth(path: Path, nodes: Collection[str]) -> Growth:
@@ -106,7 +118,7 @@ def read_growth(path: Path, nodes: Collection[str]) -> Growth:
         UsageError: the file is something else, or is of another model.
     """
     try:
-        found = _PRINTED.validate_json(read_plain(path)).result
+        printed = _FOUND.validate_json(read_plain(path))
     except OSError as error:
         raise FileError(f"the errors cannot be read: {error.strerror}", where=str(path), fix=_FIX) from error
     except ValidationError as error:
@@ -114,6 +126,10 @@ def read_growth(path: Path, nodes: Collection[str]) -> Growth:
         field = ".".join(map(str, first["loc"]))
         what = f"not the output of `fuseconv blame --json`: {field + ': ' if field else ''}{first['msg']}"
         raise UsageError(what, where=str(path), fix=_FIX) from None
+    found = printed.result
+    if not isinstance(found, Growth):
+        problem = printed.error or _Problem("it printed no result", _FIX)
+        raise UsageError(f"`fuseconv blame` failed: {problem.message}", where=str(path), fix=problem.hint)
     if strangers := [one.node for one in found.borders if one.node not in nodes]:
         what = f"the errors are of another model: the bundle has no node {strangers[0]}"
         raise UsageError(what, where=str(path), fix="give one file per bundle, in the order of the bundles")

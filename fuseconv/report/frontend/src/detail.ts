@@ -13,7 +13,6 @@ export class MatchIndex {
   constructor(readonly bundle: Bundle) {
     bundle.captured?.nodes.forEach((node, at) => this.captured.set(node.name, at));
     bundle.matches.forEach((match, at) => {
-      if (!match.applied) return;
       for (const name of match.nodes) this.before.set(name, [...(this.before.get(name) ?? []), at]);
       for (const node of match.after) this.after.set(node, [...(this.after.get(node) ?? []), at]);
     });
@@ -73,7 +72,7 @@ function errors(match: Match, bundle: Bundle): HTMLElement | null {
   );
 }
 
-export function matchDetail(match: Match, bundle: Bundle, index: MatchIndex): HTMLElement {
+export function matchDetail(match: Match, bundle: Bundle, index: MatchIndex, heading: "h3" | "h4" = "h3"): HTMLElement {
   const graph = bundle.captured;
   const nodes = match.nodes.map((name, at) => {
     const position = index.captured.get(name);
@@ -90,15 +89,16 @@ export function matchDetail(match: Match, bundle: Bundle, index: MatchIndex): HT
   return h(
     "div",
     { class: "match" },
-    h("h4", {}, h("span", { class: `stage ${match.stage}` }, match.stage), " ", code(match.rule)),
-    h("h5", {}, "Replaces"),
+    h(heading, {}, h("span", { class: `stage ${match.stage}` }, match.stage), " ", code(match.rule)),
+    match.applied ? null : h("p", { class: "note" }, Object.keys(match.choices).length ? "Left alone in every target: it was measured to be no faster." : "Not applied: it is disabled in the plan."),
+    h("p", { class: "label" }, "Replaces"),
     h("ol", { class: "nodes" }, ...nodes),
-    h("h5", {}, "With"),
+    h("p", { class: "label" }, "With"),
     h("pre", {}, match.replace.join("\n")),
     operands.length ? h("pre", { class: "operands" }, operands.join("\n")) : null,
-    Object.keys(match.choices).length ? h("h5", {}, "Time of a call of the model") : null,
+    Object.keys(match.choices).length ? h("p", { class: "label" }, "Time of a call of the model") : null,
     choices(match),
-    errors(match, bundle) ? h("h5", {}, "Error") : null,
+    errors(match, bundle) ? h("p", { class: "label" }, "Error") : null,
     errors(match, bundle),
   );
 }
@@ -119,8 +119,8 @@ export function nodeDetail(node: GraphNode, graph: Graph, form: Form, bundle: Bu
     ]),
     source(node, graph),
     node.arguments.length ? h("pre", { class: "operands" }, node.arguments.join("\n")) : null,
-    ...found.map((one) => bundle.matches[one]).map((match) => (match ? matchDetail(match, bundle, index) : null)),
-    misses.length ? h("h5", {}, "Not matched here") : null,
+    ...found.map((one) => bundle.matches[one]).map((match) => (match ? matchDetail(match, bundle, index, "h4") : null)),
+    misses.length ? h("p", { class: "label" }, "Not matched here") : null,
     misses.length ? h("ul", { class: "choices" }, ...misses.map((miss) => h("li", {}, code(miss.rule), ` ${miss.reason}`))) : null,
   );
 }

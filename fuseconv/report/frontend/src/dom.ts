@@ -62,7 +62,12 @@ export function table(caption: string, columns: Column[], rows: Child[][], footn
 }
 
 export function section(id: string, title: string, lead: string, ...children: Child[]): HTMLElement {
-  return h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), h("p", { class: "lead" }, lead), ...children);
+  return h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), prose("lead", lead), ...children);
+}
+
+/** A paragraph in which text between backquotes is code. */
+export function prose(style: string, text: string): HTMLElement {
+  return h("p", { class: style }, ...text.split("`").map((part, at) => (at % 2 ? code(part) : part)));
 }
 
 export function code(text: string): HTMLElement {

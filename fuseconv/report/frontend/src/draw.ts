@@ -1,7 +1,7 @@
 // A placed graph as SVG. Boxes are buttons; the arrow keys move between them.
 
 import { h, s } from "./dom";
-import { type Layout, type Placed, shortened } from "./layout";
+import { type Layout, type Placed, shortened, SIGN } from "./layout";
 import type { Box, Visible } from "./visible";
 
 export interface Look {
@@ -38,12 +38,11 @@ function toward(from: { x: number; y: number }, to: { x: number; y: number }, mo
 function drawBox(box: Box, at: Placed, look: Look): SVGGElement {
   const stage = look.stage(box);
   const note = look.note(box);
-  const label = [box.title, note, stage ? `stage ${stage}` : ""].filter(Boolean).join(", ");
   const press = () => look.press(box);
   const open = box.kind === "open";
   const classes = ["box", box.kind, stage ? `stage ${stage}` : "", look.selected(box) ? "selected" : ""];
-  const middle = at.x + at.width / 2;
-  const sign = box.kind === "module" || open ? s("text", { class: "sign", x: at.x + 12, y: at.y + (open ? 23 : at.height / 2 + 4) }, open ? "−" : "+") : null;
+  const middle = at.x + (at.width + (box.kind === "module" ? SIGN : 0)) / 2;
+  const sign = box.kind === "module" || open ? s("text", { class: "sign", "aria-hidden": "true", x: at.x + 12, y: at.y + (open ? 23 : at.height / 2 + 4) }, open ? "−" : "+") : null;
   return s(
     "g",
     {
@@ -51,7 +50,7 @@ function drawBox(box: Box, at: Placed, look: Look): SVGGElement {
       "data-id": box.id,
       role: "button",
       tabindex: look.current(box) ? 0 : -1,
-      "aria-label": label,
+      "aria-description": stage ? `in a match of the stage ${stage}` : null,
       "aria-expanded": box.path === null ? null : String(open),
       "aria-pressed": box.path === null ? String(look.selected(box)) : null,
       onclick: press,
@@ -61,7 +60,7 @@ function drawBox(box: Box, at: Placed, look: Look): SVGGElement {
     sign,
     open
       ? s("text", { class: "title", x: at.x + 24, y: at.y + 23 }, shortened(box.title))
-      : s("text", { class: "title", x: middle, y: at.y + (note ? 18 : 18.5), "text-anchor": "middle" }, shortened(box.title)),
+      : s("text", { class: "title", x: middle, y: at.y + (note ? 18 : 18.5), "text-anchor": "middle" }, `${shortened(box.title)} `),
     note && !open ? s("text", { class: "note", x: middle, y: at.y + 33, "text-anchor": "middle" }, shortened(note)) : null,
   );
 }
@@ -84,6 +83,10 @@ function nearest(layout: Layout, from: string, key: string): string | null {
 
 export function draw(visible: Visible, layout: Layout, look: Look, label: string): SVGSVGElement {
   const edge = (points: { x: number; y: number }[]) => s("path", { class: "edge", d: path(points), "marker-end": "url(#arrow)" });
+  const backs = visible.boxes.flatMap((box) => {
+    const at = layout.boxes.get(box.id);
+    return at && box.kind === "open" ? [s("rect", { class: "back", x: at.x, y: at.y, width: at.width, height: at.height, rx: 6 })] : [];
+  });
   const boxes = visible.boxes.flatMap((box) => {
     const at = layout.boxes.get(box.id);
     return at ? [{ box, element: drawBox(box, at, look) }] : [];
@@ -97,9 +100,9 @@ export function draw(visible: Visible, layout: Layout, look: Look, label: string
     "svg",
     { viewBox: `0 0 ${layout.width} ${layout.height}`, role: "group", "aria-label": label },
     s("defs", {}, marker),
-    ...boxes.filter(({ box }) => box.kind === "open").map(({ element }) => element),
+    ...backs,
     ...layout.edges.map((one) => edge(one.points)),
-    ...boxes.filter(({ box }) => box.kind !== "open").map(({ element }) => element),
+    ...boxes.map(({ element }) => element),
   );
   svg.addEventListener("keydown", (event) => {
     const focused = (event.target as Element).closest<SVGGElement>("[data-id]");

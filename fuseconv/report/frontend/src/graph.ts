@@ -9,7 +9,7 @@ import { layout, type Layout } from "./layout";
 import { type Box, Modules, type Visible } from "./visible";
 
 const STAGES = ["canonical", "structure", "search", "fuse"];
-const MOST_BOXES = 90;
+const MOST_BOXES = 80;
 const ZOOM = [0.25, 0.35, 0.5, 0.7, 0.85, 1, 1.25, 1.6, 2];
 
 interface Shown {
@@ -145,12 +145,13 @@ export class GraphView {
     return {
       stage: (box) => {
         if (box.node === null) return "";
-        const found = matches(box).map((one) => view.bundle.matches[one]?.stage ?? "");
-        return STAGES.filter((stage) => found.includes(stage)).pop() ?? "";
+        const found = matches(box).map((one) => view.bundle.matches[one]);
+        return STAGES.findLast((stage) => found.some((match) => match?.applied && match.stage === stage)) ?? "";
       },
       note: (box) => {
         if (box.kind !== "module") return box.note;
-        const count = new Set(matches(box).filter((one) => view.bundle.matches[one]?.stage === "fuse")).size;
+        const fused = matches(box).filter((one) => view.bundle.matches[one]?.applied && view.bundle.matches[one]?.stage === "fuse");
+        const count = new Set(fused).size;
         return count ? `${box.note}, ${count} fused` : box.note;
       },
       selected: (box) => box.kind !== "open" && box.nodes.some((node) => selected.has(node)),
@@ -165,7 +166,7 @@ export class GraphView {
       if (!open.delete(box.path)) open.add(box.path);
     } else if (box.node !== null) {
       this.node = box.node;
-      this.match = view.index.of(view.form, view.graph, box.node).pop() ?? null;
+      this.match = view.index.of(view.form, view.graph, box.node).at(-1) ?? null;
     }
     void this.redraw(box.id, true);
   }
@@ -198,7 +199,15 @@ export class GraphView {
       const scale = ZOOM[this.zoom] ?? 1;
       this.canvas.scrollTo(scrollLeft + (after.x - before.x) * scale, scrollTop + (after.y - before.y) * scale);
     } else if (after) this.center(after);
-    else this.canvas.scrollTo((this.canvas.scrollWidth - this.canvas.clientWidth) / 2, 0);
+    else this.begin(placed, visible);
+  }
+
+  /** Shows the top of the graph, where its inputs are. */
+  private begin(placed: Layout, visible: Visible): void {
+    const scale = ZOOM[this.zoom] ?? 1;
+    const first = visible.boxes.find((box) => box.kind === "input") ?? visible.boxes[0];
+    const at = first && placed.boxes.get(first.id);
+    if (at) this.canvas.scrollTo((at.x + at.width / 2) * scale - this.canvas.clientWidth / 2, 0);
   }
 
   private center(box: { x: number; y: number; width: number; height: number }): void {

@@ -3,7 +3,7 @@
 import { scaleLinear, scaleLog } from "d3-scale";
 import { line } from "d3-shape";
 import type { Bundle, Growth, LayerError } from "./data";
-import { code, h, s, section, table } from "./dom";
+import { code, h, prose, s, section, table } from "./dom";
 import { exponent, titleOf } from "./format";
 import type { GraphView } from "./graph";
 
@@ -134,11 +134,11 @@ function verdicts(growth: Growth): HTMLElement | null {
 export function growth(bundles: Bundle[], view: GraphView): HTMLElement {
   const parts = bundles.flatMap((bundle) => {
     const title = titleOf(bundle, bundles);
-    const how = `The errors were not given. Measure them with \`fuseconv blame ${bundle.name} --json > blame.json\`, and add --blame blame.json to \`fuseconv report\`.`;
+    const how = `The errors were not given. Measure them with \`fuseconv blame ${bundle.name} --against MODEL --json > blame.json\`, and add --blame blame.json to \`fuseconv report\`.`;
     return [
       bundles.length > 1 ? h("h3", {}, title) : null,
       bundle.growth ? verdicts(bundle.growth) : null,
-      bundle.growth ? chart(bundle, bundle.growth, title, view) : h("p", { class: "absent" }, how),
+      bundle.growth ? chart(bundle, bundle.growth, title, view) : prose("absent", how),
     ];
   });
   return section("growth", "Error growth", "How the error against float64 grows through the layers, of the original in its own dtype and of the fused program.", ...parts);

@@ -18,20 +18,27 @@ export interface Layout extends Placed {
 const TITLE = 7.3;
 const NOTE = 6.2;
 const PADDING = 24;
+export const SIGN = 18;
 export const MOST_CHARACTERS = 40;
 
-const options = {
+const SPACING = {
+  "elk.spacing.nodeNode": "18",
+  "elk.spacing.edgeNode": "10",
+  "elk.spacing.edgeEdge": "8",
+  "elk.layered.spacing.nodeNodeBetweenLayers": "24",
+  "elk.layered.spacing.edgeNodeBetweenLayers": "10",
+  "elk.layered.spacing.edgeEdgeBetweenLayers": "8",
+};
+
+const OPTIONS = {
+  ...SPACING,
   "elk.algorithm": "layered",
   "elk.direction": "DOWN",
   "elk.hierarchyHandling": "INCLUDE_CHILDREN",
   "elk.json.shapeCoords": "ROOT",
   "elk.json.edgeCoords": "ROOT",
   "elk.edgeRouting": "ORTHOGONAL",
-  "elk.spacing.nodeNode": "18",
-  "elk.spacing.edgeNode": "12",
-  "elk.spacing.edgeEdge": "8",
-  "elk.layered.spacing.nodeNodeBetweenLayers": "26",
-  "elk.layered.spacing.edgeNodeBetweenLayers": "12",
+  "elk.layered.mergeEdges": "true",
   "elk.layered.nodePlacement.strategy": "BRANDES_KOEPF",
   "elk.layered.nodePlacement.bk.fixedAlignment": "BALANCED",
   "elk.padding": "[top=16,left=16,bottom=16,right=16]",
@@ -44,7 +51,8 @@ export function shortened(text: string): string {
 }
 
 function width(box: Box): number {
-  return Math.max(shortened(box.title).length * TITLE, shortened(box.note).length * NOTE, 40) + PADDING;
+  const sign = box.kind === "module" ? SIGN : 0;
+  return Math.max(shortened(box.title).length * TITLE, shortened(box.note).length * NOTE, 40) + PADDING + sign;
 }
 
 function elkNode(box: Box, children: Map<string | null, Box[]>): ElkNode {
@@ -54,9 +62,11 @@ function elkNode(box: Box, children: Map<string | null, Box[]>): ElkNode {
     id: box.id,
     children: inside.map((one) => elkNode(one, children)),
     layoutOptions: {
+      ...SPACING,
+      "elk.layered.mergeEdges": "true",
       "elk.padding": "[top=38,left=14,bottom=14,right=14]",
       "elk.nodeSize.constraints": "MINIMUM_SIZE",
-      "elk.nodeSize.minimum": `(${width(box) + 30}, 60)`,
+      "elk.nodeSize.minimum": `(60, ${width(box) + 30})`, // height and width: ELK turns the axes for this direction
     },
   };
 }
@@ -77,7 +87,7 @@ export async function layout(visible: Visible): Promise<Layout> {
   for (const box of visible.boxes) children.set(box.parent, [...(children.get(box.parent) ?? []), box]);
   const root: ElkNode = {
     id: "root",
-    layoutOptions: options,
+    layoutOptions: OPTIONS,
     children: (children.get(null) ?? []).map((box) => elkNode(box, children)),
     edges: visible.edges.map(([from, to], at) => ({ id: `e${at}`, sources: [from], targets: [to] })),
   };

@@ -23,16 +23,17 @@ function listed(bundle: Bundle, row: RuleRow, view: GraphView): HTMLElement | st
   if (found.length === 0) return h("span", { class: "none" }, "none");
   const buttons = found.map(({ match, at }) => {
     const result = match.nodes[match.nodes.length - 1] ?? "";
-    const state = match.applied ? "" : " (disabled)";
+    const state = match.applied ? "" : " (left alone)";
     return bundle.captured
       ? h("button", { type: "button", class: "link", onclick: () => view.showMatch(bundle, at) }, `${result}${state}`)
       : h("span", {}, `${result}${state}`);
   });
   const ops = found.reduce((sum, { match }) => sum + match.nodes.length, 0);
+  const left = found.filter(({ match }) => !match.applied).length;
   return h(
     "details",
     { class: "inline" },
-    h("summary", {}, `${plural(found.length, "match", "matches")}, ${plural(ops, "op")}`),
+    h("summary", {}, `${plural(found.length, "match", "matches")}, ${plural(ops, "op")}${left ? `; ${left} left alone` : ""}`),
     h("div", { class: "chips" }, ...buttons),
   );
 }

@@ -42,7 +42,7 @@ function everyRow(bundle: Bundle, title: string): HTMLElement {
     { title: "target" },
     { title: "case" },
     { title: "output" },
-    { title: "" },
+    { title: "result" },
     { title: "max abs", number: true },
     { title: "max rel", number: true },
     { title: "rmse vs f64", number: true },

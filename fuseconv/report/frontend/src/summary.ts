@@ -81,7 +81,7 @@ export function summary(bundles: Bundle[]): HTMLElement {
     const differs = new Set(all.map((one) => one[name])).size > 1;
     return [name, ...all.map((one) => h("span", { class: differs ? "fact differs" : "fact" }, one[name] ?? ""))];
   });
-  const columns = [{ title: "" }, ...bundles.map((bundle) => ({ title: bundles.length > 1 ? titleOf(bundle, bundles) : "value" }))];
+  const columns = [{ title: "what" }, ...bundles.map((bundle) => ({ title: bundles.length > 1 ? titleOf(bundle, bundles) : "value" }))];
   const details = table("Source, machine and versions", columns, rows);
   details.classList.add("facts");
   if (bundles.length === 1) details.classList.add("single");

@@ -1,7 +1,7 @@
 // The times of the targets, and what each class of matches gains, as far as they were measured.
 
 import type { Bundle, Gain } from "./data";
-import { h, section, table } from "./dom";
+import { h, prose, section, table } from "./dom";
 import { microseconds, times as factor, titleOf } from "./format";
 
 function speeds(bundle: Bundle, title: string): HTMLElement | null {
@@ -39,7 +39,7 @@ function classes(bundle: Bundle, title: string): HTMLElement | null {
     `${factor(gain.low)} to ${factor(gain.high)}`,
     verdict(gain),
   ]);
-  const columns = ["rule", "target", "matches", "with", "without", "speed-up", "99 % interval", ""];
+  const columns = ["rule", "target", "matches", "with", "without", "speed-up", "99 % interval", "result"];
   return table(
     `Gain of each class of matches of ${title}`,
     columns.map((name, at) => ({ title: name, number: at > 1 && at < 7 })),
@@ -56,7 +56,7 @@ export function times(bundles: Bundle[]): HTMLElement {
     return [
       bundles.length > 1 ? h("h3", {}, title) : null,
       ...found,
-      none ? h("p", { class: "absent" }, "Nothing was timed at this conversion. `fuseconv convert --tune quick` times each target, and each class of matches with and without.") : null,
+      none ? prose("absent", "Nothing was timed at this conversion. `fuseconv convert --tune quick` times each target, and each class of matches with and without.") : null,
     ];
   });
   return section("times", "Times", "How long a call takes, and what the matches gain: each class was measured in the whole model.", ...parts);

@@ -56,28 +56,19 @@ export class Modules {
     return this.graph.modules[module]?.path ?? "";
   }
 
-  /** The modules to open at first: from the outside to the inside, as long as a page of boxes is not exceeded. */
+  /** The modules to open at first: level by level, as long as `most` boxes are not exceeded, and then one more module. */
   opening(most: number): Set<string> {
     const open = new Set<string>();
-    for (let depth = 0; depth < 12; depth += 1) {
-      const candidates = new Set(
-        this.graph.nodes.flatMap((node) => {
-          const module = this.boxed(node)[depth];
-          return module === undefined ? [] : [module];
-        }),
-      );
-      if (candidates.size === 0) break;
-      const next = new Set([...open, ...[...candidates].map((module) => this.path(module))]);
+    for (let depth = 0; ; depth += 1) {
+      const level = [...new Set(this.graph.nodes.flatMap((node) => this.boxed(node)[depth] ?? []))].map((one) => this.path(one));
+      const next = new Set([...open, ...level]);
+      if (level.length === 0) return open;
       if (this.visible(next).boxes.length > most) {
-        for (const module of candidates) {
-          const one = new Set([...open, this.path(module)]);
-          if (this.visible(one).boxes.length <= most) open.add(this.path(module));
-        }
-        break;
+        const one = level.find((path) => /\d$/.test(path)) ?? level[0];
+        return one === undefined ? open : open.add(one);
       }
-      for (const path of next) open.add(path);
+      for (const path of level) open.add(path);
     }
-    return open;
   }
 
   every(): Set<string> {
