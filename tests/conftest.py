@@ -17,7 +17,7 @@ import pytest
 import torch
 from filelock import FileLock
 from safetensors.torch import save_file
-from support import ROOT, generating, saved_models, sleepy, small_bundle
+from support import ROOT, generating, planted, saved_models, sleepy, small_bundle
 from support.shared import made_once
 from support.small_bundle import Block
 
@@ -30,6 +30,9 @@ from fuseconv.targets import TARGETS
 from fuseconv.untrusted import permitted
 
 pytest_plugins = ["support.gpu_marker", "support.graphs"]
+
+ASKED_FOR = {"browser": "Chromium and fuseconv[browser]", "ray": "fuseconv[ray]"}
+"""The folders of tests that are left out unless the marker of the same name is asked for, and what they need."""
 
 gc.disable()  # until all tests are collected
 
@@ -44,7 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "ray: needs fuseconv[ray]; run with -m ray")
+    for name, needed in ASKED_FOR.items():
+        config.addinivalue_line("markers", f"{name}: needs {needed}; run with -m {name}")
     config.addinivalue_line("markers", "long: takes ten seconds or more, and is begun first")
     config.addinivalue_line(
         "markers", "diagonal(n): of a product of parameters, the rows whose indices add to 0 modulo n"
@@ -52,8 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves tests/ray out unless the marker is asked for: Ray is not in the environment of the other tests."""
-    return True if collection_path == ROOT / "tests" / "ray" and "ray" not in config.option.markexpr else None
+    """Leaves out folders of tests that are not asked for: what they need is not in the environment of the others."""
+    folder = collection_path.name if collection_path.parent == ROOT / "tests" else ""
+    return True if folder in ASKED_FOR and folder not in config.option.markexpr else None
 
 
 @pytest.hookimpl(trylast=True)
@@ -167,6 +172,12 @@ def bundle(original: Program, fused: Program, tmp_path_factory: pytest.TempPathF
         small_bundle.write_bundle(original, fused, output, list(TARGETS), scratch=scratch)
 
     return made_once(tmp_path_factory, "block.fuseconv", write)
+
+
+@pytest.fixture(scope="session")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model of `planted` and its bundle, as `convert` writes it; tests only read it."""
+    return made_once(tmp_path_factory, "converted", planted.write_converted)
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ def _of(node: ast.expr, names: Mapping[str, str]) -> str:
         ):  # the factor of a dim whose sizes are multiples of a number
             return _of(quotient, names).rpartition("/")[0]
         case ast.Call(func=ast.Name(id=name), args=args) if name in _SIGNS:
-            return _SIGNS[name].join(_operand(one, name, names) for one in args)
+            return _SIGNS[name].join(_operand(one, name, names) for one in args).replace("+ -", "- ")
         case ast.Call(func=ast.Name(id=name), args=args):
             return f"{name}({', '.join(_of(one, names) for one in args)})"
         case _:

@@ -13,6 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fuseconv.bundle.manifest import read_manifest, seal
+from fuseconv.pipeline.convert import convert
+
+TARGETS = ("export", "onnx", "torchscript")
+"""The targets of the bundle."""
 
 
 class Block(nn.Module):
@@ -59,6 +63,12 @@ def save(module: nn.Module, path: Path, dtype: torch.dtype = torch.float32) -> P
     program = torch.export.export(module.eval().to(dtype), (torch.randn(3, 16).to(dtype),))
     torch.export.save(program, path)
     return path
+
+
+def write_converted(folder: Path) -> None:
+    """Makes a folder with the model `model.pt2` and its bundle `model.fuseconv`."""
+    folder.mkdir()
+    convert(save(Model(), folder / "model.pt2"), target=TARGETS, output=folder / "model.fuseconv")
 
 
 @dataclass

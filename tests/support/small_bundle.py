@@ -12,6 +12,7 @@ import torch
 import fuseconv
 from fuseconv import ops
 from fuseconv.bundle.manifest import (
+    PLAN,
     Manifest,
     RuleUse,
     Source,
@@ -23,6 +24,7 @@ from fuseconv.capture.capture import capture
 from fuseconv.contract.input_text import parse_inputs
 from fuseconv.contract.inputs import draw, example_sizes
 from fuseconv.contract.spec import Contract
+from fuseconv.matching.steps import Plan
 from fuseconv.numerics.tolerance import TOLERANCES
 from fuseconv.parity.cases import cases
 from fuseconv.parity.reference import REFERENCE, refer, write_reference
@@ -86,7 +88,7 @@ def write_bundle(original: Program, fused: Program, output: Path, targets: Seque
         for library in ops.library_paths(fused.contract.device):
             (folder / "lib" / library.name).write_bytes(library.read_bytes())
         write_reference(folder / REFERENCE, refer(original, cases(original)), fused.contract)
-        (folder / "plan.json").write_text("{}\n")
+        (folder / PLAN).write_text(Plan(()).to_json())
         draft = Manifest(
             fuseconv=fuseconv.__version__,
             source=Source(form="pickle", sha256="0" * 64),

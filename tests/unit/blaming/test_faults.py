@@ -19,8 +19,7 @@ import onnx
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.planted import Model, Overflowing, Stand, save
-from support.shared import made_once
+from support.planted import TARGETS, Overflowing, Stand, save
 from torch import Tensor
 
 from fuseconv import ops
@@ -39,25 +38,12 @@ from fuseconv.program.graph_copy import copied, with_graph
 from fuseconv.targets import exported, onnx_export
 from fuseconv.weights.tensor_file import placed
 
-TARGETS = ("export", "onnx", "torchscript")
-
-
-@pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model and its bundle."""
-
-    def write(folder: Path) -> None:
-        folder.mkdir()
-        convert(save(Model(), folder / "model.pt2"), target=TARGETS, output=folder / "model.fuseconv")
-
-    return made_once(tmp_path_factory, "blamed", write)
-
 
 @pytest.fixture
-def stand(right: Path, tmp_path: Path) -> Iterator[Stand]:
-    bundle = Path(shutil.copytree(right / "model.fuseconv", tmp_path / "model.fuseconv"))
+def stand(converted: Path, tmp_path: Path) -> Iterator[Stand]:
+    bundle = Path(shutil.copytree(converted / "model.fuseconv", tmp_path / "model.fuseconv"))
     with pytest.MonkeyPatch.context() as patch:
-        made = Stand(right / "model.pt2", bundle, patch, tmp_path)
+        made = Stand(converted / "model.pt2", bundle, patch, tmp_path)
         yield made
         for undo in made.undo:
             undo()

@@ -1,0 +1,114 @@
+"""`fuseconv report`: one file for one bundle or two, and wrong calls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.reported import SOURCE, data_of
+
+from fuseconv import cli
+from fuseconv.report import page
+
+
+@pytest.fixture(autouse=True)
+def without_npm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "BUILT", SOURCE)
+
+
+def report(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, Any]:
+    capsys.readouterr()
+    status = cli.main(["report", *map(str, words), "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_one_bundle_and_what_it_lacks(converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "report.html"
+    assert cli.main(["report", str(converted / "model.fuseconv"), "-o", str(output)]) == 0
+    said = capsys.readouterr().out
+    assert str(output) in said
+    assert "fuseconv blame BUNDLE --against MODEL --json" in said
+    assert "no graph" not in said
+    (found,) = data_of(output)["bundles"]
+    assert found["name"] == "model.fuseconv"
+    assert found["captured"]["nodes"]
+    assert output.stat().st_size < 300_000
+
+
+def test_two_bundles_side_by_side(
+    converted: Path, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "report.html"
+    status, found = report(capsys, bundle, converted / "model.fuseconv", "-o", output)
+    assert (status, found["result"]["bundles"]) == (0, ["block.fuseconv", "model.fuseconv"])
+    assert found["result"]["size"] == output.stat().st_size
+    assert [one["captured"] is None for one in data_of(output)["bundles"]] == [True, False]
+
+
+def test_every_method_is_shown(generating_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle, output = generating_folder / "llama.fuseconv", tmp_path / "report.html"
+    assert report(capsys, bundle, "-o", output)[0] == 0
+    names = [one["name"] for one in data_of(output)["bundles"]]
+    assert names == [f"llama.fuseconv: {name}" for name in ("prefill", "decode")]
+    assert report(capsys, bundle, "--method", "decode", "-o", output)[0] == 0
+    assert [one["name"] for one in data_of(output)["bundles"]] == names[1:]
+
+
+def test_the_errors_of_blame(converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle, blamed, output = str(converted / "model.fuseconv"), tmp_path / "blame.json", tmp_path / "report.html"
+    model = str(converted / "model.pt2")
+    assert cli.main(["blame", bundle, "--against", model, "--target", "export", "--json", "-o", str(tmp_path)]) == 0
+    blamed.write_text(capsys.readouterr().out)
+    assert report(capsys, bundle, "--blame", blamed, "-o", output)[0] == 0
+    (found,) = data_of(output)["bundles"]
+    nodes = [node["name"] for node in found["captured"]["nodes"]]
+    borders = [border["node"] for border in found["growth"]["borders"]]
+    assert borders == sorted(borders, key=nodes.index)
+    assert {border["rule"] for border in found["growth"]["borders"]} & {match["rule"] for match in found["matches"]}
+
+
+WRONG: dict[str, tuple[list[str], int, str]] = {
+    "nothing": ([], 2, "Missing argument"),
+    "three": (["{bundle}", "{bundle}", "{bundle}"], 2, "3 bundles are given"),
+    "absent": (["{scratch}/absent.fuseconv"], 2, "does not exist"),
+    "a model": (["{model}"], 2, "is not a folder"),
+    "damaged": (["{damaged}"], 3, "plan.json"),
+    "inside of the bundle": (["{bundle}", "-o", "{bundle}/report.html"], 2, "inside of the bundle"),
+    "a folder": (["{bundle}", "-o", "{scratch}"], 6, "the output is a folder"),
+    "no folder": (["{bundle}", "-o", "{scratch}/a/report.html"], 6, "missing"),
+    "no such method": (["{bundle}", "--method", "decode"], 2, "no method decode"),
+    "no errors": (["{bundle}", "--blame", "{scratch}/absent.json"], 6, "cannot be read"),
+    "other errors": (["{bundle}", "--blame", "{bundle}/manifest.json"], 2, "not the output of"),
+    "errors of two": (["{bundle}", "--blame", "x", "--blame", "x"], 2, "2 files of errors are given for 1"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_calls(
+    name: str,
+    bundle: Path,
+    bundle_copy: Path,
+    converted: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (bundle_copy / "plan.json").write_text("{}")
+    words, expected, text = WRONG[name]
+    places = {"bundle": bundle, "scratch": tmp_path, "model": converted / "model.pt2", "damaged": bundle_copy}
+    status, found = report(capsys, *(word.format(**places) for word in words))
+    assert (status, found["ok"]) == (expected, False)
+    assert text in found["error"]["message"]
+
+
+def test_a_report_needs_no_torch(converted: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from fuseconv import cli; from fuseconv.report import page; "
+        "page.BUILT = Path(sys.argv[1]); status = cli.main(['report', *sys.argv[2:]]); "
+        "sys.exit(100 if 'torch' in sys.modules else status)"
+    )
+    words = [str(SOURCE), str(converted / "model.fuseconv"), "-o", str(tmp_path / "report.html")]
+    assert subprocess.run([sys.executable, "-c", code, *words], capture_output=True).returncode == 0
