@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fuseconv.matching.steps import Choice, Miss, Plan, Step, read_plan
 from fuseconv.report.archive import read_graph
 from fuseconv.report.graph import Graph
 from fuseconv.report.growth import Growth, read_growth
+from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.tuning.gains import gains
 
 CAPTURED, FUSED = "original/model.pt2", "export"
@@ -73,6 +75,7 @@ class Described:
         tuned: the times of its targets. None if they were not measured.
         gains: the times with and without each class of matches.
         rules: the rules that were applied.
+        docs: what these rules do, of those that are in the package unchanged.
         matches: the matches of its plan, in order.
         misses: where rules do not apply, with the reasons.
         captured: the graph of the model. None if the bundle has no `original/model.pt2`.
@@ -99,6 +102,7 @@ class Described:
     tuned: Tuned | None
     gains: tuple[Mapping[str, Any], ...]
     rules: list[RuleUse]
+    docs: Mapping[str, str]
     matches: tuple[Match, ...]
     misses: tuple[Miss, ...]
     captured: Graph | None
@@ -144,6 +148,7 @@ def describe(folder: Path, blame: Path | None = None) -> Described:
         tuned=manifest.tuned,
         gains=tuple(gain.to_json() for gain in gains(plan, manifest.targets)),
         rules=manifest.rules,
+        docs={use.name: doc for use in manifest.rules if (doc := _docs().get(use.sha256))},
         matches=tuple(_matches(plan, manifest.targets, fused)),
         misses=plan.misses,
         captured=captured,
@@ -155,6 +160,12 @@ def describe(folder: Path, blame: Path | None = None) -> Described:
 
 def _name(folder: Path) -> str:
     return f"{folder.parents[1].name}: {folder.name}" if folder.parent.name == METHODS else folder.name
+
+
+@cache
+def _docs() -> Mapping[str, str]:
+    """Returns what each rule of the package does, by the hash of the rule."""
+    return {rule.sha256: rule.doc for rule in load_rules()}
 
 
 def _graph(folder: Path, manifest: Manifest, name: str) -> Graph | None:

@@ -62,6 +62,7 @@ def test_matches_are_those_of_the_plan_with_what_replaced_them(described: Descri
     made = {at for at, node in enumerate(described.fused.nodes) if node.made}
     assert made
     assert made == {at for match in described.matches for at in match.after}
+    assert set(described.docs) == {match.rule for match in described.matches}
     for match in described.matches:
         assert match.applied
         for at in match.after:

@@ -132,6 +132,7 @@ export interface Bundle {
   tuned: { device: string; speeds: Record<string, Speed>; untimed: Record<string, string>; needed: Record<string, Record<string, string>> } | null;
   gains: Gain[];
   rules: { name: string; sha256: string; count: number }[];
+  docs: Record<string, string>;
   matches: Match[];
   misses: Miss[];
   captured: Graph | null;

@@ -90,6 +90,7 @@ export function matchDetail(match: Match, bundle: Bundle, index: MatchIndex, hea
     "div",
     { class: "match" },
     h(heading, {}, h("span", { class: `stage ${match.stage}` }, match.stage), " ", code(match.rule)),
+    bundle.docs[match.rule] ? h("p", { class: "doc" }, bundle.docs[match.rule] ?? "") : null,
     match.applied ? null : h("p", { class: "note" }, Object.keys(match.choices).length ? "Left alone in every target: it was measured to be no faster." : "Not applied: it is disabled in the plan."),
     h("p", { class: "label" }, "Replaces"),
     h("ol", { class: "nodes" }, ...nodes),

@@ -40,7 +40,7 @@ function listed(bundle: Bundle, row: RuleRow, view: GraphView): HTMLElement | st
 
 export function matches(bundles: Bundle[], view: GraphView): HTMLElement {
   const rows = rulesOf(bundles).map((row) => [
-    code(row.rule),
+    h("span", {}, code(row.rule), h("small", { class: "where doc" }, bundles.map((one) => one.docs[row.rule]).find(Boolean) ?? "")),
     h("span", { class: `stage ${row.stage}` }, row.stage),
     ...bundles.map((bundle) => listed(bundle, row, view)),
   ]);

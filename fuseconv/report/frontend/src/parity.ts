@@ -32,7 +32,7 @@ function matrix(bundle: Bundle, title: string): HTMLElement {
   ]);
   const tolerance = bundle.tolerance;
   const note = Object.keys(tolerance).length
-    ? `Largest absolute error against the original, over all outputs. Tolerance for ${bundle.dtype}: atol ${tolerance.atol}, rtol ${tolerance.rtol}, or an error against float64 of at most ${tolerance.factor} times the original's.`
+    ? `Largest absolute error against the original, over all outputs. Tolerance for ${bundle.dtype}: atol ${exponent(tolerance.atol)}, rtol ${exponent(tolerance.rtol)}, or an rmse against float64 of at most about ${tolerance.factor} times the original's.`
     : "Largest absolute error against the original, over all outputs.";
   return table(`Parity of ${title}`, [{ title: "case" }, ...targets.map((target) => ({ title: target, number: true }))], rows, note);
 }
