@@ -18,12 +18,13 @@ RUN PIP_EXTRA_INDEX_URL=${TORCH_INDEX} pip install --no-cache-dir -c constraints
         torch numpy scikit-build-core cmake ninja nlohmann-json
 COPY . .
 RUN apt-get update \
+ && apt-get install --yes --no-install-recommends npm \
  && pip wheel --no-deps --no-build-isolation -C cmake.define.FUSECONV_CUDA=OFF -w /wheel .
 
 # ---- and with CUDA: nvcc compiles for compute capability 8.0 and 9.0, and no GPU is needed ----
 FROM nvidia/cuda:13.0.1-devel-ubuntu24.04 AS wheel-cuda
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends g++ python3 python3-venv \
+ && apt-get install --yes --no-install-recommends g++ npm python3 python3-venv \
  && python3 -m venv /build
 ENV PATH=/build/bin:$PATH
 WORKDIR /source

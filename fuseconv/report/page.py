@@ -42,7 +42,7 @@ def check_built() -> None:
         raise UnsupportedError(
             "the page of the report was not built with fuseconv, because npm was not found then",
             where=str(BUILT),
-            fix="install Node.js 20 or newer, which has npm, and then fuseconv again (`make build` in its repository)",
+            fix="install npm with Node.js 18 or newer, and then fuseconv again: `make build` in its repository",
         )
 
 

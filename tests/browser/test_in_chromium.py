@@ -1,6 +1,6 @@
 """Reports in Chromium: what a reader sees and presses, by mouse and by keyboard, wide and narrow, light and dark.
 
-    pip install -c constraints.txt 'fuseconv[browser]'
+    pip install -c constraints.txt playwright axe-playwright-python
     python -m pytest -m browser tests/browser
 
 CHROMIUM names the program; by default it is searched on the PATH. Without `-m browser` these are not collected.

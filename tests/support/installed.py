@@ -77,6 +77,7 @@ def try_wheel(wheel: Path, extra: str, other_torch: str | None, folder: Path) ->
     rules = json.dumps(converted["result"])
     assert "linear-act" in rules, "no rule that comes with fuseconv was applied: are rules/*.json in the wheel?"
     run(folder, command, "verify", "gate.fuseconv")
+    run(folder, command, "report", "gate.fuseconv", "-o", "report.html")
     print(run(folder, python, "-c", CALL, str(folder)).strip())
 
 
