@@ -341,6 +341,8 @@ OWN = {
     "pipeline/assembly.py": "libraries of trusted packs",
     "proof/checker.py": "its own stdout",
     "rulebook/packs.py": "trusted",
+    "report/archive.py": "a member of a bundle that `open_bundle` has measured, opened by untrusted/files.py",
+    "report/page.py": "the page that was built with fuseconv",
     "sources/archive.py": "a zip in memory",
     "sources/on_cpu.py": "members of an archive that was screened, and its own copy",
     "sources/state_dict.py": "safetensors, by a path that was looked at before",

@@ -35,6 +35,11 @@ document.getElementById("report")?.replaceChildren(
   h("header", {}, h("p", { class: "eyebrow" }, "fuseconv report"), h("h1", {}, ...heading)),
   h("nav", { "aria-label": "Sections" }, h("ul", {}, ...links)),
   h("main", { id: "main", tabindex: -1 }, ...sections),
-  h("footer", {}, `Written by fuseconv ${report.fuseconv}. Graphs are placed by ELK (elkjs, EPL-2.0).`),
+  h(
+    "footer",
+    {},
+    h("p", {}, `Written by fuseconv ${report.fuseconv}. Graphs are placed by ELK.`),
+    h("details", {}, h("summary", {}, "Licences of what is in this page"), h("pre", {}, document.getElementById("licenses")?.textContent ?? "")),
+  ),
 );
 view.start();
