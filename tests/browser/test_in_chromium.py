@@ -75,12 +75,13 @@ def open_report(browser: Browser) -> Iterator[Open]:
     contexts = []
 
     def open_page(path: Path, width: int = 1280, **settings: Any) -> Page:
+        own = (path.as_uri(), "blob:")  # the page, and the worker inside of it
         context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **settings)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda asked: wrong.append(asked.url) if asked.url != path.as_uri() else None)
+        page.on("request", lambda asked: wrong.append(asked.url) if not asked.url.startswith(own) else None)
         page.goto(path.as_uri())
         page.wait_for_selector(".canvas svg")
         return page

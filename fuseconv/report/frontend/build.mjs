@@ -33,9 +33,10 @@ function licenses() {
 }
 
 const script = text(".js").replaceAll("</script", "<\\/script").replaceAll("<!--", "<\\!--");
+const worker = readFileSync("node_modules/elkjs/lib/elk-worker.min.js", "utf8").replaceAll("</script", "<\\/script").replaceAll("<!--", "<\\!--");
 const style = text(".css");
-const policy = `default-src 'none'; script-src ${hash(script)}; style-src ${hash(style)}; base-uri 'none'; form-action 'none'`;
-const parts = { policy, script, style, licenses: licenses().join("\n\n").replaceAll("</", "< /") };
+const policy = `default-src 'none'; script-src ${hash(script)}; style-src ${hash(style)}; worker-src blob:; base-uri 'none'; form-action 'none'`;
+const parts = { policy, script, style, worker, licenses: licenses().join("\n\n").replaceAll("</", "< /") };
 const page = readFileSync("src/page.html", "utf8").replace(/\{\{(\w+)\}\}/g, (_, name) => parts[name]);
 
 mkdirSync(dirname(output), { recursive: true });

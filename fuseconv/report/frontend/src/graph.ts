@@ -181,8 +181,10 @@ export class GraphView {
     this.describe(view);
     const visible = view.modules.visible(this.open.get(view.bundle) ?? new Set());
     this.status.textContent = `Placing ${plural(visible.boxes.length, "box", "boxes")} …`;
-    await new Promise((done) => setTimeout(done));
-    const placed = await layout(visible);
+    const placed = await layout(visible).catch((error: unknown) => {
+      this.status.textContent = `The graph cannot be placed: ${String(error)}`;
+      throw error;
+    });
     if (turn !== this.turn) return;
     const before = this.drawn && keep && focus ? this.drawn.layout.boxes.get(focus) : undefined;
     const { scrollLeft, scrollTop } = this.canvas;

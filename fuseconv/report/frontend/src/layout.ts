@@ -1,6 +1,7 @@
-// Places boxes and edges with ELK's layered algorithm, modules around what is in them.
+// Places boxes and edges with ELK's layered algorithm, modules around what is in them. ELK runs in a worker, so that the
+// page can be read and pressed while a large graph is placed.
 
-import ELK, { type ElkExtendedEdge, type ElkNode } from "elkjs/lib/elk.bundled.js";
+import ELK, { type ElkExtendedEdge, type ElkNode } from "elkjs/lib/elk-api.js";
 import type { Box, Visible } from "./visible";
 
 export interface Placed {
@@ -44,7 +45,8 @@ const OPTIONS = {
   "elk.padding": "[top=16,left=16,bottom=16,right=16]",
 };
 
-const elk = new ELK();
+const source = new Blob([document.getElementById("worker")?.textContent ?? ""], { type: "text/javascript" });
+const elk = new ELK({ workerFactory: () => new Worker(URL.createObjectURL(source)) });
 
 export function shortened(text: string): string {
   return text.length > MOST_CHARACTERS ? `${text.slice(0, MOST_CHARACTERS - 1)}…` : text;
