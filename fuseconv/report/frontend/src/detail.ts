@@ -82,7 +82,8 @@ export function matchDetail(match: Match, bundle: Bundle, index: MatchIndex, hea
       {},
       code(match.ops[at] ?? ""),
       h("span", { class: "name" }, ` ${name}`),
-      node && graph ? source(node, graph) : h("p", { class: "none" }, "made by an earlier match"),
+      node?.op === match.ops[at] ? null : h("p", { class: "none" }, node ? "as an earlier match left it" : "made by an earlier match"),
+      node && graph ? source(node, graph) : null,
     );
   });
   const operands = Object.entries(match.operands).map(([name, value]) => `${name} = ${value}`);

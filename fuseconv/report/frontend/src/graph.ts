@@ -71,6 +71,11 @@ export class GraphView {
     this.reveal(view.index.nodes("captured", match)[0]);
   }
 
+  /** Whether the captured graph of a bundle has a node: those that matches made are not in it. */
+  has(bundle: Bundle, name: string): boolean {
+    return this.views.some((view) => view.bundle === bundle && view.form === "captured" && view.index.captured.has(name));
+  }
+
   /** Shows a node of the captured graph. */
   showNode(bundle: Bundle, name: string): void {
     const at = this.views.findIndex((view) => view.bundle === bundle && view.form === "captured");

@@ -76,9 +76,9 @@ function missed(bundle: Bundle, title: string, view: GraphView): HTMLElement {
   const found = kinds(bundle.misses);
   const rows = found.map(({ miss, places }) => {
     const where = places.map((one) =>
-      bundle.captured
+      view.has(bundle, one.node)
         ? h("button", { type: "button", class: "link", onclick: () => view.showNode(bundle, one.node) }, one.node)
-        : h("span", {}, one.node),
+        : code(one.node),
     );
     const spots = places.length > 3 ? h("details", { class: "inline" }, h("summary", {}, plural(places.length, "place")), h("div", { class: "chips" }, ...where)) : h("div", { class: "chips" }, ...where);
     const line = miss.where ? h("small", { class: "where", title: miss.where }, shortPath(miss.where)) : null;
