@@ -10,6 +10,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,10 @@ from fuseconv.untrusted.files import open_plain
 LIMIT = 256 << 20
 """The maximum size of the JSON text of a graph in bytes."""
 
-_DTYPES = {
-    number: name
-    for names in (
-        {1: "u8", 2: "i8", 3: "i16", 4: "i32", 5: "i64", 6: "f16", 7: "f32", 8: "f64", 9: "c32", 10: "c64"},
-        {11: "c128", 12: "bool", 13: "bf16", 28: "u16", 29: "f8e4m3fn", 30: "f8e5m2", 34: "u32", 35: "u64"},
-    )
-    for number, name in names.items()
-}
+_FIRST = ("u8", "i8", "i16", "i32", "i64", "f16", "f32", "f64", "c32", "c64", "c128", "bool", "bf16")
+_DTYPES = {**dict(enumerate(_FIRST, 1)), 28: "u16", 29: "f8e4m3fn", 30: "f8e5m2", 34: "u32", 35: "u64"}
+"""The short names of the numbers that stand for dtypes."""
+
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)(?:\n\s*(?!File ")([^\n]*))?')
 _OF_TORCH = re.compile(r"(^|(site|dist)-packages/)torch/")
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
@@ -83,10 +80,7 @@ class _Reading:
 
     def graph(self) -> Graph:
         graph = self.program["graph"]
-        self._values: Mapping[str, Any] = graph["tensor_values"]
-        self._weights = dict(self._named_weights())
-        self._dims = self._named_dims()
-        for name in self._inputs():
+        for _, name in zip(self.contract.inputs, self._inputs(), strict=True):
             self._add(Node(name, "input", "", 0, (), (), (self._type(name),), None), [name])
         for node in graph["nodes"]:
             self._add(self._op(node), list(_names(node["outputs"])))
@@ -121,16 +115,26 @@ class _Reading:
             if "user_input" in spec:
                 yield from _names(spec["user_input"]["arg"])
 
-    def _named_weights(self) -> Iterator[tuple[str, str]]:
-        """Yields the name of each weight in the graph, and in the model."""
+    @cached_property
+    def _values(self) -> Mapping[str, Any]:
+        """The dtype and sizes of each tensor."""
+        found: Mapping[str, Any] = self.program["graph"]["tensor_values"]
+        return found
+
+    @cached_property
+    def _weights(self) -> Mapping[str, str]:
+        """The name in the model of each weight of the graph."""
+        weights: dict[str, str] = {}
         for spec in self.program["signature"]["input_specs"]:
             ((kind, one),) = spec.items()
             if kind != "user_input" and isinstance(one["arg"], dict):
                 named = (str(value) for key, value in one.items() if key.endswith("_name"))
-                yield one["arg"]["name"], next(named, one["arg"]["name"])
+                weights[one["arg"]["name"]] = next(named, one["arg"]["name"])
+        return weights
 
-    def _named_dims(self) -> dict[str, str]:
-        """Returns the text of the size that each symbol stands for: for a dim with a step the symbol is a quotient."""
+    @cached_property
+    def _dims(self) -> Mapping[str, str]:
+        """The text of the size that each symbol stands for: for a dim with a step the symbol is a quotient."""
         dims: dict[str, str] = {}
         for spec, name in zip(self.contract.inputs, self._inputs(), strict=True):
             for size, found in zip(spec.shape, self._values[name]["sizes"], strict=True):
