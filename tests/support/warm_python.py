@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 from fuseconv.processes.forked import forked
 
 TESTS = str(Path(__file__).resolve().parents[1])
-IMPORTED = ("torch", "fuseconv.pipeline.convert", "fuseconv.commands.report")
+IMPORTED = ("torch", "fuseconv.pipeline.convert", "fuseconv.commands.results")
 
 
 def run(code: str, folder: Path, environment: Mapping[str, str] | None = None) -> CompletedProcess[str]:
