@@ -29,8 +29,10 @@ DEFINED := -C cmake.define.FUSECONV_CUDA=$(WITH_CUDA)
 demo: build
 	$(BIN)/fuseconv demo -o demo.fuseconv
 
+# make test PYTEST=--every-variant tries all rows of the tables that are tried on their diagonal otherwise.
+PYTEST =
 test: build
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST)
 
 # make fuzz SECONDS=600 SEED=1 FUZZ='--only models': docs/fuzzing.md. What is found is saved in build/fuzz.
 SECONDS ?= 600
