@@ -95,6 +95,7 @@ COMMANDS = {
     "serve": "Serve bundles over HTTP (KServe v2), with batching.",
     "swap": "Give a bundle new weights, and prove parity again.",
     "materialize": "Write a target of a bundle as a file that contains its weights.",
+    "sign": "Sign every file of a bundle with a private key.",
     "bench": "Benchmark a bundle's targets on this machine.",
     "tune": "Measure which kernels are fastest for a bundle on this GPU.",
     "rules": "List, show and check rule files.",

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kManifest = "manifest.json";
+constexpr const char* kSignature = "model.sig";
 constexpr const char* kWeights = "weights.safetensors";
 constexpr const char* kAgain = "convert the model again, or copy the bundle again";
 
@@ -71,7 +72,7 @@ void walk(const fs::path& root, const fs::path& folder, std::map<std::string, fs
     }
     if (fs::is_directory(status) && !fs::is_empty(entry.path())) {
       walk(root, entry.path(), found);
-    } else if (entry.path() != root / kManifest) {
+    } else if (entry.path() != root / kManifest && entry.path() != root / kSignature) {
       found[entry.path().lexically_relative(root).generic_string()] = entry.path();
     }
   }

@@ -15,6 +15,12 @@ from fuseconv.untrusted.files import open_plain
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 
+LIBRARIES = "lib"
+"""The folder of the op libraries."""
+
+SIGNATURE = "model.sig"
+"""The signature of a bundle. The manifest does not list it: it covers the manifest."""
+
 AGAIN = "convert the model again, or copy the bundle again"
 
 

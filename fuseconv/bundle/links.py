@@ -6,9 +6,14 @@ import os
 import shutil
 from pathlib import Path
 
+from fuseconv.bundle.files import SIGNATURE
+
 
 def link(folder: Path, staging: Path) -> None:
-    """Fills a folder with the files of another, as links where the file system has them."""
+    """Fills a folder with the files of another, as links where the file system has them.
+
+    The signature is left out: it is not one of what the copy will become.
+    """
 
     def copy(source: str, destination: str) -> None:
         try:
@@ -16,4 +21,7 @@ def link(folder: Path, staging: Path) -> None:
         except OSError:
             shutil.copy2(source, destination)
 
-    shutil.copytree(folder, staging, copy_function=copy, dirs_exist_ok=True)
+    def unsigned(inside: str, _names: list[str]) -> list[str]:
+        return [SIGNATURE] if Path(inside) == folder else []
+
+    shutil.copytree(folder, staging, copy_function=copy, dirs_exist_ok=True, ignore=unsigned)

@@ -20,7 +20,8 @@ from pydantic import (
     model_serializer,
 )
 
-from fuseconv.bundle.files import AGAIN, MANIFEST, WEIGHTS, File, compare, measure
+from fuseconv.bundle.files import AGAIN, MANIFEST, SIGNATURE, WEIGHTS, File, compare, measure
+from fuseconv.bundle.invocation import Invocation
 from fuseconv.bundle.methods import METHODS, check_weights, has_methods, read_methods, weights_folder
 from fuseconv.bundle.sealed_text import SealedText, Strict
 from fuseconv.bundle.tuned import Tuned
@@ -138,8 +139,9 @@ class Manifest(SealedText):
         mismatch: whether a row fails and the bundle was kept because of `--allow-mismatch`.
         left_out: the targets that were requested but are not in the bundle. Omitted from the file if empty.
         limits: the failing rows that are limitations of a target's runtime. Omitted from the file if empty.
+        invocation: how `fuseconv convert` was called. Omitted from the file if the conversion was called from Python.
         tuned: the times of the targets, if they were measured at conversion. Omitted from the file if they were not.
-        files: every file except the manifest.
+        files: every file except the manifest and the signature.
     """
 
     format: Literal["fuseconv bundle"] = "fuseconv bundle"
@@ -157,10 +159,11 @@ class Manifest(SealedText):
     mismatch: bool
     left_out: list[LeftOut] = Field(default_factory=list)
     limits: list[Limit] = Field(default_factory=list)
+    invocation: Invocation | None = None
     tuned: Tuned | None = None
     files: dict[str, File] = Field(default_factory=dict)
 
-    optional: ClassVar[tuple[str, ...]] = ("left_out", "limits", "tuned")
+    optional: ClassVar[tuple[str, ...]] = ("left_out", "limits", "invocation", "tuned")
 
 
 def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = None) -> Manifest:
@@ -175,9 +178,14 @@ def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = No
         OSError: a file cannot be read or written.
         RefusedError: the folder holds something other than plain files and folders.
     """
-    sealed = manifest.model_copy(update={"files": measure(folder, known or {}, (folder / MANIFEST,))})
+    sealed = manifest.model_copy(update={"files": measure(folder, known or {}, _unlisted(folder))})
     (folder / MANIFEST).write_bytes(sealed.render())
     return sealed
+
+
+def _unlisted(folder: Path) -> tuple[Path, ...]:
+    """Returns the files that the manifest of a bundle does not list."""
+    return folder / MANIFEST, folder / SIGNATURE
 
 
 def require_folder(folder: Path) -> None:
@@ -206,7 +214,7 @@ def open_bundle(folder: Path, *, shared: bool = True) -> Manifest:
         RefusedError: the manifest or a file is missing, damaged, swapped or unexpected. The error names it.
     """
     manifest, path = read_manifest(folder), folder / MANIFEST
-    compare(folder, manifest.files, measure(folder, {}, (folder / MANIFEST,)))
+    compare(folder, manifest.files, measure(folder, {}, _unlisted(folder)))
     if shared:
         check_weights(folder)
     for name in [*manifest.targets.values(), *manifest.libraries]:

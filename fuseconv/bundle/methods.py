@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from fuseconv.bundle.files import AGAIN, MANIFEST, WEIGHTS, File, compare, measure, measure_file
+from fuseconv.bundle.files import AGAIN, MANIFEST, SIGNATURE, WEIGHTS, File, compare, measure, measure_file
 from fuseconv.bundle.generation import Generation
 from fuseconv.bundle.sealed_text import SealedText
 from fuseconv.errors import RefusedError, UsageError
@@ -37,7 +37,7 @@ class MethodsManifest(SealedText):
         fuseconv: the version that wrote the bundle.
         methods: the names of the methods.
         generation: how the methods generate tokens, if they do.
-        files: the files of the folder, without itself and those that the manifests of the methods list.
+        files: the files of the folder, without itself, the signature and those that the manifests of the methods list.
     """
 
     optional: ClassVar[tuple[str, ...]] = ("generation",)
@@ -142,7 +142,7 @@ def check_weights(method: Path) -> None:
 
 def _shared(folder: Path, manifest: MethodsManifest) -> dict[str, File]:
     own = [method_folder(folder, name) for name in manifest.methods]
-    listed = measure(folder, {}, (folder / MANIFEST, *own))
+    listed = measure(folder, {}, (folder / MANIFEST, folder / SIGNATURE, *own))
     return listed | {
         path.relative_to(folder).as_posix(): measure_file(path) for one in own if (path := one / MANIFEST).is_file()
     }

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx import GraphModule
 
 from fuseconv.capture.agreement import agrees, hold
 from fuseconv.capture.assigned import drop_stray_writes
@@ -78,7 +79,15 @@ def capture(subject: Subject) -> Program:
     # Random examples are generated again, within the ranges that the graph revealed.
     examples = draw(contract, example_sizes(subject.contract), seed=0) if subject.drawn else subject.examples
     flat.exported.example_inputs = (examples, {})
+    _forget_addresses(flat.exported)
     return Program(flat.exported, contract, examples, original)
+
+
+def _forget_addresses(exported: ExportedProgram) -> None:
+    """Removes the history of the nodes: it has addresses in memory, which torch.export would write into archives."""
+    for module in exported.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            node.meta.pop("from_node", None)
 
 
 def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram:

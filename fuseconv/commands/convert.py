@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from fuseconv.bundle.manifest import bundle_folder, check_replaceable
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.following import after_convert, after_failure
+from fuseconv.commands.invocation import invocation
 from fuseconv.commands.methods import check_unused, methods_of, methods_option
 from fuseconv.commands.options import (
     check_rules,
@@ -89,6 +90,11 @@ if TYPE_CHECKING:
     default=True,
     help="If parity fails, search for the cause for up to a minute, as `fuseconv blame` does. [default: blame]",
 )
+@click.option(
+    "--reproducible",
+    is_flag=True,
+    help="Give the same bytes as another such conversion, and name the targets that do not allow it.",
+)
 @click.option("--strict", is_flag=True, help="Fail if any match or target has to be left out.")
 @verbose_option
 @quiet_option
@@ -115,6 +121,7 @@ def convert(
     dry_run: bool,
     allow_mismatch: bool,
     blame: bool,
+    reproducible: bool,
     strict: bool,
     verbose: bool,
     **source: Any,
@@ -154,6 +161,7 @@ def convert(
                 "--dry-run": dry_run,
                 "--not-slower-than": not_slower_than,
                 "--self-contained": self_contained,
+                "--reproducible": reproducible,
             }
         )
         several = methods_of(methods, source)
@@ -174,6 +182,7 @@ def convert(
             strict=strict,
             tune=tune,
             search=search,
+            invocation=invocation(),
             progress=shown,
         )
         return Outcome(made.to_json(), lambda console: results.print_methods(console, made), made.error())
@@ -226,6 +235,8 @@ def convert(
             lock=locked if lock else None,
             frozen=locked if frozen else None,
             blame_limit=CONVERT_LIMIT if blame else 0,
+            reproducible=reproducible,
+            invocation=invocation(),
             progress=shown,
         )
     except ParityError as failure:

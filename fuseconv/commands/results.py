@@ -139,6 +139,11 @@ def print_conversion(console: Console, conversion: Conversion) -> None:
     if conversion.peers:
         console.print()
         print_peers(console, conversion.peers)
+    if conversion.varying is not None:
+        same = [one.target for one in conversion.written if one.target not in conversion.varying]
+        console.print(f"\nreproducible: {', '.join(same) or 'no target'}", highlight=False)
+        for name, reason in conversion.varying.items():
+            console.print(f"not reproducible: {name}: {reason}", highlight=False)
     console.print(f"\nweights: {size_text(conversion.weights)}, weights.safetensors", highlight=False)
     console.print(f"bundle: {conversion.bundle}", highlight=False)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fuseconv.bundle.files import SIGNATURE
 from fuseconv.commands.completion import PATH
 from fuseconv.commands.options import bundle_argument, existing, json_option
 from fuseconv.commands.outcome import Outcome
@@ -30,22 +31,26 @@ def swap(bundle: Path, weights: Path, adapter: Path | None, output: Path | None)
     """Give BUNDLE new weights of the same model, and prove parity again.
 
     WEIGHTS is a state dict, or a folder of safetensors. Merged and folded weights are made again from the plan, and
-    every target is compared with the original program and with float64 on the new weights.
+    every target is compared with the original program and with float64 on the new weights. A signature of BUNDLE does
+    not cover the new bundle, which must be signed again.
     """
     from fuseconv.commands import results
     from fuseconv.pipeline.swap import swap as swap_weights
 
+    signed = (bundle / SIGNATURE).exists()
     done = swap_weights(bundle, weights, adapter=adapter, output=output, progress=shown)
     result = {
         "bundle": str(done.bundle),
         "kept": list(done.kept),
         "written": list(done.written),
+        "signature": "removed" if signed else None,
         "targets": done.report.to_json()["targets"],
     }
 
     def render(console: Console) -> None:
         kept, written = ", ".join(done.kept) or "none", ", ".join(done.written) or "none"
-        results.print_pairs(console, {"bundle": str(done.bundle), "kept": kept, "written again": written})
+        lost = {"signature": "removed, because the files differ: sign the bundle again"} if signed else {}
+        results.print_pairs(console, {"bundle": str(done.bundle), "kept": kept, "written again": written, **lost})
         console.print()
         results.print_parity(console, done.report, everything=False)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fuseconv.bundle.files import SIGNATURE
 from fuseconv.commands.numbers import FiniteRange
 from fuseconv.commands.options import bundle_argument, json_option, named_targets
 from fuseconv.commands.outcome import Outcome
@@ -36,6 +37,7 @@ def tune(bundle: Path, target: tuple[str, ...], seconds: float) -> Outcome:
         from fuseconv.commands import results
         from fuseconv.pipeline.tactics import tune as tune_bundle
 
+    signed = (bundle / SIGNATURE).exists()
     tuned = tune_bundle(bundle, target=target, seconds=seconds, progress=shown)
     left = {name: count for name, count in tuned.measured.left.items() if count}
     pairs = {
@@ -43,5 +45,6 @@ def tune(bundle: Path, target: tuple[str, ...], seconds: float) -> Outcome:
         "calls": ", ".join(f"{name} {count}" for name, count in tuned.measured.calls.items()),
         **({"left out": ", ".join(f"{name} {count} sizes" for name, count in left.items())} if left else {}),
         "changed": f"{len(tuned.changed)} fastest tactics, {len(tuned.ties)} of them ties",
+        **({"signature": "removed, because tuning.json differs: sign the bundle again"} if signed else {}),
     }
     return Outcome(tuned.to_json(), lambda console: results.print_pairs(console, pairs))

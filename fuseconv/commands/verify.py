@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,13 @@ if TYPE_CHECKING:
     "--server", metavar="URL", help="Verify what this server of the KServe v2 protocol computes: http://HOST:PORT"
 )
 @click.option("--served-as", metavar="NAME", help="With --server: name of the model. [default: that of the bundle]")
+@click.option(
+    "--signer",
+    type=PATH,
+    metavar="FILE",
+    callback=existing,
+    help="First check that the holder of this public key (PEM) has signed every file, with `fuseconv sign`.",
+)
 @model_options
 @verbose_option
 @quiet_option
@@ -51,6 +59,7 @@ def verify(
     build_runtime: bool,
     server: str | None,
     served_as: str | None,
+    signer: Path | None,
     verbose: bool,
     **source: Any,
 ) -> Outcome:
@@ -59,7 +68,7 @@ def verify(
     The options for reading a model apply to --against. fuseconv-run is the program of the C++ runtime; it is found
     through FUSECONV_RUN, on the PATH, or where --build-runtime built it.
     """
-    options, bundle = reading(**source), chosen(bundle, method)
+    options, whole, bundle = reading(**source), bundle, chosen(bundle, method)
     options.require_original(against)
     if build_runtime and not all_runtimes:
         raise UsageError("--build-runtime needs --all-runtimes", where="--build-runtime", fix="add --all-runtimes")
@@ -69,6 +78,12 @@ def verify(
         other = "--all-runtimes" if all_runtimes else "--against"
         what = f"--server and {other} exclude each other"
         raise UsageError(what, where="--server", fix=f"run the command twice, without {other} for the server")
+
+    if signer is not None:
+        with needs_extra("sign"):
+            from fuseconv.provenance.signature import verify_signature
+
+            verify_signature(whole, signer)
 
     with imports():
         from fuseconv.commands import results
@@ -88,13 +103,26 @@ def verify(
                 console.print()
                 results.print_parity(console, matrix.report(), everything=True)
 
-        return Outcome(matrix.to_json(), render, matrix.error(str(bundle)))
+        return _signed(Outcome(matrix.to_json(), render, matrix.error(str(bundle))), signer)
     if server is None:
         found = verify_bundle(bundle, against=against, options=options, progress=shown)
     else:
         found = verify_server(bundle, server, served_as, progress=shown)
-    return Outcome(
+    outcome = Outcome(
         found.to_json(),
         lambda console: results.print_parity(console, found, everything=verbose),
         found.error(str(bundle)),
     )
+    return _signed(outcome, signer)
+
+
+def _signed(outcome: Outcome, signer: Path | None) -> Outcome:
+    """Adds the result of checking the signature, which is an error by itself if it fails."""
+    if signer is None:
+        return outcome
+
+    def render(console: Console) -> None:
+        outcome.render(console)
+        console.print(f"\nsignature: the holder of {signer} has signed every file", highlight=False, markup=False)
+
+    return replace(outcome, result={**outcome.result, "signature": "ok"}, render=render)

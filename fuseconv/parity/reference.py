@@ -12,11 +12,12 @@ import torch
 from fuseconv.bundle import manifest
 from fuseconv.capture.agreement import difference, not_the_original
 from fuseconv.contract.spec import Contract
-from fuseconv.errors import FileError, RefusedError
+from fuseconv.errors import RefusedError
 from fuseconv.numerics.fp64 import run_in_float64
 from fuseconv.parity.cases import Case
 from fuseconv.program.captured import Program
 from fuseconv.sizes import failing_sizes
+from fuseconv.weights import tensor_file
 
 REFERENCE = manifest.REFERENCE
 
@@ -69,8 +70,6 @@ def write_reference(path: Path, references: Sequence[Reference], contract: Contr
     Raises:
         FileError: the file cannot be written.
     """
-    from safetensors.torch import save
-
     tensors: dict[str, torch.Tensor] = {}
     tried = tried_of(references)
     for index, reference in enumerate(tried):
@@ -92,10 +91,7 @@ def write_reference(path: Path, references: Sequence[Reference], contract: Contr
         "untried": json.dumps(untried_of(references)),
         "complex": json.dumps(complex_names),
     }
-    try:
-        path.write_bytes(save(owned, metadata))
-    except OSError as error:
-        raise FileError(f"the reference cannot be written: {error.strerror}", where=str(path)) from error
+    tensor_file.write(path, owned, metadata)
 
 
 def read_reference(path: Path, contract: Contract) -> list[Reference]:

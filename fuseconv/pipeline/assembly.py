@@ -12,6 +12,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from fuseconv import targets
+from fuseconv.bundle.files import LIBRARIES
+from fuseconv.bundle.invocation import Invocation
 from fuseconv.bundle.manifest import Manifest, RuleUse, Source
 from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.errors import FuseconvError, UnsupportedError, UpstreamError, UsageError
@@ -20,6 +22,7 @@ from fuseconv.numerics.tolerance import table
 from fuseconv.ops import library
 from fuseconv.program.captured import Program
 from fuseconv.program.graph_copy import text_of
+from fuseconv.provenance.sbom import write_sbom
 from fuseconv.rulebook.packs import op_files
 from fuseconv.rulebook.rule import Rule
 from fuseconv.runtime.environment import environment
@@ -30,8 +33,6 @@ from fuseconv.weights.table import Table, set_table
 
 Progress = Callable[[str], AbstractContextManager[None]]
 """Called with the name of a step; the step runs inside the context."""
-
-LIBRARIES = "lib"
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,7 @@ class Assembly:
         libraries: the op libraries of packs.
         op_files: the Python files that register the ops of packs.
         self_contained: the targets whose artifacts contain their weights.
+        invocation: how the conversion was called, for the manifest.
     """
 
     program: Program
@@ -178,6 +180,7 @@ class Assembly:
     libraries: Sequence[Path] = ()
     op_files: tuple[Path, ...] = ()
     self_contained: frozenset[str] = frozenset()
+    invocation: Invocation | None = None
 
     @staticmethod
     def of(
@@ -187,6 +190,7 @@ class Assembly:
         libraries: Sequence[Path],
         dtype: str | None,
         self_contained: Collection[str] = (),
+        invocation: Invocation | None = None,
     ) -> Assembly:
         """Returns the common parts for a subject.
 
@@ -197,11 +201,12 @@ class Assembly:
             libraries: the op libraries of packs.
             dtype: the dtype to which the model was cast, or None.
             self_contained: the targets whose artifacts contain their weights. Those that share a folder share weights.
+            invocation: how the conversion was called.
         """
         original = None if program.original is None else program.original.kind
         source = Source(form=subject.source, sha256=subject.sha256, dtype=dtype, original=original)
         hashes, contained = {rule.name: rule.sha256 for rule in known}, frozenset(targets.beside(self_contained))
-        return Assembly(program, source, hashes, libraries, op_files(known), contained)
+        return Assembly(program, source, hashes, libraries, op_files(known), contained, invocation)
 
     def write(self, name: str, fused: Program, folder: Path, store: Store | None = None) -> Written:
         """Writes the artifact of a target into the folder of a bundle. Raises the errors of `write_target`.
@@ -217,6 +222,10 @@ class Assembly:
     def copy_libraries(self, folder: Path) -> tuple[str, ...]:
         """Copies the op libraries into the folder of a bundle. Returns their paths in the order to load them."""
         return copy_libraries(folder, self.program.contract.device, self.libraries)
+
+    def write_sbom(self, folder: Path) -> None:
+        """Writes the SBOM of every library in the `lib` folder of a bundle. Raises FileError."""
+        write_sbom(folder, library.FOLDER)
 
     def describe(self, plan: Plan, written: Sequence[Written], libraries: Sequence[str]) -> Manifest:
         """Returns the manifest of a bundle that is not verified yet: without parity rows and file hashes."""
@@ -236,6 +245,7 @@ class Assembly:
             tolerances=table(),
             parity=[],
             mismatch=False,
+            invocation=self.invocation,
         )
 
 

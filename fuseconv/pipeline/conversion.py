@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ class Conversion:
         tuned: the times of the targets, if they were measured.
         peers: the fastest target against each peer that it must not be slower than.
         blame: why targets were left out that differ, if that was looked for.
+        varying: the targets that may have other bytes after another conversion, with the reasons. None if the
+            conversion was not asked to be reproducible.
         forms: the forms of regions that were chosen or looked up, by the texts of the regions.
     """
 
@@ -48,6 +50,7 @@ class Conversion:
     peers: tuple[Versus, ...] = ()
     forms: Forms = field(default_factory=dict)
     blame: Blame | None = None
+    varying: Mapping[str, str] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
@@ -68,6 +71,7 @@ class Conversion:
             "untried": dict(self.report.untried),
             "tuned": None if self.tuned is None else self.tuned.model_dump(),
             "peers": [one.to_json() for one in self.peers],
+            **({} if self.varying is None else {"varying": dict(self.varying)}),
             **({} if self.blame is None else {"blame": self.blame.to_json()}),
         }
 

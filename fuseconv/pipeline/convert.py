@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from fuseconv.bundle.invocation import Invocation
 from fuseconv.bundle.manifest import bundle_folder, check_replaceable
 from fuseconv.bundle.staging import staged
 from fuseconv.contract.buckets import Buckets
@@ -30,6 +31,7 @@ from fuseconv.pipeline.gate import Gate
 from fuseconv.pipeline.locked import check_frozen, chosen_in, chosen_of, find_chosen_plan, forms_in, tactics_in
 from fuseconv.pipeline.match import check_allowed, find_plan
 from fuseconv.pipeline.read import read_program, silent
+from fuseconv.pipeline.reproducible import untimed, varying
 from fuseconv.pipeline.search import choose_forms
 from fuseconv.pipeline.speed import AOTI, check_speed, peers_of
 from fuseconv.pipeline.tune import Tune, measure_choices, tune_of
@@ -60,6 +62,8 @@ def convert(
     not_slower_than: Sequence[str] = (),
     self_contained: Sequence[str] = (),
     blame_limit: float = 0,
+    reproducible: bool = False,
+    invocation: Invocation | None = None,
     progress: Progress = silent,
 ) -> Conversion:
     """Converts a model to a bundle, and verifies the bundle before it is moved to `output`.
@@ -90,6 +94,9 @@ def convert(
         self_contained: names of targets whose artifacts contain their weights. Others refer to `weights.safetensors`.
         blame_limit: how many seconds are spent on the search for the cause if the conversion fails parity. The result
             is the attribute `blame` of the error, or of what is returned.
+        reproducible: whether another conversion must give the same bytes, in each target that allows it. Nothing is
+            measured then. The result names the targets that do not allow it, with the reasons.
+        invocation: how the conversion was called. The manifest records it.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
@@ -109,6 +116,8 @@ def convert(
         ('mlp.fuseconv', True)
     """
     begun, device = time.monotonic(), (options or Options()).device
+    if reproducible:
+        tune = untimed(tune, search, not_slower_than)
     names, known, how = target_names(target, device), load_rules(rules, without), tune_of(tune, device)
     peers = peers_of(not_slower_than)
     searches = (how == "full" if search is None else search) and plan is None and frozen is None
@@ -134,7 +143,8 @@ def convert(
         with progress("reference"):
             references = refer(program, cases(program))
             write_reference(staging / REFERENCE, references, program.contract)
-        assembly = Assembly.of(subject, program, known, others, options.dtype if options else None, self_contained)
+        dtype = options.dtype if options else None
+        assembly = Assembly.of(subject, program, known, others, dtype, self_contained, invocation)
         gate = Gate(assembly, references, staging / REFERENCE, NON_FINITE in allow)
         consented = frozenset(rule.name for rule in known if rule.allow is not None)
         unfused = Path(scratch, "unfused.fuseconv")
@@ -158,6 +168,8 @@ def convert(
         manifest, report = filling.seal()
         written, left = tuple(filling.written.values()), (tuple(manifest.left_out), tuple(manifest.limits))
         done = Conversion(folder, filling.plan, written, *left, report, bool(target), filling.tuned, forms=forms)
+        if reproducible:
+            done = replace(done, varying=varying([one.target for one in written]))
         if blame_limit > 0 and any(isinstance(one, ParityError) for one in filling.lost.values()):
             done = replace(done, blame=blame_failure(filling, blame_limit, progress))
         if strict and (error := done.error(strict=True)) is not None:

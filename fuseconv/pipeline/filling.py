@@ -283,6 +283,7 @@ class Filling:
         proof = {"parity": report.to_json()["rows"], "mismatch": not report.ok}
         left = {"limits": self.limits, "left_out": self.left_out()}
         manifest = self._described().model_copy(update={**proof, **left, "tuned": self.tuned})
+        self.assembly.write_sbom(self.folder)
         return seal(self.folder, manifest, self._files), report
 
     def left_out(self) -> list[LeftOut]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fuseconv.bundle.generation import Generation
+from fuseconv.bundle.invocation import Invocation
 from fuseconv.bundle.manifest import bundle_folder, check_replaceable
 from fuseconv.bundle.methods import check_names, method_folder
 from fuseconv.bundle.staging import staged
@@ -73,6 +74,7 @@ def convert_methods(
     strict: bool = False,
     tune: Tune | None = None,
     search: bool | None = None,
+    invocation: Invocation | None = None,
     progress: Progress = silent,
 ) -> MethodsConversion:
     """Converts several methods of a model to one bundle. They share one file of weights, which has each tensor once.
@@ -91,6 +93,7 @@ def convert_methods(
         strict: whether it is an error if a match or a target has to be left out of any method.
         tune: how much is measured for each method, as for `convert`.
         search: whether other forms of the linear algebra are timed, as for `convert`.
+        invocation: how the conversion was called. The manifests of the methods record it.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
@@ -128,6 +131,7 @@ def convert_methods(
                 strict=strict,
                 tune=tune,
                 search=search,
+                invocation=invocation,
                 progress=_of(name, progress),
             )
             done[name] = replace(one, bundle=method_folder(folder, name))

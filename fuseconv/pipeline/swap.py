@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from fuseconv.bundle.files import MANIFEST
+from fuseconv.bundle.files import LIBRARIES, MANIFEST, measure_file
 from fuseconv.bundle.links import link
 from fuseconv.bundle.manifest import ONNX, PLAN, Manifest, check_outside, check_replaceable, open_bundle, seal
 from fuseconv.bundle.methods import has_methods, method_folder, open_methods, weights_folder
@@ -18,6 +18,7 @@ from fuseconv.contract.dtypes import DTYPES
 from fuseconv.errors import ParityError
 from fuseconv.matching.rewrite import rewrite
 from fuseconv.matching.steps import Plan, read_plan
+from fuseconv.ops import library
 from fuseconv.parity import process
 from fuseconv.parity.process import Verified
 from fuseconv.parity.reference import REFERENCE, read_reference, refer, tried_of, untried_of, write_reference
@@ -29,6 +30,7 @@ from fuseconv.pipeline.original import given, read_original, write_original
 from fuseconv.pipeline.read import silent
 from fuseconv.pipeline.verify import verify
 from fuseconv.program.captured import Program
+from fuseconv.provenance.sbom import SBOM, write_sbom
 from fuseconv.runtime.model import load_libraries
 from fuseconv.sources.adapters import merged
 from fuseconv.sources.new_weights import fitted, read_weights
@@ -81,6 +83,8 @@ def swap(
         output: the folder of the new bundle. Default: the bundle is replaced, atomically.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
+    A signature does not cover the new bundle, which has none.
+
     Returns:
         What was kept and written, and the parity report.
 
@@ -122,6 +126,7 @@ def swap(
         write_reference(staging / REFERENCE, references, manifest.contract)
         new = _Swap(folder, staging, manifest, program, plan, tied)
         new.write(progress)
+        _renew_sbom(staging, manifest)
         described = manifest.model_copy(update={"source": source, "files": {}})
         sealed = seal(staging, described)
         with progress("verify"):
@@ -218,6 +223,14 @@ class _Swap:
         files = [file for one in beside for file in [self.new / one, *(self.new / one).rglob("*")] if file.exists()]
         names = tuple(file.relative_to(self.new).as_posix() for file in files)
         remove_target(self.new, Written(name, path.as_posix(), 0, 0, names))
+
+
+def _renew_sbom(bundle: Path, manifest: Manifest) -> None:
+    """Writes the SBOM again if a target brought a library that is not the one of the old bundle."""
+    files = {f"{LIBRARIES}/{path.name}": measure_file(path) for path in (bundle / LIBRARIES).iterdir()}
+    if any(manifest.files.get(name) != file for name, file in files.items()):
+        (bundle / SBOM).unlink(missing_ok=True)
+        write_sbom(bundle, library.FOLDER)
 
 
 def _rows(results: Mapping[str, Verified]) -> list[OutputRow]:

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 
     from fuseconv.program.captured import Program
 
-SPEC = TargetSpec("aoti", Path("aoti", "model.pt2"), preference=1, cuda_graphs=True, machine_code=True)
+SPEC = TargetSpec(
+    "aoti",
+    Path("aoti", "model.pt2"),
+    preference=1,
+    cuda_graphs=True,
+    machine_code=True,
+    varies="its machine code has the paths of torch and of Inductor's cache, and depends on the compiler and, on a "
+    "GPU, on what Inductor times: the same bytes need the same of all of these",
+)
 
 _LOG_LINES = 20
 _SYSTEM_CXX = Path("/usr/bin/g++")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,16 @@ if TYPE_CHECKING:
 
     from fuseconv.weights.store import Store
 
+_PACKAGED = {"aot_inductor.package": True}
+
 _OUTSIDE = {
-    "aot_inductor.package": True,
+    **_PACKAGED,
     "aot_inductor.package_constants_in_so": False,
     "aot_inductor.package_constants_on_disk_format": "pickle_weights",
 }
 """Settings with which Inductor returns the weights to the caller."""
+
+_COMMANDS = "\n// Compile cmd\n"
 
 
 def main(source: str, package: str, device: str, bundle: str, *op_files: str) -> None:
@@ -53,9 +58,7 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
     settings = _settings() | c_shims.inductor_configs(exported, device)
     if store is None:
         set_table(Path(package), None)
-        torch._inductor.aoti_compile_and_package(exported, package_path=package, inductor_configs=settings)
-    else:
-        _compile_without_weights(exported, Path(package), store, settings)
+    _compile(exported, Path(package), store, settings)
 
 
 def _settings() -> dict[str, Any]:
@@ -67,8 +70,8 @@ def _settings() -> dict[str, Any]:
     return {"cpp.vec_isa_ok": True, "cpp.cxx": (None, os.environ.get("CXX") or "g++")}
 
 
-def _compile_without_weights(exported: ExportedProgram, package: Path, store: Store, settings: dict[str, Any]) -> None:
-    """Writes a package without weights, and the table of its weights beside it."""
+def _compile(exported: ExportedProgram, package: Path, store: Store | None, settings: dict[str, Any]) -> None:
+    """Writes a package, and with a store, the table of its weights beside it."""
     import torch
     from torch._inductor.package.package import package_aoti
 
@@ -77,9 +80,25 @@ def _compile_without_weights(exported: ExportedProgram, package: Path, store: St
     assert exported.example_inputs is not None
     args, kwargs = exported.example_inputs
     module = exported.module(check_guards=False)
-    made = torch._inductor.aot_compile(module, args, kwargs, options={**settings, **_OUTSIDE})
+    options = {**settings, **(_PACKAGED if store is None else _OUTSIDE)}
+    made = torch._inductor.aot_compile(module, args, kwargs, options=options)
     assert isinstance(made, list)
-    files: list[Any] = [file for file in made if isinstance(file, str)]
-    weights = {name: tensor for one in made if not isinstance(one, str) for name, (tensor, _) in one.items()}
-    set_table(package, store.put(package.parent.name, weights))
-    package_aoti(str(package), files)
+    if store is not None:
+        weights = {name: tensor for one in made if not isinstance(one, str) for name, (tensor, _) in one.items()}
+        set_table(package, store.put(package.parent.name, weights))
+    with tempfile.TemporaryDirectory() as folder:
+        files: list[Any] = [_without_commands(Path(file), Path(folder)) for file in made if isinstance(file, str)]
+        package_aoti(str(package), files)
+
+
+def _without_commands(file: Path, folder: Path) -> str:
+    """Returns a file for the package: of a C++ source, a copy without the command that compiled it.
+
+    Inductor appends the command, with the paths of this machine, to the source in its cache after it has compiled it.
+    The next package of the same code would have it, and the first one not.
+    """
+    if file.suffix != ".cpp":
+        return str(file)
+    text = file.read_text()
+    (folder / file.name).write_text(text.partition(_COMMANDS)[0])
+    return str(folder / file.name)

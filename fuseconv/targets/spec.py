@@ -29,6 +29,7 @@ class TargetSpec:
         cuda_graphs: Whether calls can be captured in CUDA graphs.
         machine_code: Whether it runs only on CPUs with the instruction set of the CPU for which it was compiled.
         plugin: Whether it needs the op library for ONNX Runtime, which is optional in a build.
+        varies: Why two conversions of one model may write other bytes. Empty if they write the same.
         python_only: Why the C++ runtime does not support it. Empty if it does.
     """
 
@@ -39,6 +40,7 @@ class TargetSpec:
     cuda_graphs: bool = False
     machine_code: bool = False
     plugin: bool = False
+    varies: str = ""
     python_only: str = ""
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,13 @@ class Place:
     size: int
 
 
-def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, Place]:
+def write(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Place]:
     """Writes contiguous tensors of dtypes in `DTYPES` on any device, and returns where each one is.
 
-    Only one tensor at a time is copied to host memory.
+    Only one tensor at a time is copied to host memory. The same tensors and metadata give the same bytes, which those
+    of the safetensors library do not: it writes metadata in a random order.
 
     Raises:
         FileError: the file cannot be written.
@@ -70,7 +74,8 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, Place]:
     # What is not a multiple of the alignment comes last, the largest power of two that divides the size first. Nothing
     # but sizes and names decides, so that other values of the same tensors are at the same places.
     ordered = sorted(tensors.items(), key=lambda item: (-math.gcd(item[1].nbytes, ALIGNMENT), item[0]))
-    header, places, offset = {}, {}, 0
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    places, offset = {}, 0
     for name, tensor in ordered:
         header[name] = {
             "dtype": DTYPES[tensor.dtype],
@@ -90,7 +95,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, Place]:
                 if tensor.nbytes:
                     file.write(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     except OSError as error:
-        raise FileError(f"the weights cannot be written: {error.strerror}", where=str(path)) from error
+        raise FileError(f"the tensors cannot be written: {error.strerror}", where=str(path)) from error
     return {name: Place(one.dtype, one.shape, one.offset + begin, one.size) for name, one in places.items()}
 
 

@@ -1,0 +1,59 @@
+"""How a command was called, for the manifest: its options without the folders of this machine, and the Git revision."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from fuseconv.bundle.invocation import Invocation
+
+_NOT_RECORDED = ("output", "lock", "verbose", "quiet")
+"""The parameters that change nothing in a bundle."""
+
+
+def invocation() -> Invocation:
+    """Returns how the current command was called, with the options that pyproject.toml gives."""
+    context = click.get_current_context()
+    words = ["fuseconv", str(context.command.name)]
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        set_by = context.get_parameter_source(name)
+        is_recorded = name in context.params and name not in _NOT_RECORDED  # --json has no value
+        if is_recorded and set_by not in (None, ParameterSource.DEFAULT):
+            words += _words(parameter, context.params[name])
+    return Invocation(command=words, revision=_revision())
+
+
+def _words(parameter: click.Parameter, value: Any) -> Iterator[str]:
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        yield (parameter.opts if value else parameter.secondary_opts or parameter.opts)[-1]
+        return
+    for one in value if isinstance(value, tuple) else (value,):
+        if isinstance(parameter, click.Option):
+            yield parameter.opts[-1]
+        yield _without_folders(str(parameter.name), one)
+
+
+def _without_folders(name: str, value: Any) -> str:
+    """Returns a value as text, of a path only its last part: the folders belong to this machine."""
+    if isinstance(value, Path):
+        return value.absolute().name
+    if name == "factory":  # folder/file.py:name
+        file, colon, attribute = str(value).rpartition(":")
+        return f"{Path(file).name}{colon}{attribute}"
+    return str(value)
+
+
+def _revision() -> str | None:
+    """Returns the commit that is checked out in the working directory, if Git knows one. Runs no hook or filter."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    found = subprocess.run([git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S603
+    return found.stdout.strip() if found.returncode == 0 else None

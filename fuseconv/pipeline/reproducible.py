@@ -1,0 +1,31 @@
+"""Conversions that give the same bytes again: what they leave out, and the targets that do not allow it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fuseconv.errors import UsageError
+from fuseconv.pipeline.tune import Tune
+from fuseconv.targets import spec_of
+
+
+def untimed(tune: Tune | None, search: bool | None, not_slower_than: Sequence[str]) -> Tune:
+    """Returns `none`, what a reproducible conversion measures: times differ from one run to the next.
+
+    Raises:
+        UsageError: measurements were asked for.
+    """
+    asked = {"--tune": tune not in (None, "none"), "--search": bool(search), "--not-slower-than": bool(not_slower_than)}
+    for flag, is_asked in asked.items():
+        if is_asked:
+            raise UsageError(
+                f"--reproducible measures nothing, and {flag} does",
+                where="--reproducible",
+                fix=f"remove {flag}; or convert with it and --lock once, and then with --frozen --reproducible",
+            )
+    return "none"
+
+
+def varying(targets: Sequence[str]) -> Mapping[str, str]:
+    """Returns the targets whose files may differ after another conversion, with the reasons."""
+    return {name: spec_of(name).varies for name in targets if spec_of(name).varies}

@@ -1,0 +1,138 @@
+"""The signature of a bundle: the file `model.sig` in it, in the format of OpenSSF Model Signing.
+
+It covers every other file of the folder, so that a copy of the folder is signed too, and whoever cannot sign cannot
+change, add or remove a file. The package `model-signing` writes and verifies it; its own command verifies it as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fuseconv.bundle.files import MANIFEST, SIGNATURE
+from fuseconv.bundle.manifest import open_bundle
+from fuseconv.bundle.methods import has_methods, method_folder, open_methods
+from fuseconv.errors import FileError, RefusedError, UsageError
+from fuseconv.untrusted.files import read_plain
+
+if TYPE_CHECKING:
+    from model_signing import hashing
+
+PASSWORD = "FUSECONV_KEY_PASSWORD"  # noqa: S105 - the name of a variable
+"""The environment variable with the password of an encrypted key."""
+
+_NEW_KEY = "openssl ecparam -name prime256v1 -genkey -noout -out key.pem; openssl ec -in key.pem -pubout -out key.pub"
+
+
+def sign(bundle: Path, key: Path) -> Path:
+    """Signs a bundle with a private key, and returns the path of the signature. An older signature is replaced.
+
+    Args:
+        bundle: the folder of the bundle. Its files must be those of its manifest.
+        key: a private key for ECDSA on the curve P-256, P-384 or P-521, in PEM. The password of an encrypted key is
+            read from the environment variable `FUSECONV_KEY_PASSWORD`.
+
+    Raises:
+        RefusedError: the bundle is damaged.
+        UsageError: the key is not such a private key, or its password is wrong or missing.
+        FileError: the key cannot be read, or the signature cannot be written.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from model_signing import signing
+
+    _check_files(bundle)
+    _readable(key)
+    password = os.environ.get(PASSWORD)
+    try:
+        # The package passes the password on to a function that takes bytes.
+        secret = None if password is None else password.encode()
+        config = signing.Config().use_elliptic_key_signer(private_key=key, password=secret)
+    except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm) as error:
+        raise UsageError(
+            f"this is not a private key for ECDSA that can be read: {error}",
+            where=str(key),
+            fix=f"set {PASSWORD} if the key is encrypted, or make a key: {_NEW_KEY}",
+        ) from error
+    path, partial = bundle / SIGNATURE, bundle.absolute().with_name(f".{bundle.absolute().name}.{SIGNATURE}")
+    try:
+        config.set_hashing_config(_hashing()).sign(bundle, partial)
+        partial.replace(path)
+    except OSError as error:
+        raise FileError(f"the signature cannot be written: {error.strerror}", where=str(path)) from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def verify_signature(bundle: Path, signer: Path) -> None:
+    """Checks that the holder of a private key has signed exactly the files that a bundle has.
+
+    Args:
+        bundle: the folder of the bundle.
+        signer: the public key, in PEM.
+
+    Raises:
+        RefusedError: a file was changed, added or removed; the bundle is not signed; or it was signed with another key.
+        UsageError: the file of the key has no public key for ECDSA.
+        FileError: the key cannot be read.
+    """
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from model_signing import verifying
+
+    path = bundle / SIGNATURE
+    _check_files(bundle)
+    _readable(signer)
+    try:
+        config = verifying.Config().use_elliptic_key_verifier(public_key=signer)
+    except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm) as error:
+        fix = "give the public key: openssl ec -in key.pem -pubout -out key.pub"
+        raise UsageError(f"this is not a public key for ECDSA: {error}", where=str(signer), fix=fix) from error
+    fix = f"get the bundle again from who signed it, or sign it: fuseconv sign {bundle} --key KEY"
+    try:
+        read_plain(path, links=False)  # before the package opens it
+    except FileNotFoundError:
+        raise RefusedError(f"the bundle is not signed: it has no {SIGNATURE}", where=str(path), fix=fix) from None
+    except OSError as error:
+        raise RefusedError(f"the signature cannot be read: {error.strerror}", where=str(path), fix=fix) from error
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # the package prints a warning about old signatures
+            config.set_hashing_config(_hashing()).verify(bundle, path)
+    except InvalidSignature:
+        what = "the signature was not made with the private key of this signer"
+        raise RefusedError(what, where=str(path), fix=fix) from None
+    # What else the package raises for a file that is not a signature.
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        reason = str(error).strip() or type(error).__name__
+        if reason.startswith("Signature mismatch"):  # the rest has every hash as bytes
+            what = "the files are not those that were signed: some and the manifest were changed"
+            raise RefusedError(what, where=str(bundle / MANIFEST), fix=fix) from error
+        raise RefusedError(f"the signature is not valid: {reason}", where=str(path), fix=fix) from error
+
+
+def _hashing() -> hashing.Config:
+    """Returns what is signed: every file except the signature, also those that Git would use."""
+    from model_signing import hashing
+
+    every = hashing.Config().use_file_serialization()
+    return every.set_ignored_paths(paths=[SIGNATURE], ignore_git_paths=False)
+
+
+def _check_files(bundle: Path) -> None:
+    """Checks that the folder has exactly the files in its manifests. Raises RefusedError, which names the file."""
+    if not has_methods(bundle):
+        open_bundle(bundle)
+        return
+    for name in open_methods(bundle).methods:
+        open_bundle(method_folder(bundle, name), shared=False)
+
+
+def _readable(key: Path) -> None:
+    """Raises FileError if a key cannot be read."""
+    try:
+        read_plain(key)
+    except OSError as error:
+        fix = "give the path of a file in PEM"
+        raise FileError(f"the key cannot be read: {error.strerror}", where=str(key), fix=fix) from error
