@@ -50,6 +50,8 @@ def _bundle(manifest: Manifest) -> Outcome:
         "size": size_text(sum(file.size for file in manifest.files.values())),
         "made with": f"fuseconv {manifest.fuseconv}, torch {manifest.environment.torch}",
         "source": f"{manifest.source.form}, sha256 {manifest.source.sha256}",
+        "command": " ".join(manifest.invocation.command) if manifest.invocation else "",
+        "revision": (manifest.invocation.revision or "") if manifest.invocation else "",
         "timed on": manifest.tuned.device if manifest.tuned else "",
         "original": manifest.source.original or "",
         **{f"time: {target}": str(speed) for target, speed in _speeds(manifest)},
