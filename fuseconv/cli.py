@@ -93,6 +93,7 @@ COMMANDS = {
     "report": "Show what is in a bundle, or in two side by side, as an HTML file.",
     "run": "Run a bundle on inputs from a file.",
     "serve": "Serve bundles over HTTP (KServe v2), with batching.",
+    "triton": "Write a bundle as a model for Triton Inference Server.",
     "swap": "Give a bundle new weights, and prove parity again.",
     "materialize": "Write a target of a bundle as a file that contains its weights.",
     "sign": "Sign every file of a bundle with a private key.",

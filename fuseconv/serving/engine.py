@@ -69,7 +69,7 @@ class Engine:
         self.bundle = bundle
         self.contract: Contract = model.contract
         self.target = model.target
-        self.outputs = _described_outputs(bundle, model.contract)
+        self.outputs = described_outputs(bundle, model.contract)
         self._loaded = (model, _version(bundle))  # exchanged at once
         buckets = model.contract.buckets
         has = (False,) * len(model.contract.inputs) if buckets is None else batched(model.contract, buckets)
@@ -175,7 +175,7 @@ def _given_inputs(bundle: Path, contract: Contract) -> list[torch.Tensor]:
         return [file.get_tensor(f"0/input/{spec.name}") for spec in contract.inputs]
 
 
-def _described_outputs(bundle: Path, contract: Contract) -> tuple[Described, ...]:
+def described_outputs(bundle: Path, contract: Contract) -> tuple[Described, ...]:
     """Returns the datatypes and shapes of the outputs in the cases of the bundle.
 
     Raises:

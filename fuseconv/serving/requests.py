@@ -75,6 +75,21 @@ def read_request(body: bytearray, header_length: str | None, contract: Contract)
     return Request(message.id, arrays, _outputs(message, contract))
 
 
+def check_call(call: Sequence[Array], contract: Contract) -> None:
+    """Checks arrays of the dtypes of the inputs, in their order, against the rest of the contract.
+
+    Raises:
+        ContractError: a shape or a value violates the contract.
+    """
+    described = {
+        spec.name: _Described(DTYPES[spec.dtype], contract.device, array.shape)
+        for spec, array in zip(contract.inputs, call, strict=True)
+    }
+    contract.bind((), described)
+    for spec, array in zip(contract.inputs, call, strict=True):
+        _check_range(array, spec)
+
+
 def _split(header_length: str, size: int) -> int:
     if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 16) or (
         int(header_length) > size

@@ -349,6 +349,8 @@ OWN = {
     "contract/inputs.py": "a zip in memory",
     "targets/aoti.py": "what its compiler wrote",
     "targets/artifact.py": "what it writes",
+    "targets/aoti_compile.py": "what its compiler wrote",
+    "provenance/sbom.py": "what our build wrote",
     "targets/onnx_plugin.py": "our own library",
     "commands/outputs.py": "an .npz in memory",
     "commands/streams.py": "/dev/null",
@@ -358,6 +360,7 @@ OWN = {
     "parity/process.py": "the log of its child",
     "processes/forked.py": "/dev/null",
     "many/pool.py": "files of its own scratch folder, and bundles that it wrote",
+    "triton/repository.py": "members of a bundle that `open_bundle` has measured",
     "serving/engine.py": "members of a bundle that `open_bundle` has measured",
 }
 """Modules that open files by themselves, and which."""

@@ -1,0 +1,1 @@
+"""Models for Triton Inference Server: their configuration and files, and what its Python backend runs."""

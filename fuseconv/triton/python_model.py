@@ -1,0 +1,87 @@
+"""The model that Triton's Python backend runs: a loaded bundle, called for the requests of a batch together.
+
+`model.py` in a repository imports it. The module `triton_python_backend_utils` exists only in the processes of Triton.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton_python_backend_utils as backend
+from torch.utils import dlpack
+
+from fuseconv.contract.spec import TensorSpec
+from fuseconv.errors import FuseconvError
+from fuseconv.serving.engine import Call, Engine, Result
+from fuseconv.serving.json_tensors import Array
+from fuseconv.serving.requests import check_call
+from fuseconv.serving.responses import Tensor
+from fuseconv.serving.tensors import of_torch, to_torch
+from fuseconv.triton.python_parameters import BUNDLE, TARGET
+
+
+class TritonPythonModel:
+    """A bundle. Triton makes one per instance, each in a process of its own, and calls it from one thread."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Loads the bundle.
+
+        Raises:
+            FuseconvError: it does not load here; Triton reports the model as not ready, with this error.
+        """
+        given = {key: one["string_value"] for key, one in json.loads(args["model_config"])["parameters"].items()}
+        if args["model_instance_kind"] == "GPU":
+            torch.cuda.set_device(int(args["model_instance_device_id"]))
+        folder = Path(args["model_repository"], args["model_version"], given[BUNDLE])
+        self._engine = Engine(folder, given.get(TARGET))
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Returns one response per request. Those that may be computed together are."""
+        answers: dict[int, Any] = {}
+        groups: dict[Hashable, dict[int, Call]] = {}
+        for at, request in enumerate(requests):
+            try:
+                call = tuple(_array(request, spec) for spec in self._engine.contract.inputs)
+                check_call(call, self._engine.contract)
+            except FuseconvError as error:
+                answers[at] = _refused(error)
+            else:
+                groups.setdefault(self._engine.key(call), {})[at] = call
+        for calls in groups.values():
+            for at, made in zip(calls, self._computed(list(calls.values())), strict=True):
+                answers[at] = _refused(made) if isinstance(made, FuseconvError) else _answer(made, requests[at])
+        return [answers[at] for at in range(len(requests))]
+
+    def _computed(self, calls: Sequence[Call]) -> list[Result | FuseconvError]:
+        """Computes calls together, or one by one if that fails, so that only those that fail get the error."""
+        try:
+            return list(self._engine.run(calls))
+        except FuseconvError as error:
+            return [error] if len(calls) == 1 else [one for call in calls for one in self._computed([call])]
+
+
+def _array(request: Any, spec: TensorSpec) -> Array:
+    """Returns the values of an input. Triton has checked that it is there.
+
+    Tensors are exchanged by DLPack: NumPy has no BF16, and builds of Triton for NumPy 1 return and take empty arrays
+    where NumPy is 2.
+    """
+    tensor = backend.get_input_tensor_by_name(request, spec.name)
+    return of_torch(dlpack.from_dlpack(tensor.to_dlpack())).array
+
+
+def _answer(result: Result, request: Any) -> Any:
+    wanted = [name for name in result.outputs if name in request.requested_output_names()]
+    return backend.InferenceResponse([_tensor(name, result.outputs[name]) for name in wanted])
+
+
+def _tensor(name: str, output: Tensor) -> Any:
+    return backend.Tensor.from_dlpack(name, to_torch(output.array, output.datatype))
+
+
+def _refused(error: FuseconvError) -> Any:
+    return backend.InferenceResponse(error=backend.TritonError(str(error)))

@@ -1,0 +1,35 @@
+"""Text of protocol buffers, as `config.pbtxt` has it. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Message = Mapping[str, Any]
+"""The fields of a message. A field that is a list is repeated."""
+
+
+class Enum(str):
+    """The name of a value of an enumeration, which is written without quotes."""
+
+    __slots__ = ()
+
+
+def spell(message: Message) -> str:
+    """Returns the text of a message."""
+    return "\n".join(_lines(message)) + "\n"
+
+
+def _lines(message: Message) -> Iterator[str]:
+    for name, value in message.items():
+        each = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+        for one in each:
+            if isinstance(one, Mapping):
+                yield f"{name} {{"
+                yield from (f"  {line}" for line in _lines(one))
+                yield "}"
+            elif isinstance(one, Enum | int):
+                yield f"{name}: {one}"
+            else:
+                yield f"{name}: {json.dumps(one, ensure_ascii=False)}"
