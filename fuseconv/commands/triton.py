@@ -101,6 +101,6 @@ def triton(
         report.print_pairs(console, pairs)
 
     preload = f"LD_PRELOAD={shlex.quote(':'.join(made.preload))} " if made.preload else ""
-    start = f"{preload}{shlex.join(('tritonserver', f'--model-repository={output}'))}"
+    start = f"{preload}{shlex.join(('tritonserver', f'--model-repository={served_at or output}'))}"
     check = ("fuseconv", "verify", str(folder), "--server", "http://127.0.0.1:8000", "--served-as", made.name)
     return Outcome(result, render, following=(start, *(() if backend == "pytorch" else (shlex.join(check),))))
