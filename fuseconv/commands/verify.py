@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 )
 @click.option("--build-runtime", is_flag=True, help="With --all-runtimes: build fuseconv-run once if it is not found.")
 @click.option(
-    "--server", metavar="URL", help="Verify what this server of the KServe v2 protocol computes: http://HOST:PORT"
+    "--server",
+    metavar="URL",
+    help="Verify what this server of the KServe v2 protocol computes: http://HOST:PORT or grpc://HOST:PORT.",
 )
 @click.option("--served-as", metavar="NAME", help="With --server: name of the model. [default: that of the bundle]")
 @click.option(
@@ -107,7 +109,8 @@ def verify(
     if server is None:
         found = verify_bundle(bundle, against=against, options=options, progress=shown)
     else:
-        found = verify_server(bundle, server, served_as, progress=shown)
+        with needs_extra("grpc" if server.startswith("grpc:") else "serve"):
+            found = verify_server(bundle, server, served_as, progress=shown)
     outcome = Outcome(
         found.to_json(),
         lambda console: results.print_parity(console, found, everything=verbose),

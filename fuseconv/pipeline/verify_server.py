@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,13 +18,13 @@ from fuseconv.parity.report import Report
 from fuseconv.parity.verification import compare_case, with_limits
 from fuseconv.pipeline.assembly import Progress
 from fuseconv.pipeline.read import silent
-from fuseconv.serving.client import Client
+from fuseconv.serving.client import BINARY, Client
 from fuseconv.serving.datatypes import DATATYPES, check_servable
 from fuseconv.serving.names import name_of
 from fuseconv.serving.tensors import of_torch, to_torch
 
-BINARY = "binary_tensor_data"
-"""The extension of the protocol for tensors as binary data."""
+if TYPE_CHECKING:
+    from fuseconv.serving.grpc_client import GrpcClient
 
 
 def verify_server(bundle: str | Path, url: str, model: str | None = None, progress: Progress = silent) -> Report:
@@ -32,7 +32,7 @@ def verify_server(bundle: str | Path, url: str, model: str | None = None, progre
 
     Args:
         bundle: the folder of the bundle. It is not loaded, and need not be what the server runs.
-        url: the server, for example `http://127.0.0.1:8000`.
+        url: the server, for example `http://127.0.0.1:8000`, or `grpc://127.0.0.1:8001`, which needs `fuseconv[grpc]`.
         model: the name of the model on it. Default: the name of the bundle.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
@@ -49,7 +49,7 @@ def verify_server(bundle: str | Path, url: str, model: str | None = None, progre
     manifest = open_bundle(folder)
     contract = manifest.contract
     check_servable(contract, str(folder))
-    client = Client(url, model or name_of(folder))
+    client = _client(url, model or name_of(folder))
     about, described = client.metadata()
     _check_inputs(described, contract, client)
     binary = BINARY in about.get("extensions", [])
@@ -68,7 +68,16 @@ def verify_server(bundle: str | Path, url: str, model: str | None = None, progre
     return Report(tuple(limited), {**untried_of(references), **unsent})
 
 
-def _check_inputs(described: Mapping[str, Any], contract: Contract, client: Client) -> None:
+def _client(url: str, model: str) -> Client | GrpcClient:
+    """Returns a client for the scheme of the URL."""
+    if not url.startswith("grpc://"):
+        return Client(url, model)
+    from fuseconv.serving.grpc_client import GrpcClient  # it needs other packages than HTTP
+
+    return GrpcClient(url, model)
+
+
+def _check_inputs(described: Mapping[str, Any], contract: Contract, client: Client | GrpcClient) -> None:
     expected = {spec.name: DATATYPES[spec.dtype] for spec in contract.inputs}
     try:
         served = {str(one["name"]): str(one["datatype"]) for one in described["inputs"]}

@@ -21,6 +21,9 @@ from fuseconv.serving.refusals import RequestError
 from fuseconv.serving.requests import HEADER_LENGTH
 from fuseconv.serving.responses import Body, Tensor, framed
 
+BINARY = "binary_tensor_data"
+"""The extension of the protocol for tensors as binary data."""
+
 MAX_ANSWER = 2**30
 """The maximum number of bytes of a response: it is data of a stranger."""
 
@@ -35,7 +38,11 @@ class Client:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise UsageError(f"{self.url} is not a URL of HTTP", where="--server", fix="write http://HOST:PORT")
+            raise UsageError(
+                f"{self.url} is not a URL of HTTP or gRPC",
+                where="--server",
+                fix="write http://HOST:PORT or grpc://HOST:PORT",
+            )
 
     def metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the metadata of the server and of the model.

@@ -35,7 +35,7 @@ from tritonclient.grpc import model_config_pb2
 from fuseconv import cli
 from fuseconv.bundle.manifest import open_bundle
 from fuseconv.contract.buckets import parse_buckets
-from fuseconv.errors import UpstreamError
+from fuseconv.errors import FuseconvError, UpstreamError
 from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.verify_server import verify_server
 from fuseconv.runtime.model import load
@@ -121,10 +121,21 @@ def is_ready() -> bool:
 @pytest.mark.parametrize("name", ["mlp", "narrow", "block", "rows"])
 def test_the_server_computes_what_the_model_computes(name: str, bundles: dict[str, Path], server: None) -> None:
     """Every case that the bundle was verified with: all sizes, NaN, infinities; f32, bf16, i64 and bool tensors."""
-    report = verify_server(bundles[name], URL)
-    assert report.ok, report.error(name)
-    assert not report.untried
-    assert {row.case for row in report.rows} >= {"smallest", "NaN", "extremes"}
+    for url in (URL, f"grpc://127.0.0.1:{GRPC}"):
+        report = verify_server(bundles[name], url)
+        assert report.ok, report.error(name)
+        assert not report.untried
+        assert {row.case for row in report.rows} >= {"smallest", "NaN", "extremes"}
+
+
+def test_what_grpc_does_not_find_is_an_error(bundles: dict[str, Path], server: None) -> None:
+    for url, name, said in (
+        (f"grpc://127.0.0.1:{GRPC}", "none", "NOT_FOUND.*unknown model"),
+        ("grpc://127.0.0.1:1", "mlp", "UNAVAILABLE"),
+        (f"grpc://127.0.0.1:{GRPC}", "block", "takes x FP32, skip FP32, keep BOOL, the bundle takes input FP32"),
+    ):
+        with pytest.raises(FuseconvError, match=said):
+            verify_server(bundles["mlp"], url, name)
 
 
 def test_the_command_verifies_it(bundles: dict[str, Path], server: None, capsys: pytest.CaptureFixture[str]) -> None:
