@@ -20,7 +20,7 @@ from fuseconv.serving.names import name_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fuseconv.triton.repository import Backend
+    from fuseconv.tritonserver.repository import Backend
 
 BACKENDS = ("python", "onnxruntime", "pytorch")
 
@@ -75,7 +75,7 @@ def triton(
     known = name or (name_of(bundle) if method is None else f"{name_of(bundle)}-{method}")
     with imports(), needs_extra("serve"):
         from fuseconv.commands import report
-        from fuseconv.triton.repository import write_repository
+        from fuseconv.tritonserver.repository import write_repository
 
         made = write_repository(
             folder, output, known, backend=backend, target=target, instances=instances, served_at=served_at

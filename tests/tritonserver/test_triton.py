@@ -40,7 +40,7 @@ from fuseconv.pipeline.convert import convert
 from fuseconv.pipeline.verify_server import verify_server
 from fuseconv.runtime.model import load
 from fuseconv.serving.client import Client
-from fuseconv.triton.repository import BACKENDS, CONFIG, write_repository
+from fuseconv.tritonserver.repository import BACKENDS, CONFIG, write_repository
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
 

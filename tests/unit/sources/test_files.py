@@ -360,7 +360,7 @@ OWN = {
     "parity/process.py": "the log of its child",
     "processes/forked.py": "/dev/null",
     "many/pool.py": "files of its own scratch folder, and bundles that it wrote",
-    "triton/repository.py": "members of a bundle that `open_bundle` has measured",
+    "tritonserver/repository.py": "members of a bundle that `open_bundle` has measured",
     "serving/engine.py": "members of a bundle that `open_bundle` has measured",
 }
 """Modules that open files by themselves, and which."""

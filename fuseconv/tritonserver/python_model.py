@@ -21,7 +21,7 @@ from fuseconv.serving.json_tensors import Array
 from fuseconv.serving.requests import check_call
 from fuseconv.serving.responses import Tensor
 from fuseconv.serving.tensors import of_torch, to_torch
-from fuseconv.triton.python_parameters import BUNDLE, TARGET
+from fuseconv.tritonserver.python_parameters import BUNDLE, TARGET
 
 
 class TritonPythonModel:

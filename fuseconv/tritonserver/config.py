@@ -15,7 +15,7 @@ from fuseconv.contract.spec import Contract
 from fuseconv.errors import UnsupportedError
 from fuseconv.serving.datatypes import DATATYPES
 from fuseconv.serving.engine import Described
-from fuseconv.triton.text import Enum, Message
+from fuseconv.tritonserver.text import Enum, Message
 
 WARM_UP = "warmup"
 """The folder beside the versions of a model in which Triton looks for the values of a warm-up."""

@@ -22,9 +22,9 @@ from fuseconv.serving.engine import described_outputs
 from fuseconv.serving.names import is_name
 from fuseconv.serving.tensors import of_torch
 from fuseconv.targets import onnx, onnx_plugin, torchscript
-from fuseconv.triton.config import WARM_UP, Batching, Tensor, batching, configuration, tensors
-from fuseconv.triton.python_parameters import BUNDLE, TARGET
-from fuseconv.triton.text import spell
+from fuseconv.tritonserver.config import WARM_UP, Batching, Tensor, batching, configuration, tensors
+from fuseconv.tritonserver.python_parameters import BUNDLE, TARGET
+from fuseconv.tritonserver.text import spell
 from fuseconv.untrusted.files import is_plain, read_plain
 from fuseconv.version import __version__
 
@@ -38,7 +38,7 @@ _MARK = "# Written by fuseconv"
 
 _MODEL = '''"""A bundle of fuseconv, which must be installed in this Python, with the extra serve."""
 
-from fuseconv.triton.python_model import TritonPythonModel  # noqa: F401
+from fuseconv.tritonserver.python_model import TritonPythonModel  # noqa: F401
 '''
 
 

@@ -25,9 +25,9 @@ from fuseconv.errors import ContractError, FuseconvError, UnsupportedError, Usag
 from fuseconv.parity.reference import read_reference
 from fuseconv.serving.engine import Described
 from fuseconv.serving.requests import check_call
-from fuseconv.triton.config import batching, tensors
-from fuseconv.triton.repository import BACKENDS, Backend, write_repository
-from fuseconv.triton.text import Enum, spell
+from fuseconv.tritonserver.config import batching, tensors
+from fuseconv.tritonserver.repository import BACKENDS, Backend, write_repository
+from fuseconv.tritonserver.text import Enum, spell
 
 BATCH, ROWS = Dim("batch", 1, 64), TensorSpec("x", "f32", (Dim("batch", 1, 64), 8))
 
