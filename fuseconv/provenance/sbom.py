@@ -74,8 +74,8 @@ def write_sbom(bundle: Path, built_in: Path) -> None:
         raise FileError(f"{BUILT_WITH} is missing beside the op libraries", where=str(path), fix=fix) from None
     try:
         files = {path.name: measure_file(path).sha256 for path in sorted((bundle / LIBRARIES).iterdir())}
-        own = {name for name, sha256 in files.items() if _is(built_in / name, sha256)}
-        versions = {name: built["libraries"][name] for name in own}
+        known: Mapping[str, Mapping[str, str]] = built["libraries"]
+        versions = {name: known[name] for name in files if name in known and _is(built_in / name, files[name])}
         (bundle / SBOM).write_bytes(spell(_document(files, versions, built["compiler"])))
     except OSError as error:
         raise FileError(f"the SBOM cannot be written: {error.strerror}", where=str(bundle / SBOM)) from error

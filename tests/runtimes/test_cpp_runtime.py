@@ -14,6 +14,7 @@ from support import ROOT
 from support.calls import VIOLATIONS
 from support.cpp_calls import INPUTS, NAMES, assert_same_refusal
 
+from fuseconv.bundle.files import SIGNATURE
 from fuseconv.bundle.manifest import open_bundle, seal
 from fuseconv.bundle.tuned import Speed, Tuned
 from fuseconv.runtime.environment import device_name
@@ -139,6 +140,15 @@ def test_damage_is_refused_in_pythons_words(
 ) -> None:
     DAMAGE[damage](bundle_copy)
     assert_same_refusal(run_in_cpp, bundle_copy, "aoti" if damage.startswith("unpacked") else "torchscript")
+
+
+def test_a_signature_is_no_file_that_the_manifest_must_list(
+    run_in_cpp: Callable[..., tuple[int, str, Path]], bundle_copy: Path
+) -> None:
+    (bundle_copy / SIGNATURE).write_text("{}")
+    assert run_in_cpp(bundle_copy, INPUTS, "--target", "torchscript")[0] == 0
+    (bundle_copy / "lib" / SIGNATURE).write_text("{}")
+    assert_same_refusal(run_in_cpp, bundle_copy, "torchscript")
 
 
 def test_an_unknown_target_is_a_usage_error(run_in_cpp: Callable[..., tuple[int, str, Path]], bundle: Path) -> None:
