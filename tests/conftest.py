@@ -31,7 +31,11 @@ from fuseconv.untrusted import permitted
 
 pytest_plugins = ["support.gpu_marker", "support.graphs"]
 
-ASKED_FOR = {"browser": "Chromium and fuseconv[browser]", "ray": "fuseconv[ray]"}
+ASKED_FOR = {
+    "browser": "Chromium and fuseconv[browser]",
+    "ray": "fuseconv[ray]",
+    "tritonserver": "Triton Inference Server",
+}
 """The folders of tests that are left out unless the marker of the same name is asked for, and what they need."""
 
 gc.disable()  # until all tests are collected
@@ -49,8 +53,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for name, needed in ASKED_FOR.items():
         config.addinivalue_line("markers", f"{name}: needs {needed}; run with -m {name}")
-    config.addinivalue_line("markers", "ray: needs fuseconv[ray]; run with -m ray")
-    config.addinivalue_line("markers", "triton: needs Triton Inference Server; run with -m triton")
     config.addinivalue_line("markers", "long: takes ten seconds or more, and is begun first")
     config.addinivalue_line(
         "markers", "diagonal(n): of a product of parameters, the rows whose indices add to 0 modulo n"
@@ -61,10 +63,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leaves out folders of tests that are not asked for: what they need is not in the environment of the others."""
     folder = collection_path.name if collection_path.parent == ROOT / "tests" else ""
     return True if folder in ASKED_FOR and folder not in config.option.markexpr else None
-    """Leaves out the folders of packages that are not in the environment of the other tests, unless asked for."""
-    folders = {"ray": ROOT / "tests" / "ray", "triton": ROOT / "tests" / "tritonserver"}
-    unasked = (folder for marker, folder in folders.items() if marker not in config.option.markexpr)
-    return True if collection_path in unasked else None
 
 
 @pytest.hookimpl(trylast=True)

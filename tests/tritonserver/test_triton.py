@@ -1,10 +1,10 @@
 """A real Triton Inference Server on the repositories that fuseconv writes: parity, batches, errors, the configuration.
 
     pip install --no-deps -c constraints.txt nvidia-pytriton tritonclient grpcio python-rapidjson
-    python -m pytest -m triton tests/tritonserver
+    python -m pytest -m tritonserver tests/tritonserver
 
 PyTriton has the server and its Python backend for every Python, and needs no GPU. It is installed without what it
-requires, which is an older NumPy. It is not in the environment of the other tests; without `-m triton` these are not
+requires, which is an older NumPy. It is not in the environment of the other tests; without `-m tritonserver` these are not
 collected.
 """
 
@@ -42,7 +42,7 @@ from fuseconv.runtime.model import load
 from fuseconv.serving.client import Client
 from fuseconv.tritonserver.repository import BACKENDS, CONFIG, write_repository
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.tritonserver, pytest.mark.timeout(600)]
 
 HTTP, GRPC = 18431, 18432
 URL = f"http://127.0.0.1:{HTTP}"
