@@ -18,10 +18,11 @@ def untimed(tune: Tune | None, search: bool | None, not_slower_than: Sequence[st
     asked = {"--tune": tune not in (None, "none"), "--search": bool(search), "--not-slower-than": bool(not_slower_than)}
     for flag, is_asked in asked.items():
         if is_asked:
+            locked = "; or convert with it and --lock once, and then with --frozen --reproducible"
             raise UsageError(
                 f"--reproducible measures nothing, and {flag} does",
                 where="--reproducible",
-                fix=f"remove {flag}; or convert with it and --lock once, and then with --frozen --reproducible",
+                fix=f"remove {flag}{'' if flag == '--not-slower-than' else locked}",
             )
     return "none"
 
