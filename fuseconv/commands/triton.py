@@ -74,7 +74,7 @@ def triton(
     folder = chosen(bundle, method)
     known = name or (name_of(bundle) if method is None else f"{name_of(bundle)}-{method}")
     with imports(), needs_extra("serve"):
-        from fuseconv.commands import report
+        from fuseconv.commands import results
         from fuseconv.tritonserver.repository import write_repository
 
         made = write_repository(
@@ -98,7 +98,7 @@ def triton(
             "backend": f"{backend}, target {made.target or 'the default of the bundle'}",
             "batches": f"up to {how.limit} rows, preferably {sizes}" if how.limit else f"none: {how.reason}",
         }
-        report.print_pairs(console, pairs)
+        results.print_pairs(console, pairs)
 
     preload = f"LD_PRELOAD={shlex.quote(':'.join(made.preload))} " if made.preload else ""
     start = f"{preload}{shlex.join(('tritonserver', f'--model-repository={served_at or output}'))}"

@@ -4,8 +4,8 @@
     python -m pytest -m tritonserver tests/tritonserver
 
 PyTriton has the server and its Python backend for every Python, and needs no GPU. It is installed without what it
-requires, which is an older NumPy. It is not in the environment of the other tests; without `-m tritonserver` these are not
-collected.
+requires, which is an older NumPy. It is not in the environment of the other tests; without `-m tritonserver` these are
+not collected.
 """
 
 from __future__ import annotations
