@@ -99,7 +99,7 @@ COMMANDS = {
     "sign": "Sign every file of a bundle with a private key.",
     "bench": "Benchmark a bundle's targets on this machine.",
     "tune": "Measure which kernels are fastest for a bundle on this GPU.",
-    "rules": "List, show and check rule files.",
+    "rules": "List, show, check, draft and test rule files.",
     "doctor": "Show what this machine supports, or whether a bundle loads here.",
     "demo": "Convert a real pretrained sentence-embedding model.",
 }

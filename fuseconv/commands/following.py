@@ -34,6 +34,17 @@ def after_match(model: Path, plan: Path) -> tuple[str, ...]:
     return (shlex.join(("fuseconv", "convert", str(model), "--plan", str(plan), *_given())),)
 
 
+def after_draft(model: Path, path: Path, rule: str, *, is_pack: bool) -> tuple[str, ...]:
+    """Returns what is done with a drafted rule: build and test its op, check the rule, and see where it applies."""
+    trusted = ("--trust", "code") if is_pack else ()
+    given = _given(READING - {"rules"})
+    trusted_here = trusted if "code" not in click.get_current_context().params["trust"] else ()
+    build = ("sh", str(path / "build.sh")), ("python", "-m", "pytest", str(path / "tests"))
+    check = ("fuseconv", "rules", "check", str(path), "--rule", rule, *trusted)
+    test = ("fuseconv", "rules", "test", str(path), str(model), "--once", *trusted_here, *given)
+    return tuple(map(shlex.join, (*(build if is_pack else ()), check, test)))
+
+
 def after_failure(model: Path) -> str:
     """Returns the command that finds why a conversion failed, and writes a script that shows it."""
     return shlex.join(("fuseconv", "blame", str(model), *_given(READING | {"without", "target", "plan", "allow"})))

@@ -1,4 +1,4 @@
-"""`fuseconv rules`: lists, shows, formats and checks rule files."""
+"""`fuseconv rules`: lists, shows, formats, checks, drafts and tests rule files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import click
 from fuseconv.commands.completion import PATH, rule_names, words
 from fuseconv.commands.options import json_option, rules_option
 from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.rules_draft import draft
+from fuseconv.commands.rules_test import test
 from fuseconv.commands.settings import Configured
 from fuseconv.commands.verbosity import quiet_option
 from fuseconv.errors import ParityError, RuleError
@@ -17,7 +19,11 @@ from fuseconv.errors import ParityError, RuleError
 
 @click.group()
 def rules() -> None:
-    """List, show and check rule files."""
+    """List, show, check, draft and test rule files."""
+
+
+rules.add_command(draft)
+rules.add_command(test)
 
 
 @rules.command(cls=Configured, name="list")
@@ -75,6 +81,14 @@ def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
 @rules.command(cls=Configured, short_help="Check rules on examples, without a model.")
 @click.argument("rules", metavar="[FILE]", type=PATH, required=False)
 @click.option(
+    "--rule",
+    "only",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=rule_names,
+    help="Test only the examples of this rule; may be repeated. [default: all rules, also included ones]",
+)
+@click.option(
     "--trust",
     multiple=True,
     metavar="KIND",
@@ -83,13 +97,13 @@ def format_rules(files: tuple[Path, ...], only_check: bool) -> Outcome:
 )
 @quiet_option
 @json_option
-def check(rules: Path | None, trust: tuple[str, ...]) -> Outcome:
+def check(rules: Path | None, only: tuple[str, ...], trust: tuple[str, ...]) -> Outcome:
     """Check a rule FILE without a model: syntax, ops, rewrite cycles, and its examples, numerically and by algebra."""
     from fuseconv.commands import results
     from fuseconv.proof.check_row import summary
     from fuseconv.proof.confined import check_rules
 
-    rows = check_rules(rules, trust)
+    rows = check_rules(rules, trust, only)
     failing = [row for row in rows if not row.ok]
     error = None
     if failing:

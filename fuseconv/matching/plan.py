@@ -97,7 +97,7 @@ def _plan(
     rejected: Mapping[MatchKey, Miss],
     forms: Forms,
 ) -> Plan:
-    used = [rule for rule in rules if _is_for(rule, device, allow) and rule.stage in STAGES]
+    used = [rule for rule in rules if is_for(rule, device, allow) and rule.stage in STAGES]
     others = {rule.name: reason for rule in used if (reason := _others(rule, targets))}
     patterns = {rule.name: compile_rule(rule) for rule in used}
     check_loops(compiled for name, compiled in patterns.items() if name not in others)
@@ -118,7 +118,7 @@ def _plan(
     return Plan(tuple(steps), tuple(sorted(misses.values(), key=lambda miss: order.get(miss.rule, len(order)))))
 
 
-def _is_for(rule: Rule, device: str, allow: Collection[str]) -> bool:
+def is_for(rule: Rule, device: str, allow: Collection[str]) -> bool:
     return (rule.devices is None or device in rule.devices) and (rule.allow is None or rule.allow in allow)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from fuseconv.errors import FuseconvError
 from fuseconv.proof.check_row import CheckRow
 from fuseconv.proof.child import Child
-from fuseconv.rulebook.own_rules import load_rules
+from fuseconv.rulebook.own_rules import load_rules, named
 from fuseconv.rulebook.packs import op_files, require_trust
 from fuseconv.rulebook.rule import Rule
 
@@ -25,25 +25,29 @@ WORTH_TWO_PROCESSES = 16
 """The number of rules per process: starting a process takes as long as checking about ten rules."""
 
 
-def check_rules(path: str | Path | None = None, trust: Collection[str] = ()) -> list[CheckRow]:
+def check_rules(
+    path: str | Path | None = None, trust: Collection[str] = (), only: Collection[str] = ()
+) -> list[CheckRow]:
     """Checks a rule file without a model: its syntax, ops, rewrite cycles, and its examples and variants of them.
 
     Args:
         path: the file or folder. Default: the rules that come with fuseconv.
         trust: `code` allows the rules to register custom ops.
+        only: the names of the rules whose examples are tested. Default: all. The other checks are made of all rules.
 
     Raises:
-        RuleError: a rule is malformed, or its examples exceed the memory or time limit.
+        RuleError: a rule is malformed, its examples exceed the memory or time limit, or no rule has a name in `only`.
         RefusedError: the rules register ops, and their code is not trusted.
         UpstreamError: the checker process does not start.
     """
     rules = load_rules(path)
+    chosen = tuple(named(name, rules) for name in dict.fromkeys(only)) if only else rules
     files = op_files(rules)
     require_trust(files, trust)
-    several = len(rules) >= WORTH_TWO_PROCESSES and (os.cpu_count() or 1) > 1
+    several = len(chosen) >= WORTH_TWO_PROCESSES and (os.cpu_count() or 1) > 1
     with children(2 if several else 1, files) as every:
-        rows = check_with(every, rules)
-    unproved = [rule.name for rule in rules if not rule.examples.hit]
+        rows = check_with(every, rules, chosen)
+    unproved = [rule.name for rule in chosen if not rule.examples.hit]
     nothing = "the rule has no `hit` example, so nothing is proved"
     return [*rows, *(CheckRow(name, "hit", "wrong", nothing) for name in unproved)]
 
@@ -64,8 +68,15 @@ def children(count: int, ops: Sequence[Path] = ()) -> Iterator[list[Child]]:
             child.end()
 
 
-def check_with(every: Sequence[Child], rules: Sequence[Rule]) -> list[CheckRow]:
+def check_with(
+    every: Sequence[Child], rules: Sequence[Rule], chosen: Sequence[Rule] | None = None
+) -> list[CheckRow]:
     """Checks rules in the given children in parallel. The children can be reused.
+
+    Args:
+        every: the children.
+        rules: the rules.
+        chosen: the rules whose examples are tested. Default: all.
 
     Returns:
         The rows, in the order of the rules.
@@ -74,7 +85,7 @@ def check_with(every: Sequence[Child], rules: Sequence[Rule]) -> list[CheckRow]:
         RuleError: as in `check_rules`.
     """
     _run(every[:1], [("loops", rules)])
-    return [row for rows in _run(every, [("examples", [rule]) for rule in rules]) for row in rows]
+    return [row for rows in _run(every, [("examples", [rule]) for rule in (rules if chosen is None else chosen)]) for row in rows]
 
 
 def _run(every: Sequence[Child], jobs: Sequence[tuple[str, Sequence[Rule]]]) -> list[list[CheckRow]]:

@@ -130,6 +130,7 @@ class Rule(RuleFields):
     name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)
 
     _where: Callable[[str, int], str] | None = PrivateAttr(default=None)
+    _file: Path | None = PrivateAttr(default=None)
     _family: str = PrivateAttr(default="")
     _ops: tuple[Path, ...] = PrivateAttr(default=())
     _written: Mapping[str, Any] = PrivateAttr(default_factory=dict)
@@ -207,6 +208,11 @@ class Rule(RuleFields):
         return Domain(self.largest, self.finite)
 
     @property
+    def file(self) -> Path | None:
+        """The file that has the rule, without symbolic links. None for a rule that was created in memory."""
+        return self._file
+
+    @property
     def family(self) -> str:
         """The name of its file without the suffix, relative to the folder of the including file. May be empty."""
         return self._family
@@ -222,11 +228,16 @@ class Rule(RuleFields):
         return self._written or self.model_dump(exclude_none=True)
 
     def placed(
-        self, where: Callable[[str, int], str], family: str, ops: tuple[Path, ...], written: Mapping[str, Any]
+        self,
+        where: Callable[[str, int], str],
+        file: Path,
+        family: str,
+        ops: tuple[Path, ...],
+        written: Mapping[str, Any],
     ) -> Rule:
         """Returns the rule with its position in a file (for later errors), its family, its op files and its text."""
         rule = self.model_copy()
-        rule._where, rule._family, rule._ops, rule._written = where, family, ops, written
+        rule._where, rule._file, rule._family, rule._ops, rule._written = where, file, family, ops, written
         return rule
 
     @property

@@ -136,7 +136,7 @@ class _Reader:
                 expanded = list(expand(entry, self.fragments[real], file.stage, file.for_))
             for one in expanded:
                 rule = _validated(Rule, one.fields, document, base, one)
-                yield rule.placed(partial(_where_in, document, base, one), family, ops, one.written)
+                yield rule.placed(partial(_where_in, document, base, one), real, family, ops, one.written)
 
 
 def _family(file: Path, folder: Path) -> str:

@@ -108,7 +108,12 @@ def trust_libraries() -> None:
 
 def is_permitted_namespace(namespace: str) -> bool:
     """Returns whether ops of a namespace may be permitted."""
-    return namespace in NAMESPACES or (_trusted and _TORCHS_OWN.match(namespace) is None)
+    return namespace in NAMESPACES or (_trusted and not is_torchs(namespace))
+
+
+def is_torchs(namespace: str) -> bool:
+    """Returns whether a namespace of ops belongs to torch."""
+    return _TORCHS_OWN.match(namespace) is not None
 
 
 def lookup(name: str) -> torch._ops.OpOverload | None:

@@ -1,0 +1,122 @@
+"""`fuseconv rules test`: shows where the rules of a file apply in a model, again after each save."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fuseconv.commands import streams
+from fuseconv.commands.completion import PATH
+from fuseconv.commands.options import check_rules, existing, model_argument, model_options, reading
+from fuseconv.commands.outcome import Outcome
+from fuseconv.commands.progress import shown
+from fuseconv.commands.settings import Configured
+from fuseconv.commands.verbosity import quiet_option
+from fuseconv.errors import FuseconvError, ParityError, UsageError, printable
+from fuseconv.processes.imports import imports
+
+if TYPE_CHECKING:
+    from fuseconv.matching.explanation import Explained
+    from fuseconv.pipeline.rule_test import Tested
+
+MOST_REASONS = 3
+"""The maximum number of misses that are shown per rule."""
+
+INTERVAL = 0.3
+"""The seconds between two looks at the files."""
+
+
+@click.command(cls=Configured, short_help="Show where a rule file applies in a model, on every save.")
+@click.argument("file", type=PATH, callback=existing)
+@model_argument
+@click.option("--once", is_flag=True, help="Test once; exit 1 unless every rule of the file applies somewhere.")
+@model_options
+@quiet_option
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object; with --once.")
+def test(file: Path, model: Path, once: bool, as_json: bool, **source: Any) -> Outcome:
+    """Show where the rules of FILE apply in MODEL and why not elsewhere, again after each save, until Ctrl-C.
+
+    The rules that FILE includes are applied too, but only its own are shown. MODEL is read once.
+    """
+    options = reading(**source)
+    if as_json and not once:
+        raise UsageError("--json prints one result", where="--json", fix="add --once")
+    if once:
+        check_rules(file, ())
+
+    with imports():
+        from fuseconv.pipeline.rule_test import RuleTest, watched
+
+    tester = RuleTest(model, options, shown)
+    if once:
+        return _outcome(tester.run(file), file)
+    with suppress(KeyboardInterrupt):  # how a user ends it
+        for _ in changes(lambda: _stamps(watched(file))):
+            streams.say(_text(lambda: tester.run(file)))
+    return Outcome({}, lambda _: None, quiet=True)
+
+
+def changes(stamps: Callable[[], object], wait: Callable[[float], None] = time.sleep) -> Iterator[None]:
+    """Yields at once, and then whenever the stamps differ from those before.
+
+    Args:
+        stamps: returns a value that changes when a file is saved.
+        wait: waits for a number of seconds.
+    """
+    before = stamps()
+    yield
+    while True:
+        wait(INTERVAL)
+        if (now := stamps()) != before:
+            before = now
+            yield
+
+
+def _stamps(files: tuple[Path, ...]) -> list[tuple[str, int, int]]:
+    """Returns the times and sizes of the files that are there: an editor may replace a file when it saves it."""
+    found = [(str(file), file.stat()) for file in files if file.exists()]
+    return [(name, stat.st_mtime_ns, stat.st_size) for name, stat in found]
+
+
+def _text(run: Callable[[], Tested]) -> str:
+    """Returns the result of a test, or the error in the file, which the next save may correct."""
+    try:
+        lines = [line for rule in run().rules for line in lines_of(rule)]
+    except FuseconvError as error:
+        lines = [f"error: {error}"]
+    return "\n".join([time.strftime("%H:%M:%S"), *(f"  {printable(line)}" for line in lines)])
+
+
+def lines_of(rule: Explained) -> list[str]:
+    """Returns the lines for a rule: its matches, and the reasons of its misses, those that differ in the layer once."""
+    from fuseconv.matching.explanation import alike
+
+    count = len(rule.applied)
+    places = f" at {', '.join(one.nodes[-1] for one in rule.applied)}" if count else ""
+    lines = [f"{rule.rule}: {count} {'hit' if count == 1 else 'hits'}{places}"]
+    groups = alike([*rule.rejected, *rule.near_misses])
+    for miss, times in groups[:MOST_REASONS]:
+        more = f" and {times - 1} like it" if times > 1 else ""
+        lines.append(f"  missed at {miss.node}{more}: {miss.reason}")
+        if miss.where:
+            lines.append(f"    model  {miss.where}")
+    if len(groups) > MOST_REASONS:
+        lines.append(f"  and {len(groups) - MOST_REASONS} other reasons (`fuseconv explain --all` shows them)")
+    return lines
+
+
+def _outcome(tested: Tested, file: Path) -> Outcome:
+    error = None
+    if tested.missed:
+        names = ", ".join(rule.rule for rule in tested.missed)
+        what = f"{len(tested.missed)} of {len(tested.rules)} rules apply nowhere: {names}"
+        error = ParityError(what, where=str(file), fix="see the reasons above, or `fuseconv explain --all`")
+    lines = [line for rule in tested.rules for line in lines_of(rule)]
+    result = {"rules": [asdict(rule) for rule in tested.rules]}
+    return Outcome(result, lambda console: console.print("\n".join(lines), highlight=False, markup=False), error)

@@ -1,0 +1,84 @@
+"""The canonical graph of a program, in which the nodes of a subgraph are named as `explain` and `match` print them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from fuseconv.errors import UsageError
+from fuseconv.matching.graph import Workspace, is_call, is_getitem
+from fuseconv.matching.pattern import compile_rule
+from fuseconv.matching.plan import is_for, run_stage
+from fuseconv.matching.steps import Step
+from fuseconv.program.captured import Program
+from fuseconv.rulebook.rule import Rule
+
+STAGE = "canonical"
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """A program after the stage `canonical`, on which rules of the later stages match.
+
+    Attributes:
+        workspace: the graph.
+        steps: the steps of the stage.
+        weights: the names of placeholders that are parameters, buffers or constants, each with its name in the model.
+    """
+
+    workspace: Workspace
+    steps: Sequence[Step]
+    weights: Mapping[str, str]
+
+    def node(self, name: str, option: str) -> Node:
+        """Returns the op call that a user names.
+
+        Args:
+            name: the name that `explain` and `match` print.
+            option: the option, for an error.
+
+        Raises:
+            UsageError: no op call of the canonical graph has this name.
+        """
+        found = self._named().get(name) or self.workspace.find(name)
+        if found is None or found.op == "output":
+            raise self._absent(name, option)
+        if not is_call(found) and not is_getitem(found):
+            users = ", ".join(self.workspace.name(user) for user in list(found.users)[:3])
+            kind = "an input or a weight of the program" if found.op == "placeholder" else "no call of an op"
+            fix = f"name an op that uses it: {users}" if users else "name a node that calls an op"
+            raise UsageError(f"{name} is {kind}, not an op", where=f"{option} {name}", fix=fix)
+        return found
+
+    def _named(self) -> dict[str, Node]:
+        return {self.workspace.name(node): node for node in self.workspace.graph.nodes}
+
+    def _absent(self, name: str, option: str) -> UsageError:
+        for step in reversed(self.steps):
+            if name in step.nodes:
+                instead = [self.workspace.find(one) for one in step.results.values()]
+                names = ", ".join(self.workspace.name(node) for node in instead if node is not None)
+                what = f"{name} is not in the canonical graph: rule {step.rule} replaced it"
+                fix = f"name the node that computes it now: {names}" if names else "name a node before or after it"
+                return UsageError(what, where=f"{option} {name}", fix=fix)
+        near = difflib.get_close_matches(name, self._named(), n=3)
+        fix = f"did you mean {' or '.join(near)}?" if near else "see the names in `fuseconv explain MODEL --all`"
+        return UsageError(f"the canonical graph has no node {name}", where=f"{option} {name}", fix=fix)
+
+
+def canonical(program: Program, rules: Sequence[Rule]) -> Canonical:
+    """Applies the canonical rules to a copy of the graph of a program.
+
+    Raises:
+        RuleError: the rules form a rewrite cycle, or call an op that does not exist.
+    """
+    workspace = Workspace(program.exported)
+    used = [rule for rule in rules if rule.stage == STAGE and is_for(rule, program.contract.device, ())]
+    found = list(run_stage(workspace, STAGE, [(rule, compile_rule(rule)) for rule in used]))
+    workspace.clean()
+    states = {spec.arg.name: spec.target or "" for spec in program.exported.graph_signature.input_specs}
+    weights = {name: target for name, target in states.items() if workspace.is_state(workspace.find(name))}
+    return Canonical(workspace, tuple(step for step, _ in found if step is not None), weights)

@@ -1,0 +1,26 @@
+"""The conditions of a drafted rule: the facts of the graph about dtypes and ranks that an op may rely on."""
+
+from __future__ import annotations
+
+from fuseconv.contract.dtypes import short_dtype
+from fuseconv.drafting.subgraph import Subgraph
+from fuseconv.drafting.values import Values
+from fuseconv.graph.nodes import facts_of
+
+
+def conditions_of(subgraph: Subgraph, values: Values) -> list[str]:
+    """Returns the conditions of a rule for a subgraph. All hold where it was found.
+
+    Floating tensors may have any floating dtype, but those that have one dtype there must have one dtype everywhere.
+    Other tensors keep their dtype. A tensor keeps its rank, unless every op is elementwise.
+    """
+    dtypes = {name: node.meta["val"].dtype for name, node in values.tensors.items()}
+    floating = [name for name, dtype in dtypes.items() if dtype.is_floating_point]
+    conditions = [f"is_floating({', '.join(floating)})"] if floating else []
+    for dtype in dict.fromkeys(dtypes[name] for name in floating):
+        alike = [name for name in floating if dtypes[name] == dtype]
+        conditions += [f"same_kind({', '.join(alike)})"] if len(alike) > 1 else []
+    conditions += [f"dtype({name}) in {short_dtype(dtypes[name])}" for name in dtypes if name not in floating]
+    if not all(facts_of(node).elementwise for node in subgraph.calls):
+        conditions += [f"rank({name}) == {node.meta['val'].dim()}" for name, node in values.tensors.items()]
+    return conditions

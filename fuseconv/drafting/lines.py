@@ -1,0 +1,112 @@
+"""The ops of a subgraph as lines of a rule, or of an example of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from fuseconv.contract.dtypes import SHORT_DTYPES
+from fuseconv.drafting.subgraph import Subgraph
+from fuseconv.drafting.values import Values, is_size
+from fuseconv.errors import UnsupportedError
+from fuseconv.graph.nodes import arguments, source_line
+from fuseconv.matching.graph import is_getitem
+from fuseconv.matching.literals import same
+
+Spell = Callable[[Any], str]
+"""Writes a node from outside of the subgraph, a static size, a dtype, or an infinity."""
+
+
+def in_rule(values: Values) -> Spell:
+    """Returns how a rule writes what a subgraph takes."""
+
+    def spell(value: Any) -> str:
+        if isinstance(value, Node | int):
+            return values.name_of(value)
+        return SHORT_DTYPES[str(value)] if isinstance(value, torch.dtype) else repr(value)
+
+    return spell
+
+
+def in_python(values: Values) -> Spell:
+    """Returns how Python writes what a subgraph takes."""
+
+    def spell(value: Any) -> str:
+        if isinstance(value, Node | int):
+            return values.name_of(value)
+        return f'float("{value}")' if isinstance(value, float) else str(value)
+
+    return spell
+
+
+def lines_of(subgraph: Subgraph, values: Values, spell: Spell | None = None) -> list[str]:
+    """Returns one line per op of a subgraph, in execution order.
+
+    Args:
+        subgraph: the subgraph.
+        values: the names of its values.
+        spell: writes what the subgraph takes from outside. Default: as in a rule.
+
+    Raises:
+        UnsupportedError: an argument cannot be written in a rule.
+    """
+    write = spell or in_rule(values)
+    return [f"{_targets(node, values)} = {node.target}({', '.join(_words(node, values, write))})" for node in subgraph.calls]
+
+
+def targets_of(node: Node, values: Values) -> tuple[str, ...] | None:
+    """Returns the names of the results of an op that has several, `_` for those without users. None if it has one."""
+    selected = {int(user.args[1]): user for user in node.users if is_getitem(user)}  # type: ignore[arg-type]
+    if not selected:
+        return None
+    count = len(node.meta["val"])
+    return tuple(values.name_of(selected[at]) if at in selected else "_" for at in range(count))
+
+
+def given(node: Node) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the arguments of a call that are not the defaults of its schema: by position, and by name."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    schema, actual = node.target._schema.arguments, arguments(node)
+    differs = {
+        one.name for one in schema if not one.has_default_value() or not same(one.default_value, actual[one.name])
+    }
+    positional = [one.name for one in schema if not one.kwarg_only]
+    while positional and positional[-1] not in differs:
+        positional.pop()
+    named = [one.name for one in schema if one.kwarg_only and one.name in differs]
+    return {name: actual[name] for name in positional}, {name: actual[name] for name in named}
+
+
+def _targets(node: Node, values: Values) -> str:
+    several = targets_of(node, values)
+    if several is None:
+        return values.name_of(node)
+    return ", ".join(several) + ("," if len(several) == 1 else "")
+
+
+def _words(node: Node, values: Values, write: Spell) -> list[str]:
+    def word(argument: str, value: Any) -> str:
+        if isinstance(value, Node):
+            return values.name_of(value) if value in values.inner.values() else write(value)
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(word(argument, item) for item in value)}]"
+        if is_size(argument, value):
+            return write(value)
+        if isinstance(value, torch.dtype) and str(value) in SHORT_DTYPES:
+            return write(value)
+        if isinstance(value, float) and math.isinf(value):
+            return write(value)
+        if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and not math.isnan(value)):
+            return repr(value)
+        what = f"the argument {argument}={value} of {node.target} cannot be written in a rule"
+        raise UnsupportedError(what, where=source_line(node) or node.name, fix="choose nodes without it between them")
+
+    positional, named = given(node)
+    return [
+        *(word(name, value) for name, value in positional.items()),
+        *(f"{name}={word(name, value)}" for name, value in named.items()),
+    ]

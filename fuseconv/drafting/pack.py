@@ -1,0 +1,148 @@
+"""The pack of an op for a subgraph: its meaning in PyTorch, a kernel that is correct as it is, the rule, and tests."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import Node
+
+from fuseconv.contract.dtypes import DTYPES, SHORT_DTYPES
+from fuseconv.drafting import templates
+from fuseconv.drafting.cpp import body_of, signature_of
+from fuseconv.drafting.examples import Example, dtype_in
+from fuseconv.drafting.lines import in_python, lines_of
+from fuseconv.drafting.subgraph import Subgraph
+from fuseconv.drafting.values import Values
+from fuseconv.errors import UsageError
+from fuseconv.graph.nodes import op_name
+from fuseconv.rulebook.layout import laid_out
+from fuseconv.untrusted.permitted import NAMESPACES, is_torchs
+
+DEFAULT_NAMESPACE = "drafted"
+_NAME = re.compile(r"(?:(?P<namespace>[a-z][a-z0-9_]*)\.)?(?P<name>[a-z][a-z0-9_]*)")
+
+
+@dataclass(frozen=True)
+class OpName:
+    """The name of the op of a pack."""
+
+    namespace: str
+    name: str
+
+    @property
+    def target(self) -> str:
+        """The name of the op in a rule."""
+        return f"{self.namespace}.{self.name}.default"
+
+
+def op_named(text: str) -> OpName:
+    """Parses the name of an op: `NAME`, or `NAMESPACE.NAME`.
+
+    Raises:
+        UsageError: it is not a name, or the namespace belongs to PyTorch or fuseconv.
+    """
+    found = _NAME.fullmatch(text)
+    if found is None:
+        fix = "write NAME or NAMESPACE.NAME in lower case, for example my_ops.gate"
+        raise UsageError(f"{text!r} cannot name an op", where=f"--op {text}", fix=fix)
+    namespace = found["namespace"] or DEFAULT_NAMESPACE
+    if namespace in NAMESPACES or is_torchs(namespace):
+        fix = "choose another namespace, or none"
+        raise UsageError(f"the namespace {namespace} is taken", where=f"--op {text}", fix=fix)
+    return OpName(namespace, found["name"])
+
+
+def replaced_by(op: OpName, values: Values) -> str:
+    """Returns the line that puts the op in place of the subgraph."""
+    targets = ", ".join(values.results)
+    return f"{targets} = {op.target}({', '.join(values.operands)})"
+
+
+def pack_files(
+    op: OpName, rule: dict[str, Any], subgraph: Subgraph, values: Values, example: Example
+) -> Callable[[str], dict[str, str]]:
+    """Returns the files of a pack by their path in its folder, given the rule file that its rules build on.
+
+    Args:
+        op: the name of the op.
+        rule: the rule that puts it in place of the subgraph.
+        subgraph: the subgraph.
+        values: the names of its values.
+        example: the subgraph as a program.
+
+    Raises:
+        UnsupportedError: the kernel cannot call an op of the subgraph through the stable ABI.
+    """
+    several = len(values.results) > 1
+    names = {
+        "name": op.name,
+        "namespace": op.namespace,
+        "rule": rule["name"],
+        "results": ", ".join(values.results),
+        "ops": ", ".join(dict.fromkeys(op_name(node.target) for node in subgraph.calls)),
+    }
+    python = {
+        "parameters": ", ".join([*(f"{one}: Tensor" for one in values.tensors), *(f"{one}: int" for one in values.sizes)]),
+        "returns": f"tuple[{', '.join(['Tensor'] * len(values.results))}]" if several else "Tensor",
+        "namespaces": "\n".join(f"{one} = torch.ops.{one}" for one in _namespaces(subgraph)),
+        "body": textwrap.indent("\n".join(lines_of(subgraph, values, in_python(values))), "    "),
+    }
+    cpp = {
+        "parameters": signature_of(values),
+        "returns": f"std::tuple<{', '.join(['Tensor'] * len(values.results))}>" if several else "Tensor",
+        "results": f"{{{names['results']}}}" if several else names["results"],
+        "first": next(iter(values.tensors)),
+        "schema": _schema(op, values),
+        "body": textwrap.indent("\n".join(body_of(subgraph, values)), "  "),
+    }
+    files = {
+        "README.md": templates.README.format(**names),
+        "ops.py": templates.OPS.format(**names, **python),
+        f"{op.name}.cpp": templates.KERNEL.format(**{**names, **cpp}),
+        "aten.h": templates.ATEN,
+        "build.sh": templates.BUILD.format(**names),
+        f"tests/test_{op.name}.py": templates.TEST.format(**names, **_test(values, example)),
+    }
+    return lambda include: {
+        "rules.json": laid_out({"include": [include], "ops": ["ops.py"], "rules": [rule]}),
+        **files,
+    }
+
+
+def _namespaces(subgraph: Subgraph) -> list[str]:
+    return list(dict.fromkeys(op_name(node.target).partition(".")[0] for node in subgraph.calls))
+
+
+def _schema(op: OpName, values: Values) -> str:
+    tensors = [f"Tensor {name}" for name in values.tensors]
+    given = ", ".join([*tensors, *(f"SymInt {name}" for name in values.sizes)])
+    results = ", ".join(["Tensor"] * len(values.results))
+    return f"{op.name}({given}) -> {f'({results})' if len(values.results) > 1 else results}"
+
+
+def _test(values: Values, example: Example) -> dict[str, str]:
+    """Returns the operands of the tests, and the sizes with which they are called."""
+    tensors = [_drawn(values, name, node, example) for name, node in values.tensors.items()]
+    operands = ", ".join([*tensors, *example.sizes.values()])
+    count = len(example.symbols)
+    sizes = [(3, 5, 7, 9, 11, 13, 15, 17)[:count], (1,) * count, (2,) * count] if count else [()]
+    return {
+        "operands": operands + ("," if len(values.operands) == 1 else ""),
+        "arguments": ", ".join(["dtype", *example.symbols]),
+        "sizes": repr(sizes),
+    }
+
+
+def _drawn(values: Values, name: str, node: Node, example: Example) -> str:
+    shape = ", ".join(example.shapes[name])
+    dtype = node.meta["val"].dtype
+    if dtype.is_floating_point:
+        own = dtype_in(values, node)
+        converted = "" if own == "f64" else f".to({DTYPES[own]})"
+        return f"floats({shape}){converted}"
+    short = SHORT_DTYPES[str(dtype)]
+    return f"integers({shape})" + ("" if short == "i64" else f".to({DTYPES[short]})")

@@ -1,0 +1,124 @@
+"""The rule for a subgraph: its pattern, its conditions, its examples, and the places of a model where it matches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+from fuseconv.drafting.canonical import Canonical
+from fuseconv.drafting.conditions import conditions_of
+from fuseconv.drafting.examples import Example, example_of, misses_of
+from fuseconv.drafting.lines import lines_of
+from fuseconv.drafting.subgraph import Subgraph
+from fuseconv.drafting.values import Values
+from fuseconv.errors import UnsupportedError
+from fuseconv.graph.nodes import source_line
+from fuseconv.matching.graph import Workspace
+from fuseconv.matching.match import match
+from fuseconv.matching.pattern import compile_rule
+from fuseconv.matching.search import Index
+from fuseconv.program.quiet import quiet_torch
+from fuseconv.proof.example import parse_example
+from fuseconv.proof.operands import draw_operands
+from fuseconv.proof.soundness import NO_PROGRAM
+from fuseconv.proof.traced import trace
+from fuseconv.rulebook.rule import Rule
+from fuseconv.rulebook.rule_text import RuleTextError
+
+STAGE = "structure"
+"""The stage of a drafted rule: its pattern is written in the form of the canonical graph, and the default rules of the
+stage `fuse` come after it."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What a subgraph says of a rule, before something replaces it.
+
+    Attributes:
+        match: the lines of the pattern.
+        where: the conditions.
+        example: the subgraph as a program of its own.
+        misses: the examples that the rule must not change.
+        places: the matches in the model, each as the names of its nodes.
+    """
+
+    match: list[str]
+    where: list[str]
+    example: Example
+    misses: list[dict[str, Any]]
+    places: tuple[tuple[str, ...], ...]
+
+    def rule(self, name: str, doc: str, lines: list[str]) -> dict[str, Any]:
+        """Returns the rule in its written form.
+
+        Args:
+            name: the name of the rule.
+            doc: its description.
+            lines: the lines of `replace`.
+        """
+        return {
+            "name": name,
+            "stage": STAGE,
+            "doc": doc,
+            "match": self.match,
+            "where": self.where,
+            "replace": lines,
+            "examples": {"hit": [self.example.lines], "miss": self.misses},
+        }
+
+
+def pattern_of(graph: Canonical, subgraph: Subgraph, values: Values) -> Pattern:
+    """Returns the pattern of a subgraph, an example of it, and where it matches in the model.
+
+    Raises:
+        UnsupportedError: an argument cannot be written in a rule, or no example of the subgraph runs alone.
+    """
+    lines, where = lines_of(subgraph, values), conditions_of(subgraph, values)
+    probe = Rule.model_validate(
+        {
+            "name": "probe",
+            "stage": STAGE,
+            "doc": "The subgraph, replaced by itself.",
+            "match": lines,
+            "where": where,
+            "replace": lines_of(subgraph, _renamed(values)),
+        }
+    )
+    with quiet_torch():
+        found, missed = match(Index(graph.workspace), compile_rule(probe))
+        places = tuple(tuple(graph.workspace.name(node) for node in one.nodes) for one in found)
+        last = subgraph.calls[-1]
+        if last not in {node for one in found for node in one.nodes}:
+            reason = next((miss.miss.reason for miss in missed if miss.anchor is last), "the pattern does not match")
+            what = f"no rule can replace the subgraph at {graph.workspace.name(last)}: {reason}"
+            raise UnsupportedError(what, where=source_line(last) or last.name, fix="choose other nodes")
+        example = example_of(subgraph, values, lambda program: _applies(probe, program))
+    if example is None:
+        what = "the subgraph cannot be run alone, as an example of its rule"
+        raise UnsupportedError(what, where=source_line(last) or last.name, fix="choose other nodes")
+    return Pattern(lines, where, example, misses_of(values), places)
+
+
+def _renamed(values: Values) -> Values:
+    """Returns the values with other names for the intermediate ones, which a replacement does not bind."""
+    inner = {name if name in values.results else f"new_{name}": node for name, node in values.inner.items()}
+    return replace(values, inner=inner)
+
+
+def _applies(probe: Rule, program: list[str]) -> bool:
+    """Returns whether a rule applies to a program. A program whose ops reject their operands is none."""
+    try:
+        text = parse_example(program)
+        weights = draw_operands(tuple(text.parameters.values()), 3, "random", 0).tensors
+        traced = trace(text, dict(zip(text.parameters, weights, strict=True)))
+    except (RuleTextError, *NO_PROGRAM):
+        return False
+    return bool(match(Index(Workspace(traced)), compile_rule(probe))[0])
+
+
+def nodes_of(graph: Canonical, subgraph: Subgraph) -> tuple[str, ...]:
+    """Returns the names of the nodes of a subgraph."""
+    return tuple(graph.workspace.name(node) for node in subgraph.calls)
+
+

@@ -1,0 +1,149 @@
+"""The names of the values of a subgraph, in a rule, in Python and in C++, and the types of an op that takes them."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from fuseconv.contract.dtypes import DTYPES
+from fuseconv.drafting.canonical import Canonical
+from fuseconv.drafting.subgraph import Subgraph
+from fuseconv.graph.nodes import arguments
+from fuseconv.matching.graph import is_getitem
+
+_ACTIVATIONS = ("x", "y", "z", "u", "v")
+
+_RESERVED = frozenset(
+    {
+        *keyword.kwlist,
+        *DTYPES,
+        *("_", "aten", "inf", "nan", "ops", "product", "return", "torch"),
+        *("and", "bool", "case", "char", "class", "default", "do", "double", "float", "int", "long", "not", "or"),
+        *("short", "signed", "switch", "this", "union", "unsigned", "void", "xor"),
+    }
+)
+"""Words that cannot name a value in a rule, in Python or in C++."""
+
+_SIZES = frozenset({"end", "length", "normalized_shape", "shape", "size", "sizes", "split_size", "split_sizes", "start"})
+"""Arguments of ATen ops that hold sizes. They differ between models that have the same code; a number of channels per
+group, an axis, or a stride does not."""
+
+_SMALLEST = 2
+_LARGEST = 1 << 31
+"""A larger size is a slice to the end, and a smaller one an axis that broadcasts: both are written in the code."""
+
+
+def is_size(argument: str, value: Any) -> bool:
+    """Returns whether an integer in an argument of an ATen op is a size of this model."""
+    return argument in _SIZES and type(value) is int and _SMALLEST <= value < _LARGEST
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of a subgraph.
+
+    Attributes:
+        tensors: the tensors from outside, in the order in which an op takes them, by name.
+        sizes: the sizes from outside: symbolic ones are nodes, static ones integers; by name.
+        inner: the values that the subgraph computes, by name.
+        results: the names of its results.
+        weights: the names of the tensors that are parameters, buffers or constants of the model.
+    """
+
+    tensors: Mapping[str, Node]
+    sizes: Mapping[str, Node | int]
+    inner: Mapping[str, Node]
+    results: tuple[str, ...]
+    weights: frozenset[str]
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The names of what an op takes: tensors, then sizes."""
+        return (*self.tensors, *self.sizes)
+
+    def name_of(self, value: Node | int) -> str:
+        """Returns the name of a node, or of a static size."""
+        tables: tuple[Mapping[str, Any], ...] = (self.tensors, self.sizes, self.inner)
+        found: str = next(name for table in tables for name, one in table.items() if _same(one, value))
+        return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other if isinstance(one, Node) else one == other
+
+
+def values_of(graph: Canonical, subgraph: Subgraph) -> Values:
+    """Names the values of a subgraph: weights as in the model, other values by the op that computes them."""
+    names = _Names()
+    tensors: dict[str, Node] = {}
+    symbolic: list[Node] = []
+    weights = []
+    for node in subgraph.operands:
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            symbolic.append(node)
+        elif graph.workspace.is_state(node):
+            name = names.new(_of_weight(graph.weights.get(node.name, "")))
+            tensors[name] = node
+            weights.append(name)
+        else:
+            tensors[names.new(*_ACTIVATIONS)] = node
+    static = dict.fromkeys(size for node in subgraph.calls for size in _sizes(node))
+    sizes: dict[str, Node | int] = {names.new("size"): size for size in (*symbolic, *static)}
+    inner = {names.new(_of_op(node)): node for node in _computed(subgraph)}
+    results = tuple(name for one in subgraph.results for name, node in inner.items() if node is one)
+    return Values(tensors, sizes, inner, results, frozenset(weights))
+
+
+class _Names:
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+
+    def new(self, *wanted: str) -> str:
+        """Returns the first of the names that is free, or the last one with a number."""
+        free = [name for name in wanted if name not in self.taken]
+        name = free[0] if free else wanted[-1]
+        number = 1
+        while name in self.taken:
+            number += 1
+            name = f"{wanted[-1]}{number}"
+        self.taken.add(name)
+        return name
+
+
+def _of_weight(target: str) -> str:
+    return _word(target.rpartition(".")[2]) or "constant"
+
+
+def _of_op(node: Node) -> str:
+    call = node.args[0] if is_getitem(node) else node
+    assert isinstance(call, Node)
+    assert isinstance(call.target, torch._ops.OpOverload)
+    return _word(call.target._schema.name.partition("::")[2])
+
+
+def _word(text: str) -> str:
+    word = re.sub(r"\W", "_", text).strip("_").lower()
+    if not word or word[0].isdigit():
+        return ""
+    return f"{word}_value" if word in _RESERVED else word
+
+
+def _computed(subgraph: Subgraph) -> Iterator[Node]:
+    for node in subgraph.calls:
+        selected = sorted(user for user in node.users if is_getitem(user))
+        yield from selected or [node]
+
+
+def _sizes(node: Node) -> Iterator[int]:
+    for argument, value in arguments(node).items():
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if is_size(argument, item):
+                yield item
+
+

@@ -1,0 +1,84 @@
+"""Drafts a rule for a subgraph of a model, and writes it: a rule file, or the folder of a pack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fuseconv.drafting import draft as drafting
+from fuseconv.drafting.draft import Draft
+from fuseconv.drafting.pack import op_named
+from fuseconv.errors import FileError
+from fuseconv.pipeline.assembly import Progress
+from fuseconv.pipeline.read import read_program, silent
+from fuseconv.rulebook.own_rules import load_rules
+from fuseconv.rulebook.packs import load_ops, op_files
+from fuseconv.sources import Options
+
+OWN = "rules/default.json"
+"""The name by which a rule file includes the default rules from any folder."""
+
+
+def draft(
+    model: str | Path,
+    *,
+    first: Sequence[str],
+    last: Sequence[str],
+    op: str | None = None,
+    rules: str | Path | None = None,
+    output: str | Path | None = None,
+    options: Options | None = None,
+    progress: Progress = silent,
+) -> tuple[Draft, Path]:
+    """Drafts a rule for the subgraph of a model between two nodes, and writes it.
+
+    Args:
+        model: as in `convert`.
+        first: the names of the first nodes, as `explain` and `match` print them.
+        last: the names of the last nodes, whose values are the results.
+        op: the op of a new pack that replaces the subgraph, `NAME` or `NAMESPACE.NAME`. Default: an existing op that
+            computes the same.
+        rules: the rules on which the drafted rule builds, as in `convert`.
+        output: the rule file, or the folder of the pack. Default: the name of the rule, in the current folder.
+        options: how to read the model.
+        progress: called with the name of each step.
+
+    Returns:
+        The draft, and the path of what was written.
+
+    Raises:
+        UsageError: a node does not exist, the nodes do not enclose a subgraph, or `op` is not a name.
+        UnsupportedError: an op cannot replace the subgraph, or no existing op computes the same.
+        FileError: the output exists, or cannot be written.
+    """
+    name, known = None if op is None else op_named(op), load_rules(rules)
+    if output is not None:
+        _check_free(Path(output))
+    load_ops(op_files(known), options.trust if options else ())
+    _, program = read_program(model, options, progress)
+    with progress("draft"):
+        made = drafting.draft(program, known, first, last, name)
+    path = Path(output) if output is not None else Path(made.rule if made.is_pack else f"{made.rule}.json")
+    _check_free(path)
+    folder = path if made.is_pack else path.parent
+    include = OWN if rules is None else os.path.relpath(Path(rules).resolve(), folder.resolve())
+    for inside, text in made.files(include).items():
+        _write(path / inside if made.is_pack else path, text)
+    return made, path
+
+
+def _check_free(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise FileError("the output exists", where=str(path), fix="choose another path with -o, or remove it")
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise FileError("the folder of the output is missing", where=str(parent), fix="create it, or choose another")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"the file cannot be written: {error.strerror}", where=str(path)) from error

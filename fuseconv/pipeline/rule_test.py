@@ -1,0 +1,73 @@
+"""Tests the rules of one file on a model: where they apply, and the nearest miss of those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuseconv.errors import UsageError
+from fuseconv.matching import explanation
+from fuseconv.matching.explanation import Explained
+from fuseconv.matching.plan import plan
+from fuseconv.pipeline.assembly import Progress, target_names
+from fuseconv.pipeline.read import read_program, silent
+from fuseconv.program.captured import Program
+from fuseconv.rulebook.own_rules import load_rules
+from fuseconv.rulebook.packs import load_ops, op_files
+from fuseconv.sources import Options
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The result of each rule of a file in a model."""
+
+    rules: tuple[Explained, ...]
+
+    @property
+    def missed(self) -> tuple[Explained, ...]:
+        """The rules that are applied nowhere."""
+        return tuple(rule for rule in self.rules if not rule.applied)
+
+
+class RuleTest:
+    """A model that was captured once, on which rule files are tested.
+
+    Args:
+        model: as in `convert`.
+        options: how to read the model.
+        progress: called with the name of each step.
+
+    Raises:
+        FuseconvError: reading or capturing the model failed.
+    """
+
+    def __init__(self, model: str | Path, options: Options | None = None, progress: Progress = silent) -> None:
+        self.trust: Collection[str] = (options or Options()).trust
+        self.program: Program = read_program(model, options, progress)[1]
+
+    def run(self, path: Path) -> Tested:
+        """Returns where the rules of a file apply, as it is now. Those that it includes are applied too.
+
+        Args:
+            path: the rule file, or a folder of rule files.
+
+        Raises:
+            RuleError: the file is invalid.
+            RefusedError: the rules register ops, and their code is not trusted.
+        """
+        known = load_rules(path)
+        load_ops(op_files(known), self.trust)
+        files = {file.resolve() for file in watched(path)}
+        own = {rule.name for rule in known if rule.file in files}
+        if not own:
+            what = "the file has no rules of its own"
+            raise UsageError(what, where=str(path), fix='write rules in its field "rules"')
+        found = plan(self.program, known, device=self.program.contract.device, targets=target_names(()))
+        told = explanation.explain(found, known)
+        return Tested(tuple(rule for rule in told.rules if rule.rule in own))
+
+
+def watched(path: Path) -> tuple[Path, ...]:
+    """Returns the files whose rules are tested: the file, or every rule file directly in the folder."""
+    return tuple(sorted(path.glob("*.json"))) if path.is_dir() else (path,)
