@@ -82,12 +82,11 @@ def draft(
     return Outcome(result, lambda console: _print(console, made, path), following=following)
 
 
-
 def _print(console: Console, made: Draft, path: Path) -> None:
-    count = len(made.places)
+    count, ends = len(made.places), ", ".join(place[-1] for place in made.places)
     lines = [
         f"rule {made.rule}: {len(made.nodes)} ops become {made.op}",
-        f"matches {count} {'place' if count == 1 else 'places'} of the model: {', '.join(one[-1] for one in made.places)}",
+        f"matches {count} {'place' if count == 1 else 'places'} of the model, which end at {ends}",
         f"wrote {path}",
     ]
     for line in lines:

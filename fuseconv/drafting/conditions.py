@@ -24,3 +24,23 @@ def conditions_of(subgraph: Subgraph, values: Values) -> list[str]:
     if not all(facts_of(node).elementwise for node in subgraph.calls):
         conditions += [f"rank({name}) == {node.meta['val'].dim()}" for name, node in values.tensors.items()]
     return conditions
+
+
+def sizes_of(values: Values) -> list[str]:
+    """Returns conditions by which sizes are equal where they are in the model, and static ones at most its own.
+
+    Some ops do not broadcast, or keep a layer in fast memory, which has a limit.
+    """
+    first: dict[str, str] = {}
+    conditions = []
+    for name, node in values.tensors.items():
+        for axis, size in enumerate(node.meta["val"].shape):
+            here = f"size({name}, {axis})"
+            if size == 1 and isinstance(size, int):
+                conditions.append(f"{here} == 1")
+            elif str(size) in first:
+                conditions.append(f"{here} == {first[str(size)]}")
+            elif isinstance(size, int):
+                conditions.append(f"{here} <= {size}")
+            first.setdefault(str(size), here)
+    return conditions

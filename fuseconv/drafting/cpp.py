@@ -51,15 +51,15 @@ _NUMBERS: Mapping[str, str] = {
     "aten.pow.Tensor_Scalar": 'aten::call("aten::pow", "Tensor_Tensor", {self}, {exponent})',
     "aten.pow.Scalar": 'aten::call("aten::pow", "Tensor_Tensor", {self}, {exponent})',
     **{f"aten.{name}.Scalar": f'aten::call("aten::{name}", "Tensor", {{self}}, {{other}})' for name in _COMPARED},
-    "aten.clamp.default": 'aten::call("aten::clamp", "Tensor", {self}, {min}, {max})',
+    "aten.clamp.default": "aten::clamp({self}, {min}, {max})",
     "aten.clamp_min.default": 'aten::call("aten::clamp_min", "Tensor", {self}, {min})',
     "aten.clamp_max.default": 'aten::call("aten::clamp_max", "Tensor", {self}, {max})',
-    "aten.hardtanh.default": 'aten::call("aten::clamp_max", "Tensor", aten::call("aten::clamp_min", "Tensor", {self}, {min_val}), {max_val})',
+    "aten.hardtanh.default": "aten::clamp({self}, {min_val}, {max_val})",
     "aten.masked_fill.Scalar": 'aten::call("aten::masked_fill", "Tensor", {self}, {mask}, {value})',
     "aten.where.ScalarOther": "aten::where({condition}, {self}, {other})",
     "aten.where.ScalarSelf": "aten::where({condition}, {self}, {other})",
     "aten.where.Scalar": "aten::where({condition}, {self}, {other})",
-    "aten.leaky_relu.default": 'aten::where(aten::call("aten::gt", "Tensor", {self}, {zero}), {self}, aten::mul({self}, {negative_slope}))',
+    "aten.leaky_relu.default": "aten::leaky_relu({self}, {negative_slope})",
     "aten.addcmul.default": "aten::add({self}, aten::mul({tensor1}, {tensor2}), {value})",
     "aten.addcdiv.default": "aten::add({self}, aten::div({tensor1}, {tensor2}), {value})",
 }
@@ -111,7 +111,7 @@ def _call(node: Node, values: Values, function: str) -> str:
         what = f"PyTorch's stable ABI cannot call {node.target} with a number" + (" on integers" if integral else "")
         raise UnsupportedError(what, where=source_line(node) or node.name, fix="choose nodes without it between them")
     words_by_name = {name: _word(node, values, name, kinds[name], value) for name, value in actual.items()}
-    return template.format(**words_by_name, zero=f"aten::number(0.0, {words_by_name.get('self', '')})")
+    return template.format(**words_by_name)
 
 
 def _word(node: Node, values: Values, argument: str, kind: str, value: Any) -> str:

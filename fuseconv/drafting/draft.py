@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-import torch
+from functools import partial
+from typing import Any
 
 from fuseconv.drafting.canonical import canonical
+from fuseconv.drafting.known import known_ops
 from fuseconv.drafting.pack import OpName, pack_files, replaced_by
-from fuseconv.drafting.rule import pattern_of
+from fuseconv.drafting.rule import pattern_of, proved
 from fuseconv.drafting.subgraph import Subgraph, between
 from fuseconv.drafting.values import values_of
+from fuseconv.errors import UsageError
+from fuseconv.graph.nodes import op_name
 from fuseconv.program.captured import Program
+from fuseconv.rulebook.layout import laid_out
 from fuseconv.rulebook.rule import Rule
 
 LONGEST_NAME = 60
@@ -45,7 +49,7 @@ def draft(
     rules: Sequence[Rule],
     first: Sequence[str],
     last: Sequence[str],
-    op: OpName,
+    op: OpName | None,
 ) -> Draft:
     """Drafts a rule for the subgraph from the first nodes to the last nodes.
 
@@ -54,34 +58,59 @@ def draft(
         rules: the rules; the canonical ones are applied before the nodes are looked up.
         first: the names of the first nodes.
         last: the names of the last nodes, whose values are the results.
-        op: the op of the pack that replaces the subgraph.
+        op: the op of the pack that replaces the subgraph. None for an existing op.
 
     Raises:
-        UsageError: see `subgraph.between`.
+        UsageError: see `subgraph.between`; or no existing op computes the same.
         UnsupportedError: the subgraph cannot be replaced by an op.
     """
     graph = canonical(program, rules)
     subgraph = between(graph, first, last)
     values = values_of(graph, subgraph)
     pattern = pattern_of(graph, subgraph, values)
-    name = _unused(op.name.replace("_", "-"), rules)
-    doc = f"{_said(subgraph)} in one op."
-    rule = pattern.rule(name, doc, [replaced_by(op, values)])
-    files = pack_files(op, rule, subgraph, values, pattern.example)
     nodes = tuple(graph.workspace.name(node) for node in subgraph.calls)
-    return Draft(name, op.target, nodes, pattern.places, files, is_pack=True)
+    doc = f"{_said(subgraph)} in one op."
+    if op is not None:
+        name = _unused(op.name, rules)
+        rule = pattern.rule(name, doc, [replaced_by(op, values)])
+        files = pack_files(op, rule, subgraph, values, pattern.example)
+        return Draft(name, op.target, nodes, pattern.places, files, is_pack=True)
+    name = _unused("-".join(names_of(subgraph)), rules)
+    failed = ""
+    for line in known_ops(subgraph, values, pattern.example):
+        target = line.partition(" = ")[2].partition("(")[0]
+        for sized in (False, True):
+            rule = pattern.rule(name, doc, [line], sized=sized)
+            places, wrong = proved(graph, rule)
+            if not wrong:
+                return Draft(name, target, nodes, places, partial(_rule_file, rule), is_pack=False)
+        failed = f": {target} computes the same on random numbers, but the rule fails its check: {wrong}"
+    raise UsageError(
+        f"no existing op computes {_said(subgraph)}{failed}",
+        where=" ".join([*(f"--from {one}" for one in first), *(f"--to {one}" for one in last)]),
+        fix="add --op NAME, which writes a pack with a new op",
+    )
 
 
-def _unused(name: str, rules: Sequence[Rule]) -> str:
+def _rule_file(rule: dict[str, Any], include: str) -> dict[str, str]:
+    return {"rules.json": laid_out({"include": [include], "rules": [rule]})}
+
+
+def names_of(subgraph: Subgraph) -> list[str]:
+    """Returns the names of the ops of a subgraph, in order."""
+    return [op_name(node.target).split(".")[1] for node in subgraph.calls]
+
+
+def _unused(text: str, rules: Sequence[Rule]) -> str:
+    """Returns a name for a rule that no other rule has."""
     taken = {rule.name for rule in rules}
-    name = "-".join(word for word in name.split("-") if word)[: LONGEST_NAME - len("-drafted")].strip("-")
+    words = [word for word in text.replace("_", "-").split("-") if word]
+    while len("-".join(words)) > LONGEST_NAME - len("-drafted"):
+        words.pop()
+    name = "-".join(words)
     return f"{name}-drafted" if name in taken else name
 
 
 def _said(subgraph: Subgraph) -> str:
-    """Returns the ops of a subgraph in order, for a description."""
-    names = []
-    for node in subgraph.calls:
-        assert isinstance(node.target, torch._ops.OpOverload)
-        names.append(node.target._schema.name.partition("::")[2])
+    names = names_of(subgraph)
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

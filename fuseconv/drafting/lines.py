@@ -55,7 +55,9 @@ def lines_of(subgraph: Subgraph, values: Values, spell: Spell | None = None) -> 
         UnsupportedError: an argument cannot be written in a rule.
     """
     write = spell or in_rule(values)
-    return [f"{_targets(node, values)} = {node.target}({', '.join(_words(node, values, write))})" for node in subgraph.calls]
+    return [
+        f"{_targets(node, values)} = {node.target}({', '.join(_words(node, values, write))})" for node in subgraph.calls
+    ]
 
 
 def targets_of(node: Node, values: Values) -> tuple[str, ...] | None:

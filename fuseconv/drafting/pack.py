@@ -23,6 +23,11 @@ from fuseconv.rulebook.layout import laid_out
 from fuseconv.untrusted.permitted import NAMESPACES, is_torchs
 
 DEFAULT_NAMESPACE = "drafted"
+WIDTH = 110
+"""The width of generated code in columns, if a line can be broken."""
+
+_COMMENT: Any = {"initial_indent": "// ", "subsequent_indent": "// "}
+_TEXT = re.compile(r'"[^"]*"')
 _NAME = re.compile(r"(?:(?P<namespace>[a-z][a-z0-9_]*)\.)?(?P<name>[a-z][a-z0-9_]*)")
 
 
@@ -83,10 +88,11 @@ def pack_files(
         "namespace": op.namespace,
         "rule": rule["name"],
         "results": ", ".join(values.results),
-        "ops": ", ".join(dict.fromkeys(op_name(node.target) for node in subgraph.calls)),
     }
     python = {
-        "parameters": ", ".join([*(f"{one}: Tensor" for one in values.tensors), *(f"{one}: int" for one in values.sizes)]),
+        "parameters": ", ".join(
+            [*(f"{one}: Tensor" for one in values.tensors), *(f"{one}: int" for one in values.sizes)]
+        ),
         "returns": f"tuple[{', '.join(['Tensor'] * len(values.results))}]" if several else "Tensor",
         "namespaces": "\n".join(f"{one} = torch.ops.{one}" for one in _namespaces(subgraph)),
         "body": textwrap.indent("\n".join(lines_of(subgraph, values, in_python(values))), "    "),
@@ -96,6 +102,7 @@ def pack_files(
         "returns": f"std::tuple<{', '.join(['Tensor'] * len(values.results))}>" if several else "Tensor",
         "results": f"{{{names['results']}}}" if several else names["results"],
         "first": next(iter(values.tensors)),
+        "head": textwrap.fill(f"{op.name}: {_listed(subgraph)}, on PyTorch's stable ABI.", WIDTH, **_COMMENT),
         "schema": _schema(op, values),
         "body": textwrap.indent("\n".join(body_of(subgraph, values)), "  "),
     }
@@ -107,10 +114,36 @@ def pack_files(
         "build.sh": templates.BUILD.format(**names),
         f"tests/test_{op.name}.py": templates.TEST.format(**names, **_test(values, example)),
     }
+    wrapped = {path: _wrapped(text) if path.endswith((".py", ".cpp")) else text for path, text in files.items()}
     return lambda include: {
         "rules.json": laid_out({"include": [include], "ops": ["ops.py"], "rules": [rule]}),
-        **files,
+        **wrapped,
     }
+
+
+def _wrapped(text: str) -> str:
+    """Breaks long lines after commas. A line with a text that has a space stays as it is."""
+    return "\n".join(
+        line if len(line) <= WIDTH or any(" " in one for one in _TEXT.findall(line)) else _broken(line)
+        for line in text.split("\n")
+    )
+
+
+def _broken(line: str) -> str:
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    first, *parts = line.split(", ")
+    lines = [first]
+    for part in parts:
+        if len(lines[-1]) + len(part) + 3 > WIDTH:
+            lines[-1] += ","
+            lines.append(indent + part)
+        else:
+            lines[-1] += f", {part}"
+    return "\n".join(lines)
+
+
+def _listed(subgraph: Subgraph) -> str:
+    return ", ".join(dict.fromkeys(op_name(node.target) for node in subgraph.calls))
 
 
 def _namespaces(subgraph: Subgraph) -> list[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-
 from fuseconv.drafting.canonical import Canonical
-from fuseconv.drafting.conditions import conditions_of
+from fuseconv.drafting.conditions import conditions_of, sizes_of
 from fuseconv.drafting.examples import Example, example_of, misses_of
 from fuseconv.drafting.lines import lines_of
 from fuseconv.drafting.subgraph import Subgraph
@@ -21,8 +20,10 @@ from fuseconv.matching.search import Index
 from fuseconv.program.quiet import quiet_torch
 from fuseconv.proof.example import parse_example
 from fuseconv.proof.operands import draw_operands
+from fuseconv.proof.rule_check import check_examples
 from fuseconv.proof.soundness import NO_PROGRAM
 from fuseconv.proof.traced import trace
+from fuseconv.rulebook.entry import RuleEntry, expand
 from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import RuleTextError
 
@@ -41,6 +42,7 @@ class Pattern:
         example: the subgraph as a program of its own.
         misses: the examples that the rule must not change.
         places: the matches in the model, each as the names of its nodes.
+        sizes: further conditions, for a replacement that does not hold for all sizes.
     """
 
     match: list[str]
@@ -48,21 +50,23 @@ class Pattern:
     example: Example
     misses: list[dict[str, Any]]
     places: tuple[tuple[str, ...], ...]
+    sizes: list[str]
 
-    def rule(self, name: str, doc: str, lines: list[str]) -> dict[str, Any]:
+    def rule(self, name: str, doc: str, lines: list[str], *, sized: bool = False) -> dict[str, Any]:
         """Returns the rule in its written form.
 
         Args:
             name: the name of the rule.
             doc: its description.
             lines: the lines of `replace`.
+            sized: whether the sizes must be related as in the model.
         """
         return {
             "name": name,
             "stage": STAGE,
             "doc": doc,
             "match": self.match,
-            "where": self.where,
+            "where": [*self.where, *(self.sizes if sized else ())],
             "replace": lines,
             "examples": {"hit": [self.example.lines], "miss": self.misses},
         }
@@ -97,7 +101,19 @@ def pattern_of(graph: Canonical, subgraph: Subgraph, values: Values) -> Pattern:
     if example is None:
         what = "the subgraph cannot be run alone, as an example of its rule"
         raise UnsupportedError(what, where=source_line(last) or last.name, fix="choose other nodes")
-    return Pattern(lines, where, example, misses_of(values), places)
+    return Pattern(lines, where, example, misses_of(values), places, sizes_of(values))
+
+
+def proved(graph: Canonical, written: dict[str, Any]) -> tuple[tuple[tuple[str, ...], ...], str]:
+    """Returns where a rule matches in the model, and why it must not be used: the first check that it fails, if any."""
+    (expanded,) = expand(RuleEntry.model_validate(written), {})
+    rule = Rule.model_validate(expanded.fields)
+    with quiet_torch():
+        found, missed = match(Index(graph.workspace), compile_rule(rule))
+        if not found:
+            return (), max(missed, key=lambda one: one.found).miss.reason
+        wrong = next((row.detail for row in check_examples(rule) if not row.ok), "")
+    return tuple(tuple(graph.workspace.name(node) for node in one.nodes) for one in found), wrong
 
 
 def _renamed(values: Values) -> Values:
@@ -115,10 +131,3 @@ def _applies(probe: Rule, program: list[str]) -> bool:
     except (RuleTextError, *NO_PROGRAM):
         return False
     return bool(match(Index(Workspace(traced)), compile_rule(probe))[0])
-
-
-def nodes_of(graph: Canonical, subgraph: Subgraph) -> tuple[str, ...]:
-    """Returns the names of the nodes of a subgraph."""
-    return tuple(graph.workspace.name(node) for node in subgraph.calls)
-
-

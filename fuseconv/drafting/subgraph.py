@@ -147,7 +147,7 @@ def _is_complex(node: Node) -> bool:
 def _is_result(node: Node, ends: Iterable[Node]) -> bool:
     if node in ends:
         return not any(is_getitem(user) for user in node.users)
-    return is_getitem(node) and node.args[0] in ends
+    return is_getitem(node) and node.all_input_nodes[0] in ends
 
 
 def _check_users(graph: Canonical, inside: set[Node], results: Sequence[Node]) -> None:
@@ -155,7 +155,9 @@ def _check_users(graph: Canonical, inside: set[Node], results: Sequence[Node]) -
         for user in node.users:
             if user not in inside:
                 name = graph.workspace.name(node)
-                other = "it is an output of the program" if user.op == "output" else f"{graph.workspace.name(user)} uses it"
+                other = (
+                    "it is an output of the program" if user.op == "output" else f"{graph.workspace.name(user)} uses it"
+                )
                 what = f"the value of {name} is used outside of the subgraph: {other}"
                 fix = f"add --to {name}, so that it is a result too, or end the subgraph before it"
                 raise UsageError(what, where=source_line(user) or name, fix=fix)

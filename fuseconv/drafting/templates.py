@@ -18,8 +18,8 @@ fuseconv rules check . --rule {rule} --trust code
 fuseconv convert MODEL --rules . --trust code
 ```
 
-The kernel is correct as it is: it calls the ops of the subgraph one by one. Write the fast one where `{name}.cpp` says so,
-and run the tests again.
+The kernel is correct as it is: it calls the ops of the subgraph one by one. Write the fast one where `{name}.cpp` says
+so, and run the tests again.
 """
 
 BUILD = """#!/bin/sh
@@ -52,17 +52,17 @@ def reference({parameters}) -> {returns}:
 torch.library.register_fake("{namespace}::{name}")(reference)  # tensors without values: only shapes and strides
 '''
 
-KERNEL = """// {name}: {ops}, on PyTorch's stable ABI.
+KERNEL = """{head}
 #include "aten.h"
 
 namespace {{
 
 using torch::stable::Tensor;
 
-{returns} {name}({parameters}) {{
+{returns} kernel({parameters}) {{
   // A kernel that computes the op in one pass goes here, for the operands that it supports, for example
   //
-  //   if ({first}.is_cpu() && {first}.scalar_type() == torch::headeronly::ScalarType::Float && {first}.is_contiguous()) {{
+  //   if ({first}.is_cpu() && {first}.is_contiguous() && {first}.scalar_type() == aten::ScalarType::Float) {{
   //     const float* data = static_cast<const float*>({first}.const_data_ptr());
   //     ... return the result;
   //   }}
@@ -80,7 +80,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT({namespace}, library) {{
 
 // Composite: it calls ops, so it runs on every device. A kernel for one device alone has the key CPU or CUDA.
 STABLE_TORCH_LIBRARY_IMPL({namespace}, CompositeExplicitAutograd, library) {{
-  library.impl("{name}", TORCH_BOX(&{name}));
+  library.impl("{name}", TORCH_BOX(&kernel));
 }}
 """
 
@@ -156,10 +156,18 @@ inline Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   return call("aten::where", "self", condition, a, b);
 }
 
+inline Tensor clamp(const Tensor& x, const std::optional<Tensor>& least, const std::optional<Tensor>& most) {
+  return call("aten::clamp", "Tensor", x, least, most);
+}
+
+inline Tensor leaky_relu(const Tensor& x, const Tensor& slope) {
+  return where(call("aten::gt", "Tensor", x, number(0.0, x)), x, mul(x, slope));
+}
+
 }  // namespace aten
 """
 
-TEST = '''"""The op against its reference: every dtype, other sizes and layouts, NaN and infinity, and its registration."""
+TEST = '''"""The op against its reference: dtypes, sizes, layouts, NaN and infinity; and its registration."""
 
 import pathlib
 import runpy
@@ -180,8 +188,8 @@ def operands({arguments}):
     def floats(*shape):
         return torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype)
 
-    def integers(*shape, below=2):
-        return torch.randint(0, below, shape, generator=draw)
+    def integers(*shape):
+        return torch.randint(0, 2, shape, generator=draw)
 
     return ({operands})
 
@@ -206,8 +214,10 @@ def test_any_layout():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0])
 def test_special_values(value):
-    first, *rest = operands(torch.float64, *SIZES[0])
-    check(first.index_fill(-1, torch.tensor([0]), value) if first.is_floating_point() and first.dim() else first, *rest)
+    given = operands(torch.float64, *SIZES[0])
+    for at, operand in enumerate(given):
+        if isinstance(operand, torch.Tensor) and operand.is_floating_point() and operand.dim():
+            check(*given[:at], operand.index_fill(-1, torch.tensor([0]), value), *given[at + 1 :])
 
 
 def test_its_registration():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,9 @@ _RESERVED = frozenset(
 )
 """Words that cannot name a value in a rule, in Python or in C++."""
 
-_SIZES = frozenset({"end", "length", "normalized_shape", "shape", "size", "sizes", "split_size", "split_sizes", "start"})
+_SIZES = frozenset(
+    {"end", "length", "normalized_shape", "shape", "size", "sizes", "split_size", "split_sizes", "start"}
+)
 """Arguments of ATen ops that hold sizes. They differ between models that have the same code; a number of channels per
 group, an axis, or a stride does not."""
 
@@ -94,7 +96,8 @@ def values_of(graph: Canonical, subgraph: Subgraph) -> Values:
         else:
             tensors[names.new(*_ACTIVATIONS)] = node
     static = dict.fromkeys(size for node in subgraph.calls for size in _sizes(node))
-    sizes: dict[str, Node | int] = {names.new("size"): size for size in (*symbolic, *static)}
+    taken: list[Node | int] = [*symbolic, *static]
+    sizes = {names.new("size"): size for size in taken}
     inner = {names.new(_of_op(node)): node for node in _computed(subgraph)}
     results = tuple(name for one in subgraph.results for name, node in inner.items() if node is one)
     return Values(tensors, sizes, inner, results, frozenset(weights))
@@ -145,5 +148,3 @@ def _sizes(node: Node) -> Iterator[int]:
         for item in value if isinstance(value, list | tuple) else [value]:
             if is_size(argument, item):
                 yield item
-
-

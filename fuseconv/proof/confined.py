@@ -68,9 +68,7 @@ def children(count: int, ops: Sequence[Path] = ()) -> Iterator[list[Child]]:
             child.end()
 
 
-def check_with(
-    every: Sequence[Child], rules: Sequence[Rule], chosen: Sequence[Rule] | None = None
-) -> list[CheckRow]:
+def check_with(every: Sequence[Child], rules: Sequence[Rule], chosen: Sequence[Rule] | None = None) -> list[CheckRow]:
     """Checks rules in the given children in parallel. The children can be reused.
 
     Args:
@@ -85,7 +83,11 @@ def check_with(
         RuleError: as in `check_rules`.
     """
     _run(every[:1], [("loops", rules)])
-    return [row for rows in _run(every, [("examples", [rule]) for rule in (rules if chosen is None else chosen)]) for row in rows]
+    return [
+        row
+        for rows in _run(every, [("examples", [rule]) for rule in (rules if chosen is None else chosen)])
+        for row in rows
+    ]
 
 
 def _run(every: Sequence[Child], jobs: Sequence[tuple[str, Sequence[Rule]]]) -> list[list[CheckRow]]:
