@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from fuseconv.drafting.lines import targets_of
 from fuseconv.drafting.subgraph import Subgraph
-from fuseconv.drafting.values import Values, is_size
+from fuseconv.drafting.values import Values
 from fuseconv.errors import UnsupportedError
 from fuseconv.graph.nodes import arguments, op_name, source_line
 
@@ -30,6 +30,14 @@ _DTYPES = {
 }
 """The names of dtypes in C++."""
 
+_LAYOUTS = {
+    torch.contiguous_format: "Contiguous",
+    torch.preserve_format: "Preserve",
+    torch.channels_last: "ChannelsLast",
+    torch.channels_last_3d: "ChannelsLast3d",
+}
+"""The names of memory formats in C++."""
+
 _TYPES = {
     "Tensor": "Tensor",
     "int": "std::int64_t",
@@ -39,6 +47,7 @@ _TYPES = {
     "bool": "bool",
     "str": "std::string",
     "ScalarType": "torch::headeronly::ScalarType",
+    "MemoryFormat": "torch::headeronly::MemoryFormat",
 }
 """The types of a schema that the stable ABI passes, in C++."""
 
@@ -60,10 +69,18 @@ _NUMBERS: Mapping[str, str] = {
     "aten.where.ScalarSelf": "aten::where({condition}, {self}, {other})",
     "aten.where.Scalar": "aten::where({condition}, {self}, {other})",
     "aten.leaky_relu.default": "aten::leaky_relu({self}, {negative_slope})",
+    "aten.softplus.default": "aten::softplus({self}, {threshold})",
+    "aten.linalg_vector_norm.default": "aten::vector_norm({self}, {dim}, {keepdim})",
     "aten.addcmul.default": "aten::add({self}, aten::mul({tensor1}, {tensor2}), {value})",
     "aten.addcdiv.default": "aten::add({self}, aten::div({tensor1}, {tensor2}), {value})",
 }
 """Ops with an argument of the type Scalar, which the stable ABI does not pass, in terms of ops without one."""
+
+_ONLY: Mapping[str, Mapping[str, Any]] = {
+    "aten.softplus.default": {"beta": 1},
+    "aten.linalg_vector_norm.default": {"ord": 2, "dtype": None},
+}
+"""The values for which such an op is the other."""
 
 _FACTORS = frozenset({"alpha"})
 
@@ -107,14 +124,15 @@ def _call(node: Node, values: Values, function: str) -> str:
         return f"{function}({', '.join([json.dumps(schema.name), json.dumps(schema.overload_name), *words])})"
     template = _NUMBERS.get(str(node.target))
     integral = str(node.target) in ("aten.add.Tensor", "aten.sub.Tensor") and not _is_floating(node)
-    if template is None or integral:
+    differs = any(actual[name] != value for name, value in _ONLY.get(str(node.target), {}).items())
+    if template is None or integral or differs:
         what = f"PyTorch's stable ABI cannot call {node.target} with a number" + (" on integers" if integral else "")
         raise UnsupportedError(what, where=source_line(node) or node.name, fix="choose nodes without it between them")
     words_by_name = {name: _word(node, values, name, kinds[name], value) for name, value in actual.items()}
     return template.format(**words_by_name)
 
 
-def _word(node: Node, values: Values, argument: str, kind: str, value: Any) -> str:
+def _word(node: Node, values: Values, argument: str, kind: str, value: Any, at: int = 0) -> str:
     """Returns an argument in C++, with the type that the schema gives it."""
     if kind.startswith("Optional["):
         inner = kind.removeprefix("Optional[").removesuffix("]")
@@ -125,9 +143,12 @@ def _word(node: Node, values: Values, argument: str, kind: str, value: Any) -> s
     if kind.startswith("List["):
         inner = kind.removeprefix("List[").removesuffix("]")
         items = value if isinstance(value, list | tuple) else [value]
-        return f"{_type(node, kind)}{{{', '.join(_word(node, values, argument, inner, item) for item in items)}}}"
-    if isinstance(value, Node) or is_size(argument, value):
+        words = [_word(node, values, argument, inner, item, place) for place, item in enumerate(items)]
+        return f"{_type(node, kind)}{{{', '.join(words)}}}"
+    if isinstance(value, Node):
         return values.name_of(value)
+    if (size := values.static.get((node, argument, at))) is not None:
+        return size.name
     if kind in ("Tensor", "number"):
         factor = argument in _FACTORS or (argument == "value" and op_name(node.target).startswith("aten.addc"))
         return _double(value) if factor else f"aten::number({_number(value)}, {_beside(node, values)})"
@@ -151,6 +172,8 @@ def _literal(node: Node, kind: str, value: Any) -> str:
         return _double(value)
     if isinstance(value, torch.dtype):
         return f"{kind_in_cpp}::{_DTYPES[value]}"
+    if isinstance(value, torch.memory_format):
+        return f"{kind_in_cpp}::{_LAYOUTS[value]}"
     if isinstance(value, bool):
         return str(value).lower()
     return f"{kind_in_cpp}({json.dumps(value)})"

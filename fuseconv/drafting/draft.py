@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fuseconv.drafting.canonical import canonical
+from fuseconv.drafting.canonical import Canonical, canonical
 from fuseconv.drafting.known import known_ops
 from fuseconv.drafting.pack import OpName, pack_files, replaced_by
-from fuseconv.drafting.rule import pattern_of, proved
+from fuseconv.drafting.rule import Pattern, pattern_of, proved
 from fuseconv.drafting.subgraph import Subgraph, between
-from fuseconv.drafting.values import values_of
+from fuseconv.drafting.values import Values, values_of
 from fuseconv.errors import UsageError
 from fuseconv.graph.nodes import op_name
 from fuseconv.program.captured import Program
@@ -66,8 +66,7 @@ def draft(
     """
     graph = canonical(program, rules)
     subgraph = between(graph, first, last)
-    values = values_of(graph, subgraph)
-    pattern = pattern_of(graph, subgraph, values)
+    values, pattern = _widest(graph, subgraph)
     nodes = tuple(graph.workspace.name(node) for node in subgraph.calls)
     doc = f"{_said(subgraph)} in one op."
     if op is not None:
@@ -90,6 +89,18 @@ def draft(
         where=" ".join([*(f"--from {one}" for one in first), *(f"--to {one}" for one in last)]),
         fix="add --op NAME, which writes a pack with a new op",
     )
+
+
+def _widest(graph: Canonical, subgraph: Subgraph) -> tuple[Values, Pattern]:
+    """Returns the pattern that matches at more places: equal static sizes have one name, or each has its own."""
+    values = values_of(graph, subgraph)
+    pattern = pattern_of(graph, subgraph, values)
+    apart = values_of(graph, subgraph, shared=False)
+    if len(apart.sizes) > len(values.sizes):
+        other = pattern_of(graph, subgraph, apart)
+        if len(other.places) > len(pattern.places):
+            return apart, other
+    return values, pattern
 
 
 def _rule_file(rule: dict[str, Any], include: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch.fx import Node
 from fuseconv.contract.dtypes import short_dtype
 from fuseconv.drafting.lines import in_rule, lines_of
 from fuseconv.drafting.subgraph import Subgraph
-from fuseconv.drafting.values import Values
+from fuseconv.drafting.values import Static, Values
 
 _DIMS = "nmklpqrs"
 """The names of the symbolic sizes of an example."""
@@ -97,8 +97,8 @@ def _program(subgraph: Subgraph, values: Values, symbols: Mapping[str, str], sma
     def spell(value: Any) -> str:
         if isinstance(value, Node) and (symbols or isinstance(value.meta["val"], torch.Tensor)):
             return values.name_of(value)
-        if isinstance(value, Node | int):
-            return size(value.meta["val"] if isinstance(value, Node) else value)
+        if isinstance(value, Node | Static):
+            return size(value.meta["val"] if isinstance(value, Node) else value.value)
         return in_rule(values)(value)
 
     shapes = {name: tuple(map(size, node.meta["val"].shape)) for name, node in values.tensors.items()}

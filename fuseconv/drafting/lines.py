@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from fuseconv.contract.dtypes import SHORT_DTYPES
 from fuseconv.drafting.subgraph import Subgraph
-from fuseconv.drafting.values import Values, is_size
+from fuseconv.drafting.values import Static, Values
 from fuseconv.errors import UnsupportedError
 from fuseconv.graph.nodes import arguments, source_line
 from fuseconv.matching.graph import is_getitem
@@ -25,8 +25,10 @@ def in_rule(values: Values) -> Spell:
     """Returns how a rule writes what a subgraph takes."""
 
     def spell(value: Any) -> str:
-        if isinstance(value, Node | int):
+        if isinstance(value, Node):
             return values.name_of(value)
+        if isinstance(value, Static):
+            return value.name
         return SHORT_DTYPES[str(value)] if isinstance(value, torch.dtype) else repr(value)
 
     return spell
@@ -36,8 +38,10 @@ def in_python(values: Values) -> Spell:
     """Returns how Python writes what a subgraph takes."""
 
     def spell(value: Any) -> str:
-        if isinstance(value, Node | int):
+        if isinstance(value, Node):
             return values.name_of(value)
+        if isinstance(value, Static):
+            return value.name
         return f'float("{value}")' if isinstance(value, float) else str(value)
 
     return spell
@@ -91,13 +95,13 @@ def _targets(node: Node, values: Values) -> str:
 
 
 def _words(node: Node, values: Values, write: Spell) -> list[str]:
-    def word(argument: str, value: Any) -> str:
+    def word(argument: str, value: Any, at: int = 0) -> str:
         if isinstance(value, Node):
             return values.name_of(value) if value in values.inner.values() else write(value)
         if isinstance(value, list | tuple):
-            return f"[{', '.join(word(argument, item) for item in value)}]"
-        if is_size(argument, value):
-            return write(value)
+            return f"[{', '.join(word(argument, item, place) for place, item in enumerate(value))}]"
+        if (size := values.static.get((node, argument, at))) is not None:
+            return write(size)
         if isinstance(value, torch.dtype) and str(value) in SHORT_DTYPES:
             return write(value)
         if isinstance(value, float) and math.isinf(value):

@@ -93,6 +93,7 @@ ATEN = """// Calls of ATen ops through the dispatcher, on PyTorch's stable ABI.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/MemoryFormat.h>
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
@@ -158,6 +159,32 @@ inline Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 
 inline Tensor clamp(const Tensor& x, const std::optional<Tensor>& least, const std::optional<Tensor>& most) {
   return call("aten::clamp", "Tensor", x, least, most);
+}
+
+inline Tensor to(const Tensor& x, ScalarType dtype) {
+  return call("aten::to", "dtype", x, dtype, false, false, std::nullopt);
+}
+
+// Computes a function of a tensor. A half is a float meanwhile, as in the kernels of PyTorch.
+template <class Function>
+Tensor widened(const Tensor& x, const Function& function) {
+  const ScalarType dtype = x.scalar_type();
+  if (dtype != ScalarType::Half && dtype != ScalarType::BFloat16) return function(x);
+  return to(function(to(x, ScalarType::Float)), dtype);
+}
+
+inline Tensor vector_norm(const Tensor& x, const std::optional<std::vector<std::int64_t>>& axes, bool keep) {
+  return widened(x, [&](const Tensor& wide) {
+    const std::optional<ScalarType> same;
+    return call("aten::sqrt", "", call("aten::sum", "dim_IntList", mul(wide, wide), axes, keep, same));
+  });
+}
+
+inline Tensor softplus(const Tensor& x, const Tensor& threshold) {
+  return widened(x, [&](const Tensor& wide) {
+    const Tensor soft = call("aten::log1p", "", call("aten::exp", "", wide));
+    return where(call("aten::gt", "Tensor", wide, threshold), wide, soft);
+  });
 }
 
 inline Tensor leaky_relu(const Tensor& x, const Tensor& slope) {

@@ -6,7 +6,7 @@ import keyword
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -46,6 +46,13 @@ def is_size(argument: str, value: Any) -> bool:
     return argument in _SIZES and type(value) is int and _SMALLEST <= value < _LARGEST
 
 
+class Static(NamedTuple):
+    """A static size in an argument of an op, and its name."""
+
+    value: int
+    name: str
+
+
 @dataclass(frozen=True)
 class Values:
     """The values of a subgraph.
@@ -53,6 +60,7 @@ class Values:
     Attributes:
         tensors: the tensors from outside, in the order in which an op takes them, by name.
         sizes: the sizes from outside: symbolic ones are nodes, static ones integers; by name.
+        static: the name of a static size, by the op, the argument and the position in it.
         inner: the values that the subgraph computes, by name.
         results: the names of its results.
         weights: the names of the tensors that are parameters, buffers or constants of the model.
@@ -60,6 +68,7 @@ class Values:
 
     tensors: Mapping[str, Node]
     sizes: Mapping[str, Node | int]
+    static: Mapping[tuple[Node, str, int], Static]
     inner: Mapping[str, Node]
     results: tuple[str, ...]
     weights: frozenset[str]
@@ -69,19 +78,21 @@ class Values:
         """The names of what an op takes: tensors, then sizes."""
         return (*self.tensors, *self.sizes)
 
-    def name_of(self, value: Node | int) -> str:
-        """Returns the name of a node, or of a static size."""
+    def name_of(self, value: Node) -> str:
+        """Returns the name of a node."""
         tables: tuple[Mapping[str, Any], ...] = (self.tensors, self.sizes, self.inner)
-        found: str = next(name for table in tables for name, one in table.items() if _same(one, value))
+        found: str = next(name for table in tables for name, one in table.items() if one is value)
         return found
 
 
-def _same(one: Any, other: Any) -> bool:
-    return one is other if isinstance(one, Node) else one == other
+def values_of(graph: Canonical, subgraph: Subgraph, *, shared: bool = True) -> Values:
+    """Names the values of a subgraph: weights as in the model, other values by the op that computes them.
 
-
-def values_of(graph: Canonical, subgraph: Subgraph) -> Values:
-    """Names the values of a subgraph: weights as in the model, other values by the op that computes them."""
+    Args:
+        graph: the canonical graph.
+        subgraph: the subgraph.
+        shared: whether equal static sizes have one name. Two sizes may be equal by chance, and differ elsewhere.
+    """
     names = _Names()
     tensors: dict[str, Node] = {}
     symbolic: list[Node] = []
@@ -95,12 +106,16 @@ def values_of(graph: Canonical, subgraph: Subgraph) -> Values:
             weights.append(name)
         else:
             tensors[names.new(*_ACTIVATIONS)] = node
-    static = dict.fromkeys(size for node in subgraph.calls for size in _sizes(node))
-    taken: list[Node | int] = [*symbolic, *static]
-    sizes = {names.new("size"): size for size in taken}
+    sizes: dict[str, Node | int] = {names.new("size"): size for size in symbolic}
+    known: dict[int, Static] = {}
+    static: dict[tuple[Node, str, int], Static] = {}
+    for place, size in _sizes(subgraph):
+        one = known.get(size) if shared else None
+        static[place] = known[size] = one or Static(size, names.new("size"))
+        sizes[static[place].name] = size
     inner = {names.new(_of_op(node)): node for node in _computed(subgraph)}
     results = tuple(name for one in subgraph.results for name, node in inner.items() if node is one)
-    return Values(tensors, sizes, inner, results, frozenset(weights))
+    return Values(tensors, sizes, static, inner, results, frozenset(weights))
 
 
 class _Names:
@@ -143,8 +158,9 @@ def _computed(subgraph: Subgraph) -> Iterator[Node]:
         yield from selected or [node]
 
 
-def _sizes(node: Node) -> Iterator[int]:
-    for argument, value in arguments(node).items():
-        for item in value if isinstance(value, list | tuple) else [value]:
-            if is_size(argument, item):
-                yield item
+def _sizes(subgraph: Subgraph) -> Iterator[tuple[tuple[Node, str, int], int]]:
+    for node in subgraph.calls:
+        for argument, value in arguments(node).items():
+            for at, item in enumerate(value if isinstance(value, list | tuple) else [value]):
+                if is_size(argument, item):
+                    yield (node, argument, at), item
