@@ -64,7 +64,7 @@ class Canonical:
                 what = f"{name} is not in the canonical graph: rule {step.rule} replaced it"
                 fix = f"name the node that computes it now: {names}" if names else "name a node before or after it"
                 return UsageError(what, where=f"{option} {name}", fix=fix)
-        near = difflib.get_close_matches(name, self._named(), n=3)
+        near = difflib.get_close_matches(name, [one for one, node in self._named().items() if is_call(node)], n=3)
         fix = f"did you mean {' or '.join(near)}?" if near else "see the names in `fuseconv explain MODEL --all`"
         return UsageError(f"the canonical graph has no node {name}", where=f"{option} {name}", fix=fix)
 

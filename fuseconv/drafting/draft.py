@@ -66,7 +66,7 @@ def draft(
     """
     graph = canonical(program, rules)
     subgraph = between(graph, first, last)
-    values, pattern = _widest(graph, subgraph)
+    values, pattern = pattern_at(graph, subgraph)
     nodes = tuple(graph.workspace.name(node) for node in subgraph.calls)
     doc = f"{_said(subgraph)} in one op."
     if op is not None:
@@ -91,8 +91,14 @@ def draft(
     )
 
 
-def _widest(graph: Canonical, subgraph: Subgraph) -> tuple[Values, Pattern]:
-    """Returns the pattern that matches at more places: equal static sizes have one name, or each has its own."""
+def pattern_at(graph: Canonical, subgraph: Subgraph) -> tuple[Values, Pattern]:
+    """Returns the pattern of a subgraph, and the names of its values.
+
+    Equal static sizes have one name, unless the pattern matches at more places if each has its own.
+
+    Raises:
+        UnsupportedError: see `pattern_of`.
+    """
     values = values_of(graph, subgraph)
     pattern = pattern_of(graph, subgraph, values)
     apart = values_of(graph, subgraph, shared=False)

@@ -96,15 +96,17 @@ def _reached(nodes: Iterable[Node], near: Callable[[Node], Iterable[Node]]) -> s
 
 
 def _check_paths(starts: dict[str, Node], ends: dict[str, Node], after: set[Node], before: set[Node]) -> None:
-    for option, names, reached in (("--from", starts, before), ("--to", ends, after)):
-        for name, node in names.items():
-            if node not in reached:
-                others = ", ".join(ends if option == "--from" else starts)
-                what = f"no path leads from {name} to {others}" if option == "--from" else f"no path leads to {name}"
-                reverse = any(other in _reached([node], lambda one: one.users) for other in starts.values())
-                swap = option == "--to" and reverse
-                fix = "exchange --from and --to" if swap else "name nodes of which one uses the value of the other"
-                raise UsageError(what, where=f"{option} {name}", fix=fix)
+    """Checks that each first node leads to a last node, and each last node comes from a first node."""
+    behind = _reached(ends.values(), lambda node: node.users)
+    for name, node in starts.items():
+        if node not in before:
+            swapped = node in behind and len(starts) == 1
+            fix = "exchange --from and --to" if swapped else "name nodes of which one uses the value of the other"
+            raise UsageError(f"no path leads from {name} to {', '.join(ends)}", where=f"--from {name}", fix=fix)
+    for name, node in ends.items():
+        if node not in after:
+            what = f"no path leads from {', '.join(starts)} to {name}"
+            raise UsageError(what, where=f"--to {name}", fix="add the --from nodes from which it is computed")
 
 
 def _check_op(graph: Canonical, node: Node) -> None:
