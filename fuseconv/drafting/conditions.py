@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fuseconv.contract.dtypes import short_dtype
 from fuseconv.drafting.subgraph import Subgraph
 from fuseconv.drafting.values import Values
@@ -26,11 +28,20 @@ def conditions_of(subgraph: Subgraph, values: Values) -> list[str]:
     return conditions
 
 
-def sizes_of(values: Values) -> list[str]:
-    """Returns conditions by which sizes are equal where they are in the model, and static ones at most its own.
+def sizes_of(values: Values) -> list[list[str]]:
+    """Returns conditions about sizes, from none to the narrowest, for ops that do not take all sizes.
 
-    Some ops do not broadcast, or keep a layer in fast memory, which has a limit.
+    An op may not broadcast: then sizes must be equal where they are in the model. Or it keeps a layer in fast memory,
+    which has a limit: then those of the weights, or all, are at most those of the model.
     """
+    every, of_weights = (
+        {size for name in names for size in values.tensors[name].meta["val"].shape if isinstance(size, int)}
+        for names in (values.tensors, values.weights)
+    )
+    return [[], _sizes(values, of_weights), _sizes(values, every)]
+
+
+def _sizes(values: Values, bounded: Collection[int]) -> list[str]:
     first: dict[str, str] = {}
     conditions = []
     for name, node in values.tensors.items():
@@ -40,7 +51,7 @@ def sizes_of(values: Values) -> list[str]:
                 conditions.append(f"{here} == 1")
             elif str(size) in first:
                 conditions.append(f"{here} == {first[str(size)]}")
-            elif isinstance(size, int):
+            elif isinstance(size, int) and size in bounded:
                 conditions.append(f"{here} <= {size}")
             first.setdefault(str(size), here)
     return conditions

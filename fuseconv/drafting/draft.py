@@ -78,8 +78,8 @@ def draft(
     failed = ""
     for line in known_ops(subgraph, values, pattern.example):
         target = line.partition(" = ")[2].partition("(")[0]
-        for sized in (False, True):
-            rule = pattern.rule(name, doc, [line], sized=sized)
+        for sizes in pattern.sizes:
+            rule = pattern.rule(name, doc, [line], sizes)
             places, wrong = proved(graph, rule)
             if not wrong:
                 return Draft(name, target, nodes, places, partial(_rule_file, rule), is_pack=False)

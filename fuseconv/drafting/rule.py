@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +43,7 @@ class Pattern:
         example: the subgraph as a program of its own.
         misses: the examples that the rule must not change.
         places: the matches in the model, each as the names of its nodes.
-        sizes: further conditions, for a replacement that does not hold for all sizes.
+        sizes: further conditions to try, for a replacement that does not hold for all sizes.
     """
 
     match: list[str]
@@ -50,23 +51,23 @@ class Pattern:
     example: Example
     misses: list[dict[str, Any]]
     places: tuple[tuple[str, ...], ...]
-    sizes: list[str]
+    sizes: list[list[str]]
 
-    def rule(self, name: str, doc: str, lines: list[str], *, sized: bool = False) -> dict[str, Any]:
+    def rule(self, name: str, doc: str, lines: list[str], sizes: Sequence[str] = ()) -> dict[str, Any]:
         """Returns the rule in its written form.
 
         Args:
             name: the name of the rule.
             doc: its description.
             lines: the lines of `replace`.
-            sized: whether the sizes must be related as in the model.
+            sizes: further conditions.
         """
         return {
             "name": name,
             "stage": STAGE,
             "doc": doc,
             "match": self.match,
-            "where": [*self.where, *(self.sizes if sized else ())],
+            "where": [*self.where, *sizes],
             "replace": lines,
             "examples": {"hit": [self.example.lines], "miss": self.misses},
         }
