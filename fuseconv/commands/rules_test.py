@@ -62,17 +62,12 @@ def test(file: Path, model: Path, once: bool, as_json: bool, **source: Any) -> O
     return Outcome({}, lambda _: None, quiet=True)
 
 
-def changes(stamps: Callable[[], object], wait: Callable[[float], None] = time.sleep) -> Iterator[None]:
-    """Yields at once, and then whenever the stamps differ from those before.
-
-    Args:
-        stamps: returns a value that changes when a file is saved.
-        wait: waits for a number of seconds.
-    """
+def changes(stamps: Callable[[], object]) -> Iterator[None]:
+    """Yields at once, and then whenever the stamps differ from those before."""
     before = stamps()
     yield
     while True:
-        wait(INTERVAL)
+        time.sleep(INTERVAL)
         if (now := stamps()) != before:
             before = now
             yield
