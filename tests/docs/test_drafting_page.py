@@ -16,6 +16,11 @@ import torch
 from support import ROOT
 
 from fuseconv import cli
+from fuseconv.contract.spec import Contract
+from fuseconv.errors import FileError
+from fuseconv.matching.plan import plan
+from fuseconv.pipeline.draft import draft
+from fuseconv.program.captured import Program
 from fuseconv.proof.rule_check import check_examples
 from fuseconv.rulebook.own_rules import load_rules, named
 from fuseconv.rulebook.packs import load_ops, op_files
@@ -53,8 +58,6 @@ def test_the_page_shows_what_its_commands_do(
         assert status == (2 if "error:" in expected else 0)
     (rules,) = (text for kind, text in blocks if kind == "json")
     assert Path("mlp.json").read_text() == rules
-    assert cli.main(["rules", "draft", "model.pt2", "--from=div", "--to=mul", "--op=softcap"]) == 6
-    assert "the output exists" in capsys.readouterr().err
 
     subprocess.run(["sh", "softcap/build.sh"], check=True, env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"})
     known = load_rules("softcap")
@@ -62,8 +65,9 @@ def test_the_page_shows_what_its_commands_do(
     rows = check_examples(named("softcap", known))
     assert [row.check for row in rows] == ["hit 0", "variants", "algebra", "miss 0"]
     assert all(row.ok for row in rows)
-    assert cli.main(["rules", "test", "softcap", "model.pt2", "--once", "--trust=code"]) == 0
-    assert capsys.readouterr().out == "softcap: 2 hits at mul, mul_1\n"
+    exported = torch.export.load("model.pt2")
+    found = plan(Program(exported, Contract((), ()), ()), known, device="cpu", targets=["export"])
+    assert [step.nodes[-1] for step in found.steps if step.rule == "softcap"] == ["mul", "mul_1"]
 
     # Its tests are called here and not collected, because an op can be registered only once in a process.
     path = folder / "softcap" / "tests" / "test_softcap.py"
@@ -101,3 +105,9 @@ def test_a_file_is_tested_again_when_it_is_saved(
     assert "saved\n  mine: 2 hits at tanh, tanh_1\n" in said
     assert "saved\n  error: rule mine: unknown op aten.tanhh.default\n" in said
     assert "saved\n  mine: 0 hits\n" in said
+
+
+@pytest.mark.parametrize(("output", "what"), [("model.pt2", "the output exists"), ("no/where", "folder of the output")])
+def test_nothing_is_overwritten(folder: Path, output: str, what: str) -> None:
+    with pytest.raises(FileError, match=what):
+        draft(folder / "model.pt2", first=["div"], last=["mul"], output=folder / output)
