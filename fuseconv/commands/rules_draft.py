@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 )
 @click.option("--op", metavar="NAME", help="Write a pack with a new op of this name. [default: find an existing op]")
 @click.option(
-    "-o", "--output", type=PATH, metavar="PATH", help="Rule file, or folder of the pack. [default: the rule's name]"
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="PATH",
+    help="Rule file, or folder of the pack. [default: named after the rule or op]",
 )
 @rules_option
 @model_options

@@ -40,7 +40,8 @@ def draft(
         op: the op of a new pack that replaces the subgraph, `NAME` or `NAMESPACE.NAME`. Default: an existing op that
             computes the same.
         rules: the rules on which the drafted rule builds, as in `convert`.
-        output: the rule file, or the folder of the pack. Default: the name of the rule, in the current folder.
+        output: the rule file, or the folder of the pack. Default: in the current folder, named
+            after the rule or the op.
         options: how to read the model.
         progress: called with the name of each step.
 
@@ -53,14 +54,16 @@ def draft(
         FileError: the output exists, or cannot be written.
     """
     name, known = None if op is None else op_named(op), load_rules(rules)
-    if output is not None:
-        _check_free(Path(output))
+    path = Path(output) if output is not None else None if name is None else Path(name.name)
+    if path is not None:
+        _check_free(path)
     load_ops(op_files(known), options.trust if options else ())
     _, program = read_program(model, options, progress)
     with progress("draft"):
         made = drafting.draft(program, known, first, last, name)
-    path = Path(output) if output is not None else Path(made.rule if made.is_pack else f"{made.rule}.json")
-    _check_free(path)
+    if path is None:
+        path = Path(f"{made.rule}.json")
+        _check_free(path)
     folder = path if made.is_pack else path.parent
     include = OWN if rules is None else os.path.relpath(Path(rules).resolve(), folder.resolve())
     for inside, text in made.files(include).items():
