@@ -120,7 +120,7 @@ def _lines(
 
 
 def _called(op: torch._ops.OpOverload, given: Mapping[int, _Word], draw: _Draw) -> tuple[Any, ...]:
-    """Returns the results of an op. None if it does not accept the arguments."""
+    """Returns the results of an op. Empty if it does not accept the arguments."""
     schema = op._schema.arguments
     named = {schema[at].name: draw.operands.get(word.text, word.value) for at, word in given.items()}
     absent = {one.name: None for one in schema if one.name not in named and not one.has_default_value()}

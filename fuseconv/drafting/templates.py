@@ -67,7 +67,7 @@ using torch::stable::Tensor;
   //     ... return the result;
   //   }}
   //
-  // All other operands take the ops of the subgraph, one by one, on any device.
+  // All other operands take the ops of the subgraph, one by one.
 {body}
   return {results};
 }}
@@ -78,7 +78,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT({namespace}, library) {{
   library.def("{schema}");
 }}
 
-// Composite: it calls ops, so it runs on every device. A kernel for one device alone has the key CPU or CUDA.
+// Composite: it calls ops, and is bound to no device. A kernel for one device alone has the key CPU or CUDA.
 STABLE_TORCH_LIBRARY_IMPL({namespace}, CompositeExplicitAutograd, library) {{
   library.impl("{name}", TORCH_BOX(&kernel));
 }}

@@ -106,6 +106,23 @@ def test_an_op_with_another_effect_than_its_value_is_in_no_subgraph(function: An
         between(graph, [node], [graph.workspace.name(calls[at + (function is not in_place)])])
 
 
+NO_CALLS = [
+    (lambda m, x: torch.celu(torch.exp(x), 0.5), "exp", "cannot call aten.celu.default with a number"),
+    (lambda m, x: torch.sign((x > 0).long() + 1), "add", "cannot call aten.add.Tensor with a number on integers"),
+    (lambda m, x: torch.linalg.vector_norm(torch.exp(x), 3, -1), "exp", "cannot call aten.linalg_vector_norm.default"),
+]
+
+
+@pytest.mark.parametrize(("function", "first", "what"), NO_CALLS, ids=[one[2] for one in NO_CALLS])
+def test_a_kernel_that_the_stable_abi_cannot_express_is_an_error(function: Any, first: str, what: str) -> None:
+    graph = canonical(programs.capture(programs.Function(function), torch.rand(3, 4)), load_rules())
+    last = [one for one in graph.workspace.graph.nodes if is_call(one)][-1]
+    subgraph = between(graph, [first], [graph.workspace.name(last)])
+    values, _ = pattern_at(graph, subgraph)
+    with pytest.raises(UnsupportedError, match=what):
+        body_of(subgraph, values)
+
+
 def test_a_node_that_a_canonical_rule_replaced_has_a_successor() -> None:
     program = programs.capture(programs.Function(lambda m, x: torch.exp(x * torch.sigmoid(x))), torch.rand(3, 4))
     with pytest.raises(UsageError, match=r"sigmoid is not in the canonical graph: rule silu") as caught:
