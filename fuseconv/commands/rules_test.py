@@ -13,7 +13,7 @@ import click
 
 from fuseconv.commands import streams
 from fuseconv.commands.completion import PATH
-from fuseconv.commands.options import check_rules, existing, model_argument, model_options, reading
+from fuseconv.commands.options import existing, model_argument, model_options, reading
 from fuseconv.commands.outcome import Outcome
 from fuseconv.commands.progress import shown
 from fuseconv.commands.settings import Configured
@@ -47,15 +47,16 @@ def test(file: Path, model: Path, once: bool, as_json: bool, **source: Any) -> O
     options = reading(**source)
     if as_json and not once:
         raise UsageError("--json prints one result", where="--json", fix="add --once")
-    if once:
-        check_rules(file, ())
+    from fuseconv.rulebook.own_rules import load_rules
+
+    known = load_rules(file) if once else None  # an error in it is reported before torch is imported
 
     with imports():
         from fuseconv.pipeline.rule_test import RuleTest, watched
 
     tester = RuleTest(model, options, shown)
     if once:
-        return _outcome(tester.run(file), file)
+        return _outcome(tester.run(file, known), file)
     with suppress(KeyboardInterrupt):  # how a user ends it
         for _ in changes(lambda: _stamps(watched(file))):
             streams.say(_text(lambda: tester.run(file)))

@@ -122,9 +122,7 @@ def _unused(text: str, rules: Sequence[Rule]) -> str:
     """Returns a name for a rule that no other rule has."""
     taken = {rule.name for rule in rules}
     words = [word for word in text.replace("_", "-").split("-") if word]
-    while len("-".join(words)) > LONGEST_NAME - len("-drafted"):
-        words.pop()
-    name = "-".join(words)
+    name = "-".join(words)[: LONGEST_NAME - len("-drafted")].rstrip("-")
     return f"{name}-drafted" if name in taken else name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from fuseconv.pipeline.read import read_program, silent
 from fuseconv.program.captured import Program
 from fuseconv.rulebook.own_rules import load_rules
 from fuseconv.rulebook.packs import load_ops, op_files
+from fuseconv.rulebook.rule import Rule
 from fuseconv.sources import Options
 
 
@@ -46,17 +47,18 @@ class RuleTest:
         self.trust: Collection[str] = (options or Options()).trust
         self.program: Program = read_program(model, options, progress)[1]
 
-    def run(self, path: Path) -> Tested:
-        """Returns where the rules of a file apply, as it is now. Those that it includes are applied too.
+    def run(self, path: Path, known: Sequence[Rule] | None = None) -> Tested:
+        """Returns where the rules of a file apply. Those that it includes are applied too.
 
         Args:
             path: the rule file, or a folder of rule files.
+            known: its rules with those that it includes. Default: as the file is now.
 
         Raises:
             RuleError: the file is invalid.
             RefusedError: the rules register ops, and their code is not trusted.
         """
-        known = load_rules(path)
+        known = load_rules(path) if known is None else known
         load_ops(op_files(known), self.trust)
         files = {file.resolve() for file in watched(path)}
         own = {rule.name for rule in known if rule.file in files}
