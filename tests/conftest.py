@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import io
 import logging
+import operator
 import os
-import re
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -87,28 +87,16 @@ def is_off_the_diagonal(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("diagonal")
     if marker is None:
         return False
-    tables = [re.split(r"\W+", given if isinstance(given, str) else given[0])[0] for given in parametrized(item)]
-    return sum(item.callspec.indices[first] for first in tables) % int(marker.args[0]) != 0  # type: ignore[attr-defined]
+    return sum(row_of(item, table) for table in item.iter_markers("parametrize")) % int(marker.args[0]) != 0
 
 
-def parametrized(item: pytest.Item) -> Iterator[str | Sequence[str]]:
-    """Yields the names of the parameters of each table of a test."""
-    return (mark.args[0] for mark in item.iter_markers("parametrize"))
-
-
-def pytest_collection_finish() -> None:
-    """Spares the garbage collector what was imported and collected, a million objects that live to the end."""
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
-    gc.enable()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish() -> None:
-    """Spares the garbage collector what is left: pytest calls it five times at the end, for errors in finalizers."""
-    gc.collect()
-    gc.collect()
-    gc.freeze()
+def row_of(item: pytest.Item, table: pytest.Mark) -> int:
+    """Returns the index of the row of a table of parameters that a test has."""
+    names, rows = table.args[0], list(table.args[1])
+    names = names.replace(",", " ").split() if isinstance(names, str) else names
+    given = [item.callspec.params[name] for name in names]  # type: ignore[attr-defined]
+    rows = [getattr(row, "values", (row,) if len(names) == 1 else row) for row in rows]
+    return next(at for at, row in enumerate(rows) if all(map(operator.is_, row, given)))
 
 
 @pytest.fixture(autouse=True)
