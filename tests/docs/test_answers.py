@@ -11,7 +11,7 @@ from support import ROOT
 from fuseconv import errors
 
 PAGE = (ROOT / "docs" / "answers.md").read_text()
-QUOTED = re.compile(r"^(?:error: |>>> .*\n)(.+(?:\n  [+-] .+)*)\n  at: .+\n  fix: (.+)\n```", re.MULTILINE)
+QUOTED = re.compile(r"^(?:error|fuseconv\.errors\.\w+): (.+(?:\n  [+-] .+)*)\n  at: .+\n  fix: (.+)\n```", re.MULTILINE)
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 BETWEEN = re.compile(r'"\s*\n\s*f?"')
 LETTERS = {"what": 11, "fix": 5}
