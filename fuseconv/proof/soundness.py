@@ -158,11 +158,16 @@ MANY = Draw(40, "edge", 22)
 """The draws for an example as written, and in every dtype."""
 
 
-def draws_of(pair: Pair) -> Sequence[Draw]:
-    """Returns the draws for a program: for an example, every kind of values that differs, in every dtype."""
+def draws_of(pair: Pair, *, few: bool = False) -> Sequence[Draw]:
+    """Returns the draws for a program: for an example, every kind of values that differs, in every dtype.
+
+    Args:
+        pair: the program.
+        few: whether an example has the two draws that a variant has.
+    """
     if pair.changed.endswith(f" as {BEYOND_A_BYTE}") and _elements(pair.traced.graph) > MOST:
         return []  # made long by a variant, not by the author of the example
-    if not _is_as_written(pair):
+    if few or not _is_as_written(pair):
         return [Draw(5, "random", pair.seed), Draw(5, "edge", pair.seed)]
     dtypes = {spec.dtype for spec in pair.traced.inputs}
     apart = differing(dtypes, pair.edges)

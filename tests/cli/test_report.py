@@ -26,7 +26,10 @@ def report(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, Any
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_one_bundle_and_what_it_lacks(converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_bundle_and_what_it_lacks(
+    converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "500")  # a path on one line
     output = tmp_path / "report.html"
     assert cli.main(["report", str(converted / "model.fuseconv"), "-o", str(output)]) == 0
     said = capsys.readouterr().out
