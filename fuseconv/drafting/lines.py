@@ -23,26 +23,21 @@ Spell = Callable[[Any], str]
 
 def in_rule(values: Values) -> Spell:
     """Returns how a rule writes what a subgraph takes."""
-
-    def spell(value: Any) -> str:
-        if isinstance(value, Node):
-            return values.name_of(value)
-        if isinstance(value, Static):
-            return value.name
-        return SHORT_DTYPES[str(value)] if isinstance(value, torch.dtype) else repr(value)
-
-    return spell
+    return _named(values, lambda value: SHORT_DTYPES[str(value)] if isinstance(value, torch.dtype) else repr(value))
 
 
 def in_python(values: Values) -> Spell:
     """Returns how Python writes what a subgraph takes."""
+    return _named(values, lambda value: f'float("{value}")' if isinstance(value, float) else str(value))
+
+
+def _named(values: Values, constant: Spell) -> Spell:
+    """Returns how nodes and static sizes are written, by their names, and all else as `constant` writes it."""
 
     def spell(value: Any) -> str:
         if isinstance(value, Node):
             return values.name_of(value)
-        if isinstance(value, Static):
-            return value.name
-        return f'float("{value}")' if isinstance(value, float) else str(value)
+        return value.name if isinstance(value, Static) else constant(value)
 
     return spell
 

@@ -139,12 +139,13 @@ def wrapper(package: Path) -> str:
 @pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_package_calls_ops_by_their_c_functions_and_has_kernels_of_its_own_for_what_decomposes(
-    device: str, tmp_path: Path
+    device: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """In one package: most of the time goes into what any package takes."""
     called, made = ([op for op in ops.OPS if op.decomposes is decomposes] for decomposes in (False, True))
     narrow = (torch.float32, torch.bfloat16)
-    calls = [(op, sample) for op in called for dtype in narrow for sample in op.samples(device, dtype)[:1]]
+    dtypes = DTYPES if request.config.getoption("--every-variant") else narrow
+    calls = [(op, sample) for op in called for dtype in dtypes for sample in op.samples(device, dtype)[:1]]
     direct = EveryOp(calls)(*tensors_of(calls))
     calls += [(op, sample) for op in made for dtype in narrow for sample in op.samples(device, dtype)[:1]]
     assert not any(isinstance(value, Tensor) for _, sample in calls for value in sample.kwargs.values())
