@@ -1,6 +1,6 @@
 """Times calls of sizes that a process has not seen before, beside calls of the same sizes that it has, on CUDA.
 
-    python bench/new_sizes.py bench/results/h200_new_sizes.json
+    python bench/new_sizes.py bench/results/h100_new_sizes.json
 
 BERT-base in f16 with random weights, a dynamic batch and dynamic tokens, is converted as a user does: its tactics are
 measured at a ladder of sizes. Each target is then loaded in a process of its own, without CUDA graphs, and called at

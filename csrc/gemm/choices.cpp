@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <stdexcept>
 #include <string_view>
 
@@ -64,9 +65,9 @@ std::string family_of(const Problem& p, std::optional<Backend> only) {
 // Device memory for candidates while they are timed. Null if there is not enough; those candidates are then left out.
 class Scratch {
  public:
-  Scratch(const Problem& p, std::optional<Backend> only) {
+  Scratch(const Problem& p, const std::vector<Choice>& choices) {
     size_t bytes = 0;
-    for (const Choice choice : candidates(p, only)) {
+    for (const Choice choice : choices) {
       bytes = std::max(bytes, scratch_bytes(p, choice));
     }
     if (bytes > 0 && cudaMalloc(&data, bytes) != cudaSuccess) {
@@ -88,6 +89,25 @@ Problem checked(const Problem& problem) {
   return p;
 }
 
+// The candidates, and those tactics that were timed at other sizes: cuBLAS proposes other algorithms at each size, and
+// only what is timed at all of them can serve all of them.
+std::vector<Choice> candidates_and(const std::vector<tuning::Tactic>& others, const Problem& p,
+                                   std::optional<Backend> only) {
+  std::vector<Choice> choices = candidates(p, only);
+  std::set<std::string> names;
+  for (const Choice choice : choices) {
+    names.insert(name_of(p, choice));
+  }
+  for (const tuning::Tactic& other : others) {
+    if (!names.contains(other.name)) {
+      if (const std::optional<Choice> choice = named(p, other.name)) {
+        choices.push_back(*choice);
+      }
+    }
+  }
+  return choices;
+}
+
 // The first of the tactics that the problem can be computed by.
 std::optional<Choice> first_of(const std::vector<tuning::Tactic>& tactics, const Problem& p) {
   for (const tuning::Tactic& tactic : tactics) {
@@ -100,7 +120,8 @@ std::optional<Choice> first_of(const std::vector<tuning::Tactic>& tactics, const
 
 }  // namespace
 
-std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backend> only) {
+std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backend> only,
+                                    const std::vector<tuning::Tactic>& others) {
   if (capturing(problem)) {
     throw std::runtime_error(
         "fuseconv::linear_act: cannot time backends while the stream is being captured; "
@@ -108,9 +129,10 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
   }
   const std::lock_guard alone(timing_mutex());
   cuda_check(cudaStreamSynchronize(static_cast<cudaStream_t>(problem.stream)), "cudaStreamSynchronize");
-  const Scratch scratch(problem, only);
-  Stopwatch watch;
   Problem p = checked(problem);
+  const std::vector<Choice> choices = candidates_and(others, p, only);
+  const Scratch scratch(p, choices);
+  Stopwatch watch;
   p.stream = watch.stream;
   if (p.scratch == nullptr) {
     p.scratch = scratch.data;
@@ -123,7 +145,7 @@ std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backen
     std::vector<float> microseconds;
   };
   std::vector<Entry> entries;
-  for (const Choice choice : candidates(p, only)) {
+  for (const Choice choice : choices) {
     try {
       if (p.activation == Activation::relu && choice.backend == Backend::cublaslt &&
           !cublaslt::keeps_nan(p, choice.variant)) {
@@ -188,7 +210,8 @@ Choices::Known Choices::find(const Problem& problem, bool may_time, std::optiona
     return {*choice, true, version};
   }
   if (may_time) {
-    if (const std::vector<Timing> timings = time_candidates(problem, only); !timings.empty()) {
+    if (const std::vector<Timing> timings = time_candidates(problem, only, tactics.expected(family, problem.m));
+        !timings.empty()) {
       std::vector<tuning::Tactic> measured;
       for (const Timing& timing : timings) {
         measured.push_back({name_of(checked(problem), timing.choice), timing.microseconds, timing.noise});

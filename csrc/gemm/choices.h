@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gemm/backends.h"
+#include "tuning/tactics.h"
 
 namespace fuseconv::linear {
 
@@ -17,10 +18,12 @@ struct Timing {
   float noise;  // the spread of the middle half of the rounds, relative to the median
 };
 
-// Times every candidate by replaying it from a CUDA graph, in several rounds, and returns them fastest first.
-// Candidates that fail to run are left out. Overwrites the problem's y and workspace and waits for the device. Throws
-// std::runtime_error if the stream is being captured or y is also the residual, because timing would corrupt both.
-std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backend> only);
+// Times every candidate, and `others` that compute the problem, by replaying it from a CUDA graph, in several rounds,
+// and returns them fastest first. Candidates that fail to run are left out. Overwrites the problem's y and workspace
+// and waits for the device. Throws std::runtime_error if the stream is being captured or y is also the residual,
+// because timing would corrupt both.
+std::vector<Timing> time_candidates(const Problem& problem, std::optional<Backend> only,
+                                    const std::vector<tuning::Tactic>& others = {});
 
 // The choices of a process by problem. Thread-safe.
 class Choices {

@@ -24,7 +24,8 @@ from fuseconv.pipeline.assembly import Assembly, Progress, Written, remove_targe
 from fuseconv.pipeline.gate import Gate, Verdict
 from fuseconv.pipeline.original import write_original
 from fuseconv.program.captured import Program
-from fuseconv.runtime.tactics import FILE, Problems, has_tactics, measure, write
+from fuseconv.runtime.few_kernels import Problems
+from fuseconv.runtime.tactics import FILE, has_tactics, measure, write
 from fuseconv.targets import move_weights
 from fuseconv.weights.store import Store, weights_of
 from fuseconv.weights.table import STORE

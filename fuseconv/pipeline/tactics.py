@@ -16,6 +16,7 @@ from fuseconv.errors import FileError, UnsupportedError, UpstreamError
 from fuseconv.pipeline.assembly import Progress
 from fuseconv.pipeline.read import silent
 from fuseconv.runtime import tactics
+from fuseconv.runtime.few_kernels import Problems
 from fuseconv.runtime.model import check_device, choose_target
 
 
@@ -145,7 +146,7 @@ def _check_writable(folder: Path) -> None:
             )
 
 
-def _changes(old: tactics.Problems, new: tactics.Problems) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _changes(old: Problems, new: Problems) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns where the fastest tactic has changed, and where the difference is within the noise."""
     changed, ties = [], []
     for family, sizes in new.items():

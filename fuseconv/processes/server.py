@@ -2,7 +2,8 @@
 
 It imports the modules that a request names, and forks. The fork runs one of them, and the server reports how it ended.
 The server calls nothing of what it imports, because a fork may neither use a GPU that its parent has used, nor find the
-threads of its parent.
+threads of its parent. Modules that ask for a GPU while they are imported, as some of torch do, make torch ask NVML
+instead of CUDA, because CUDA cannot be used in a fork after that.
 
 A request is a byte on the socket with four files: a socket of its own, and the fork's stdin, stdout and stderr. JSON
 follows on the socket of its own, which answers `+` and later the exit status. The fork is killed when that is closed.
@@ -34,6 +35,7 @@ _DIES_WITH_PARENT = 1
 def serve(control: socket.socket) -> Callable[[], None] | None:
     """Serves requests until nobody can send more, and all forks have ended. In a fork, returns what it runs."""
     gc.disable()  # what is imported lives to the end, and nothing else is made here
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # a fork has the variables of its request
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)

@@ -23,6 +23,7 @@ from fuseconv.bundle.manifest import Manifest, read_manifest
 from fuseconv.contract.inputs import example_sizes
 from fuseconv.contract.ladder import ladder
 from fuseconv.errors import FuseconvError, RefusedError, UpstreamError
+from fuseconv.runtime.few_kernels import Problems, few_kernels
 from fuseconv.runtime.model import load_target
 from fuseconv.runtime.warm_up import has_memory
 from fuseconv.targets import spec_of
@@ -35,16 +36,13 @@ SECONDS = 60.0
 
 FORMAT = "fuseconv tuning 1"
 
-Problems = dict[str, dict[str, dict[str, Any]]]
-"""Family of problems to size to tactic to its time: the content of tuning.json."""
-
 
 @dataclass(frozen=True)
 class Measured:
     """The result of measuring a bundle.
 
     Attributes:
-        problems: the tactics measured now.
+        problems: the tactics, of those measured now the few that serve all sizes.
         calls: the number of sizes at which each target was called.
         left: the number of sizes that were left out for each target, because the time was over, memory ran out, or the
             target failed there.
@@ -115,7 +113,8 @@ def measure(
         state = json.loads(read_plain(told))
         if done.returncode != 0:
             state["failures"][list(state["calls"])[-1]] = f"its process ended with status {done.returncode}: {last}"
-        return Measured(read(written), **state)
+        problems = read(written)
+        return Measured(problems if frozen else few_kernels(problems), **state)
 
 
 def read(path: Path) -> Problems:

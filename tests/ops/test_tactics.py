@@ -14,6 +14,7 @@ from filelock import FileLock
 from support import ROOT
 
 from fuseconv.runtime import cpp, tactics
+from fuseconv.runtime.few_kernels import Problems
 
 PROGRAM = r"""
 #include <cstdlib>
@@ -94,7 +95,7 @@ def ask(program: Path, *words: str, **environment: str) -> tuple[int, list[str],
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
-def problems(**sizes: dict[str, float]) -> tactics.Problems:
+def problems(**sizes: dict[str, float]) -> Problems:
     return {
         "f": {size[1:]: {name: {"us": us, "noise": 0.0} for name, us in times.items()} for size, times in sizes.items()}
     }
