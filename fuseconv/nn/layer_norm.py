@@ -11,12 +11,12 @@ import fuseconv.ops  # noqa: F401  # registers the op
 class AddLayerNorm(nn.LayerNorm):
     """Computes layer_norm(x + residual), and the sum itself for the next residual connection.
 
-    The constructor, the initialization and the state dict are those of `nn.LayerNorm`: `AddLayerNorm(normalized_shape,
-    eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None)`. Under torch.autocast, the op computes in
-    float32.
+    The constructor, the initialization and the state dict are the same as for `nn.LayerNorm`:
+    `AddLayerNorm(normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None)`. Under
+    torch.autocast, the op computes in float32.
 
     Shape:
-        x and residual: [..., *normalized_shape], of the same dtype. Both results have that shape.
+        x and residual: [..., *normalized_shape], of the same dtype. Both results have this shape.
 
     Raises:
         RuntimeError: the call has wrong shapes or dtypes; see `fuseconv.ops.add_layer_norm`.
@@ -35,13 +35,13 @@ class AddLayerNorm(nn.LayerNorm):
         made.weight, made.bias = norm.weight, norm.bias
         return made.train(norm.training)
 
-    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # it adds
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # residual
         """Returns layer_norm(s) and s = x + residual, both with the shape of x."""
         dims = len(self.normalized_shape)
         if dims == 1:
             y, s = torch.ops.fuseconv.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
             return y, s
-        # The op normalizes over one dim.
+        # The op normalizes over only one dim.
         weight, bias = (None if one is None else one.flatten() for one in (self.weight, self.bias))
         y, s = torch.ops.fuseconv.add_layer_norm(x.flatten(-dims), residual.flatten(-dims), weight, bias, self.eps)
         return y.view(x.shape), s.view(x.shape)

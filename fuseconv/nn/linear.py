@@ -20,9 +20,10 @@ GATE, UP = "gate_proj", "up_proj"
 class LinearAct(nn.Linear):
     """Computes act(x weight^T + bias) + residual in one kernel.
 
-    The initialization and the state dict are those of `nn.Linear`. The class is a subclass of `nn.Linear`: a tool that
-    replaces every `nn.Linear`, for example to quantize it, also removes the activation. Apply such a tool to the plain
-    model first, and fuse afterwards. Under torch.autocast, the op computes in the dtype of autocast.
+    The initialization and the state dict are the same as for `nn.Linear`. Because the class is a subclass of
+    `nn.Linear`, a tool that replaces every `nn.Linear`, for example to quantize the model, also removes the activation.
+    Apply such a tool to the plain model first, and fuse the model afterwards. Under torch.autocast, the op computes in
+    the autocast dtype.
 
     Args:
         in_features: K, the size of the last dim of x.
@@ -69,15 +70,15 @@ class LinearAct(nn.Linear):
         return made.train(linear.training)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Returns act(x weight^T + bias) + residual, [..., N]; x [..., K], residual [..., N]."""
+        """Returns act(x weight^T + bias) + residual as [..., N], for x [..., K] and residual [..., N]."""
         if residual is not None and current(residual.device.type) not in (None, residual.dtype):
-            # The op would round it to the dtype of autocast; an f32 residual stream must stay f32.
+            # The op would round the residual to the autocast dtype, but an f32 residual stream must stay f32.
             return self(x) + residual  # type: ignore[no-any-return]  # a module's call
         result: Tensor = torch.ops.fuseconv.linear_act(x, self.weight, self.bias, residual, self.act)
         return result
 
     def extra_repr(self) -> str:
-        """Returns the text that `print` shows for the arguments."""
+        """Returns the arguments as `print` shows them."""
         return f"{super().extra_repr()}, act={self.act}"
 
 
@@ -86,10 +87,10 @@ class LinearGated(nn.Module):
 
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
 
-    Gate and up are one matrix, so that x is read once: weight is [2H, K] with the H rows of the gate first, as in
-    `gate_up_proj` of Phi-3. A state dict that has `gate_proj.weight` and `up_proj.weight` (and biases) in place of
-    `weight` is also loaded. Each half is initialized like an `nn.Linear`. Under torch.autocast, the op computes in the
-    dtype of autocast.
+    The gate and up weights form one matrix, so that x is read once: weight is [2H, K], and its first H rows are the
+    gate's, as in Phi-3's `gate_up_proj`. The module also loads a state dict with `gate_proj.weight` and
+    `up_proj.weight` (and their biases) in place of `weight`. Each half is initialized like an `nn.Linear`. Under
+    torch.autocast, the op computes in the autocast dtype.
 
     Args:
         in_features: K, the size of the last dim of x.
@@ -160,12 +161,12 @@ class LinearGated(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns act(x Wg^T + bg) * (x Wu^T + bu), [..., H]; x [..., K]."""
+        """Returns act(x Wg^T + bg) * (x Wu^T + bu) as [..., H], for x [..., K]."""
         result: Tensor = torch.ops.fuseconv.linear_gated(x, self.weight, self.bias, self.act)
         return result
 
     def extra_repr(self) -> str:
-        """Returns the text that `print` shows for the arguments."""
+        """Returns the arguments as `print` shows them."""
         sizes = f"in_features={self.in_features}, hidden_features={self.hidden_features}"
         return f"{sizes}, bias={self.bias is not None}, act={self.act}"
 
@@ -184,7 +185,7 @@ def _halves(gate: nn.Linear, up: nn.Linear) -> Iterator[tuple[str, str, Tensor]]
 
 
 def checked(act: str) -> str:
-    """Returns the name of an activation after checking it.
+    """Checks the name of an activation and returns the name.
 
     Raises:
         UsageError: the activation is unknown.

@@ -16,15 +16,16 @@ class MLP(nn.Module):
     """Computes a perceptron of two or three linear layers, at most 256 wide, in one kernel.
 
     The constructor takes the layers of the `nn.Sequential` that the module replaces; the state dict is the same. All
-    hidden layers have the same activation, and the last layer may have another one or none: ReLU, GELU, SiLU, Sigmoid,
-    Tanh or Identity. Under torch.autocast, the op computes in the dtype of autocast.
+    hidden layers must have the same activation; the last layer may have a different activation or none. The supported
+    activations are ReLU, GELU, SiLU, Sigmoid, Tanh and Identity. Under torch.autocast, the op computes in the autocast
+    dtype.
 
     Shape:
         x: [..., K], where K is in_features of the first layer. The result is [..., N], where N is out_features of the
         last layer, in the dtype of x.
 
     Raises:
-        UsageError: the layers are of other kinds, too wide or too many.
+        UsageError: the op does not support the types, widths, number or activations of the layers.
         RuntimeError: a call has wrong shapes or dtypes; see `fuseconv.ops.mlp`.
 
     Examples:
@@ -51,7 +52,7 @@ class MLP(nn.Module):
         return made.train(sequential.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the result of the last layer, [..., N]; x [..., K]."""
+        """Returns the result of the last layer as [..., N], for x [..., K]."""
         linears = [layer for layer in self.children() if isinstance(layer, nn.Linear)]
         operands = [tensor for linear in linears for tensor in (linear.weight, linear.bias)]
         result: Tensor = torch.ops.fuseconv.mlp(x, *operands, act=self.act, last_act=self.last_act)
@@ -59,7 +60,7 @@ class MLP(nn.Module):
 
 
 def activation_of(layer: nn.Module) -> str | None:
-    """Returns the name of an activation module for the `act` argument of an op. None for any other module."""
+    """Returns the `act` argument of an op that corresponds to an activation module, or None for any other module."""
     if type(layer) is nn.GELU:
         return {"none": "gelu", "tanh": "gelu_tanh"}[layer.approximate]
     names = {nn.Identity: "none", nn.ReLU: "relu", nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}

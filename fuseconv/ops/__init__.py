@@ -1,6 +1,6 @@
-"""The op library. Importing this package loads it and registers every op with torch through `Op.adopt`.
+"""The op library. Importing this package loads the compiled library and registers every op with torch.
 
-`fuseconv.ops.<op>(...)` calls an op. `OPS` is every op imported here.
+`Op.adopt` registers an op, and `fuseconv.ops.<op>(...)` calls it. `OPS` contains every op that is imported here.
 """
 
 from __future__ import annotations

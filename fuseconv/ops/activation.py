@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_PARAMETERS = {"leaky_relu": 0.01, "elu": 1.0}  # by default those of PyTorch
+_PARAMETERS = {"leaky_relu": 0.01, "elu": 1.0}  # the defaults of PyTorch
 _NAMES = ("none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hard_swish", "hard_sigmoid", "relu6")
 ACTIVATIONS = (*_NAMES, *_PARAMETERS, "mish")
-"""The valid values of an `act` argument. gelu is the erf form. leaky_relu may have its slope and elu its alpha, as in
+"""The valid values of an `act` argument. gelu is the erf form. leaky_relu accepts its slope and elu its alpha, as in
 `leaky_relu(0.1)`."""
 
 
 def parse_activation(act: str) -> tuple[str, float]:
-    """Returns the name of an activation and its parameter, which is 0 if it has none.
+    """Returns the name of an activation and its parameter, or 0 if the activation has no parameter.
 
     Raises:
         ValueError: the name is unknown, or the parameter is not a finite number.
@@ -75,11 +75,11 @@ def activate(x: Tensor, act: str) -> Tensor:
 
 
 FROM_RESULT = frozenset({"none", "relu", "sigmoid", "tanh", "relu6"})
-"""The activations whose derivative is a function of their result. The derivative of the others needs their input."""
+"""The activations whose derivative is a function of their result. All other derivatives need the input."""
 
 
 def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
-    """Returns grad * act'(x), computed by differentiable ops.
+    """Returns grad * act'(x), computed with differentiable ops.
 
     Args:
         grad: the gradient with respect to act(x).
@@ -101,7 +101,7 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
             result = aten.gelu_backward(grad, value)
         case "gelu_tanh":
             result = aten.gelu_backward(grad, value, approximate="tanh")
-        case "silu" if torch.is_grad_enabled():  # silu_backward has no derivative of its own, nor has mish_backward
+        case "silu" if torch.is_grad_enabled():  # silu_backward and mish_backward have no derivative
             assert value is not None
             sigmoid = torch.sigmoid(value)
             result = grad * (sigmoid * (1 + value * (1 - sigmoid)))
@@ -118,7 +118,7 @@ def activate_backward(grad: Tensor, value: Tensor | None, act: str) -> Tensor:
         case "hard_swish":
             result = aten.hardswish_backward(grad, value)
         case "hard_sigmoid":
-            assert value is not None  # hardsigmoid_backward has no derivative of its own
+            assert value is not None  # hardsigmoid_backward has no derivative
             result = torch.where((value > -3) & (value < 3), grad / 6, 0)
         case "relu6":
             result = aten.hardtanh_backward(grad, value, 0, 6)

@@ -20,16 +20,17 @@ def as_rows(x: Tensor) -> Tensor:
 
 
 def reference(grad: Tensor, y: Tensor, act: str, sum_rows: bool) -> tuple[Tensor, Tensor]:
-    """The gradient of y = act(z) with respect to z, computed from y, and its sum over rows: d = grad * act'(z).
+    """The gradient of y = act(z) with respect to z, d = grad * act'(z), computed from y, and the sum of d over rows.
 
     Args:
         grad: [..., C], the gradient with respect to y.
         y: [..., C], the result of the activation, with the shape and dtype of `grad`.
         act: an activation whose derivative is a function of its result: relu, sigmoid, tanh or relu6.
-        sum_rows: whether to compute the sum.
+        sum_rows: whether to compute the sum over rows.
 
     Returns:
-        d, [..., C], and its sum over all dims but the last, [C]. The sum is an empty tensor [0] without `sum_rows`.
+        d, [..., C], and its sum over all dims but the last, [C]. If `sum_rows` is False, the sum is an empty tensor
+        [0].
 
     Examples:
         >>> y = torch.tensor([[0.0, 2.0], [3.0, 4.0]])

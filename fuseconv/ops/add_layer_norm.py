@@ -15,7 +15,7 @@ from fuseconv.ops.sampling import Draw
 def reference(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, keep_sum: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """layer_norm(s) over the last dim and s, where s = x + residual.
+    """layer_norm(s) over the last dim, and s itself, where s = x + residual.
 
     Args:
         x: [..., C].
@@ -26,7 +26,7 @@ def reference(
         keep_sum: whether to return s.
 
     Returns:
-        The norm, [..., C], and s, [..., C]. Without `keep_sum`, the second result is an empty tensor.
+        The norm, [..., C], and s, [..., C]. If `keep_sum` is False, the second result is an empty tensor.
 
     Examples:
         >>> x, residual = torch.tensor([[1.0, 1.0]]), torch.tensor([[0.0, 2.0]])

@@ -18,7 +18,7 @@ def reference(a: Tensor, b: Tensor) -> Tensor:
 
     Args:
         a: of any shape.
-        b: of a shape that broadcasts with that of a, and of the same dtype.
+        b: of any shape that broadcasts with the shape of a, with the dtype of a.
 
     Returns:
         A tensor of the broadcast shape.
@@ -31,7 +31,7 @@ def reference(a: Tensor, b: Tensor) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Saves the result for the backward: the derivative of relu depends only on it."""
+    """Saves the result for the backward, because the derivative of relu depends only on the result."""
     return {"y": results[0], "a_sizes": arguments.a.shape, "b_sizes": arguments.b.shape}
 
 

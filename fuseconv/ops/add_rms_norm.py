@@ -15,7 +15,7 @@ from fuseconv.ops.sampling import Draw
 def reference(
     x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, keep_sum: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """rms_norm(s) over the last dim and s, where s = x + residual.
+    """rms_norm(s) over the last dim, and s itself, where s = x + residual.
 
     Args:
         x: [..., C].
@@ -25,7 +25,7 @@ def reference(
         keep_sum: whether to return s.
 
     Returns:
-        The norm, [..., C], and s, [..., C]. Without `keep_sum`, the second result is an empty tensor.
+        The norm, [..., C], and s, [..., C]. If `keep_sum` is False, the second result is an empty tensor.
 
     Examples:
         >>> x, residual = torch.tensor([[3.0, -3.0]]), torch.tensor([[-1.0, 1.0]])

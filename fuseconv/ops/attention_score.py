@@ -1,4 +1,4 @@
-"""attention_score: softmax(scale * q k^T + mask), the weights of attention."""
+"""attention_score: the attention weights softmax(scale * q k^T + mask)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def reference(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: float = 1
     Args:
         q: [..., S, D], the queries.
         k: [..., T, D], the keys. The leading dims of q and k broadcast.
-        mask: added to the scores. Its shape must broadcast to [..., S, T]. -inf hides a position. None for no mask.
-        scale: the factor of the product.
+        mask: a tensor that is added to the scores, or None. Its shape must broadcast to [..., S, T]. -inf masks a
+            position.
+        scale: the factor by which q k^T is multiplied.
 
     Returns:
         The weights, [..., S, T].
@@ -38,7 +39,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
     """Returns calls that the op must support."""
     draw = Draw(device, dtype)
     q, k = draw(2, 3, 5, 16), draw(2, 3, 24, 16)
-    # Finite, so that differences are defined; the tests cover -inf.
+    # The masks are finite, so that differences are defined. The tests cover -inf.
     causal = torch.full((24, 24), -1e4, dtype=dtype, device=device).triu(1)
     padding = torch.tensor([0.0, -1e4], dtype=dtype, device=device).repeat_interleave(12)[None, None, None]
     return [

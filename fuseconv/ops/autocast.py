@@ -1,4 +1,8 @@
-"""The three autocast policies of the ops, which are those of torch's own ops."""
+"""The three autocast policies of the ops. torch applies the same policies to its own ops.
+
+The docstring of a policy completes the sentence "Under torch.autocast, floating tensors are cast ..." in an op's help
+text.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,17 @@ def current(device: str) -> torch.dtype | None:
 
 
 def lower(tensors: list[Tensor], device: str) -> torch.dtype | None:
-    """To the dtype of autocast, like those of matrix products in torch, unless one of them is float64."""
+    """To the autocast dtype, as for torch's matrix products, unless one of the tensors is float64."""
     return None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.get_autocast_dtype(device)
 
 
-def single(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # a policy takes both
-    """To float32, like those of norms and sums in torch, unless one of them is float64."""
+def single(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # every policy takes both
+    """To float32, as for torch's norms and sums, unless one of the tensors is float64."""
     return None if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
 
 
-def widest(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # a policy takes both
-    """To the widest dtype among them, like those of elementwise ops in torch."""
+def widest(tensors: list[Tensor], device: str) -> torch.dtype | None:  # noqa: ARG001  # every policy takes both
+    """To the widest dtype among the tensors, as for torch's elementwise ops."""
     dtype = tensors[0].dtype
     for tensor in tensors[1:]:
         dtype = torch.promote_types(dtype, tensor.dtype)
@@ -39,7 +43,7 @@ Policy = Callable[[list[Tensor], str], torch.dtype | None]
 
 
 def autocast_kernel(overload: torch._ops.OpOverload, policy: Policy, device: str) -> Callable[..., Any]:
-    """Returns the op's kernel for the Autocast key of `device`: it casts floating tensors, then calls the op."""
+    """Returns the op's kernel for the Autocast key of `device`, which casts floating tensors and then calls the op."""
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, KEYS[device]))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

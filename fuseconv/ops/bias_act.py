@@ -1,4 +1,4 @@
-"""bias_act: act(x + bias), with the bias over the last dim."""
+"""bias_act: act(x + bias), where bias is a vector along the last dim."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reference(x: Tensor, bias: Tensor, act: str) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Saves the result if the derivative depends only on it, else the arguments, from which x + bias is recomputed."""
+    """Saves the result if the derivative depends only on the result, else x and bias, to recompute x + bias."""
     x, bias, act = arguments.x, arguments.bias, arguments.act
     if act == "none":
         return {"act": act}

@@ -41,9 +41,9 @@ def reference(
         weight: [O, C / groups, ...], or [C, O / groups, ...] if transposed, with the dtype of x.
         bias: [O], or None for 0.
         residual: a tensor with the shape of the result, or None for 0.
-        stride: a number per spatial dim.
-        padding: the number of zeros on either side; or, unless transposed, twice as many numbers: those before the
-            elements of each dim, then those after them.
+        stride: one number per spatial dim.
+        padding: the number of zeros on each side, per spatial dim. A convolution that is not transposed also accepts
+            two numbers per spatial dim: first the zeros before each dim, then the zeros after each dim.
         dilation: the distance between two elements of the kernel, per spatial dim.
         transposed: whether the convolution is transposed.
         output_padding: the size added to one side of the result of a transposed convolution, per spatial dim.
@@ -52,14 +52,14 @@ def reference(
         residual_first: whether the residual is added before the activation.
 
     Returns:
-        A tensor [N, O, ...], in the channels-last format if x or weight has it, and otherwise contiguous.
+        A tensor [N, O, ...], in the channels-last format if x or weight has this format, otherwise contiguous.
 
     Examples:
         >>> x, weight = torch.tensor([[[1.0, -2.0, 3.0]]]), torch.tensor([[[1.0, 1.0]]])
         >>> fuseconv.ops.conv_act(x, weight, None, None, [1], [0], [1], False, [0], 1, "relu")
         tensor([[[0., 1.]]])
     """
-    if 0 in weight.shape:  # for which torch gives a result of another shape
+    if 0 in weight.shape:  # torch would return a result of another shape
         raise RuntimeError(f"weight must not be empty, but has {list(weight.shape)}")
     x, padding = padded(x, padding, transposed)
     if any(len(numbers) != x.dim() - 2 for numbers in (stride, padding, dilation, output_padding)):
@@ -74,13 +74,13 @@ def reference(
 
 
 def sides(padding: Sequence[int]) -> list[int]:
-    """Returns a padding of two numbers per spatial dim in the order of `torch.nn.functional.pad`."""
+    """Reorders a padding with two numbers per spatial dim for `torch.nn.functional.pad`."""
     half = len(padding) // 2
     return [number for i in reversed(range(half)) for number in (padding[i], padding[i + half])]
 
 
 def padded(x: Tensor, padding: Sequence[int], transposed: bool) -> tuple[Tensor, Sequence[int]]:
-    """Returns an input and a padding with one number per spatial dim, in place of those with two."""
+    """Returns the input and a padding with one number per spatial dim. Pads the input itself if its sides differ."""
     spatial = x.dim() - 2
     if transposed or len(padding) != 2 * spatial:
         return x, padding
@@ -90,7 +90,7 @@ def padded(x: Tensor, padding: Sequence[int], transposed: bool) -> tuple[Tensor,
 
 
 def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
-    """Returns the memory format of the result of a convolution: channels last if an operand can only be that."""
+    """Returns the memory format of a convolution's result: channels-last if an operand has only this format."""
     last = _CHANNELS_LAST.get(x.dim())
     if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
         return last
@@ -98,7 +98,7 @@ def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
 
 
 def _unfused(a: SimpleNamespace) -> Tensor | None:
-    """Computes the result unfused if its gradient needs the value before the activation or the residual."""
+    """Computes the result with several ops if its gradient needs the value before the activation or the residual."""
     last = a.residual is not None and not a.residual_first
     if a.act == "none" or (a.act in FROM_RESULT and not last):
         return None

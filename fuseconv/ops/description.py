@@ -18,7 +18,7 @@ WIDTH = 80
 
 
 def signature_of(reference: Callable[..., Any]) -> inspect.Signature:
-    """Returns the signature of an op, which is that of its reference with evaluated annotations."""
+    """Returns the signature of an op: the signature of its reference, with evaluated annotations."""
     return inspect.signature(reference, eval_str=True)
 
 
@@ -47,7 +47,7 @@ def describe(name: str, reference: Callable[..., Any], autocast: Callable[..., A
 
 
 def _activations(signature: inspect.Signature, refusals: Sequence[str]) -> list[str]:
-    """Lists the activations if the op accepts all of them, that is if it rejects unknown ones."""
+    """Lists the activations if the op accepts all of them, that is, if it rejects unknown activations by name."""
     if not any(message.startswith("unknown activation") for message in refusals):
         return []
     named = [name for name in signature.parameters if name == "act" or name.endswith("_act")]

@@ -22,7 +22,7 @@ def reference(z: Tensor, act: str) -> Tensor:
     Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 
     Args:
-        z: [..., 2H], the H columns of the gate first.
+        z: [..., 2H]. The first H columns are the gate.
         act: the activation of the gate.
 
     Returns:

@@ -1,4 +1,4 @@
-"""gelu_dropout: dropout of gelu(x) with a mask that is determined by a seed.
+"""gelu_dropout: dropout of gelu(x) with a mask that a seed determines.
 
 The op itself is pure: `gelu_dropout(x, seed, p)` gives the same mask on every call, device, dtype and layout.
 `gelu_with_dropout(x, p, training)` is for models: it generates the seed.
@@ -52,8 +52,8 @@ def reference(x: Tensor, seed: Tensor, p: float) -> Tensor:
     """gelu(x) * keep / (1 - p), where keep is 0 with probability p and 1 otherwise.
 
     The random bits come from Philox 4x32-7 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with
-    the key `seed`. Element i, in row-major order, uses the counter i / 8 and the 16-bit half number i % 8 of the four
-    words, lower halves first. It becomes 0 if these bits are less than p 2^16, rounded.
+    the key `seed`. Element i, in row-major order, uses the counter i / 8. Its 16 random bits are half number i % 8 of
+    the counter's four words, lower halves first. The element becomes 0 if these bits are less than p 2^16, rounded.
 
     Args:
         x: of any shape.
@@ -84,7 +84,7 @@ _HALF = 2**16
 
 
 def _philox(counter: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns the four words of each counter as int64. The upper 64 bits of a counter are 0."""
+    """Returns the four random words of each counter as int64. The upper 64 bits of a counter are 0."""
     zero = torch.zeros_like(counter)
     x, y, z, w = counter % _WORD, counter // _WORD, zero, zero
     key0, key1 = key % _WORD, torch.div(key, _WORD, rounding_mode="floor") % _WORD
@@ -107,9 +107,9 @@ def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
     return vars(arguments)
 
 
-def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # x's alone
+def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # only x has one
     """Returns the gradient of x."""
-    # gelu(32) is 32 in every dtype, a power of two, so the op itself computes the factors from one expanded element.
+    # gelu(32) is 32 in every dtype, so the op returns 32 times the factors for an expanded 32, a power of two.
     factors = gelu_dropout(kept.x.new_full((), 32.0).expand(kept.x.shape), kept.seed, kept.p) / 32
     return {"x": activate_backward(grad * factors, kept.x, "gelu")}
 

@@ -1,4 +1,4 @@
-"""The gradient of an op: the kernel for the dispatcher's Autograd key, built from the `Gradient` of the op."""
+"""Builds an op's kernel for the dispatcher's Autograd key from the op's `Gradient`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Gradient:
     """The gradient of an op, written with differentiable ops, so that it can be differentiated again.
 
     Attributes:
-        keep: `(arguments, results) -> values by name`: the values that are saved for the backward, computed from the
-            arguments, by their names in the schema, and the tuple of results. Nothing else is saved.
-        backward: `(kept, needed, *grads) -> gradients by argument`: `kept` has the saved values, `needed` the names
-            of the arguments that require a gradient; others may be omitted. A grad is None if nothing depends on that
-            result.
-        unfused: `(arguments) -> results`, or None to call the op itself: the same computation as a composition of ops,
-            for calls whose gradient needs a value that the fused kernel does not write.
+        keep: a function `(arguments, results) -> values by name` that returns everything to save for the backward.
+            `arguments` holds the arguments under their names in the schema, and `results` is the tuple of results.
+        backward: a function `(kept, needed, *grads) -> gradients by argument`. `kept` holds the saved values, and
+            `needed` the names of the arguments that require a gradient; the gradients of other arguments may be
+            omitted. A grad is None if nothing depends on the corresponding result.
+        unfused: a function `(arguments) -> results` that does the same computation with several ops, for calls whose
+            gradient needs a value that the fused kernel does not write. It returns None to call the op itself.
     """
 
     keep: Callable[[SimpleNamespace, tuple[Tensor, ...]], Values]
@@ -38,7 +38,7 @@ class Gradient:
 
 
 def by_reference(reference: Callable[..., Any]) -> Gradient:
-    """Returns the gradient that recomputes the reference of the op in the backward and differentiates it."""
+    """Returns a gradient whose backward recomputes the op's reference and differentiates it."""
 
     def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
         return {"arguments": tuple(vars(arguments).values()), **vars(arguments)}
@@ -62,7 +62,7 @@ def by_reference(reference: Callable[..., Any]) -> Gradient:
 
 
 def autograd_kernel(overload: torch._ops.OpOverload, gradient: Gradient) -> Callable[..., Any]:
-    """Returns the kernel of an op for the Autograd key."""
+    """Returns an op's kernel for the Autograd key."""
     schema = overload._schema.arguments
     names = [argument.name for argument in schema]
     defaults = tuple(argument.default_value for argument in schema)

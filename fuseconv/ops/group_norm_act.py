@@ -28,7 +28,7 @@ def reference(
     """act(group_norm(x)).
 
     Args:
-        x: [N, C, ...], of at most 15 dims.
+        x: [N, C, ...], with at most 15 dims.
         groups: the number of groups of channels. It must divide C.
         weight: [C], or None for 1.
         bias: [C], or None for 0.
@@ -43,21 +43,21 @@ def reference(
         tensor([[[0., 1.],
                  [0., 1.]]])
     """
-    if x.shape[1] == 0:  # which torch 2.11 fails on, on CUDA
+    if x.shape[1] == 0:  # on CUDA, torch 2.11 fails without channels
         return activate(x.contiguous(), act)
-    # Not torch.nn.functional.group_norm, which rejects groups of one element.
+    # torch.nn.functional.group_norm cannot be used, because it rejects groups of one element.
     return activate(torch.group_norm(x.contiguous(), groups, weight, bias, eps), act)
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Saves the arguments, and the result if the derivative of the activation depends only on it."""
+    """Saves the arguments, and the result if the derivative of the activation depends only on the result."""
     act = arguments.act
     return vars(arguments) | {"result": results[0] if act in FROM_RESULT and act != "none" else None}
 
 
 def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:
-    """Returns the gradients of x, weight and bias. Uses PyTorch's kernel unless they are differentiated again."""
-    # That kernel divides by the number of elements.
+    """Returns the gradients of x, weight and bias. Calls PyTorch's kernel unless they are differentiated again."""
+    # PyTorch's kernel divides by the number of elements.
     by_kernel = not torch.is_grad_enabled() and kept.x.numel() > 0
     return (_gradients_by_kernel if by_kernel else _gradients_by_ops)(kept, needed, grad)
 
@@ -68,7 +68,7 @@ def _gradients_by_kernel(kept: SimpleNamespace, needed: frozenset[str], grad: Te
     sizes = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
     value, mean, factor = aten.native_group_norm(x, weight, kept.bias, *sizes, kept.groups, kept.eps)
     grad = activate_backward(grad, kept.result if kept.act in FROM_RESULT else value, kept.act).contiguous()
-    # It fails for the gradient of a bias without a weight (torch 2.13).
+    # native_group_norm_backward fails for the gradient of a bias without a weight (torch 2.13).
     wanted = ["x" in needed, "weight" in needed, "bias" in needed and weight is not None]
     arguments = (grad, x, mean, factor, weight, *sizes, kept.groups, wanted)
     gradients = dict(zip(("x", "weight", "bias"), aten.native_group_norm_backward(*arguments), strict=True))

@@ -1,7 +1,7 @@
-"""The compiled op libraries: their paths, and loading them once.
+"""Locates the compiled op libraries and loads them once.
 
-Loading needs only torch, not this package: a process that has a bundle but no fuseconv calls `torch.ops.load_library`
-on the same files. If a process loads several copies, the first one that contains an op registers it.
+Loading requires torch but not this package: a process that has a bundle but no fuseconv calls `torch.ops.load_library`
+on the same files. If a process loads several copies, the first copy that contains an op registers the op.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ FOLDER = Path(__file__).parent.parent / "lib"
 _FILES = {"cpu": ("libfuseconv_cpu.so",), "cuda": ("libfuseconv_cpu.so", "libfuseconv_cuda.so")}
 
 PLUGINS = {"cpu": "libfuseconv_ort_cpu.so", "cuda": "libfuseconv_ort_cuda.so"}
-"""The op library for ONNX Runtime, by device."""
+"""The file name of the op library for ONNX Runtime, by device."""
 
 
 def library_paths(device: str) -> list[Path]:
-    """Returns the libraries that a bundle for `device` ("cpu" or "cuda") must contain, in the order to load them.
+    """Returns the paths of the libraries that a bundle for `device` ("cpu" or "cuda") must contain, in loading order.
 
     Raises:
         FileError: a library is not built.
@@ -39,7 +39,7 @@ def library_paths(device: str) -> list[Path]:
 
 
 def plugin_path(device: str) -> Path:
-    """Returns the op library for ONNX Runtime on "cpu" or "cuda", which has the same kernels.
+    """Returns the path of the op library for ONNX Runtime on "cpu" or "cuda", which contains the same kernels.
 
     Raises:
         FileError: the library is not built.

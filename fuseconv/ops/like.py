@@ -1,4 +1,7 @@
-"""Fake kernels of ops with an activation. A fake kernel runs for each match, and activations change no shape."""
+"""Fake kernels for ops with an activation, which they skip.
+
+A fake kernel runs for each match, and an activation changes no shape.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from fuseconv.ops.activation import parse_activation
 
 
 def without_activation(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Returns a function that returns a tensor like the result of a reference, whose argument `act` it only checks."""
+    """Returns a fake kernel that calls `reference` without the activation. It only validates the argument `act`."""
     signature = inspect.signature(reference)
 
     def like(*args: Any, **kwargs: Any) -> Tensor:

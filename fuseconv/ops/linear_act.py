@@ -24,8 +24,8 @@ def reference(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     act: str = "none",
-    backend: str = "auto",  # noqa: ARG001  # how, not what
-    tf32: bool = False,  # noqa: ARG001  # f64 and the CPU have no such choice
+    backend: str = "auto",  # noqa: ARG001  # selects a kernel, not a result
+    tf32: bool = False,  # noqa: ARG001  # only float32 on CUDA has this choice
 ) -> Tensor:
     """act(x weight^T + bias) + residual.
 
@@ -35,8 +35,8 @@ def reference(
         bias: [N], or None for 0.
         residual: [..., N], or None for 0.
         act: the name of the activation.
-        backend: how CUDA computes the product: "auto", the fastest for the shape; or "cublaslt", "sm90", "cublas",
-            "aten", "sm80" or "tf32x3".
+        backend: the implementation of the product on CUDA: "auto", which selects the fastest for the shape, or
+            "cublaslt", "sm90", "cublas", "aten", "sm80" or "tf32x3".
         tf32: whether float32 products may use TF32 on CUDA.
 
     Returns:
@@ -52,7 +52,7 @@ def reference(
 
 
 def _unfused(a: SimpleNamespace) -> Tensor | None:
-    """Computes the result unfused if its gradient needs the product before the activation or the residual."""
+    """Computes the result with several ops if its gradient needs the product before the activation or the residual."""
     if a.act == "none" or (a.act in FROM_RESULT and a.residual is None):
         return None
     inner = a.act if a.act in FROM_RESULT else "none"
@@ -67,11 +67,11 @@ def _keep(a: SimpleNamespace, results: tuple[Tensor, ...]) -> dict[str, Any]:
 
 
 LARGE = 512
-"""If all sizes of a product are at least this, copying its factors is cheap compared with the product."""
+"""If all sizes of a matrix product are at least this large, copying its operands is cheap compared with the product."""
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Returns a b. On CUDA, large f32 products use the op, whose Tensor Core kernels need k to be innermost."""
+    """Returns a @ b. Large f32 products on CUDA use linear_act, whose Tensor Core kernels need k to be innermost."""
     f32 = a.is_cuda and a.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
     if f32 and min(*a.shape, b.shape[1]) >= LARGE:
         product: Tensor = linear_act(a.contiguous(), b.t().contiguous())

@@ -26,7 +26,7 @@ def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = 
 
     Args:
         x: [..., K].
-        weight: [2H, K], the H rows of the gate first.
+        weight: [2H, K]. The first H rows are the gate's.
         bias: [2H], or None for 0.
         act: the activation of the gate.
 
@@ -38,12 +38,12 @@ def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = 
         tensor([[6.]])
     """
     product = functional.linear(x, weight, bias)
-    width = weight.shape[0] // 2  # one formula for both halves: ONNX bodies are captured with any number of rows
+    width = weight.shape[0] // 2  # one formula for both halves, as ONNX bodies are captured for any row count
     return activate(product.narrow(-1, 0, width), act) * product.narrow(-1, width, width)
 
 
 def _unfused(a: SimpleNamespace) -> Tensor:
-    """Computes the result unfused: the gradient needs the product, which the fused kernel does not write."""
+    """Computes the result with two ops, because the gradient needs the product, which the fused op does not write."""
     y: Tensor = gated_act(linear_act(a.x, a.weight, a.bias), a.act)
     return y
 

@@ -17,11 +17,11 @@ def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
 
     Args:
         x: of any shape.
-        dim: the dims to reduce. An empty list reduces all.
+        dim: the dims to reduce. An empty list reduces all dims.
         keepdim: whether the reduced dims are kept with size 1.
 
     Returns:
-        A tensor without the reduced dims, or with size 1 there.
+        A tensor without the reduced dims. If `keepdim` is True, the reduced dims have size 1 instead.
 
     Examples:
         >>> fuseconv.ops.mean_abs(torch.tensor([[1.0, -3.0], [0.0, 2.0]]), [1])
@@ -36,7 +36,7 @@ def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
     return {**vars(arguments), "count": x.numel() // results_count if results_count else 1}
 
 
-def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # there is one
+def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # only x has one
     """Returns the gradient of x, which is 0 where x is 0."""
     return {"x": kept.x.sign() * spread(grad / kept.count, kept.x, kept.dim, kept.keepdim)}
 

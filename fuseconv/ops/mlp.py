@@ -33,10 +33,11 @@ def reference(
 ) -> Tensor:
     """Two or three linear layers with activations, in one kernel.
 
-    h1 = act(x weight1^T + bias1), and so on for each layer; the last layer has the activation `last_act`.
+    h1 = act(x weight1^T + bias1), h2 = act(h1 weight2^T + bias2), and so on. The last layer applies `last_act` instead
+    of `act`.
 
     Args:
-        x: [..., K]. K is at most 256, as is every other width.
+        x: [..., K]. K and all other widths are at most 256.
         weight1: [N1, K], with the dtype of x.
         bias1: [N1], or None for 0.
         weight2: [N2, N1].
@@ -61,7 +62,7 @@ def reference(
 
 
 def unfused(arguments: SimpleNamespace) -> Any:
-    """Computes the result with linear_act: the gradient needs intermediate values that the kernel does not write."""
+    """Computes the result with linear_act, because the gradient needs values that the fused kernel does not write."""
     a = arguments
     h = linear_act(a.x, a.weight1, a.bias1, act=a.act)
     if a.weight3 is not None:
@@ -71,7 +72,7 @@ def unfused(arguments: SimpleNamespace) -> Any:
 
 
 MANY_ROWS = ((4300, (256, 192, 136), "gelu"), (8700, (256, 256, 256, 256), "silu"), (17000, (128, 256, 64), "relu"))
-"""The row counts at which an H200 has more 64-row tiles than half, all and twice its SMs, and the kernels change."""
+"""Calls with more 64-row tiles than half, all and twice the SMs of an H200. The kernels change at these row counts."""
 
 
 def samples(device: str, dtype: torch.dtype) -> list[Sample]:
@@ -99,7 +100,7 @@ def samples(device: str, dtype: torch.dtype) -> list[Sample]:
             *(MANY_ROWS if device == "cuda" else ()),
         )
     ]
-    # Infinite if a positive weight follows an infinity, and NaN if a missing column is used.
+    # With positive weights, an infinite input gives infinite results. They are NaN if a kernel uses a missing column.
     infinite = draw(70, 256)
     infinite[3, 5] = torch.inf
     positive = (draw(200, 256).abs(), draw(200), draw(136, 200).abs(), None)

@@ -17,8 +17,8 @@ def reference(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
     Args:
         a: of any shape.
-        b: of a shape that broadcasts with that of a, and of the same dtype.
-        c: of a shape that broadcasts with that of a * b, and of the same dtype.
+        b: of any shape that broadcasts with the shape of a, with the dtype of a.
+        c: of any shape that broadcasts with the shape of a * b, with the dtype of a.
 
     Returns:
         A tensor of the broadcast shape.
@@ -32,7 +32,7 @@ def reference(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
-    """Saves each factor if the gradient of the other is needed."""
+    """Saves the shapes, and each factor if the gradient of the other factor is needed."""
     a, b, c = arguments.a, arguments.b, arguments.c
     return {
         "a": a if b.requires_grad else None,

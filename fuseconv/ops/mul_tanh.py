@@ -18,7 +18,7 @@ def reference(a: Tensor, b: Tensor) -> Tensor:
 
     Args:
         a: of any shape.
-        b: of a shape that broadcasts with that of a, and of the same dtype.
+        b: of any shape that broadcasts with the shape of a, with the dtype of a.
 
     Returns:
         A tensor of the broadcast shape.
@@ -31,7 +31,7 @@ def reference(a: Tensor, b: Tensor) -> Tensor:
 
 
 def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
-    """Saves the result, and each factor if the gradient of the other is needed."""
+    """Saves the result, the shapes, and each factor if the gradient of the other factor is needed."""
     a, b = arguments.a, arguments.b
     return {
         "y": results[0],

@@ -31,14 +31,14 @@ def reference(
         x: [..., C], the input of the norm.
         weight: [C], or None for 1.
         grad_sum: [..., C], added to the gradient of x, or None for 0.
-        eps: as in the norm.
-        centred: True for layer norm: m is the mean and v the variance. False for RMS norm: m is 0 and v the mean of
-            squares.
+        eps: the eps of the norm.
+        centred: True for layer norm, where m is the mean and v the variance. False for RMS norm, where m is 0 and v the
+            mean of squares.
         affine: whether to compute the gradients of weight and bias.
 
     Returns:
-        The gradient of x, [..., C]; the gradient of the weight, [C], or an empty tensor without `affine`; and the
-        gradient of the bias, [C], or an empty tensor without `affine` and `centred`.
+        The gradient of x, [..., C]; the gradient of the weight, [C], or an empty tensor if `affine` is False; and the
+        gradient of the bias, [C], or an empty tensor if `affine` or `centred` is False.
 
     Examples:
         >>> x = torch.tensor([[1.0, 3.0], [2.0, 6.0]])
@@ -61,7 +61,7 @@ def reference(
         grad_x = grad_x + grad_sum.to(wide)
     none = x.new_empty((0,))
     rows = list(range(x.dim() - 1))
-    # A sum over no dims at all would be one over all of them.
+    # torch sums over all dims if the list of dims is empty, so one dim is added.
     weight_sum = (g * n).unsqueeze(0).sum([0, *(dim + 1 for dim in rows)]).to(x.dtype) if affine else none
     bias_sum = g.unsqueeze(0).sum([0, *(dim + 1 for dim in rows)]).to(x.dtype) if affine and centred else none
     return grad_x.to(x.dtype).contiguous(), weight_sum, bias_sum
@@ -126,7 +126,7 @@ def norm_gradient(*, centred: bool, before_act: Callable[[SimpleNamespace], Tens
 
 
 def sum_norm_gradient(*, centred: bool) -> Gradient:
-    """Returns the gradient of norm(x + residual) and of the sum. The sum is recomputed if it was not kept."""
+    """Returns the gradient of norm(x + residual) and of the sum, which is recomputed if it was not kept."""
 
     def keep(arguments: SimpleNamespace, results: tuple[Tensor, ...]) -> Values:
         terms = {"x": None, "residual": None} if arguments.keep_sum else {}

@@ -1,7 +1,7 @@
 """The Python side of an op: its plain PyTorch reference, its samples, and its registration with torch.
 
-The kernels and the schema are in the compiled library. Everything else is derived from `reference`: the fake kernel,
-the expected results of the tests, and the gradient unless the op defines a faster one.
+The compiled library contains the kernels and the schema. Everything else is derived from `reference`: the fake kernel,
+the expected results of the tests, and the gradient, unless the op defines a faster gradient.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fuseconv.ops.gradient import Gradient, autograd_kernel, by_reference
 
 NAMESPACE = "fuseconv"
 _LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
-# Registrations are removed with their Library object.
+# torch removes the registrations when this object is deleted.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample call of an op. `matches` is set if the call must fail: a regular expression for the message."""
+    """A sample call of an op. If the call must fail, `matches` is a regular expression for the error message."""
 
     name: str
     args: tuple[Any, ...]
@@ -38,22 +38,22 @@ class Sample:
 
 @dataclass(frozen=True)
 class Op(Generic[P, R]):
-    """An op of the library. Calling it calls the dispatcher, and `help` describes it.
+    """An op of the library. Calling the object calls the op through the dispatcher, and `help` describes the op.
 
     Attributes:
         name: the name in the `fuseconv` namespace.
-        reference: the same computation in plain PyTorch. It has the arguments and results of the op, works on fake
-            tensors with symbolic sizes, and is differentiable.
-        samples: `(device, dtype) -> calls` that the op must support.
-        errors: `(device) -> calls` that the op must reject, each with the message.
-        gradient: how the op is differentiated. None differentiates `reference`, recomputed in the backward.
-        autocast: the policy for the dtypes of its tensors under torch.autocast.
-        like: a function that returns tensors with the dtypes, shapes and strides of the results, as the fake kernel of
-            an op with a long reference. None uses the reference.
+        reference: the same computation in plain PyTorch. It takes the op's arguments, returns the op's results, works
+            on fake tensors with symbolic sizes, and is differentiable.
+        samples: a function `(device, dtype) -> calls` that returns calls which the op must support.
+        errors: a function `(device) -> calls` that returns calls which the op must reject, each with its error message.
+        gradient: the gradient of the op. If None, the backward recomputes `reference` and differentiates it.
+        autocast: the policy that selects the dtype of the op's floating tensors under torch.autocast.
+        like: the fake kernel of an op with a long reference: a function that returns tensors with the dtypes, shapes
+            and strides of the results. If None, the fake kernel runs `reference`.
         decomposes: whether AOTInductor compiles the reference instead of calling the op. This is faster for ops without
-            a matrix product, which the compiler fuses with their neighbours.
-        onnx_node: whether ONNX models call the op as a node of com.fuseconv. False for an op that consists of standard
-            ONNX ops which ONNX Runtime fuses itself: the reference is exported in its place.
+            a matrix product, because the compiler fuses their references with the neighbouring ops.
+        onnx_node: whether ONNX models call the op as a node of the domain com.fuseconv. False for an op that consists
+            of standard ONNX ops which ONNX Runtime fuses itself: its reference is exported instead.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Op(Generic[P, R]):
 
     @property
     def overload(self) -> torch._ops.OpOverload:
-        """The overload in graphs: `torch.ops.fuseconv.<name>.default`."""
+        """The overload that graphs contain: `torch.ops.fuseconv.<name>.default`."""
         overload: torch._ops.OpOverload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
         return overload
 
@@ -94,11 +94,11 @@ class Op(Generic[P, R]):
             _LIBRARY.impl(self.name, autocast_kernel(self.overload, self.autocast, device), key)
 
     def refusals(self) -> list[str]:
-        """Returns the error messages of the op on a CPU for the calls that it must reject."""
+        """Runs the calls that the op must reject, on the CPU, and returns their error messages."""
         return [_refusal(self, sample) for sample in self.errors("cpu")]
 
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
-        # A reference may return one of its arguments, or a view of one; an op returns new tensors.
+        # A reference may return an argument or a view of an argument, but an op always returns new tensors.
         results: Any = (self.like or self.reference)(*args, **kwargs)
         if isinstance(results, Tensor):
             return torch.empty_like(results)
@@ -114,7 +114,7 @@ def _refusal(op: Op[..., Any], sample: Sample) -> str:
 
 
 class _Doc:
-    """A descriptor: the docstring of the class `Op`, or the help text of an op, computed on access."""
+    """A descriptor for `__doc__`: the docstring of the class `Op`, or an op's help text, computed on access."""
 
     def __init__(self, of_class: str) -> None:
         self.of_class = of_class

@@ -10,7 +10,7 @@ from fuseconv.ops.sampling import Draw
 
 
 def spread(grad: Tensor, x: Tensor, dim: list[int], keepdim: bool) -> Tensor:
-    """Returns the gradient of the result of a reduction as a view that broadcasts with x. `dim` is that of the op."""
+    """Returns the gradient of a reduction's result as a view that broadcasts with x. `dim` is the op's argument."""
     if keepdim or not dim or x.dim() == 0:
         return grad
     for axis in sorted(axis % x.dim() for axis in dim):

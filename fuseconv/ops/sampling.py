@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Draw:
-    """A generator of normal random tensors of one device and dtype, which are the same on every run."""
+    """Generates normal random tensors of one device and dtype. The tensors are the same on every run."""
 
     def __init__(self, device: str, dtype: torch.dtype, seed: int = 0) -> None:
         self.device = device
@@ -45,7 +45,7 @@ class Draw:
         return self(count + 1)[1:].view(shape)
 
     def broadcast_tuples(self, arity: int) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-        """Yields named tuples of `arity` tensors that broadcast together, in layouts that pointwise ops get wrong."""
+        """Yields named tuples of `arity` tensors that broadcast together, in layouts that are difficult for kernels."""
         dense = [self(2, 3, 37) for _ in range(arity)]
         yield "dense", tuple(dense)
         yield "scalars", tuple(self() for _ in range(arity))

@@ -19,11 +19,11 @@ def reference(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
 
     Args:
         x: of any shape.
-        dim: the dims to reduce. An empty list reduces all.
+        dim: the dims to reduce. An empty list reduces all dims.
         keepdim: whether the reduced dims are kept with size 1.
 
     Returns:
-        A tensor without the reduced dims, or with size 1 there.
+        A tensor without the reduced dims. If `keepdim` is True, the reduced dims have size 1 instead.
 
     Examples:
         >>> fuseconv.ops.sum_squared(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), [1])
@@ -37,7 +37,7 @@ def keep(arguments: SimpleNamespace, _: tuple[Tensor, ...]) -> Values:
     return vars(arguments)
 
 
-def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # there is one
+def backward(kept: SimpleNamespace, needed: frozenset[str], grad: Tensor) -> Values:  # noqa: ARG001  # only x has one
     """Returns the gradient of x."""
     return {"x": 2 * kept.x * spread(grad, kept.x, kept.dim, kept.keepdim)}
 
