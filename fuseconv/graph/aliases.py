@@ -1,8 +1,8 @@
 """Finds values that share memory with an in-place write, and whether the write can be replaced with a new value.
 
-Almost every captured program has no in-place writes, and then nothing here is computed. Aliases are followed from each
-write through the ops that return a view. The schema of an op identifies them; a composite op, whose schema may not, is
-run on its fake values and the storages are compared.
+Almost no captured program contains in-place writes, and without in-place writes nothing here is computed. Aliases are
+followed from each write through the ops that return a view. An op's schema identifies the views. A composite op's
+schema may omit them, so the op runs on fake tensors, and the storages of operands and results are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Aliases:
     """The memory that a graph mutates.
 
     Attributes:
-        writers: each node that mutates memory, with the nodes that share that memory.
+        writers: maps each node that mutates memory to the nodes that share this memory.
     """
 
     def __init__(self, graph: Graph, root: torch.nn.Module) -> None:
@@ -48,7 +48,7 @@ class Aliases:
         return [writer for writer in self._writers_of.get(node, ()) if node < writer]
 
     def is_changed_by(self, changed: Collection[Node]) -> bool:
-        """Returns whether the result may change when nodes are created, erased, or get other operands or users."""
+        """Returns whether the aliases may change if these nodes are created, erased, or get other operands or users."""
         return any(
             node in self.writers or node in self._writers_of or next(_written(node, self._root), None) is not None
             for node in changed
@@ -63,7 +63,7 @@ class Aliases:
             results: the matched nodes whose values are replaced.
 
         Returns:
-            (what is expected, what was found); two empty strings if no mutation prevents it.
+            What is expected and what was found. Two empty strings if no mutation prevents the replacement.
         """
         for writer in sorted(matched & self.writers.keys()):
             if found := _seen_later(writer, self.writers[writer], matched, results):
@@ -77,7 +77,7 @@ class Aliases:
 
 
 def _seen_later(writer: Node, shared: frozenset[Node], matched: frozenset[Node], results: frozenset[Node]) -> str:
-    """Describes who else could see the mutation by `writer`, a matched node. Empty if nobody can."""
+    """Describes what else could see the mutation by `writer`, a matched node. Empty if nothing can."""
     through = _derived(results)
     for node in sorted(shared - through):
         if node.op in ("placeholder", "get_attr"):
@@ -89,7 +89,7 @@ def _seen_later(writer: Node, shared: frozenset[Node], matched: frozenset[Node],
 
 
 def _derived(results: frozenset[Node]) -> frozenset[Node]:
-    """Returns the results and all views of them: they see both the new value and the mutated one."""
+    """Returns the results and all views of the results, which see both the new value and the mutated value."""
     found = set(results)
     queue = list(results)
     while queue:
@@ -155,7 +155,7 @@ def viewed(node: Node) -> frozenset[Node]:
 
 
 def _returned(node: Node) -> Iterator[Node]:
-    """Returns the operands whose storage a composite op returns, found by running the op on fake values."""
+    """Runs a composite op on fake tensors, and yields the operands whose storage the op returns."""
     operands = [operand for operand in node.all_input_nodes if isinstance(operand.meta.get("val"), torch.Tensor)]
     if not operands:
         return

@@ -1,9 +1,9 @@
 """Runs ops on fake tensors with symbolic sizes without adding a guard to the program.
 
-An op that branches on a size asks the ShapeEnv of the program, which would answer for the example sizes and record a
-guard. Here a condition is answered only if the answer is the same for all sizes in the declared ranges. Sizes 0 and 1
-are excluded, as in torch.export: a broadcast of [n] with [1] is a broadcast for every n. Any other condition is an
-error.
+An op that branches on a size queries the program's ShapeEnv, which would evaluate the condition for the example sizes
+and record a guard. Here a condition is evaluated only if it has the same value for all sizes in the declared ranges.
+Sizes 0 and 1 are excluded, as in torch.export: a broadcast of [n] with [1] is a broadcast for every n. Any other
+condition raises an error.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class GuardError(RuntimeError):
 
 
 def run_for_all_sizes(mode: FakeTensorMode | None, run: Callable[[], Any]) -> Any:
-    """Returns the results of ops on fake tensors, valid for all sizes.
+    """Runs ops on fake tensors and returns results that are valid for all sizes.
 
     A condition that holds for some sizes only, such as the batch size from which a convolution uses a different kernel,
-    is evaluated both ways. If the dtypes, shapes and strides are the same, the condition is ignored.
+    is assumed to be true and then false. If the dtypes, shapes and strides are the same, the condition is ignored.
 
     Raises:
         GuardError: the results depend on a condition, or there is a second such condition.
@@ -69,11 +69,11 @@ def _run_both_ways(mode: FakeTensorMode, run: Callable[[], Any]) -> Any:
 
 
 def likeness(mode: FakeTensorMode | None, value: Any) -> Any:
-    """Returns fake tensors of the same dtypes, devices, shapes and strides that share no memory with others."""
+    """Returns new fake tensors with the same dtypes, devices, shapes and strides, which alias no other tensor."""
 
     def one(tensor: torch.Tensor) -> Any:
         if mode is not None and mode.shape_env is None:
-            # The result of from_tensor, without its search for views, which takes almost a millisecond.
+            # This equals the result of from_tensor, but skips the search for views, which takes almost a millisecond.
             meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
             return FakeTensor(mode, meta, tensor.device)
         make = partial(torch.empty_strided, dtype=tensor.dtype, device=tensor.device)
@@ -83,7 +83,7 @@ def likeness(mode: FakeTensorMode | None, value: Any) -> Any:
 
 
 def key_of(value: Any) -> Any:
-    """Returns a hashable key of all that the result of an op depends on, with symbolic sizes as expressions."""
+    """Returns a hashable key of everything in a value on which an op's result depends, with sizes as expressions."""
     if isinstance(value, torch.Tensor):
         return (value.dtype, value.device, value.layout, key_of(tuple(value.shape)), key_of(tuple(value.stride())))
     if isinstance(value, list | tuple):
@@ -99,7 +99,7 @@ def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> 
 
     Args:
         mode: the fake mode.
-        given: conditions on sizes that are assumed to be true or false.
+        given: conditions on sizes, each with the value that it is assumed to have.
 
     Raises:
         GuardError: raised by the ops in the block if they need a guard.
@@ -124,7 +124,7 @@ def all_sizes(mode: FakeTensorMode, given: Mapping[Any, bool] | None = None) -> 
         return bool(evaluate(expression))
 
     answers = {"evaluate_expr": evaluate, "guard_or_defer_runtime_assert": check}
-    # On the instance, because SymInt has no other way to reach it.
+    # The functions override methods of the instance, because SymInt has no other way to reach them.
     vars(environment).update(answers)
     try:
         with mode, torch.no_grad():
@@ -147,7 +147,10 @@ def _decided(environment: ShapeEnv, expression: Any) -> Any:
 
 
 def _is_of_a_multiple(expression: Any) -> bool:
-    """Returns whether it is a remainder that is 0, as (a * b - b) mod b: torch does not see that of a product."""
+    """Returns whether an expression is a remainder that is always 0, such as (a * b - b) mod b.
+
+    torch does not recognize this if a size is a product.
+    """
     if not isinstance(expression, Mod | PythonMod):
         return False
     quotient = sympy.cancel(expression.args[0] / expression.args[1])

@@ -1,7 +1,7 @@
-"""Facts about ops that do not depend on the call: from their schemas and tags, and from tables of what those omit.
+"""Facts about ops that do not depend on the call, from schemas and tags, and from tables of what schemas and tags omit.
 
-Whether a particular call has an effect (a dropout with probability 0 has none) is in nodes.py. The rules that compute
-ranges, formulas or residues of an op are in the modules that use them.
+nodes.py determines whether a particular call has an effect: a dropout with probability 0 has none. The rules that
+compute an op's ranges, formulas or residues are in the modules that use these rules.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch._ops import OpOverload
 
 Order: TypeAlias = Literal["same", "row-major", "other"]
-"""Where moved elements stand: at the same places, at most broadcast; in another shape, in the same row-major order; or
-elsewhere."""
+"""Where an op that moves elements places them. "same": at the same positions, except for broadcasting. "row-major": in
+another shape, in the same row-major order. "other": elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,21 @@ class Facts:
     """Facts about an op.
 
     Attributes:
-        draws: It may generate random numbers. `nodes.draws` tells whether a call does.
-        writes: It mutates these arguments.
-        statistics: It also mutates `running_mean` and `running_var` if this argument is true, although its schema does
-            not say so. Empty if it does not.
-        shares: A result may share memory with these arguments. The schema of a composite op may omit this; see
+        draws: whether the op may generate random numbers. `nodes.draws` tells whether a particular call does.
+        writes: the arguments that the op mutates.
+        statistics: the argument that, if true, makes the op also mutate `running_mean` and `running_var`, although the
+            schema does not say so. Empty if the op never does.
+        shares: the arguments with which a result may share memory. The schema of a composite op may omit some; see
             `aliases.viewed`.
-        functional: The functional variant of an in-place op. None if there is none.
-        commutative: Its first two operands may be swapped, provided that `alpha`, if it has one, is 1.
-        elementwise: Each element of the result depends only on the operands' elements at the same position.
-        moved: Each element of the result is an element of this argument, except for a dtype conversion. Empty if that
-            is not so.
-        order: How it orders the elements of `moved`.
-        converts: It may convert floats to integers.
-        positions: The integers in these arguments are indices or counts, not values.
-        metadata_only: It uses only the shape, strides, dtype and device of a tensor.
+        functional: the functional variant of an in-place op. None if there is none.
+        commutative: whether the first two operands may be swapped, provided that `alpha`, if the op takes it, is 1.
+        elementwise: whether each element of the result depends only on the operands' elements at the same position.
+        moved: the argument whose elements the op moves: each element of the result is an element of this argument,
+            except for a dtype conversion. Empty if the op does not only move elements.
+        order: how the op orders the elements of `moved`.
+        converts: whether the op may convert floats to integers.
+        positions: the arguments whose integers are indices or counts, not values.
+        metadata_only: whether the op uses only the shape, strides, dtype and device of a tensor.
     """
 
     draws: bool
@@ -65,14 +65,14 @@ _ORDERS: dict[str, Order] = {
     **dict.fromkeys(_ROW_MAJOR.split(), "row-major"),
     **dict.fromkeys(_OTHER.split(), "other"),
 }
-"""Ops that move the elements of their first operand. What copies where one of them gives a view, as `view_copy`, moves
-them too."""
+"""Ops that move the elements of their first operand. Their copying variants, such as `view_copy`, move elements too."""
 
 _NO_MOVES = frozenset({"aten.repeat_interleave.Tensor", "aten.view.dtype", "aten.view_copy.dtype"})
-"""Overloads that share a name with what moves: one gives indices, the others read the same bits as other numbers."""
+"""Overloads that do not move elements, although they share a name with an op that does: the first returns indices, the
+others reinterpret the bits as another dtype."""
 
 _ELEMENTWISE = frozenset({"hardswish"})
-"""Elementwise ops without PyTorch's tag that move nothing."""
+"""Elementwise ops that lack PyTorch's `pointwise` tag and do not move elements."""
 
 _COMMUTATIVE = frozenset(
     {
@@ -83,7 +83,7 @@ _COMMUTATIVE = frozenset(
 )
 
 _UNSAFE = frozenset({"_unsafe_view", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"})
-"""Ops that return views, although their schemas say that they do not."""
+"""Ops that return views, although their schemas declare no views."""
 
 _CONVERTS = frozenset({"_to_copy", "copy_", "prims::convert_element_type", "to", "type_as"})
 
@@ -95,7 +95,7 @@ _METADATA_ONLY = frozenset(
 )
 
 _POSITIONS = frozenset({"index", "indices", "repeats"})
-"""The names of PyTorch's arguments that are indices and counts."""
+"""The names that PyTorch gives to arguments that are indices or counts."""
 
 _STATISTICS = {
     **dict.fromkeys(
@@ -104,7 +104,7 @@ _STATISTICS = {
     ),
     "instance_norm": "use_input_stats",
 }
-"""Norms to the argument by which they take statistics from their input, and update those that they are given."""
+"""Maps each norm to the argument that makes it compute statistics from its input and update the running statistics."""
 
 
 @cache
@@ -139,7 +139,7 @@ def _shares(op: OpOverload) -> tuple[str, ...]:
     return tuple(
         argument.name
         for argument in schema.arguments
-        # `*`: the views are in a list, like those of `unbind`.
+        # `*` means that the views are in a list, as for `unbind`.
         if (shared := argument.alias_info) is not None and (shared.before_set & named or "*" in shared.after_set)
     )
 

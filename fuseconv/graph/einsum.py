@@ -17,8 +17,9 @@ class Product(NamedTuple):
 def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None:
     """Returns the permutations that turn an einsum of two operands into one matrix product, or None if there are none.
 
-    The operands must have the same axes except for one each: the rows and the columns. One of the common axes is summed
-    over, the others are batch axes. `...` stands for as many axes as the ranks of the operands require.
+    Each operand must have exactly one axis that the other operand lacks: the rows and the columns. One of the common
+    axes is summed over; the other common axes are batch axes. `...` stands for as many axes as the ranks of the
+    operands require.
     """
     operands, arrow, result = equation.replace(" ", "").partition("->")
     terms = operands.split(",")
@@ -46,9 +47,12 @@ def product_of_matrices(equation: str, ranks: tuple[int, int]) -> Product | None
 
 
 def collapsed(equation: str) -> str | None:
-    """Returns an equation whose first operand and result have `...` for their leading axes, or None if these differ.
+    """Replaces the leading axes that the first operand and the result share with `...`.
 
     The other letters are renamed in order of appearance: `bnd,ed->bne` becomes `...a,ba->...b`.
+
+    Returns:
+        The new equation. None if the equation has not two operands or if only one of the two already begins with `...`.
     """
     found = re.fullmatch(r"(\.\.\.)?(\w+),(\w+)->(\.\.\.)?(\w*)", equation)
     if found is None or found[1] != found[4]:

@@ -1,4 +1,4 @@
-"""The formula of the elements that an op computes, given the formulas of its operands, for the ops that build masks."""
+"""Rules for the ops that build masks. Each computes the formula of an op's elements from the operands' formulas."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from fuseconv.graph.nodes import facts_of
 
 
 class Reader(Protocol):
-    """The queries that an op may make about its operands; see elements.py."""
+    """The queries that a rule may make about the operands of its op; see elements.py."""
 
     def read(self, operand: Any) -> Formula:
         """Returns the formula of an operand: a node, a number or a symbolic size."""
 
     def held(self, formula: Formula, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns a formula as represented in a dtype, over the indices of a tensor."""
+        """Returns a formula as represented in a dtype, at all indices of a tensor."""
 
     def operand(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
         """Returns the formula of an arithmetic operand, converted to the dtype of the computation."""
@@ -45,7 +45,7 @@ class Reader(Protocol):
         """Returns the formula of an operand of a comparison, converted to the promoted dtype."""
 
     def bounds(self, value: sympy.Expr, node: Node) -> ValueRanges[Any]:
-        """Returns the least and the greatest value of a formula over all indices of a tensor and all sizes."""
+        """Returns the minimum and the maximum of a formula over all indices of a tensor and all sizes."""
 
     def decide(self, truth: Truth, node: Node) -> Truth:
         """Returns a condition without the parts that are always true or always false."""
@@ -93,7 +93,7 @@ def _comparison(condition: Callable[[sympy.Expr], Truth]) -> OpRule:
         left, right = (reader.compared(operand, dtype, node) for operand in operands)
         difference = lifted(left, right, lambda a, b: a - b)
         parts = [difference.yes, difference.no] if isinstance(difference, Choice) else [difference]
-        # Both sides of a comparison are integers, or a number of which only the sign matters.
+        # The difference of the two sides must be an integer, or a number, of which only the sign matters.
         whole = [sympy.sign(part) if part.is_number else part for part in parts]
         if not all(part.is_integer for part in whole):
             raise UnknownError(f"{node.name}, which compares values that may not be integers")
@@ -107,7 +107,7 @@ def _comparison(condition: Callable[[sympy.Expr], Truth]) -> OpRule:
 
 
 def _kind(operand: Any) -> Any:
-    """Returns a key for the kind of an operand: a fake tensor, or a number of that kind."""
+    """Returns a fake tensor or a number that promotes dtypes as the operand does."""
     value = operand.meta["val"] if isinstance(operand, Node) else operand
     return 1 if isinstance(value, torch.SymInt) else value
 
@@ -127,7 +127,7 @@ def _not(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
 
 
 def _moved(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-    """Permutes axes, and adds and removes axes of size 1."""
+    """Handles ops that only add or remove axes of size 1."""
     source = given["self"]
     old, new = shape_of(source), shape_of(node)
     kept = [at for at, size in enumerate(new) if size != 1]
@@ -168,7 +168,7 @@ def _sliced(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
 
 
 def _gathered(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-    """Handles x[i, j, ...] with one index tensor per axis: substitutes their formulas for the axes."""
+    """Handles x[i, j, ...] with one index tensor per axis. Substitutes the formulas of the indices for the axes."""
     source = given["self"]
     rank = source.meta["val"].dim()
     if len(given["indices"]) != rank or any(not isinstance(index, Node) for index in given["indices"]):
@@ -198,7 +198,7 @@ def _chosen(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
 
 
 def _difference(reader: Reader, node: Node, given: Mapping[str, Any]) -> Formula:
-    """Handles x[i] - x[i - 1] along the last axis, with x[-1] = `prepend`, if both forms agree."""
+    """Handles x[i] - x[i - 1] along the last axis, with x[-1] = `prepend`, if the same formula holds at i = 0."""
     rank = node.meta["val"].dim()
     if given["n"] != 1 or given["dim"] % rank != rank - 1 or given["append"] is not None or given["prepend"] is None:
         raise UnknownError(node.name)

@@ -1,9 +1,10 @@
 """Computes each element of a tensor as a formula of its indices, valid for all sizes.
 
-Masks are built from arange, comparisons, `and`, views and gathers. Following a mask back to these gives a formula such
-as `d1 <= d2`, where `d1` is the index along the last axis and `d2` along the one before it. A comparison is decided if
-its bounds over all indices and all declared sizes decide it; the rest is the formula of the mask. There is no formula
-if the dtype of a tensor cannot represent an intermediate value exactly (exact.py).
+Masks are built from arange, comparisons, `and`, views and gathers. Following a mask back to these ops gives a formula
+such as `d1 <= d2`, where `d1` is the index along the last axis and `d2` the index along the axis before it. A
+comparison that is always true or always false, at all indices and all declared sizes, is replaced with its value; the
+other comparisons remain in the formula of the mask. There is no formula if the dtype of a tensor cannot represent an
+intermediate value exactly; see exact.py.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def elements(
 
     Args:
         node: the node that computes the tensor.
-        ranges: symbolic size to its declared range.
-        constant: node to its constant tensor, or None.
-        is_written: whether the memory of a node is mutated.
+        ranges: maps each symbolic size to its declared range.
+        constant: returns the constant tensor of a node, or None.
+        is_written: returns whether the memory of a node is mutated.
 
     Raises:
         UnknownError: there is no formula.
@@ -67,11 +68,11 @@ def elements(
 def leaves_some(
     node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
 ) -> bool:
-    """Returns whether each row of a bool tensor provably has a False element: its first, its last or its diagonal one.
+    """Returns whether the first, last or diagonal element of each row of a bool tensor is provably False.
 
     Args:
         node: the node that computes the tensor.
-        ranges: as in `elements`, as are the other arguments.
+        ranges: as in `elements`.
         constant: as in `elements`.
         is_written: as in `elements`.
 
@@ -127,17 +128,17 @@ class _Reader:
         return substituted(formula, {axis(at): sympy.Integer(0) for at in single})
 
     def bounds(self, value: sympy.Expr, node: Node) -> ValueRanges[Any]:
-        """Returns the least and the greatest value of a formula over all indices of a tensor and all sizes."""
+        """Returns the minimum and the maximum of a formula over all indices of a tensor and all sizes."""
         return bounds(value, shape_of(node), self.ranges)
 
     def held(self, formula: Formula, dtype: torch.dtype, node: Node) -> Formula:
-        """Returns a formula as represented in a dtype, over the indices of a tensor; see exact.py."""
+        """Returns a formula as represented in a dtype, at all indices of a tensor; see exact.py."""
         return held(formula, dtype, lambda value: self.bounds(value, node))
 
     def operand(self, operand: Any, dtype: torch.dtype, node: Node) -> Formula:
         """Returns the formula of an arithmetic operand. A tensor is converted to the dtype of the computation."""
         formula = self.read(operand)
-        # 16-bit kernels compute in 32 bits, to which a Python number is rounded.
+        # 16-bit kernels compute in 32 bits, and round a Python number to 32 bits.
         narrow = dtype.is_floating_point and dtype.itemsize < 4 and not isinstance(operand, Node)
         return self.held(formula, torch.float32 if narrow else dtype, node)
 
@@ -172,7 +173,7 @@ class _Reader:
 
 
 def _constant(tensor: torch.Tensor) -> Formula:
-    """Returns the formula of a constant with one value, or with two values of which one fills the lower triangle."""
+    """Returns the formula of a constant with one value, or with two values if one of these fills the lower triangle."""
     values = torch.unique(tensor)
     if values.numel() == 1:
         value = _python(values[0])

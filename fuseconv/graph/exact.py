@@ -24,16 +24,16 @@ from fuseconv.graph.formula import (
 )
 
 GREATEST_SIZE = 2**48
-"""The maximum number of elements along an axis, whatever its range says: no address space holds more."""
+"""The maximum number of elements along an axis, whatever the axis's range says: no address space holds more."""
 
 
 def bounds(value: sympy.Expr, sizes: Sequence[sympy.Expr], ranges: Mapping[Any, Any]) -> ValueRanges[Any]:
-    """Returns the least and the greatest value of a formula, over all indices of a tensor and all sizes.
+    """Returns the minimum and the maximum of a formula over all indices of a tensor and all sizes.
 
     Args:
         value: the formula.
         sizes: the shape of the tensor, as formulas.
-        ranges: symbolic size to its declared range.
+        ranges: maps each symbolic size to its declared range.
 
     Raises:
         UnknownError: the formula is not linear in the indices.
@@ -57,7 +57,7 @@ def held(formula: Formula, dtype: torch.dtype, bounds_of: Callable[[sympy.Expr],
     Args:
         formula: the mathematical value of the elements. A condition is 0 or 1, which every dtype represents.
         dtype: the dtype of the computation.
-        bounds_of: the bounds of a formula over all indices and all sizes.
+        bounds_of: returns the bounds of a formula over all indices and all sizes.
 
     Raises:
         UnknownError: a value of the formula overflows or is rounded in the dtype.

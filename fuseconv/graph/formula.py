@@ -11,7 +11,7 @@ import torch
 
 
 class UnknownError(Exception):
-    """There is no formula: the tensor depends on an input, or on an op without a rule."""
+    """A tensor has no formula, because it depends on an input or on an op without a rule."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ Formula: TypeAlias = sympy.Expr | Choice | Truth
 
 
 def axis(at: int) -> sympy.Symbol:
-    """Returns the index along the axis `at`, counted from the last one, which is 1."""
+    """Returns the symbol of the index along an axis. Axes are counted from the last axis, which is 1."""
     return sympy.Symbol(f"d{at}", integer=True, nonnegative=True)
 
 
@@ -72,7 +72,7 @@ def number(value: Any) -> sympy.Expr:
     """Returns a number or a symbolic size as a formula.
 
     Raises:
-        UnknownError: the value is neither.
+        UnknownError: the value is neither a number nor a symbolic size.
     """
     if isinstance(value, torch.SymInt):
         return value.node.expr
@@ -82,7 +82,7 @@ def number(value: Any) -> sympy.Expr:
 
 
 def substituted(formula: Formula, change: Mapping[Any, Any]) -> Formula:
-    """Returns a formula with its indices replaced by other formulas, all at once."""
+    """Replaces the indices in a formula with other formulas, all at once."""
     match formula:
         case bool():
             return formula
@@ -116,7 +116,7 @@ def truth_of(formula: Formula) -> Truth:
 
 
 def lifted(left: Formula, right: Formula, op: Callable[[sympy.Expr, sympy.Expr], sympy.Expr]) -> sympy.Expr | Choice:
-    """Returns the result of an op on numbers. One of the operands may be a selection."""
+    """Applies an op to the formulas of two numbers. At most one operand may be a selection."""
     one, other = value_of(left), value_of(right)
     if isinstance(one, Choice) and isinstance(other, Choice):
         raise UnknownError("arithmetic on two selections")

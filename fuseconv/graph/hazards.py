@@ -1,4 +1,4 @@
-"""Arguments with which an op of PyTorch ends the process, so that it must not be called with them."""
+"""Detects arguments with which a PyTorch op crashes the process, so that the op is not called with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 
 
 def check_call(op: Any, args: Sequence[Any]) -> None:
-    """Checks that a call does not end the process.
+    """Checks that a call does not crash the process.
 
     Args:
         op: the op.

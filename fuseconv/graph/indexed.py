@@ -12,10 +12,10 @@ from fuseconv.graph.nodes import arguments, facts_of, is_call, nodes_in
 
 
 def indexed_sizes(index: torch.fx.Node) -> Iterator[Any]:
-    """Yields the size of each axis that is indexed by a node or a view of it: an int or a symbolic size."""
+    """Yields the size, an int or symbolic, of each axis that is indexed by a node or a view of the node."""
     for user in index.users:
         if not is_call(user):
-            if user.op == "call_function":  # one of a list of views
+            if user.op == "call_function":  # selects a view from a list
                 yield from indexed_sizes(user)
             continue
         given, moved = arguments(user), facts_of(user).moved
@@ -60,4 +60,4 @@ _TABLES: dict[str, Callable[[Any], list[tuple[Any, Any]]]] = {
     "aten::take": lambda given: [(given["index"], math.prod(given["self"].meta["val"].shape))],
     "aten::one_hot": lambda given: [(given["self"], given["num_classes"])] if given["num_classes"] > 0 else [],
 }
-"""Ops that select rows of a table by integers, with pairs of the index argument and the size that bounds it."""
+"""Maps each op that indexes a table to a function that pairs the index argument with the size that bounds it."""

@@ -1,4 +1,4 @@
-"""Finds the source line of the model where something happened, skipping frames of torch, Python and fuseconv."""
+"""Finds the model's source line in a stack trace. Skips the frames of torch, Python and fuseconv."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def model_line(error: BaseException) -> str | None:
 def innermost(frames: Iterable[traceback.FrameSummary]) -> str | None:
     """Returns the innermost frame that belongs to the model and not to torch, Python or fuseconv.
 
-    Frames outside the exporter are ignored: the graph of an archive has no source lines.
+    Frames outside the export are ignored, because the graph of an archive has no source lines.
     """
     for frame in reversed(list(frames)):
         if frame.filename in _CALLERS:

@@ -66,7 +66,7 @@ def is_repeatable(op: torch._ops.OpOverload, value: Any) -> bool:
 
     Args:
         op: the op.
-        value: its result on fake tensors. If its sizes depend on data, the op counts as not repeatable.
+        value: the op's result on fake tensors. If the result's sizes depend on data, the op counts as not repeatable.
     """
     return not facts(op).writes and not facts(op).draws and not free_unbacked_symbols(value)
 
@@ -119,7 +119,7 @@ def written(node: Node) -> Iterator[Node]:
 
 
 def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
-    """Returns the argument with every node replaced by the result of a function."""
+    """Replaces every node in an argument with the result of `change`."""
     if isinstance(value, Node):
         return change(value)
     if isinstance(value, list | tuple):
@@ -128,9 +128,9 @@ def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
 
 
 def may_squeeze(node: Node, ranges: Mapping[Any, Any]) -> bool:
-    """Returns whether an op removes an axis if its size is 1, and keeps it for the other sizes in its range.
+    """Returns whether an op removes an axis at size 1, but keeps the axis at the other sizes in the axis's range.
 
-    torch.export assumes that every size is at least 2, so the shapes that follow keep the axis.
+    torch.export assumes that every size is at least 2, so the recorded shapes keep the axis.
     """
     if not is_call(node) or not op_name(node.target).startswith("aten.squeeze."):
         return False
@@ -141,16 +141,16 @@ def may_squeeze(node: Node, ranges: Mapping[Any, Any]) -> bool:
 
 
 def squeezed(graph: Graph, ranges: Mapping[Any, Any]) -> dict[Node, Node]:
-    """Returns the values that have fewer axes than the graph records if a size is 1, because of a squeeze.
+    """Finds the values that, because of a squeeze, have fewer axes than the graph records if a size is 1.
 
     Returns:
-        Each such value, with the node that determines its shape. Two values of the same node have the same shape;
-        values of different nodes may not.
+        A map from each such value to the node that determines the value's shape. Two values with the same node have the
+        same shape; values with different nodes may have different shapes.
     """
     found: dict[Node, Node] = {}
     for node in graph.nodes:
         given = node.all_input_nodes
-        if op_name(node.target) in _RESHAPES:  # reshaped to a given shape, whatever its own was
+        if op_name(node.target) in _RESHAPES:  # the given shape decides, not the shape of the operand
             given = [one for one in given if one is not node.args[0]]
         deciding = {found.get(one) for one in given if _is_symbolic(one.meta.get("val"))}
         if may_squeeze(node, ranges) or len(deciding) > 1:
@@ -169,7 +169,7 @@ def _is_symbolic(value: Any) -> bool:
 
 
 def source_line(node: Node) -> str:
-    """Returns the innermost source line of the model for a node, `file:line in function`. Empty if unknown."""
+    """Returns the model's innermost source line for a node, as `file:line in function`. Empty if unknown."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
     return "{}:{} in {}".format(*own[-1]) if own else ""

@@ -1,7 +1,7 @@
 """Replaces op aliases with one canonical op: `aten.multiply` with `aten.mul`, `aten.concat` with `aten.cat`.
 
 torch.export keeps the name that the model called. Rules, the TorchScript compiler and the ONNX exporter know only the
-canonical name, so aliases are replaced directly after the capture.
+canonical name, so aliases are replaced immediately after the capture.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ _NAMES: Mapping[str, str] = {
     "swapdims": "transpose",
     "true_divide": "div",
 }
-"""Alias to canonical name, without the underscore of in-place ops."""
+"""Maps each alias to the canonical name, without the trailing underscore of in-place ops."""
 
 
 @cache
 def canonical(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
     """Returns the canonical op of an alias. Any other op is returned unchanged.
 
-    Of several overloads, it is the one whose arguments have the same types and defaults.
+    Among several overloads, the overload whose arguments have the same types and mutability is returned.
     """
     namespace, name = op._schema.name.split("::")
     in_place = "_" if name.endswith("_") and not name.endswith("__") else ""
@@ -104,12 +104,12 @@ def canonical(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
 
 
 def _types(op: torch._ops.OpOverload) -> list[Any]:
-    """Returns what distinguishes overloads: the type, mutability and default of each argument."""
+    """Returns what distinguishes overloads: the type and the mutability of each argument."""
     return [(str(argument.type), argument.name in facts(op).writes) for argument in op._schema.arguments]
 
 
 def name_ops_once(exported: ExportedProgram) -> None:
-    """Replaces ops that are aliases of others with the canonical op, in place and in all subgraphs."""
+    """Replaces aliases with their canonical ops in a program and in all its subgraphs, in place."""
     for module in exported.graph_module.modules():
         if not isinstance(module, GraphModule):
             continue
@@ -121,7 +121,7 @@ def name_ops_once(exported: ExportedProgram) -> None:
                 continue
             names = zip(node.target._schema.arguments, op._schema.arguments, strict=True)
             renamed = {old.name: new for old, new in names}
-            # An argument may be positional-only in one of the two and keyword-only in the other.
+            # An argument may be positional-only in one of the two ops and keyword-only in the other.
             given = {**dict(zip([new.name for new in op._schema.arguments], node.args, strict=False))}
             given |= {renamed[key].name: value for key, value in node.kwargs.items()}
             for old, new in zip(node.target._schema.arguments, op._schema.arguments, strict=True):

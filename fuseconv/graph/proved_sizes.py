@@ -1,6 +1,6 @@
 """Proves properties for all sizes in the declared ranges: equal shapes, row-major strides, comparisons.
 
-A proof never adds a guard. torch is imported inside the functions, so that rule files are read without it.
+A proof never adds a guard. torch is imported inside the functions, so that rule files can be read without torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
 
 
 def _is_one_expression(one: Any, other: Any) -> bool:
-    """Returns whether two symbolic sizes are the same expression. This is a fast check before the slow solver."""
+    """Returns whether two symbolic sizes are the same expression: a fast check before the slow solver."""
     symbolic = hasattr(one, "node") and hasattr(other, "node")
     return symbolic and bool(one.node.expr == other.node.expr)
 
@@ -44,9 +44,9 @@ def compare(left: Any, comparison: str, right: Any, ranges: Mapping[Any, Any]) -
     Args:
         left: a number, text or symbolic size.
         comparison: one of rule_text.COMPARISONS.
-        right: the same, or a list of them for `in`.
-        ranges: symbolic size to its declared range. Sizes are assumed to be at least 2, as in torch.export, and are not
-            compared by order.
+        right: a number, text or symbolic size, or a list of these for `in`.
+        ranges: maps each symbolic size to its declared range. These ranges decide comparisons by order, because
+            torch.export assumes that every size is at least 2.
     """
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 

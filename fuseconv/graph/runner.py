@@ -8,10 +8,10 @@ from torch.fx import Interpreter, Node, map_arg
 
 
 class Runner(Interpreter):
-    """The interpreter of torch without progress bar, logs and annotated errors, which take longer than a small op."""
+    """torch's interpreter without the progress bar, logs and annotated errors, which take longer than a small op."""
 
     def run(self, *operands: Any) -> Any:  # type: ignore[override]  # no options
-        """Returns the output of the graph.
+        """Runs the graph and returns its output.
 
         Args:
             operands: the values of the placeholders, in order.
@@ -27,6 +27,6 @@ class Runner(Interpreter):
         return None
 
     def run_node(self, n: Node) -> Any:
-        """Returns the value of a node."""
+        """Runs a node and returns its value."""
         args, kwargs = map_arg((n.args, n.kwargs), self.env.__getitem__)
         return getattr(self, n.op)(n.target, args, kwargs)

@@ -1,7 +1,7 @@
-"""Error statistics of an output against the original and the fp64 reference, computed slab by slab on its device.
+"""Computes error statistics of an output against the original and the fp64 reference, slab by slab, on its device.
 
-An output of a language model can have 2.6e8 elements, and each needs a dozen intermediate values in float64. In slabs
-this takes little memory and, on the output's own device, no transfer.
+An output of a language model can have 2.6e8 elements, and each element needs a dozen intermediate values in float64.
+Computing slab by slab needs little memory. Computing on the output's own device needs no transfer.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ SLAB = 2**20
 
 @dataclass(frozen=True)
 class Deviation:
-    """Error statistics, over the elements that are finite in the original, or in all three tensors.
+    """Error statistics of an output.
+
+    Differences from the original are measured over the elements that are finite in the output and in the original.
+    Errors against the fp64 reference are measured over the elements that are finite in all three tensors.
 
     Attributes:
         max_abs: the largest absolute difference from the original.
-        max_rel: the largest difference relative to the original. 0 where they are equal.
+        max_rel: the largest difference relative to the original. It is 0 where the two are equal.
         excess: the largest difference beyond `atol + rtol * |original|`. Not positive if all elements are within
             tolerance.
         rmse: the root-mean-square error against the fp64 reference.
-        rmse_original: the root-mean-square error of the original.
+        rmse_original: the root-mean-square error of the original against the fp64 reference.
         rms_fp64: the root mean square of the fp64 reference.
         peak: the largest error against the fp64 reference.
-        peak_original: the largest error of the original.
+        peak_original: the largest error of the original against the fp64 reference.
         max_fp64: the largest magnitude of the fp64 reference.
         special: whether NaN, +Inf or -Inf occurs where the original has a different value, or the reverse.
     """
@@ -47,14 +50,14 @@ class Deviation:
 
 
 def device_of(*tensors: torch.Tensor) -> torch.device:
-    """Returns the device of the tensors: the accelerator if one of them is on it, else the CPU."""
+    """Returns the accelerator that holds any of the tensors, or the CPU if all tensors are on the CPU."""
     return next((tensor.device for tensor in tensors if tensor.device.type != "cpu"), torch.device("cpu"))
 
 
 def deviation(
     actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor, *, atol: float, rtol: float
 ) -> Deviation:
-    """Computes the statistics of three real floating tensors of the same shape, on any devices, in float64."""
+    """Computes the statistics in float64. The tensors must be real, floating and of the same shape, on any devices."""
     device = device_of(actual, original, fp64)
     slabs = zip(*(torch.split(tensor.detach().reshape(-1), SLAB) for tensor in (actual, original, fp64)), strict=True)
     figures = [
@@ -72,7 +75,7 @@ def deviation(
 
 
 def _figures(slab: Sequence[torch.Tensor], atol: float, rtol: float) -> tuple[list[float], list[float]]:
-    """Returns the maxima and sums of a slab. Elements that are not compared count as no difference and no error."""
+    """Returns the maxima and sums of a slab. Elements that are not compared count as 0."""
     actual, original, fp64 = slab
     nothing = torch.zeros((), dtype=torch.float64, device=actual.device)
     finite = actual.isfinite() & original.isfinite()

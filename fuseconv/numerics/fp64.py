@@ -1,4 +1,4 @@
-"""The fp64 reference: a program run in float64, whatever its own dtypes are."""
+"""Computes the fp64 reference: runs a program in float64, whatever its own dtypes are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WIDE = {
 def run_in_float64(program: Program, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """Runs `program` with every floating tensor and every floating dtype argument widened to float64.
 
-    Weights are widened when an op uses them, so the additional memory is that of the activations.
+    Each weight is widened only when an op uses it, so only the activations need additional memory.
 
     Args:
         program: the original program.
@@ -49,14 +49,15 @@ def interpret_in_float64(
     graph: Graph | None = None,
     shaken: torch.Generator | None = None,
 ) -> list[Any]:
-    """Runs a graph of ATen ops with everything widened to float64. Gradients flow if they are enabled.
+    """Runs a graph of ATen ops with all floating values widened to float64. Gradients flow if they are enabled.
 
     Args:
         module: the module that holds the attributes of the graph.
         operands: the values of the placeholders, in order.
-        graph: the graph. Default: that of the module.
-        shaken: a random generator. If given, every operand and every result is moved up or down by one rounding error
-            of its dtype in the program. The change of the output shows how well-conditioned it is.
+        graph: the graph. Default: the module's graph.
+        shaken: a random generator. If given, every operand and every result is randomly moved up or down by one
+            rounding error of the dtype that it has in the program. The resulting change of the output shows how
+            well-conditioned the output is.
 
     Returns:
         The leaves of the output. Floating tensors are float64.
@@ -67,20 +68,20 @@ def interpret_in_float64(
 
 
 class _Float64(Runner):
-    """Widens the operands of every op, so that no default of an op can narrow a value."""
+    """An interpreter that widens the operands of every op, so that an op's defaults cannot narrow a value."""
 
     def run_node(self, n: Node) -> Any:
         if n.op != "call_function":
             return super().run_node(n)
         if not draws(n) or any(written(n)):  # an in-place op must not get a copy of its operand
             return self._widened(n)
-        # The random numbers of a kernel depend on its dtype. In the original dtype they are those of the original.
+        # A kernel's random numbers depend on its dtype, so this op runs in the original dtype to draw the same numbers.
         args, kwargs = map_arg((n.args, dict(n.kwargs)), lambda operand: _as_captured(self.env[operand], operand))
         return _widen(n.target(*args, **kwargs))  # type: ignore[operator]  # an OpOverload
 
     def _widened(self, node: Node) -> Any:
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
-            return None  # it asserts the dtypes that are changed here
+            return None  # the op asserts dtypes, which are changed here
 
         def wide(leaf: Any) -> Any:
             value = self.env[leaf] if isinstance(leaf, Node) else leaf
@@ -93,7 +94,7 @@ class _Float64(Runner):
 
 
 class _Shaken(_Float64):
-    """Moves every floating result by one rounding error of its dtype in the program."""
+    """An interpreter that moves every floating result by one rounding error of its dtype in the program."""
 
     def __init__(self, module: torch.nn.Module, graph: Graph | None, generator: torch.Generator) -> None:
         super().__init__(module, graph=graph)
@@ -126,7 +127,7 @@ def _grouped_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Computes grouped matrix products. `offs` has the end of each group in `a`, in `b`, or along the summed axis."""
+    """Computes grouped matrix products. `offs` gives the end of each group in `a`, in `b`, or along the summed axis."""
     ends = [] if offs is None else [0, *offs.tolist()]
     groups = [slice(first, last) for first, last in pairwise(ends)]
     if offs is None:
@@ -143,7 +144,7 @@ def _grouped_mm(
 
 
 _NARROW_ONLY: dict[Any, Callable[..., torch.Tensor]] = {torch.ops.aten._grouped_mm.default: _grouped_mm}
-"""Ops without a float64 kernel, with their meaning in other ops."""
+"""Ops without a float64 kernel. Each maps to a function that computes the op with other ops."""
 
 
 def _widen(value: Any) -> Any:
@@ -151,7 +152,7 @@ def _widen(value: Any) -> Any:
         return _WIDE.get(value, value)
     if isinstance(value, torch.Tensor) and value.dtype in _WIDE:
         return value.to(_WIDE[value.dtype])
-    if isinstance(value, GraphModule):  # the body of a region: no_grad, a branch
+    if isinstance(value, GraphModule):  # the body of a region, such as no_grad or a branch
         return _Float64(value).run
     return value
 

@@ -1,9 +1,9 @@
 """The tolerance table, and the comparison of an output with the original and with the fp64 reference.
 
 An output passes in one of two ways: it is `allclose` to the original at the defaults of torch.testing, or its error
-against the fp64 reference is about as small as that of the original. The second way is needed because a fused kernel
-rounds less often than the kernels that it replaces: it may differ from the original and still be more accurate.
-docs/numerics.md derives the values.
+against the fp64 reference is about as small as the original's error. The second way is needed because a fused kernel
+rounds less often than the kernels that it replaces, so its output may differ from the original and still be more
+accurate. docs/numerics.md derives the values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Tolerance:
         rtol: the relative tolerance of the `allclose` test against the original.
         atol: the absolute tolerance for values with a root mean square of 1 or more. It is scaled down for smaller
             values.
-        factor: the largest allowed ratio of the root-mean-square error of an output to that of the original.
+        factor: the largest allowed ratio of an output's root-mean-square error to the original's.
     """
 
     rtol: float
@@ -36,9 +36,9 @@ class Tolerance:
 
 
 # rtol and atol are the defaults of torch.testing.assert_close: the tolerances for PyTorch's own kernels.
-# The factor is 2 because two correct roundings of one value may lie on either side of it, so two exact kernels that
-# only sum in another order differ by about their own error. The half types get 3: they have so few bits that one
-# rounding more or less moves the error by a large part of itself.
+# The factor is 2 because two correct roundings of a value may lie on opposite sides of it, so two exact kernels that
+# only sum in a different order differ by about their own error. The 16-bit types get a factor of 3, because they have
+# so few bits that one rounding more or less changes the error by a large part.
 TOLERANCES: Mapping[torch.dtype, Tolerance] = {
     torch.float64: Tolerance(1e-7, 1e-7, 2),
     torch.float32: Tolerance(1.3e-6, 1e-5, 2),
@@ -49,21 +49,21 @@ TOLERANCES: Mapping[torch.dtype, Tolerance] = {
 }
 
 SMALL = 1024
-"""Outputs with fewer elements get `SMALL_FACTOR`, because the root mean square of a few errors varies strongly."""
+"""Outputs with fewer elements get `SMALL_FACTOR`, because the root mean square of only a few errors varies strongly."""
 
 SMALL_FACTOR = 3.0
 
 PEAK = 4.0
-"""The largest error may be `PEAK` times `factor` times that of the original. This catches a single wrong element,
-for example at the edge of a tile, which a mean over a million elements would hide."""
+"""The largest error may be `PEAK` times `factor` times the original's largest error. This catches a single wrong
+element, for example at the edge of a tile, which a mean over a million elements would hide."""
 
 FLOOR = 1.0
-"""Errors below `FLOOR` * eps * rms(reference) always pass: two roundings of the result. The error of the original
-can be zero by coincidence, if all its values are representable, and then a multiple of it would allow nothing."""
+"""Errors below `FLOOR` * eps * rms(reference), that is, two roundings of the result, always pass. The original's error
+can be zero by coincidence, if all its values are representable, and then no multiple of this error allows anything."""
 
 
 def table() -> dict[str, dict[str, float]]:
-    """Returns the table as plain JSON values by short dtype name, for the manifest."""
+    """Returns the tolerance table for the manifest, as plain JSON values by short dtype name."""
     return {SHORT_DTYPES[str(dtype)]: asdict(tolerance) for dtype, tolerance in TOLERANCES.items()}
 
 
@@ -76,7 +76,7 @@ class Row:
         max_abs: the largest absolute difference from the original, over the elements that are finite in both.
         max_rel: the largest relative difference from the original, over the same elements.
         rmse_vs_fp64: the root mean square of the difference from the fp64 reference.
-        rmse_original_vs_fp64: the same for the original.
+        rmse_original_vs_fp64: the root mean square of the original's difference from the fp64 reference.
         reason: why the output fails. Empty if it passes.
     """
 
@@ -88,7 +88,7 @@ class Row:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values. A statistic that could not be computed is null."""
+        """Returns the row as plain JSON values. A statistic that could not be computed is null."""
         return {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in asdict(self).items()
@@ -109,9 +109,10 @@ def compare(
         actual: the output under test.
         original: the output of the original model, in its own dtype.
         fp64: the output of the original in float64 (complex128). It may have any dtype if `original` is not floating.
-        may_overflow: whether the inputs are at the limits of their dtype. Elements of which the original does not have
-            half of the digits right, because an intermediate value overflowed or underflowed, are then ignored.
-        fp64_only: whether the error against the fp64 reference decides alone, even if the output is close to the
+        may_overflow: whether the inputs are at the limits of their dtype. If so, the comparison ignores elements for
+            which fewer than half of the original's digits are right, because an intermediate value overflowed or
+            underflowed.
+        fp64_only: whether only the error against the fp64 reference decides, even if the output is close to the
             original.
     """
     if actual.dtype != original.dtype:
@@ -128,7 +129,7 @@ def compare(
 
 
 def _where_compared(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor) -> torch.Tensor:
-    """Returns an output with the original's elements where those miss half of the digits of a finite reference."""
+    """Returns `actual`, with the original's elements where the original misses half of a finite reference's digits."""
     device, info = device_of(actual, original, fp64), torch.finfo(original.dtype)
     actual, original, fp64 = (tensor.detach().to(device) for tensor in (actual, original, fp64))
     right = (original.to(torch.float64) - fp64).abs() <= fp64.abs() * math.sqrt(info.eps) + info.tiny
@@ -136,7 +137,7 @@ def _where_compared(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Te
 
 
 def _without_stray_nan(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Tensor) -> torch.Tensor:
-    """Returns the original with infinities where only it is NaN and the reference is out of the range of its dtype.
+    """Returns the original, with infinity where only the original is NaN and the reference exceeds the dtype's range.
 
     On some processors torch computes float32 GELU with oneDNN, which returns NaN for infinity.
     """
@@ -189,7 +190,7 @@ def _compare_floats(actual: torch.Tensor, original: torch.Tensor, fp64: torch.Te
 
 
 def _scale(found: Deviation) -> float:
-    """Returns the scale of the absolute tolerance, so that outputs of 1e-7 are compared as strictly as those of 1.
+    """Returns the scale of the absolute tolerance, so that outputs of 1e-7 are compared as strictly as outputs of 1.
 
     If the original has no correct digit, as in a gradient that cancels, or if the reference is zero everywhere, the
     output consists of rounding errors and has no scale of its own. The scale is then 1.
@@ -199,7 +200,7 @@ def _scale(found: Deviation) -> float:
 
 
 def _special_values_differ(actual: torch.Tensor, original: torch.Tensor) -> str:
-    """Says which of NaN, +Inf and -Inf occurs at other positions than in the original."""
+    """Describes which of NaN, +Inf and -Inf occurs at other positions than in the original. Empty if none does."""
     actual, original = (tensor.to(device_of(actual, original)) for tensor in (actual, original))
     for name, of in (("NaN", torch.isnan), ("+Inf", torch.isposinf), ("-Inf", torch.isneginf)):
         found, expected = of(actual), of(original)

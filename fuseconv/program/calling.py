@@ -1,4 +1,4 @@
-"""Determines how a module takes its inputs, by position or keyword, from the parameter names of forward."""
+"""Determines whether a module takes its inputs by position or by keyword, from the parameter names of `forward`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fuseconv.errors import UsageError
 T = TypeVar("T")
 
 _UNNAMED = re.compile(r"input_\d+$")
-"""The name of a tensor that a file stores without a name."""
+"""Matches the name that is given to a tensor which a file stores without a name."""
 
 
 def arguments(call: Sequence[str], values: Sequence[T]) -> tuple[tuple[T, ...], dict[str, T]]:
     """Returns the positional and the keyword arguments of a call.
 
     Args:
-        call: the keyword of each value, "" for one by position; or () if all are positional.
+        call: the keyword of each value, or "" for a positional value. () if all values are positional.
         values: one value per input.
     """
     if not call:
@@ -29,7 +29,7 @@ def arguments(call: Sequence[str], values: Sequence[T]) -> tuple[tuple[T, ...], 
 
 
 def bound_shapes(forward: Any, call: Sequence[str], shapes: Sequence[Any]) -> dict[str, Any]:
-    """Returns dynamic shapes in the form of torch.export: by parameter, with `*args` and `**kwargs` combined."""
+    """Returns dynamic shapes as torch.export expects them: by parameter name, with `*args` and `**kwargs` combined."""
     args, kwargs = arguments(call, shapes)
     return dict(inspect.signature(forward).bind(*args, **kwargs).arguments)
 
@@ -49,8 +49,8 @@ def call_of(
 ) -> tuple[str, ...]:
     """Returns how inputs with these names are passed to `forward`.
 
-    They are passed by keyword if their names are parameters or `forward` accepts any keyword; otherwise by position.
-    Parameters that allow only one of the two are passed that way.
+    Inputs are passed by keyword if their names are parameters or if `forward` accepts any keyword; otherwise by
+    position. Positional-only and keyword-only parameters are passed accordingly.
 
     Args:
         names: the names of the inputs.
@@ -60,10 +60,10 @@ def call_of(
         in_order: whether the user gave the inputs in order. A file of tensors has only names.
 
     Returns:
-        The keyword of each input, "" for one by position; or () if all are positional.
+        The keyword of each input, or "" for a positional input. () if all inputs are positional.
 
     Raises:
-        UsageError: `forward` takes other inputs, or only some names are parameters.
+        UsageError: `forward` takes different inputs, or only some of the names are parameters.
     """
     takes = f"the model's forward takes ({', '.join(one.name for one in parameters)})"
     parameters = [spelled_out for one in parameters for spelled_out in _spelled_out(one)]
@@ -96,7 +96,7 @@ def call_of(
 
 
 def _spelled_out(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """Yields the keywords of `**kwargs: Unpack[T]` with a TypedDict T. Other parameters are returned as they are."""
+    """Yields one parameter per keyword of `**kwargs: Unpack[T]`, with a TypedDict T, or the parameter itself."""
     typed = parameter.annotation if parameter.kind == parameter.VAR_KEYWORD else None
     if get_origin(typed) is not Unpack:
         yield parameter

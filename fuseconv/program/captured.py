@@ -1,4 +1,4 @@
-"""A captured program: the value that the steps of the pipeline pass on."""
+"""A captured program, which each step of the pipeline passes to the next."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ class Program:
     Attributes:
         exported: the program in the flat calling convention: tensors in, tensors out. Placeholders have the names of
             the contract.
-        contract: the inputs and outputs. Integer inputs that index an embedding have a range. In `fuse` it has only the
-            device: a call there may pass constants and sizes such as `2 * dim + 1`, which a contract cannot express.
-            `fusing.call` has what it must pass.
+        contract: the declared inputs and outputs. Integer inputs that index an embedding have a range. In `fuse`, the
+            contract contains only the device, because a call may pass constants and sizes such as `2 * dim + 1`, which
+            a contract cannot express. `fusing.call` defines what such a call must pass.
         examples: one tensor per input.
         original: the model that was captured, on the device of the contract. None in `fuse`.
-        trainable: whether its parameters and buffers may change and gradients flow through it. False in a conversion.
+        trainable: whether the program's parameters and buffers may change and gradients flow through the program. False
+            in a conversion.
     """
 
     exported: ExportedProgram
@@ -36,7 +37,7 @@ class Program:
 
 
 def dim_symbols(program: Program) -> dict[str, sympy.Symbol]:
-    """Returns the symbol of each dim of the contract in the graph, for a dim with a step that of the quotient."""
+    """Returns the graph's symbol for each dim of the contract. For a dim with a step, the symbol means dim / step."""
     placeholders = {node.name: node for node in program.exported.graph.find_nodes(op="placeholder")}
     return {
         size.name: next(iter(symbol.node.expr.free_symbols))

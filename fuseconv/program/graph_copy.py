@@ -1,4 +1,4 @@
-"""Copies of a program with another graph or other weights. What is not changed is shared."""
+"""Copies a program with a different graph or different weights. The copy shares everything that does not change."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def copied(graph: Graph) -> Graph:
     end = copy.output(copy.graph_copy(graph, nodes))
     end.meta = dict(graph.output_node().meta)
     for node, twin in nodes.items():
-        twin.name = node.name  # a copy is renamed if its name is a Python builtin, such as `input`
+        twin.name = node.name  # fx renames a copy if its name is a Python builtin, such as `input`
     return copy
 
 
 def text_of(exported: ExportedProgram) -> str:
-    """Returns the graphs of a program as text, with the numbers in them but without the values of weights."""
+    """Returns the graphs of a program as text, including the numbers in the graphs but not the values of weights."""
     modules = exported.graph_module.modules()
     return "\n".join(str(module.graph) for module in modules if isinstance(module, GraphModule))
 
 
 def with_graph(exported: ExportedProgram, graph: Graph) -> ExportedProgram:
-    """Returns a program with another graph, which must have the same placeholders and number of outputs."""
+    """Returns a copy with another graph, which must have the same placeholders and the same number of outputs."""
     signature = exported.graph_signature
     returned: Any = graph.output_node().args[0]
     outputs = [
@@ -54,12 +54,12 @@ def with_graph(exported: ExportedProgram, graph: Graph) -> ExportedProgram:
 def returning(
     exported: ExportedProgram, names: Sequence[str], given: Mapping[str, Tensor] = MappingProxyType({})
 ) -> ExportedProgram:
-    """Returns the part of a flat program that computes some of its values, and returns them.
+    """Returns a program that computes and returns only some values of a flat program.
 
     Args:
-        exported: the program. Its inputs are kept, used or not; weights without users are dropped.
-        names: the nodes to return, in order. Each is a tensor.
-        given: nodes that become inputs, after the others, with examples of their values.
+        exported: the program. The result keeps all of its inputs, used or not, and drops weights without users.
+        names: the nodes to return, in order. The value of each node is a tensor.
+        given: the nodes that become inputs, after the existing inputs, each with an example of its value.
     """
     graph, signature = copied(exported.graph), exported.graph_signature
     nodes = {node.name: node for node in graph.nodes}
@@ -106,12 +106,15 @@ def returning(
 
 
 def _has_effect(node: Node) -> bool:
-    """Returns whether a node without users must run. torch also keeps ops that may draw, such as attention."""
+    """Returns whether a node without users must run.
+
+    torch's `is_impure` alone is also true for ops that may draw random numbers, such as attention.
+    """
     return node.is_impure() and (not is_call(node) or any(written(node)))
 
 
 def _as_input(graph: Graph, node: Node) -> Node:
-    """Makes all users of a node use a new placeholder."""
+    """Adds a placeholder, and makes all users of a node use the placeholder instead."""
     with graph.inserting_after(list(graph.find_nodes(op="placeholder"))[-1]):
         given = graph.placeholder(f"{node.name}_given")
     given.meta["val"] = node.meta["val"]
@@ -120,12 +123,12 @@ def _as_input(graph: Graph, node: Node) -> Node:
 
 
 def with_weights(exported: ExportedProgram, changed: Mapping[str, Any], kept: Collection[str] = ()) -> ExportedProgram:
-    """Returns a program in which some weights are other tensors, of the same shapes and dtypes.
+    """Returns a copy in which some weights are replaced with tensors of the same shapes and dtypes.
 
     Args:
         exported: the program.
-        changed: the tensors by the names of parameters, buffers and constants.
-        kept: constants that become persistent buffers, so that `load_state_dict` can set them.
+        changed: the new tensors, by the names of the parameters, buffers and constants.
+        kept: the constants that become persistent buffers, so that `load_state_dict` can set them.
     """
     signature = exported.graph_signature
     inputs = [

@@ -1,7 +1,7 @@
-"""The original model, called in the way of its users. The captured program is compared with it.
+"""Calls the original model as its users call it. The captured program is compared with the original model.
 
-PyTorch has a fast path for `torch.nn.TransformerEncoder` that no exporter captures, and that gives zeros where a
-padding mask hides. It is disabled here, as it is during training.
+PyTorch has a fast path for `torch.nn.TransformerEncoder` that no exporter captures and that returns zeros at positions
+which a padding mask hides. The fast path is disabled here, as it is during training.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Kind = Literal["module", "archive"]
 
 @dataclass(frozen=True)
 class Original:
-    """A model and how it takes its inputs.
+    """A model, and how the model takes its inputs.
 
     Attributes:
         module: the module in eval mode.
-        call: the keyword of each input, "" for one by position; or () if all are positional.
+        call: the keyword of each input, or "" for a positional input. () if all inputs are positional.
         kind: the module itself, or the program of an archive.
-        placed: its parameters and buffers by name, if they are on another device than those of the module.
+        placed: the parameters and buffers to use, by name, if they are on another device than the module's own.
     """
 
     module: torch.nn.Module
@@ -44,15 +44,15 @@ class Original:
     placed: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Runs the model on copies of its inputs and returns its output tensors. The state of the RNG is restored.
+        """Runs the model on copies of the inputs, restores the state of the RNG, and returns the output tensors.
 
         Raises:
             UnsupportedError: the model mutated its own parameters or buffers.
-            Exception: any error of the model.
+            Exception: any error that the model raises.
         """
         args, kwargs = arguments(self.call, [one.clone() for one in inputs])
         states = [*self.module.named_parameters(), *self.module.named_buffers()]
-        states = [(name, state) for name, state in states if not state.is_inference()]  # they have no versions
+        states = [(name, state) for name, state in states if not state.is_inference()]  # which have no versions
         before = [state._version for _, state in states]
         with torch.no_grad(), quiet_torch(), _slow_path(), torch.random.fork_rng(devices=[]):
             results = (
@@ -70,7 +70,7 @@ class Original:
         return tuple(leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor))
 
     def on(self, device: str, exported: ExportedProgram) -> Original:
-        """Returns the model on a device, with its parameters and buffers there."""
+        """Returns the original with its parameters and buffers on a device."""
         if isinstance(self.module, torch.jit.ScriptModule) or self.kind == "archive":
             moved = self.module.to(device)
             _move_constants(moved, device)
@@ -82,7 +82,7 @@ class Original:
 
 
 def _move_constants(module: torch.nn.Module, device: str) -> None:
-    """Changes the device of each tensor that the graphs of an archive make, such as the positions for a mask."""
+    """Changes the device of each tensor that an archive's graphs create, such as the positions for a mask."""
     for part in module.modules():
         if not isinstance(part, GraphModule):
             continue
@@ -96,10 +96,10 @@ def _move_constants(module: torch.nn.Module, device: str) -> None:
 
 @contextmanager
 def keeping_buffers(module: torch.nn.Module) -> Iterator[None]:
-    """Restores the buffers of a module when the block ends, including those that were None or did not exist.
+    """Restores the buffers of a module when the block ends, including buffers that were None or did not exist.
 
     A model may store a computed value, such as a position bias, in a buffer that was None. While torch.export traces
-    the model this value is a fake tensor, which torch.export does not remove.
+    the model, this value is a fake tensor, which torch.export does not remove.
     """
     parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
     before = [dict(part._buffers) for part in parts]

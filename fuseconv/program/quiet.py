@@ -1,4 +1,4 @@
-"""Suppresses torch's log output while fuseconv calls it. The error that follows is clearer."""
+"""Suppresses torch's log output while fuseconv calls torch. The error that fuseconv raises afterwards is clearer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 def quiet_torch() -> Iterator[None]:
     """Suppresses torch's log output unless TORCH_LOGS is set.
 
-    This includes its loggers, and the partial graph that a failing export prints.
+    This includes the output of torch's loggers, and the partial graph that a failing export prints.
     """
     if "TORCH_LOGS" in os.environ:
         yield
@@ -32,7 +32,7 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    for name, logger in list(logging.root.manager.loggerDict.items()):  # hundreds, of which few have a handler
+    for name, logger in list(logging.root.manager.loggerDict.items()):  # hundreds of loggers, few with a handler
         if isinstance(logger, logging.Logger) and logger.handlers and name.partition(".")[0] == "torch":
             yield from (handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler))
 
