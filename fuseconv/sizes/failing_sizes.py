@@ -1,7 +1,7 @@
-"""Finds which sizes of its contract a failing program accepts, by trying them.
+"""Finds which sizes within the contract a failing program accepts, by running the program at different sizes.
 
-torch.export checks a range of sizes against the shapes in the model, not against its weights: a table of 512 positions
-can be captured for 1024, and looking up the last one fails at run time.
+torch.export checks a range of sizes against the shapes in the model, but not against the model's weights: a table of
+512 positions can be captured for 1024 positions, and looking up the last position fails at run time.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def run(module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> t
         inputs: one tensor per contract input, of sizes within the contract.
 
     Raises:
-        UnsupportedError: it fails at these sizes but runs at others. The error names the sizes.
-        UsageError: it fails at all sizes on random inputs for the contract.
+        UnsupportedError: the module fails at these sizes but runs at other sizes. The error names the sizes.
+        UsageError: the module fails at all sizes that are tried, on random inputs for the contract.
     """
     try:
         return _run(module, inputs)
@@ -43,7 +43,7 @@ def run(module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> t
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            raise  # says nothing about the sizes that the model accepts
+            raise  # this says nothing about the sizes that the model accepts
         raise _explained(error, module, contract, inputs) from error
 
 
@@ -58,18 +58,18 @@ def _run(module: Runs, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, 
 def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple[torch.Tensor, ...]) -> FuseconvError:
     why = f"{type(error).__name__}: {first_line(error)}"
     at = sizes_text(_sizes(contract, inputs))
-    if isinstance(error, torch.AcceleratorError):  # after which CUDA is unusable in this process
+    if isinstance(error, torch.AcceleratorError):  # CUDA is unusable in this process after this error
         return UnsupportedError(
             f"the model fails on the GPU{f' at {at}' if at else ''}: {why}",
             fix="narrow the ranges in --input; run with --device cpu to see which sizes the model accepts",
         )
-    graph = getattr(module, "module", module)  # the original of an archive also has one
+    graph = getattr(module, "module", module)  # the original of an archive also is a graph module
     where = model_line(error) or (_failing_line(graph, inputs) if isinstance(graph, GraphModule) else "")
 
     def takes(tried: Mapping[str, int]) -> bool:
         try:
             _run(module, draw(contract, tried, seed=0))
-        except Exception as failure:  # noqa: BLE001 - whether it fails is the answer
+        except Exception as failure:  # noqa: BLE001 - only whether the call fails matters
             return is_out_of_memory(failure)
         return True
 
@@ -105,7 +105,7 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
 
 
 def _some(contract: Contract) -> Iterator[dict[str, int]]:
-    """Yields sizes to start with: small distinct ones, then all dims of about the same size."""
+    """Yields sizes to start with: first small distinct sizes, then about the same size for all dims."""
     yield example_sizes(contract)
     dims = contract.dims()
     for exponent in range(1, LARGEST.bit_length() if dims else 0):
@@ -123,7 +123,7 @@ def _sizes(contract: Contract, inputs: Sequence[torch.Tensor]) -> dict[str, int]
 
 
 class _Followed(Interpreter):
-    """Records the node that is running."""
+    """An interpreter that records the node that is running."""
 
     node: Node | None = None
 
@@ -133,11 +133,11 @@ class _Followed(Interpreter):
 
 
 def _failing_line(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> str:
-    """Returns the source line of the op that raises. Empty if none does when the ops run one by one."""
+    """Runs the ops one by one, and returns the source line of the op that raises an error. Empty if no op does."""
     followed = _Followed(module)
     try:
         with torch.no_grad():
             followed.run(*inputs)
-    except Exception:  # noqa: BLE001 - the one that is being explained
+    except Exception:  # noqa: BLE001 - the error that is being explained
         return source_line(followed.node) if followed.node is not None else ""
     return ""

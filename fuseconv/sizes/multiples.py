@@ -1,7 +1,8 @@
-"""Dims with a step, `height:32..512:32`: finding the steps of a model, exporting them, and checking the program.
+"""Handles dims with a step, `height:32..512:32`: finds a model's steps, exports the dims, and checks the program.
 
-torch.export raises an error if a model constrains a dim. If the dim is a number times another dim, it silently narrows
-that dim and keeps the branch of the example (torch 2.13). Therefore its records are checked here.
+torch.export raises an error if a model constrains a dim. But if the dim is a number times another dim, torch.export
+silently narrows the other dim and keeps the branch that the example takes (torch 2.13). Therefore the guards that
+torch.export records are checked here.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from fuseconv.contract.dims import Dim
 from fuseconv.contract.spec import Contract
 
 ENUMERATED = 1 << 14
-"""The number of sizes of a dim that are checked one by one if algebra does not decide."""
+"""The maximum number of sizes of a dim that are checked one by one if algebra does not decide."""
 
 TRIED = (
     *(2, 4, 8, 16, 32, 64, 128),
     *(3, 6, 12, 24, 48, 96, 5, 10, 20, 40, 80, 160, 320, 7, 14, 28, 56, 112, 224),
 )
-"""The steps that `accepted` tries: of downsampling, patches, audio frames, and windows of seven."""
+"""The steps that `accepted` tries. They come from downsampling, patches, audio frames, and windows of seven."""
 
 _TRUE = ValueRanges(sympy.true, sympy.true)
 
@@ -36,9 +37,10 @@ class NarrowedError(Exception):
 
     Attributes:
         dim: the dim of the contract.
-        kept: the dim of the supported sizes. None if these are not the multiples of a number in a range.
-        other: the dim of most sizes that the model treats alike, but not like the example.
-        equal: the name of another dim that always has the same size.
+        kept: the dim with only the supported sizes. None if these are not the multiples of a number in a range.
+        other: the dim with the largest range of sizes that the model treats alike, but not like the example. None if
+            there is no such range.
+        equal: the name of another dim that always has the same size, or None.
     """
 
     def __init__(self, dim: Dim, kept: Dim | None, other: Dim | None, equal: str | None) -> None:
@@ -50,14 +52,16 @@ class NarrowedError(Exception):
 
 
 def accepted(contract: Contract, runs: Callable[[Contract], bool]) -> tuple[Dim, ...]:
-    """Finds steps with which a model runs if it does not run with the contract: first one for all dims, then fewer.
+    """Finds steps with which a model runs, if it does not run with the contract.
+
+    Tries one step for all dims first, then a smaller step for each dim.
 
     Args:
         contract: the contract with the requested dims.
-        runs: whether the model accepts tensors of a contract's example sizes.
+        runs: returns whether the model accepts tensors of a contract's example sizes.
 
     Returns:
-        The dims that must change, with their new values. Empty if none of `TRIED` works.
+        The dims that must change, each with its new step. Empty if no step in `TRIED` works.
     """
     names = list(contract.dims())
     step = next((step for step in TRIED if names and _takes(contract, dict.fromkeys(names, step), runs)), 1)
@@ -79,7 +83,7 @@ def _stepped(dim: Dim, steps: Mapping[str, int]) -> Dim:
 
 
 def exported_as(dim: Dim) -> Any:
-    """Returns torch's dim; for a dim with a step, a number times another dim."""
+    """Returns torch's dim. For a dim with a step, the result is the step times another dim of torch."""
     if dim.step == 1:
         return torch.export.Dim(dim.name, min=dim.min, max=dim.max)
     return dim.step * torch.export.Dim(f"_{dim.name}", min=dim.min // dim.step, max=dim.max // dim.step)
@@ -88,11 +92,12 @@ def exported_as(dim: Dim) -> Any:
 def check(exported: ExportedProgram, contract: Contract) -> None:
     """Checks that a program supports every size of its contract's dims with a step.
 
-    Its placeholders must have the names of the contract. The size of one step is excluded, as torch excludes sizes of
-    1; parity tests it. Guards on several dims are excluded too; see `size_guards`.
+    The program's placeholders must have the names of the contract. The size of one step is not checked here, because
+    torch excludes sizes of 1; the parity tests cover this size. Guards on several dims are not checked here either; see
+    `size_guards`.
 
     Raises:
-        NarrowedError: it does not.
+        NarrowedError: the program does not support every size.
     """
     sizes = sizes_of_dims(exported, contract)
     for dim in contract.dims().values():
@@ -152,7 +157,7 @@ def _check(dim: Dim, sizes: dict[str, Any]) -> None:
     alike: dict[tuple[bool, ...], list[int]] = {}
     for size in tried:
         alike.setdefault(treated(size), []).append(size)
-    if dim.min < wanted[0] and tried:  # of one step: some guards only exclude it
+    if dim.min < wanted[0] and tried:  # the size of one step: some guards only exclude this size
         alike.get(treated(dim.min), alike[treated(wanted[0])]).insert(0, dim.min)
     if equal or any(not all(ways) for ways in alike) or (tried and len(tried) < len(wanted)):
         dims = {ways: _of(dim, sizes) for ways, sizes in alike.items()}
@@ -163,7 +168,7 @@ def _check(dim: Dim, sizes: dict[str, Any]) -> None:
 
 
 def _of(dim: Dim, sizes: Sequence[int]) -> Dim | None:
-    """Returns the dim with these sizes, if they are all multiples of a number in a range."""
+    """Returns the dim with exactly these sizes. None if they are not all multiples of a number in a range."""
     step = math.gcd(*sizes)
     every = list(sizes) == list(range(sizes[0], sizes[-1] + 1, step))
     return Dim(dim.name, sizes[0], sizes[-1], step) if every else None

@@ -1,6 +1,6 @@
-"""Finds integers in the source of a model, because the model may compare its sizes with them.
+"""Finds the integers in a model's source, because the model may compare its sizes with these integers.
 
-It reads the byte code of `forward`, of the functions it calls, and of the submodules. Nothing is run.
+The byte code of `forward`, of the functions that `forward` calls, and of the submodules is read. Nothing is run.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LIBRARIES = ("torch", "builtins")
 
 
 def named_sizes(module: torch.nn.Module) -> list[int]:
-    """Returns the integers in the source of a model without repeats, those of comparisons first.
+    """Returns the distinct integers in a model's source. Integers in comparisons come first.
 
     Args:
-        module: the model. Classes of torch are skipped.
+        module: the model. torch's own classes are skipped.
     """
     compared: dict[int, None] = {}
     others: dict[int, None] = {}
@@ -57,7 +57,7 @@ def _is_within(place: Any, span: Any) -> bool:
 
 
 def _codes(module: torch.nn.Module) -> Iterator[CodeType]:
-    """Yields the code of every forward and of what it calls by name, breadth first."""
+    """Yields the code of every `forward` and of the functions that it calls by name, breadth-first."""
     waiting: list[Callable[..., Any]] = []
     for part in module.modules():
         forward = getattr(part, "forward", None)

@@ -1,9 +1,9 @@
 """Finds sizes at which a captured program may differ from the model.
 
-torch.export records its assumptions about sizes as guards: `height * width < 1000` if the model tests it. A guard on
-one dim is checked against the range of the dim. A guard on several dims is not: the program keeps the branch of the
-example (torch 2.13). Therefore sizes that violate such guards are searched for, and the program is compared with the
-model there.
+torch.export records its assumptions about sizes as guards, such as `height * width < 1000` if the model tests this
+condition. torch.export checks a guard on one dim against the range of the dim. It does not check a guard on several
+dims, and the program keeps the branch that the example takes (torch 2.13). Therefore this module searches for sizes
+that violate such guards, and the program is compared with the model at these sizes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fuseconv.contract.spec import Contract
 from fuseconv.sizes.multiples import always, sizes_of_dims
 
 POINTS = 128
-"""The number of combinations of sizes that are checked besides the ends of the ranges."""
+"""The number of combinations of sizes that are checked in addition to the ends of the ranges."""
 
 FARTHEST = 1024
 """The largest size that is checked, unless the minimum of the dim is larger."""
@@ -45,9 +45,10 @@ class Suspect:
 
 
 def suspects(exported: ExportedProgram, contract: Contract) -> list[Suspect]:
-    """Returns sizes of the contract that violate guards on several dims: each such guard is violated by one of them.
+    """Finds sizes within the contract that violate guards on several dims. Each guard is violated by one result.
 
-    Guards that a product of sizes is not 1, which torch adds if it does not broadcast, are ignored.
+    Guards that no checked combination of sizes violates have no result. Guards that a product of sizes is not 1, which
+    torch adds where it does not broadcast, are ignored.
 
     Args:
         exported: the program. Its placeholders must have the names of the contract.
@@ -68,7 +69,7 @@ def suspects(exported: ExportedProgram, contract: Contract) -> list[Suspect]:
     open_guards = {guard for guard in guards if not always(guard, ranges)}
     found = []
     points = sorted(_points(list(contract.dims().values())), key=lambda point: math.prod(point.values()))
-    for point in points:  # the smallest first, because the model is run at them
+    for point in points:  # smallest first, because the model runs at these sizes
         values = {symbols[name]: sympy.Integer(point[name] // dim.step) for name, dim in dims.items()}
         failing = {guard for guard in open_guards if guard.xreplace(values) != sympy.true}
         if failing:
@@ -85,12 +86,12 @@ def _is_broadcast(guard: sympy.Basic) -> bool:
 
 
 def _points(dims: Sequence[Dim]) -> Iterator[dict[str, int]]:
-    """Yields combinations of sizes: the ends of the ranges, and random ones, preferably small."""
+    """Yields combinations of sizes: the ends of the ranges, then random sizes, which are preferably small."""
     lows = {dim.name: dim.allowed(max(dim.min, 2 * dim.step)) for dim in dims}
     highs = {dim.name: max(dim.allowed(FARTHEST), lows[dim.name]) for dim in dims}
     for ends in itertools.islice(itertools.product((lows, highs), repeat=len(dims)), POINTS):
         yield {dim.name: end[dim.name] for dim, end in zip(dims, ends, strict=True)}
-    chance = random.Random(0)  # noqa: S311 - the same every time
+    chance = random.Random(0)  # noqa: S311 - the same sizes every time
     for _ in range(POINTS):
         yield {
             dim.name: dim.allowed(round(lows[dim.name] * (highs[dim.name] / max(lows[dim.name], 1)) ** chance.random()))

@@ -1,4 +1,4 @@
-"""Finds the sizes of a dim that a call accepts, by trying them."""
+"""Finds the sizes of a dim that a call accepts, by trying different sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuseconv.contract.inputs import LARGEST
 def taken_range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str, int]], bool]) -> tuple[int, int]:
     """Returns the smallest and the largest accepted size of a dim, with the other sizes as in `taken`.
 
-    Sizes above the largest one that is tried count as accepted.
+    Sizes above the largest size that is tried count as accepted.
     """
 
     def one(size: int) -> bool:
@@ -23,7 +23,7 @@ def taken_range(dim: Dim, taken: Mapping[str, int], takes: Callable[[Mapping[str
 
 
 def _last(taken: int, refused: int, step: int, takes: Callable[[int], bool]) -> int:
-    """Returns the accepted size that is farthest from `taken` towards `refused`, by bisection."""
+    """Finds, by bisection, the accepted size that is farthest from `taken` towards `refused`."""
     while (gap := (refused - taken) // step) > 1:
         middle = taken + gap // 2 * step
         taken, refused = (middle, refused) if takes(middle) else (taken, middle)

@@ -1,8 +1,8 @@
 """Sizes at which a captured program is likely to differ from the model.
 
-torch.export assumes that sizes are 2 or more without recording a guard, so a branch on 1 is lost (torch 2.13).
-Therefore sizes of 0 and 1 are tried, alone and together with small sizes, and the integers in the source of the model
-with their neighbors.
+torch.export assumes that sizes are 2 or more without recording a guard, so a branch on size 1 is lost (torch 2.13).
+Therefore two kinds of sizes are tried: 0 and 1, alone and together with small sizes; and the integers in the model's
+source, with their neighbors.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from fuseconv.contract.inputs import LARGEST, example_sizes
 from fuseconv.contract.spec import Contract
 
 MOST_TOGETHER = 27
-"""The number of combinations of 1, 2 and more that are tried: all for three dims."""
+"""The maximum number of combinations of 1, 2 and larger sizes that are tried: all combinations for three dims."""
 
 MOST_NAMED = 12
-"""The number of sizes from the source, with neighbors, that are tried."""
+"""The maximum number of sizes from the source, including neighbors, that are tried."""
 
 
 def telling_sizes(contract: Contract, named: Sequence[int]) -> list[dict[str, int]]:
-    """Returns sizes of every dim, ordinary ones first.
+    """Returns combinations of sizes, with one size per dim. Ordinary sizes come first.
 
     Args:
         contract: the contract with the dims.
@@ -34,7 +34,7 @@ def telling_sizes(contract: Contract, named: Sequence[int]) -> list[dict[str, in
 
 
 def _together(dims: Sequence[Dim], ordinary: dict[str, int]) -> Iterator[dict[str, int]]:
-    """Yields combinations of the smallest sizes: each dim alone, then all together, then some."""
+    """Yields combinations of the smallest sizes: first for each dim alone, then for all dims, then for some dims."""
     ends = {dim.name: _smallest(dim) for dim in dims}
     for dim in dims:
         for size in ends[dim.name]:
@@ -52,7 +52,7 @@ def _smallest(dim: Dim) -> list[int]:
 
 
 def _named(contract: Contract, ordinary: dict[str, int], named: Sequence[int]) -> Iterator[dict[str, int]]:
-    """Yields sizes from an integer and its neighbors, for each dim in turn."""
+    """Yields combinations in which one dim has the size of an integer in `named` or of its neighbor."""
     near = dict.fromkeys(number + offset for number in named for offset in (0, 1, -1))
     pairs = [
         {**ordinary, dim.name: size}

@@ -1,1 +1,1 @@
-"""Handling of untrusted files: opened by one function, read as data, run in a sandbox."""
+"""Handles untrusted files: one function opens them, and they are read as data or run in a sandbox."""

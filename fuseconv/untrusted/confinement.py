@@ -1,6 +1,6 @@
 """Sandboxes a process that runs untrusted programs: no file writes, child processes or network, and limited memory.
 
-Resource limits work on every Unix. On Linux (x86-64 and ARM64) a system call filter is added: files cannot be opened
+Resource limits work on every Unix. On Linux (x86-64 and ARM64), a system call filter is added: files cannot be opened
 for writing, created, renamed or removed; there are no sockets, no new processes, and no access to other processes. Open
 files stay open, and files can be read, because Python imports modules lazily.
 
@@ -47,7 +47,7 @@ _CLONE, _CLONE3 = (56, 220), (435, 435)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _SECCOMP = (317, 277)
 _X32 = 0x40000000
-"""A bit in the number of a system call that could be used to bypass the table of the filter."""
+"""A bit in a system call's number that could be used to bypass the filter's table."""
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CLONE_THREAD = 0x00010000
@@ -59,7 +59,7 @@ _NO_NEW_PRIVILEGES = 38
 
 
 def confine() -> None:
-    """Sandboxes this process with all its threads, permanently. Modules that it needs must be loaded before.
+    """Sandboxes this process and all its threads permanently. Load the modules that the process needs before the call.
 
     Raises:
         OSError: the system rejects the filter.
@@ -75,20 +75,20 @@ def confine() -> None:
 
 
 def allow_seconds(seconds: int) -> None:
-    """Allows this process some more CPU time. After that SIGXCPU ends it."""
+    """Allows this process some more CPU time. After this time, SIGXCPU ends the process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = _within(int(used.ru_utime + used.ru_stime) + 1 + seconds, resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def _within(wanted: int, which: int) -> int:
-    """Returns a limit, or the current limit of the process if that is lower."""
+    """Returns `wanted`, or the process's current hard limit if the hard limit is lower."""
     hard = resource.getrlimit(which)[1]
     return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
 
 class _Program(ctypes.Structure):
-    """struct sock_fprog."""
+    """The C struct `sock_fprog`."""
 
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
@@ -111,7 +111,7 @@ def _program(column: int, architecture: int) -> bytes:
     lines += [(_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _X32), refuse]
     numbers = (call.split(":")[1 + column] for call in _FORBIDDEN.split())
     lines += [line for number in numbers if number != "-" for line in ((_EQUAL, 0, 1, int(number)), refuse)]
-    # glibc first calls clone3, whose flags a filter cannot see, and falls back to clone if it is missing.
+    # glibc first calls clone3, whose flags a filter cannot see, and falls back to clone if clone3 is missing.
     lines += [(_EQUAL, 0, 1, _CLONE3[column]), lacking]
     allow = (_RETURN, 0, 0, _ALLOWED)
     lines += [(_EQUAL, 0, 4, _CLONE[column]), (_LOAD, 0, 0, _ARGUMENTS_AT)]

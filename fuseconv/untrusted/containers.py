@@ -1,4 +1,4 @@
-"""Detects the container of a file from its first bytes. Nothing is parsed or run."""
+"""Detects the container format of a file from the first bytes. Nothing is parsed or run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 Container = Literal["safetensors", "zip", "pickle", "tar", "native", ""]
 
 HEAD = 262
-"""The number of bytes of a file that are needed."""
+"""The number of bytes at the start of a file that detection needs."""
 
 LARGEST_HEADER = 100_000_000
 """The maximum header size of safetensors in bytes."""
@@ -20,10 +20,11 @@ _PROTOCOLS = range(6)
 
 
 def container_of(head: bytes, size: int) -> Container:
-    """Returns the kind of container, "" for none of these.
+    """Returns the container format, or "" if the file has none of these formats.
 
-    safetensors are checked first: their first byte is the low byte of a length and may have any value, even that of a
-    pickle. Other containers do not have `{` as the ninth byte after a valid length, unless they are crafted.
+    The safetensors format is checked first: its first byte is the low byte of a length and may have any value, even
+    the value of a pickle's first byte. Files in other formats do not contain `{` as the ninth byte after a valid
+    length, unless they are crafted.
 
     Args:
         head: the first `HEAD` bytes of the file, or fewer if it is shorter.
@@ -41,7 +42,7 @@ def container_of(head: bytes, size: int) -> Container:
 
 
 def is_safetensors(head: bytes, size: int) -> bool:
-    """Returns whether a file starts like safetensors: 8 bytes with the length of a JSON header, then `{`."""
+    """Returns whether a file starts like safetensors: 8 bytes give the length of a JSON header, and `{` follows."""
     if len(head) < 9:
         return False
     (length,) = struct.unpack_from("<Q", head)

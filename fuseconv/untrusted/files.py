@@ -1,6 +1,6 @@
-"""Opens untrusted files: the only place where the path of such a file is opened.
+"""Opens untrusted files. This is the only place that opens the path of such a file.
 
-A path may lead to a pipe without a writer, an endless device, or a file larger than memory. Only plain files are
+A path may lead to a pipe without a writer, an endless device, or a file larger than memory. Only regular files are
 opened, and they are read up to a limit. Symbolic links are followed, because the user chooses the path and model caches
 consist of links; `links=False` rejects them in folders that must contain their files.
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from fuseconv.errors import RefusedError, UsageError
 
 TEXT_LIMIT = 64 << 20
-"""The maximum size in bytes of a text file: a manifest or a plan of 100,000 nodes fits."""
+"""The maximum size of a text file in bytes, which is enough for a manifest or a plan of 100,000 nodes."""
 
 _KINDS = (
     (stat.S_ISDIR, errno.EISDIR, "it is a folder, not a file"),
@@ -33,18 +33,18 @@ _KINDS = (
 
 
 def open_plain(path: Path, *, links: bool = True) -> BufferedReader:
-    """Opens a plain file for reading without blocking.
+    """Opens a regular file for reading without blocking.
 
     Args:
         path: the file.
         links: whether the path itself may be a symbolic link.
 
     Raises:
-        OSError: the file cannot be opened or is not a plain file. `strerror` has the reason.
+        OSError: the file cannot be opened or is not a regular file. `strerror` gives the reason.
     """
     try:
-        # Only plain files are opened, because opening a device may start it. The second check is on the open file,
-        # which cannot be replaced any more.
+        # Only regular files are opened, because opening a device may start the device. The second check is on the open
+        # file, which can no longer be replaced.
         _check_kind(path.stat(follow_symlinks=links), path)
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(path, flags if links else flags | os.O_NOFOLLOW)
@@ -59,11 +59,11 @@ def open_plain(path: Path, *, links: bool = True) -> BufferedReader:
 
 
 def read_plain(path: Path, limit: int | None = TEXT_LIMIT, *, links: bool = True) -> bytes:
-    """Reads a whole plain file.
+    """Reads a whole regular file.
 
     Args:
         path: the file.
-        limit: the maximum size in bytes. None for tensors, whose size is not limited.
+        limit: the maximum size in bytes, or None for tensors, whose size is not limited.
         links: as in `open_plain`.
 
     Raises:
@@ -77,7 +77,7 @@ def read_plain(path: Path, limit: int | None = TEXT_LIMIT, *, links: bool = True
 
 
 def check_plain(path: Path, *, links: bool = True) -> os.stat_result:
-    """Checks a file that a library opens by its path, and returns its stat result.
+    """Checks a file that a library will open by its path, and returns the file's stat result.
 
     Raises:
         OSError: as in `open_plain`.
@@ -87,7 +87,7 @@ def check_plain(path: Path, *, links: bool = True) -> os.stat_result:
 
 
 def is_plain(path: Path) -> bool:
-    """Returns whether a path leads to a plain file. False for invalid names."""
+    """Returns whether a path leads to a regular file. False for invalid names."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):
@@ -125,10 +125,10 @@ def check_unshared(paths: Iterable[Path]) -> None:
     """Checks that only the user and root can change files from which code is loaded, and the folders of these files.
 
     Files that are writable by the owner's private group, as with a umask of 002, are accepted if the group has no other
-    members. In a folder with the sticky bit, such as /tmp, users cannot replace files of others.
+    members. In a folder with the sticky bit, such as /tmp, users cannot replace other users' files.
 
     Raises:
-        RefusedError: another user can. The error names the file or folder and the fix.
+        RefusedError: another user can change a file or folder. The error names the file or folder and the fix.
         OSError: the file does not exist.
     """
     for path in paths:
@@ -170,7 +170,7 @@ def _user(uid: int) -> str:
 
 
 def _is_private(gid: int, uid: int) -> bool:
-    """Returns whether a group is private: it has the number or name of the user and no other member."""
+    """Returns whether a group is private: it has the user's number or name, and no other member."""
     try:
         group = grp.getgrgid(gid)
     except KeyError:

@@ -12,11 +12,11 @@ from fuseconv.processes.forked import forked
 FIX = "copy the file again, or save it again with torch.jit.save"
 
 SECONDS, BYTES_PER_SECOND = 90, 20 << 20
-"""The time limit for reading, in seconds: the import of torch, and the file from a slow disk."""
+"""The time limit for reading: the seconds to import torch, and the rate at which a slow disk reads the file."""
 
 
 def require_loads(path: Path) -> None:
-    """Checks that torch reads an archive without crashing. Exceptions are ignored here.
+    """Checks that torch reads an archive without crashing. Ignores exceptions that torch raises.
 
     Raises:
         UpstreamError: reading crashes, takes too long, or would go past the end of the data.
@@ -40,10 +40,10 @@ def require_loads(path: Path) -> None:
 
 
 def _read(path: Path, seconds: int) -> tuple[str, int]:
-    """Returns what is said of the archive, and the exit status.
+    """Reads an archive in a separate process, and returns the report on the archive and the exit status.
 
     Raises:
-        TimeoutError: it takes too long.
+        TimeoutError: the process takes too long.
         UpstreamError: the process does not start.
     """
     end = time.monotonic() + seconds

@@ -1,16 +1,16 @@
-"""The ops that an untrusted file may name: a rule, its examples, a plan or an archive.
+"""Defines the ops that an untrusted file may name. The file may be a rule, its examples, a plan or an archive.
 
-The file is data, but its ops run here: to test a rule, to compute a constant, to capture a program. Therefore they may
-only take and return tensors and numbers. An op is permitted if its schema satisfies the following:
+The file is data, but its ops run here: to test a rule, to compute a constant, to capture a program. Therefore the ops
+may only take and return tensors and numbers. An op is permitted if it satisfies the following conditions:
 
 - it is in a namespace of computing ops and known to the dispatcher, which excludes functions of TorchScript;
 - its arguments are tensors, numbers, dtypes, layouts, devices, and strings that select a variant (`approximate`);
 - it does not begin with an underscore, except for ops that torch.export and torch's decompositions generate.
 
-Ops that satisfy this but replace the memory of a tensor, create other layouts, or take packed data without checking it
-are excluded by name.
+Some ops satisfy these conditions but replace the memory of a tensor, create other layouts, or take packed data without
+checking the data. These ops are excluded by name.
 
-Ops of other libraries are permitted after a trusted pack was run; see `trust_libraries`.
+Ops of other libraries are permitted after a trusted pack has run; see `trust_libraries`.
 """
 
 from __future__ import annotations
@@ -78,23 +78,23 @@ _PRIVATE = frozenset(
         "_weight_norm_interface",
     }
 )
-"""Permitted ops with an underscore, besides those of the core set."""
+"""Permitted ops whose names begin with an underscore, in addition to the ops of the core set."""
 
 _MEMORY = re.compile(
     r"^(set_?|set_data|data|copy_to|copy_strided|resize\w*|requires_grad_|retains?_grad|is_leaf|output_nr|pin_memory"
     r"|is_pinned|record_stream|is_set_to|device_put|get_gradients)$"
 )
-"""Ops that replace the memory of a tensor, or return something else than its value."""
+"""Ops that replace the memory of a tensor, or return something other than a value of the tensor."""
 
 _LAYOUTS = re.compile(
     r"^((to_|is_)?(sparse|coalesce|mkldnn|nested)\w*|(crow_|ccol_|col_|row_)?(indices|values)(_copy)?|dense_dim|smm"
     r"|s?spaddmm|hspmm|copy_sparse_to_sparse_?|to_padded_tensor|dequantize|quantize_\w+|empty_quantized|int_repr|qscheme"
     r"|q_\w+|choose_qparams_optimized)$"
 )
-"""Ops on tensors that are not strided: sparse, nested, quantized, or of a library."""
+"""Ops on tensors that are not strided: sparse, nested, quantized, or in the layout of a library."""
 
 _PACKED = re.compile(r"^(fbgemm|mkldnn|miopen|cudnn|quantized)_\w+$")
-"""Ops that take packed data of another op, or the workspace of a library."""
+"""Ops that take data packed by another op, or the workspace of a library."""
 
 _trusted = False
 
@@ -126,7 +126,7 @@ def lookup(name: str) -> torch._ops.OpOverload | None:
 
 @cache
 def _known(name: str) -> torch._ops.OpOverload:
-    """Caches ops that exist. Missing ops are not cached, because they may be loaded later."""
+    """Looks up an op, and caches it if it exists. Missing ops are not cached, because they may be loaded later."""
     if name.count(".") != 2:
         raise LookupError(name)
     namespace, packet, overload = name.split(".")

@@ -1,4 +1,4 @@
-"""Reads a torch.save file as nothing but tensors."""
+"""Reads a torch.save file that contains only tensors and plain values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 
 def load_plain_pickle(file: IO[bytes]) -> Any:
-    """Reads a torch.save file to the CPU, if it needs nothing but tensors and plain values.
+    """Reads a torch.save file to the CPU, if the file contains only tensors and plain values.
 
     A pickle is a program for a stack machine, and a damaged one can fail in any way: an empty stack, a missing key, an
     attribute of a number. All of these raise the same error.
 
     Raises:
-        pickle.UnpicklingError: the file needs something else, or is damaged.
+        pickle.UnpicklingError: the file contains anything else, or is damaged.
         MemoryError: the file needs more memory than is available.
     """
     try:

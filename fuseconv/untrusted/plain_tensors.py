@@ -1,4 +1,4 @@
-"""The tensors that can be converted: dense values in memory, and no other kinds of tensors."""
+"""Checks that tensors can be converted: only dense tensors with values in memory can, not other kinds of tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuseconv.errors import UnsupportedError
 
 
 def oddity(tensor: torch.Tensor) -> str:
-    """Returns the reason why a tensor is not plain values in memory. Empty if it is."""
+    """Returns the reason why a tensor is not dense with its values in memory. Empty if it is."""
     if is_lazy(tensor):
         return "is not initialised: its module was never called"
     if tensor.is_nested:
@@ -26,14 +26,14 @@ def oddity(tensor: torch.Tensor) -> str:
 
 
 def check_plain_tensors(tensors: Mapping[str, torch.Tensor], where: str) -> None:
-    """Checks that tensors are plain values in memory.
+    """Checks that tensors are dense and have their values in memory.
 
     Args:
         tensors: the tensors by name.
         where: the file of the tensors.
 
     Raises:
-        UnsupportedError: a tensor is not. The error names it.
+        UnsupportedError: a tensor is of another kind. The error names the tensor.
     """
     for name, tensor in tensors.items():
         if found := oddity(tensor):

@@ -1,6 +1,7 @@
-"""Checks the sizes of the tensor data in a TorchScript archive, which torch.jit.load does not.
+"""Checks the sizes of the tensor data in a TorchScript archive, which torch.jit.load does not check.
 
-If a record is shorter than its tensor, torch.jit.load reads past the end. `torch.load` makes this check itself.
+If a record is shorter than its tensor, torch.jit.load reads past the end of the record. `torch.load` makes this check
+itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from fuseconv.untrusted.files import open_plain
 
 PICKLES = {"data.pkl": "data", "constants.pkl": "constants"}
-"""Each pickle with tensors, with the folder of their data in the archive."""
+"""Maps each pickle that contains tensors to the folder in the archive that contains their data."""
 
 
 class _Inert:
@@ -52,7 +53,7 @@ class _Storages(pickle.Unpickler):
 
 
 def short_record(path: Path) -> str:
-    """Returns a description of the first record that has fewer bytes than its tensor. Empty if there is none.
+    """Describes the first record that contains fewer bytes than its tensor needs. Empty if there is no such record.
 
     Args:
         path: a TorchScript archive.
