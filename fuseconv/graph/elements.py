@@ -68,7 +68,9 @@ def elements(
 def leaves_some(
     node: Node, ranges: Mapping[Any, Any], constant: Callable[[Any], Any], is_written: Callable[[Node], bool]
 ) -> bool:
-    """Returns whether the first, last or diagonal element of each row of a bool tensor is provably False.
+    """Returns whether each row of a bool tensor provably contains a False element.
+
+    Unless the tensor is constant, only the first, the last and the diagonal element of each row are examined.
 
     Args:
         node: the node that computes the tensor.

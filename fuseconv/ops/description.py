@@ -47,7 +47,7 @@ def describe(name: str, reference: Callable[..., Any], autocast: Callable[..., A
 
 
 def _activations(signature: inspect.Signature, refusals: Sequence[str]) -> list[str]:
-    """Lists the activations if the op accepts all of them, that is, if it rejects unknown activations by name."""
+    """Lists the activations if the op accepts all of them, that is, if it rejects unknown activations."""
     if not any(message.startswith("unknown activation") for message in refusals):
         return []
     named = [name for name in signature.parameters if name == "act" or name.endswith("_act")]

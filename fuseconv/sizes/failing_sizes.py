@@ -63,7 +63,7 @@ def _explained(error: Exception, module: Runs, contract: Contract, inputs: tuple
             f"the model fails on the GPU{f' at {at}' if at else ''}: {why}",
             fix="narrow the ranges in --input; run with --device cpu to see which sizes the model accepts",
         )
-    graph = getattr(module, "module", module)  # the original of an archive also is a graph module
+    graph = getattr(module, "module", module)  # the original of an archive is a graph module, too
     where = model_line(error) or (_failing_line(graph, inputs) if isinstance(graph, GraphModule) else "")
 
     def takes(tried: Mapping[str, int]) -> bool:
