@@ -1,4 +1,4 @@
-"""The sizes and hashes of the files of a bundle, and the comparison with those that a manifest lists."""
+"""Measures the sizes and hashes of a bundle's files, and compares them with the manifest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBRARIES = "lib"
 """The folder of the op libraries."""
 
 SIGNATURE = "model.sig"
-"""The signature of a bundle. The manifest does not list it: it covers the manifest."""
+"""The signature of a bundle. The manifest does not list this file, because the signature covers the manifest."""
 
 AGAIN = "convert the model again, or copy the bundle again"
 
@@ -36,12 +36,12 @@ def measure(folder: Path, known: Mapping[str, File], without: tuple[Path, ...] =
 
     Args:
         folder: the folder.
-        known: files that are not hashed again.
-        without: files and folders that are left out.
+        known: files whose hashes are known, by name. They are not hashed again.
+        without: files and folders to skip.
 
     Raises:
         OSError: a file cannot be read.
-        RefusedError: the folder holds something other than plain files and folders.
+        RefusedError: the folder contains something other than regular files and folders.
     """
     names = [path.relative_to(folder).as_posix() for path in _walk(folder, without)]
     with ThreadPoolExecutor() as pool:
@@ -50,7 +50,7 @@ def measure(folder: Path, known: Mapping[str, File], without: tuple[Path, ...] =
 
 
 def measure_file(path: Path) -> File:
-    """Hashes a file. An empty folder has the size 0 and no hash. Raises OSError."""
+    """Returns the size and hash of a file. An empty folder has size 0 and no hash. Raises OSError."""
     if path.is_dir():
         return File(sha256="", size=0)
     with open_plain(path, links=False) as file:
@@ -58,7 +58,7 @@ def measure_file(path: Path) -> File:
 
 
 def compare(folder: Path, expected: Mapping[str, File], found: Mapping[str, File]) -> None:
-    """Checks that a folder has exactly the files that its manifest lists.
+    """Checks that a folder contains exactly the files that its manifest lists.
 
     Raises:
         RefusedError: a file is missing, damaged or unexpected. The error names it.

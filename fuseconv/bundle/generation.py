@@ -1,4 +1,4 @@
-"""How the methods of a bundle generate tokens: what the loop needs to know besides the contracts."""
+"""How the methods of a bundle generate tokens: the facts that the loop needs besides the contracts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from fuseconv.bundle.sealed_text import Strict
 
 
 class Generation(Strict):
-    """The facts about a model with which `generate` calls its methods.
+    """The facts about a model that `generate` needs to call its methods.
 
     Attributes:
-        cache_length: the number of tokens for which the key-value cache has room.
+        cache_length: the capacity of the key-value cache in tokens.
         eos: the tokens that end a sequence.
-        pad: the token that follows the end of a sequence.
-        start: the first tokens of a decoder that follows an encoder. Empty for a decoder-only model.
+        pad: the token that fills a sequence after its end.
+        start: the tokens with which a decoder starts after an encoder. Empty for a decoder-only model.
         suppress: tokens that are never generated.
-        suppress_first: tokens that are not generated first.
+        suppress_first: tokens that are never generated as the first token.
     """
 
     cache_length: int

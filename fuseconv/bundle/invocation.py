@@ -1,4 +1,4 @@
-"""How a conversion was called, as a manifest records it. Nothing here imports torch."""
+"""How a conversion was invoked, as the manifest records it. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from fuseconv.bundle.sealed_text import Strict
 
 
 class Invocation(Strict):
-    """How a conversion was called.
+    """How a conversion was invoked.
 
     Attributes:
-        command: the words of the command, with the options that pyproject.toml gave it. Of paths only the last part.
-            Options that change nothing in the bundle, such as `-o`, are left out.
-        revision: the commit that was checked out in the folder where the command ran. None if Git knows none there.
-            Changes that were not committed do not show in it: the source and the rules have their own hashes.
+        command: the words of the command, including the options from pyproject.toml. Paths are reduced to their last
+            part. Options that change nothing in the bundle, such as `-o`, are left out.
+        revision: the commit that was checked out in the folder where the command ran. None if Git knows no commit
+            there. Uncommitted changes do not affect it; the source and the rules have their own hashes.
     """
 
     command: list[str]

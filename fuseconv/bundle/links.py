@@ -1,4 +1,4 @@
-"""Copies of a bundle that share its files."""
+"""Makes copies of a bundle that share its files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fuseconv.bundle.files import SIGNATURE
 
 
 def link(folder: Path, staging: Path) -> None:
-    """Fills a folder with the files of another, as links where the file system has them.
+    """Fills a folder with the files of another folder, as hard links where the file system supports them.
 
-    The signature is left out: it is not one of what the copy will become.
+    The signature is left out, because it would not be valid for what the copy will become.
     """
 
     def copy(source: str, destination: str) -> None:

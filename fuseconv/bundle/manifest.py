@@ -34,7 +34,9 @@ REFERENCE = "reference.safetensors"
 """The inputs and outputs of every case: `0/input/x`, `0/original/y`."""
 
 ONNX = "onnx"
-"""The folder of what only ONNX models have. They are beside it: ONNX Runtime lets them refer to `WEIGHTS` there."""
+"""The folder of the files that only ONNX models use.
+
+The models themselves are next to this folder, because there ONNX Runtime lets them refer to `WEIGHTS`."""
 
 SUFFIX = ".fuseconv"
 
@@ -61,7 +63,7 @@ class Source(Strict):
 
     @model_serializer(mode="wrap")
     def _spelled(self, handler: SerializerFunctionWrapHandler) -> dict[str, str]:
-        """Omits fields that are not set, so that manifests older than a field still serialize to the same bytes."""
+        """Omits unset fields, so that a manifest that is older than a field still serializes to the same bytes."""
         return {name: value for name, value in handler(self).items() if value is not None}
 
 
@@ -79,7 +81,7 @@ class LeftOut(Strict):
     Attributes:
         target: the name of the target.
         cause: `unsupported`: the target cannot express the model; `upstream`: its exporter, compiler or runtime failed;
-            `parity`: the unfused model gives different results on it; `plan`: only the fused model does.
+            `parity`: the unfused model gives different results on this target; `plan`: only the fused model does.
         reason: what happened, with the measured values.
     """
 
@@ -107,7 +109,10 @@ class Limit(Strict):
 
 
 class Environment(Strict):
-    """Where the bundle was made. `gpu` is a compute capability (`9.0`), `cpu` torch's name of an instruction set."""
+    """The machine and the versions with which the bundle was made.
+
+    `gpu` is a compute capability (`9.0`), and `cpu` is torch's name for an instruction set.
+    """
 
     python: str
     platform: str
@@ -136,7 +141,7 @@ class Manifest(SealedText):
         environment: the machine on which the bundle was made.
         tolerances: the tolerance table used for the parity rows.
         parity: one row per target, case and output.
-        mismatch: whether a row fails and the bundle was kept because of `--allow-mismatch`.
+        mismatch: whether a parity row fails and the bundle was kept because of `--allow-mismatch`.
         left_out: the targets that were requested but are not in the bundle. Omitted from the file if empty.
         limits: the failing rows that are limitations of a target's runtime. Omitted from the file if empty.
         invocation: how `fuseconv convert` was called. Omitted from the file if the conversion was called from Python.
@@ -176,7 +181,7 @@ def seal(folder: Path, manifest: Manifest, known: Mapping[str, File] | None = No
 
     Raises:
         OSError: a file cannot be read or written.
-        RefusedError: the folder holds something other than plain files and folders.
+        RefusedError: the folder contains something other than regular files and folders.
     """
     sealed = manifest.model_copy(update={"files": measure(folder, known or {}, _unlisted(folder))})
     (folder / MANIFEST).write_bytes(sealed.render())
@@ -203,14 +208,14 @@ def require_folder(folder: Path) -> None:
 
 
 def open_bundle(folder: Path, *, shared: bool = True) -> Manifest:
-    """Reads the manifest and checks that the folder contains exactly the files that it lists.
+    """Reads the manifest and checks that the folder contains exactly the files that the manifest lists.
 
     Args:
         folder: the bundle.
-        shared: whether the weights that a method shares with others are checked too, if the bundle is one.
+        shared: whether to check the weights that a method shares with other methods too, if the bundle is a method.
 
     Raises:
-        UsageError: the folder does not exist, or it is not a bundle.
+        UsageError: the folder does not exist, or it is a bundle of several methods.
         RefusedError: the manifest or a file is missing, damaged, swapped or unexpected. The error names it.
     """
     manifest, path = read_manifest(folder), folder / MANIFEST
@@ -264,11 +269,12 @@ def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) ->
 
     Args:
         folder: the bundle.
-        artifact: the artifact of the target. Files next to it, and in folders there, belong to it. So do the weights.
+        artifact: the artifact of the target. Files next to it, files in the subfolders there, and the weights belong
+            to it.
         libraries: the op libraries that the target calls.
 
     Raises:
-        RefusedError: another user can change one of them.
+        RefusedError: another user can change one of these files or folders.
     """
     beside = (folder / artifact).parent
     own = [*folder.iterdir(), folder / ONNX / WEIGHTS] if beside == folder else [*beside.rglob("*")]
@@ -280,17 +286,19 @@ def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) ->
 
 
 def check_outside(path: Path, folder: Path) -> None:
-    """Checks that a file or folder that is to be written is not in the folder of a bundle.
+    """Checks that an output path is not inside the folder of a bundle.
 
     Raises:
-        UsageError: it is.
+        UsageError: the path is inside the folder.
     """
     if folder.resolve() in path.absolute().resolve().parents:
         raise UsageError("the output is inside of the bundle", where=str(path), fix="choose another place with -o")
 
 
 def check_replaceable(path: Path) -> None:
-    """Checks that a bundle may replace `path`, which exists: it must be a bundle, damaged or not, or an empty folder.
+    """Checks that a bundle may replace `path`, which exists.
+
+    The path must be a bundle, damaged or not, or an empty folder.
 
     Raises:
         UsageError: the path is anything else.
@@ -309,7 +317,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def bundle_folder(model: str | Path, output: str | Path | None = None) -> Path:
-    """Returns the folder to which the bundle is written: the given one, or one next to the model.
+    """Returns the folder to which the bundle is written: `output`, or a folder next to the model.
 
     Raises:
         UsageError: the path is not UTF-8; or no folder is given and the model is read from a stream such as /dev/stdin.

@@ -1,8 +1,8 @@
-"""A bundle of several methods of one model: a folder per method, and one file of the weights of all.
+"""A bundle of several methods of one model: a folder per method, and one weights file that all methods share.
 
-`methods/NAME` is a bundle, except that its weights are in the folder above `methods`: names of files of weights are
-relative to that folder. Its manifest lists the files of the method; the manifest of the whole lists the rest, which
-includes the manifests of the methods. Nothing here imports torch.
+`methods/NAME` is a bundle, except that its weights are in the folder above `methods`, to which the names of weights
+files are relative. Its manifest lists the files of the method. The top-level manifest lists all other files, including
+the manifests of the methods. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ METHODS = "methods"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = ("generate", "generation", "methods", "swap")
-"""The attributes of a loaded bundle."""
+"""Names that a method cannot have, because they are attributes of a loaded bundle."""
 
 
 class MethodsManifest(SealedText):
@@ -37,7 +37,7 @@ class MethodsManifest(SealedText):
         fuseconv: the version that wrote the bundle.
         methods: the names of the methods.
         generation: how the methods generate tokens, if they do.
-        files: the files of the folder, without itself, the signature and those that the manifests of the methods list.
+        files: every file except this manifest, the signature, and the files that the manifests of the methods list.
     """
 
     optional: ClassVar[tuple[str, ...]] = ("generation",)
@@ -56,7 +56,7 @@ def method_folder(bundle: Path, method: str) -> Path:
 
 
 def weights_folder(folder: Path) -> Path:
-    """Returns the folder to which the names of files of weights are relative: for a method, that of the whole bundle.
+    """Returns the folder to which names of weights files are relative: for a method, the whole bundle's folder.
 
     Args:
         folder: a bundle, or the folder of a method.
@@ -72,10 +72,10 @@ def has_methods(folder: Path) -> bool:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Checks that names of methods are lower-case names of Python, because they are attributes and folders.
+    """Checks that method names are lower-case Python identifiers, because they become attributes and folders.
 
     Raises:
-        UsageError: one is not.
+        UsageError: a name is not allowed.
     """
     for name in names:
         if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in _TAKEN:
@@ -87,11 +87,13 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def seal_methods(folder: Path, manifest: MethodsManifest) -> MethodsManifest:
-    """Hashes the files that the methods share and their manifests, writes the manifest, and returns it with the hashes.
+    """Writes the manifest of a bundle of several methods, and returns it with the hashes of its files.
+
+    Hashes the files that the methods share, and the manifests of the methods.
 
     Raises:
         OSError: a file cannot be read or written.
-        RefusedError: the folder holds something other than plain files and folders.
+        RefusedError: the folder contains something other than regular files and folders.
     """
     sealed = manifest.model_copy(update={"files": _shared(folder, manifest)})
     (folder / MANIFEST).write_bytes(sealed.render())
@@ -114,7 +116,9 @@ def read_methods(folder: Path) -> MethodsManifest:
 
 
 def open_methods(folder: Path) -> MethodsManifest:
-    """Reads the manifest and checks that the folder has exactly its files, except those of the methods.
+    """Reads the manifest and checks that the folder contains exactly the files that the manifest lists.
+
+    The files that the manifests of the methods list are not checked.
 
     Raises:
         RefusedError: the manifest or a file is missing, damaged, swapped or unexpected. The error names it.
@@ -125,10 +129,11 @@ def open_methods(folder: Path) -> MethodsManifest:
 
 
 def check_weights(method: Path) -> None:
-    """Checks the weights of a method, which are not in its folder. Does nothing for a bundle that has its own.
+    """Checks the weights that a method shares with others. Does nothing for a bundle that contains its weights.
 
     Raises:
-        RefusedError: the file is missing or damaged, or the bundle lists another manifest of the method.
+        RefusedError: the weights file is missing or damaged, or the method's manifest is not the one that the bundle
+            lists.
     """
     bundle = weights_folder(method)
     if bundle == method:

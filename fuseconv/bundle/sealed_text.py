@@ -1,4 +1,4 @@
-"""The text of a manifest: canonical JSON that includes its own hash."""
+"""Serializes and parses a manifest as canonical JSON that includes its own hash."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Strict(BaseModel):
-    """A record of a manifest. Unknown fields and values of other types are errors."""
+    """A record in a manifest. Unknown fields and values of the wrong type are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class SealedText(Strict):
-    """A manifest.
+    """A manifest whose text includes its own hash.
 
     Attributes:
-        optional: the fields that are omitted from the text if they are empty, so that manifests older than a field
-            still serialize to the same bytes.
+        optional: the fields that are omitted from the text if they are empty, so that a manifest that is older than a
+            field still serializes to the same bytes.
     """
 
     optional: ClassVar[tuple[str, ...]] = ()
@@ -36,7 +36,7 @@ class SealedText(Strict):
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Parses the text that `render` returned. Any other bytes are an error, even if they mean the same.
+        """Parses the text that `render` returned. Any other bytes are an error, even if they contain the same values.
 
         Raises:
             ValueError: the text is not a manifest, or it was modified.
@@ -52,5 +52,5 @@ class SealedText(Strict):
 
 
 def spell(value: Any) -> bytes:
-    """Returns canonical JSON."""
+    """Serializes a value as canonical JSON."""
     return json.dumps(value, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"

@@ -31,14 +31,14 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
 
     Args:
         output: the folder to create or replace.
-        check: called with `output` at the start and again just before the replacement, if it exists. It raises if the
-            folder must not be replaced.
+        check: if `output` exists, is called with it at the start and again just before the replacement. It raises an
+            error if the folder must not be replaced.
 
     Raises:
         FileError: a file cannot be written. `output` is unchanged.
     """
     output = output.absolute()
-    _check_existing(output, check)  # before its name is used: the root has none
+    _check_existing(output, check)  # before its name is used, because the root has no name
     try:
         _check_parents(output)
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def staged(output: Path, check: Callable[[Path], None]) -> Iterator[Path]:
                 _check_existing(output, check)
                 _put_in_place(staging, output)
         finally:
-            # What is left at the staging name: nothing, the folder just replaced, or an unfinished one.
+            # The staging path now holds nothing, the folder that was just replaced, or an unfinished folder.
             with _locked(output.parent):
                 shutil.rmtree(staging, ignore_errors=True)
             os.close(lock)
@@ -86,7 +86,7 @@ def _previous(output: Path) -> Path:
 
 
 def _remove_leftovers(output: Path) -> None:
-    """Removes the folders of terminated processes, which nobody holds a lock on, and completes their renames."""
+    """Removes the unlocked folders that terminated processes left, and undoes their unfinished renames."""
     if _previous(output).exists() and not os.path.lexists(output):
         _previous(output).rename(output)
     for leftover in output.parent.iterdir():
@@ -118,7 +118,7 @@ def _check_parents(output: Path) -> None:
 
 
 def _put_in_place(staging: Path, output: Path) -> None:
-    """Renames the folder, or exchanges it with the existing one, which then has the staging name."""
+    """Renames the new folder, or exchanges it with the existing folder, which then has the staging name."""
     if not os.path.lexists(output):
         staging.rename(output)
     else:
@@ -138,7 +138,8 @@ def _exchange(first: Path, second: Path) -> None:
     code = ctypes.get_errno()
     if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         raise OSError(code, os.strerror(code), str(second))
-    # No exchange on this file system, NFS for one. After a kill between the two renames the next run undoes the first.
+    # This file system (such as NFS) cannot exchange names. If the process is killed between the first two renames, the
+    # next run undoes the first.
     second.rename(_previous(second))
     first.rename(second)
     _previous(second).rename(first)
@@ -146,7 +147,7 @@ def _exchange(first: Path, second: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of the folder, so that no other process removes a sibling between its creation and its locking."""
+    """Holds the lock of a folder, so that no other process removes a new staging folder before it is locked."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

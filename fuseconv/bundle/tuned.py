@@ -1,4 +1,4 @@
-"""The times of the targets of a bundle, as measured at its conversion. Nothing here imports torch."""
+"""The times of a bundle's targets, as measured during its conversion. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Speed(BaseModel):
-    """The times of a call of one target in microseconds, each measured in turn with the unfused artifact.
+    """The times of one call of a target in microseconds.
+
+    Each artifact is measured in turn with the unfused artifact.
 
     Attributes:
-        us: the artifact in the bundle.
-        fused_us: the artifact with every match replaced.
-        unfused_us: the artifact of the captured program, with no match replaced.
-        noise_us: the uncertainty of the difference between the unfused artifact and the one in the bundle or, if both
-            are one, that with every match replaced.
-        measured: how many classes of equal matches were left out by themselves, or groups of suspects at once.
-        classes: how many there are that insert an op.
+        us: the time of the artifact in the bundle.
+        fused_us: the time of the artifact with every match replaced.
+        unfused_us: the time of the artifact of the captured program, with no match replaced.
+        noise_us: the uncertainty of the difference between the unfused artifact and the artifact in the bundle. If both
+            are the same artifact, that of the difference from the artifact with every match replaced.
+        measured: the number of measurements that left out one class of equal matches, or a group of suspected classes
+            at once.
+        classes: the number of classes that insert an op.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -36,13 +39,13 @@ class Speed(BaseModel):
 
 
 class Tuned(BaseModel):
-    """What was measured.
+    """The results of the measurement.
 
     Attributes:
-        device: the name of the processor or GPU. The times say nothing about another.
-        speeds: target to its times.
-        untimed: the targets that could not be compared, with the reasons.
-        needed: target to the classes of matches without which it cannot be written, with the reasons.
+        device: the name of the processor or GPU. The times say nothing about other devices.
+        speeds: maps a target to its times.
+        untimed: maps a target that could not be compared to the reason.
+        needed: maps a target to the classes of matches without which it cannot be written, each with the reason.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

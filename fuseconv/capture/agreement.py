@@ -1,7 +1,7 @@
 """Compares a captured program with the original model: the same inputs must give the same outputs within tolerance.
 
-The outputs of the original are compared with the fp64 reference of the program. The reverse would not work: a wrong
-program agrees with its own reference.
+The outputs of the original are compared with the float64 reference of the program. Comparing the outputs of the program
+instead would not work, because a wrong program agrees with its own reference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fuseconv.sizes.taken_sizes import taken_range
 def difference(
     original: Sequence[Tensor], program: Sequence[Tensor], names: Sequence[str], fp64: Sequence[Tensor]
 ) -> str:
-    """Describes how the outputs of the original differ from those of the program. Empty if they agree.
+    """Describes how the outputs of the original and the program differ, or returns an empty string if they agree.
 
     Args:
         original: the outputs of the original.
@@ -53,13 +53,13 @@ def difference(
 
 
 def hold(exported: ExportedProgram, contract: Contract, original: Original, sizes: Sequence[Mapping[str, int]]) -> None:
-    """Runs a captured program and the original at sizes of a contract and compares their outputs.
+    """Checks that a captured program and the original give the same outputs at sizes of a contract.
 
     Args:
-        exported: in the flat calling convention.
-        contract: the inputs, with ranges of values that the model accepts, and the outputs.
+        exported: the captured program, in the flat calling convention.
+        contract: the inputs, with ranges of values that the model accepts, and the names of the outputs.
         original: the model that was captured.
-        sizes: the size of every dim. The first entry has the sizes used for the capture.
+        sizes: the cases to compare, each with the size of every dim. The first case has the sizes of the capture.
 
     Raises:
         UnsupportedError: the outputs differ, or one of the two fails. The error names the sizes, the output and the
@@ -78,7 +78,7 @@ def hold(exported: ExportedProgram, contract: Contract, original: Original, size
 
 
 def agrees(exported: ExportedProgram, contract: Contract, original: Original, sizes: Mapping[str, int]) -> bool:
-    """Returns whether a captured program and the original agree at these sizes. False if one of them fails."""
+    """Returns whether a captured program and the original agree at these sizes; False if one of them fails."""
     try:
         inputs, expected = draw_taken(original, contract, sizes, seed=0)
     except FuseconvError:
@@ -87,11 +87,14 @@ def agrees(exported: ExportedProgram, contract: Contract, original: Original, si
 
 
 def against(module: GraphModule, inputs: tuple[Tensor, ...], expected: Sequence[Tensor], contract: Contract) -> str:
-    """Describes how a captured program differs from the given outputs of the original. Empty if they agree."""
+    """Describes how a captured program differs from the given outputs of the original.
+
+    Returns an empty string if they agree.
+    """
     try:
         with torch.no_grad():
             found = pytree.tree_leaves(module(*inputs))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the model does not raise it
+    except Exception as error:  # noqa: BLE001 - the model itself does not raise this error
         return f"the model runs, but the exported program fails: {type(error).__name__}: {first_line(error)}"
 
     if _are_equal(expected, found):
@@ -107,7 +110,7 @@ def _are_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def not_the_original(reason: str, original: Original, when: str) -> UnsupportedError:
-    """Returns the error for a captured program that differs from the model independently of its sizes."""
+    """Returns the error for a captured program that differs from the model, whatever the input sizes."""
     return UnsupportedError(
         f"the exported program and the model give different results {when}: {reason}",
         where=type(original.module).__name__,
@@ -155,7 +158,7 @@ def _narrower(
     contract: Contract,
     agrees: Callable[[Mapping[str, int]], bool],
 ) -> str:
-    """Returns the fix: ranges that exclude the sizes, or a statement that no range does."""
+    """Returns the fix: ranges that exclude the failing sizes or, if none are found, the dims to narrow."""
     ranges: list[Dim] = []
     for name, dim in contract.dims().items():
         if agrees({**tried, name: ordinary[name]}) or not agrees({**ordinary, name: tried[name]}):

@@ -1,4 +1,4 @@
-"""Writes to inputs that torch.export invents for a model that assigns a tensor to a buffer that was None."""
+"""Removes input writes that torch.export adds for a model that assigns a tensor to a buffer that was None."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch.export.graph_signature import InputKind
 
 
 def drop_stray_writes(exported: ExportedProgram) -> None:
-    """Removes such writes from a program that was just captured.
+    """Removes the added writes from a newly captured program.
 
-    torch.export copies what is assigned to a buffer of the root module into the placeholder of that buffer. A buffer
-    that was None has no placeholder, and torch 2.13 takes the one in its place: the first input of the user. It inserts
-    the copy by itself, under a name that no op of a model gets.
+    When a model assigns a tensor to a buffer of the root module, torch.export copies the tensor into the placeholder of
+    the buffer. A buffer that was None has no placeholder, and torch 2.13 uses the placeholder in its position instead:
+    the first user input. torch.export gives the inserted copy a name that no op of a model gets.
     """
     inputs = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT}
     copies = exported.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)

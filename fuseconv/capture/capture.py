@@ -48,7 +48,7 @@ def capture(subject: Subject) -> Program:
     Raises:
         UnsupportedError: the model cannot be exported with this contract (the error names the source line), or the
             captured program differs from the model at some sizes.
-        UsageError: the model rejects the inputs of the contract, or its state is not that of the contract.
+        UsageError: the model rejects the inputs of the contract, or its state does not match the contract.
     """
     contract = subject.contract
     tensors = draw(contract, example_sizes(contract), seed=0)
@@ -84,7 +84,7 @@ def capture(subject: Subject) -> Program:
 
 
 def _forget_addresses(exported: ExportedProgram) -> None:
-    """Removes the history of the nodes: it has addresses in memory, which torch.export would write into archives."""
+    """Removes the history of the nodes, because torch.export would write its memory addresses into archives."""
     for module in exported.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             node.meta.pop("from_node", None)
@@ -113,7 +113,7 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
 
 
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:
-    """Returns the dynamic shapes. A range of one size is a static dim."""
+    """Returns the dynamic dims of an input by axis. A dim whose range has a single size is static."""
     return {
         axis: multiples.exported_as(size)
         for axis, size in enumerate(spec.shape)
@@ -122,7 +122,7 @@ def _dynamic(spec: TensorSpec) -> dict[int, Any]:
 
 
 def _with_range(spec: TensorSpec, exported: ExportedProgram) -> TensorSpec:
-    """Limits an integer input to the rows of the tables that it indexes, unless a range was given."""
+    """Limits an integer input to the row numbers of the tables that it indexes, unless a range was given."""
     if has_range(spec) or spec.dtype not in ("i64", "i32"):
         return spec
     node = next(node for node in exported.graph.nodes if node.op == "placeholder" and node.name == spec.name)

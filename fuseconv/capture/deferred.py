@@ -1,7 +1,7 @@
 """Proves constraints on sizes that always hold but that torch.export cannot simplify: `8 * n == n * min(8, 8 * n)`.
 
-torch.export rejects a dim if it cannot simplify one of its guards. On request it writes such guards into the program as
-assertions. This module proves each assertion from the ranges of the dims, and removes it.
+torch.export rejects a dim if it cannot simplify one of its guards. On request, torch.export writes such guards into
+the program as assertions. This module proves each assertion from the ranges of the dims, and removes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.fx import Node
 from fuseconv.sizes.multiples import always
 
 _UNTOLD = "satisfy the generated guard"
-"""Part of the message of torch.export when it cannot simplify a constraint."""
+"""Part of torch.export's error message for a constraint that it cannot simplify."""
 
 _DEFERRED = "Runtime assertion failed for expression"
 """The prefix of the message of an assertion that torch.export generates for a guard."""
@@ -29,7 +29,8 @@ def export_proving(export: Callable[[bool], ExportedProgram]) -> ExportedProgram
         export: calls torch.export. Its argument says whether guards become assertions.
 
     Raises:
-        Exception: the error of the export without assertions, if an assertion is not proved.
+        Exception: the export fails, or an assertion cannot be proved. This is the error of the export without
+            assertions.
     """
     try:
         return export(False)
@@ -45,7 +46,7 @@ def export_proving(export: Callable[[bool], ExportedProgram]) -> ExportedProgram
 def _proved(export: Callable[[bool], ExportedProgram]) -> ExportedProgram | None:
     try:
         exported = export(True)
-    except Exception as error:  # noqa: BLE001 - what was raised without assertions says more
+    except Exception as error:  # noqa: BLE001 - the error without assertions is more helpful
         logging.getLogger("fuseconv").debug("export with assertions: %s", error)
         return None
     if not all(_drop(exported, node) for node in _assertions(exported)):

@@ -1,8 +1,8 @@
 """Generates random inputs that the original model accepts.
 
-Random integers are generated without knowledge of their use. A model that divides by them rejects 0, and a model that
-indexes a table by them rejects values beyond its last row. Inputs that the model rejects are replaced with other random
-values.
+Random integers are generated without knowing how the model uses them. A model that divides by an integer rejects 0, and
+a model that indexes a table with an integer rejects values beyond the last row. If the model rejects its inputs, other
+random values are tried.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Call = Callable[..., tuple[Tensor, ...]]
 """Runs a model on copies of its inputs."""
 
 RANGES = ((1, 100), (1, 2), (1, 1), (0, 0))
-"""The ranges of random integers tried if the model rejects 0 and 1."""
+"""The ranges of random integers to try if the model rejects 0 and 1."""
 
 WIDE_RANGES = (
     (-(2**31), 2**31 - 1),
@@ -42,13 +42,13 @@ WIDE_RANGES = (
     (-2, 2),
     (0, 1),
 )
-"""The ranges tried if the model rejects the limits of the integer dtype, the widest first."""
+"""The ranges to try if the model rejects the limits of the integer dtype, the widest first."""
 
 
 def draw_taken(
     original: Call, contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind = "random"
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Generates random inputs that the original accepts, and returns them with its outputs.
+    """Generates random inputs that the original accepts, and returns these inputs and the original's outputs.
 
     Raises:
         UnsupportedError: the model fails at these sizes for all values, but runs at other sizes. The error names the
@@ -67,7 +67,7 @@ def draw_taken(
             again = draw(other, sizes, seed=seed, kind=kind)
             try:
                 return again, original(*again)
-            except Exception:  # noqa: BLE001, S112 - the first error is the one to tell
+            except Exception:  # noqa: BLE001, S112 - the first error is the one to report
                 continue
         return inputs, failing_sizes.run(original, contract, inputs)
 
@@ -95,7 +95,7 @@ def draw_special(
     Integers without a range are as large as the original accepts.
 
     Returns:
-        The inputs and an empty string; or None and the error of the original.
+        The inputs and an empty string; or an empty tuple and the error of the original.
     """
     ranges = WIDE_RANGES if kind == "integers" else ()
     why = ""
@@ -118,7 +118,7 @@ def open_integers(contract: Contract) -> list[TensorSpec]:
 
 
 def _narrower(contract: Contract, ranges: Sequence[tuple[int, int]]) -> Iterator[Contract]:
-    """Yields contracts with other ranges for the integers that have none: first for one of them, then for all."""
+    """Yields contracts that give a range to integer inputs without one: first to each alone, then to all."""
     unknown = open_integers(contract)
     for chosen in [*([spec] for spec in unknown), *([unknown] if len(unknown) > 1 else [])]:
         for low, high in ranges:

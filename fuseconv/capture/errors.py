@@ -55,7 +55,10 @@ def explain(error: Exception, subject: Subject, tensors: Sequence[torch.Tensor],
 
 
 def _runs(subject: Subject) -> Callable[[Contract], bool]:
-    """Returns whether the model accepts tensors of the example sizes. False if dims are equal by coincidence."""
+    """Returns a function that tells whether the model accepts tensors of a contract's example sizes.
+
+    The function returns False if two dims have the same example size.
+    """
 
     def runs(contract: Contract) -> bool:
         sizes = example_sizes(contract)
@@ -81,7 +84,7 @@ def explain_narrowed(
 def explain_suspect(
     suspect: Suspect, subject: Subject, tensors: Sequence[torch.Tensor], export: Export
 ) -> UnsupportedError:
-    """Describes the sizes at which the program differs from the model, and the guard that it assumes."""
+    """Returns an error with the guard that the program assumes and sizes at which this guard does not hold."""
     at = ", ".join(f"{name}={suspect.sizes[name]}" for name in suspect.dims)
     return UnsupportedError(
         f"the model branches on its sizes: the exported program assumes {suspect.guard}, which does not hold at {at}",
@@ -91,7 +94,7 @@ def explain_suspect(
 
 
 def _restricted(dim: Dim, to: Dim | str | None, where: str) -> UnsupportedError:
-    """Describes a dim that is more constrained than the contract says: other sizes only, or equal to another dim."""
+    """Returns an error for a dim that the model limits to some of its sizes, or requires to equal another dim."""
     name = dim.name
     if isinstance(to, str):
         what, fix = f"the dims {name} and {to} must be equal", f"replace {name} with {to} in --input"
@@ -151,7 +154,7 @@ def _eager(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
     try:
         with torch.no_grad():
             module(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001 - whatever the model raises is the answer
+    except Exception as error:  # noqa: BLE001 - whatever the model raises is returned
         return error
     return None
 
@@ -182,7 +185,7 @@ def _stack(frame: FrameType | None) -> list[traceback.FrameSummary]:
 
 
 def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> UnsupportedError:
-    """Describes a dim that the model constrains further: constant, bounded, a multiple, or equal to another."""
+    """Returns an error for a dim that must be constant, in a narrower range, a multiple, or equal to another dim."""
     contract = subject.contract
     _, _, fixes = text.partition("Suggested fixes:")
     suggestions = dict(_SUGGESTION.findall(fixes.partition("\n\n")[0]))
@@ -205,7 +208,7 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
         return _restricted(dim, Dim(name, int(wanted), int(wanted)), where)
     if wanted in dims:
         return _restricted(dim, wanted, where)
-    multiple = _MULTIPLE.match(wanted)  # 4*_name, and _name = Dim(...) beside it
+    multiple = _MULTIPLE.match(wanted)  # 4*_name, with a separate suggestion _name = Dim(...)
     step, root = (int(multiple[1]), suggestions.get(multiple[2], "")) if multiple else (1, wanted)
     if root.startswith("Dim("):
         bounds = {key: step * int(value) for key, value in _BOUND.findall(root)}
@@ -218,7 +221,7 @@ def _constraint(text: str, subject: Subject, tensors: Sequence[torch.Tensor], ex
 
 
 def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.Tensor], export: Export) -> str | None:
-    """Exports again and returns the line of the first guard that involves all of these dims."""
+    """Exports again and returns the source line of the first guard that involves all of these dims."""
     trail = _Trail()
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = logger.level
@@ -226,7 +229,7 @@ def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.
     logger.setLevel(logging.INFO)
     try:
         export(subject, tensors)
-    except Exception as error:  # noqa: BLE001 - it is known to fail; only its trail is of interest
+    except Exception as error:  # noqa: BLE001 - it is known to fail; only the recorded guards matter
         logging.getLogger("fuseconv").debug("second export: %s", error)
     finally:
         logger.removeHandler(trail)
@@ -241,7 +244,7 @@ def _guard_line(names: Sequence[str], subject: Subject, tensors: Sequence[torch.
 
 
 def _dim_at(place: tuple[str, int, int], subject: Subject) -> str | None:
-    """Returns the name of the dim that torch calls L['parameter'].size()[axis]."""
+    """Returns the name of the dim for which torch writes L['parameter'].size()[axis]."""
     parameter, position, axis = place
     known = list(inspect.signature(subject.module.forward).parameters)
     names = [call or name for call, name in zip_longest(subject.call, known)] if subject.call else known

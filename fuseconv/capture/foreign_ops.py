@@ -1,8 +1,8 @@
 """Replaces ops that a model library registers in Python with PyTorch ops, because artifacts run without that library.
 
 The mixture of experts in transformers multiplies rows, sorted by expert, by one matrix per expert in a custom op. Here
-every row is multiplied by every matrix, and the result of its own expert is selected. This is correct for every target
-and every routing, but the work is multiplied by the number of experts. With `config._experts_implementation =
+every row is multiplied by every matrix, and the result of the row's own expert is selected. This is correct for every
+target and every routing, but the work is multiplied by the number of experts. With `config._experts_implementation =
 "batched_mm"` the model itself gathers one matrix per row, which is less work for few rows but takes more memory.
 """
 
@@ -37,11 +37,11 @@ def grouped_mm(rows: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
 
 
 _MEANINGS: Mapping[str, Callable[..., Tensor]] = {"transformers::grouped_mm_fallback": grouped_mm}
-"""Op name to a function of PyTorch ops that computes the same."""
+"""Maps the name of an op to a function of PyTorch ops that computes the same result."""
 
 
 def spell_out(exported: ExportedProgram) -> ExportedProgram:
-    """Returns a program without such ops. A program that contains none is returned as it is."""
+    """Replaces these ops in a program. A program that contains none of them is returned unchanged."""
     found = {
         node.target: _MEANINGS[node.target._schema.name]
         for module in exported.graph_module.modules()
@@ -51,7 +51,7 @@ def spell_out(exported: ExportedProgram) -> ExportedProgram:
     }
     if not found:
         return exported
-    with warnings.catch_warnings():  # torch copies tree specs in a way that it has deprecated
+    with warnings.catch_warnings():  # torch itself copies tree specs in a deprecated way
         warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning)
         spelled: ExportedProgram = exported.run_decompositions(dict(found))
     return spelled

@@ -3,7 +3,7 @@
 torch.export keeps in-place ops in the graph. An in-place write to a temporary is correct as it is. An in-place write to
 an input is redirected to a copy: later uses read the copy, the outputs are the same, and the caller's tensor is
 unchanged. An in-place write to a buffer or parameter makes each call depend on the calls before it. No target supports
-that, so it is an error.
+such a program, so it is an error.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from fuseconv.errors import UsageError
 
 
 def check_state(exported: ExportedProgram, contract: Contract) -> None:
-    """Checks that each state is an input and an output of the same dtype and shape.
+    """Checks that each state consists of an input and an output of the same dtype and shape.
 
     Raises:
-        UsageError: an input or output does not exist, or the two differ.
+        UsageError: an input or output does not exist, or their dtypes or shapes differ.
     """
     (results,) = exported.graph.output_node().args
     assert isinstance(results, Sequence)

@@ -1,6 +1,6 @@
-"""Buckets: a few sizes to which a batch is padded, so that a few CUDA graphs cover all sizes. No torch.
+"""Buckets: a few sizes to which batches are padded, so that a few CUDA graphs cover every batch size.
 
-docs/adr/0007-cuda-graphs.md describes when a dim may have buckets, and why.
+docs/adr/0007-cuda-graphs.md describes when a dim may have buckets, and why. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _BUCKETS = re.compile(r"^(?P<dim>[A-Za-z_]\w*)=(?P<sizes>\d{1,15}(?:,\d{1,15})*)
 
 @dataclass(frozen=True)
 class Buckets:
-    """The buckets of a dim along which the model is proved not to mix rows.
+    """The bucket sizes of one dim, along which the model is proved not to mix rows.
 
     Attributes:
-        dim: the name of the dim. It is the first axis of each input that has it.
+        dim: the name of the dim, which is the first axis of every input that uses it.
         sizes: the bucket sizes in ascending order. Sizes above the last are not padded.
-        outputs: the names of the outputs that have the dim, as their first axis too. Set by the proof.
+        outputs: the names of the outputs whose first axis is the dim. The proof sets them.
     """
 
     dim: str
@@ -33,7 +33,10 @@ class Buckets:
         return f"{self.dim}={','.join(map(str, self.sizes))}"
 
     def rounded(self, size: int) -> int:
-        """Returns the padded number of rows for `size` rows. An empty batch has no row to repeat and is not padded."""
+        """Returns the padded number of rows for `size` rows.
+
+        An empty batch is not padded, because it has no row to repeat.
+        """
         return next((bucket for bucket in self.sizes if bucket >= size), size) if size else 0
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Symbolic sizes: a dim with its range, and a size that is computed from one.
+"""Symbolic sizes: a dim with its range, and a size that is computed from a dim.
 
-The same dim has the same value everywhere in a call. A symbolic size tells which value of its dim a length means
-(`value`), and why a length is not allowed (`refusal`). Nothing here imports torch.
+Within one call, a dim has the same value everywhere. `value` converts the concrete size of an axis to the value of the
+dim, and `refusal` says why a concrete size is not allowed. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ UNBOUNDED = sys.maxsize
 
 @dataclass(frozen=True)
 class Dim:
-    """A symbolic dimension: it has the same size in every input that names it, a multiple of `step` in [min, max].
+    """A symbolic dimension, which has the same size in every input that names it.
 
-    `min` and `max` are multiples of `step`.
+    The size is a multiple of `step` within [min, max]. `min` and `max` are multiples of `step` too.
     """
 
     name: str
@@ -27,17 +27,17 @@ class Dim:
     step: int = 1
 
     def __str__(self) -> str:
-        # A range without an upper bound comes only from torch.export; the syntax of `--input` has none.
+        # Only torch.export produces a range without an upper bound; the syntax of `--input` cannot express one.
         high = self.max if self.max < UNBOUNDED else ""
         return f"{self.name}:{self.min}..{high}" + (f":{self.step}" if self.step > 1 else "")
 
     def value(self, size: int) -> int:
-        """Returns the value of the dim that this size means: the size itself. Its range is not checked."""
+        """Returns the value of the dim for an axis of this size: the size itself. Does not check the range."""
         return size
 
     def refusal(self, size: int) -> str:
         """Returns why this size is not allowed, or "" if it is."""
-        # The maximum is not compared if there is none: while a graph is traced, it would become a bound of the size.
+        # Without a maximum there is no comparison: during tracing, it would become a bound on the size.
         if size < self.min or (self.max < UNBOUNDED and size > self.max):
             return f"outside {self}"
         if self.step > 1 and size % self.step != 0:
@@ -45,11 +45,14 @@ class Dim:
         return ""
 
     def allowed(self, size: int) -> int:
-        """Returns the largest allowed size that is not above `size`, or the smallest if all are above."""
+        """Returns the largest allowed size that does not exceed `size`, or else the smallest allowed size."""
         return max(self.min, min(self.max, size) // self.step * self.step)
 
     def narrowed(self, low: int, high: int, step: int) -> Dim:
-        """Returns the dim restricted to sizes within [low, high] that are multiples of `step`. It may be empty."""
+        """Returns the dim restricted to sizes within [low, high] that are multiples of `step`.
+
+        The range of the result may be empty.
+        """
         step = math.lcm(self.step, step)
         low, high = max(self.min, low), min(self.max, high)
         return Dim(self.name, -(-low // step) * step, high // step * step, step)
@@ -57,7 +60,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class Affine:
-    """A size `factor * dim + offset`. The factor is not 0."""
+    """A size that is computed as `factor * dim + offset`, where `factor` is not 0."""
 
     dim: Dim
     factor: int
@@ -72,7 +75,10 @@ class Affine:
         return self.dim.name
 
     def value(self, size: int) -> int | None:
-        """Returns the value of the dim that this size means, or None if none gives it. Its range is not checked."""
+        """Returns the value of the dim for an axis of this size, or None if no value gives this size.
+
+        Does not check the range.
+        """
         multiple = size - self.offset
         return multiple // self.factor if multiple % self.factor == 0 else None
 

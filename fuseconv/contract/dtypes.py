@@ -44,12 +44,15 @@ _SHORT: dict[object, str] = {}
 
 
 def dtype_named(name: str) -> str | None:
-    """Returns the short name of a dtype: `f32` for `f32`, `float32`, `torch.float32`, `fp32` or `float`, else None."""
+    """Returns the short name of the dtype with this name, or None if the name is unknown.
+
+    For example, `f32`, `float32`, `torch.float32`, `fp32` and `float` all give `f32`.
+    """
     return _NAMED.get(name)
 
 
 def names_of(shorts: Iterable[str]) -> tuple[str, ...]:
-    """Returns every name of these dtypes that is not one of torch's, the short names first."""
+    """Returns all names of these dtypes except those that begin with `torch.`, the short names first."""
     shorts = tuple(shorts)
     return (*shorts, *(name for name, short in _NAMED.items() if short in shorts and name != short and "." not in name))
 
@@ -57,7 +60,7 @@ def names_of(shorts: Iterable[str]) -> tuple[str, ...]:
 def short_dtype(dtype: object) -> str:
     """Returns the short name of a dtype, or its full name if it has none.
 
-    Names are cached, because printing a dtype is slower than the rest of a check. They are in a dict, because
+    The names are cached, because printing a dtype is slower than the rest of a check. The cache is a dict, because
     torch.compile warns about `functools.cache`.
     """
     short = _SHORT.get(dtype)

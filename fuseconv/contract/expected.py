@@ -1,6 +1,7 @@
-"""The check of one tensor of a call: its dtype, device, rank and sizes. Every call of a bundle or fused module uses it.
+"""Checks one tensor of a call: its dtype, device, rank and sizes.
 
-Nothing here imports torch: only `.dtype`, `.shape` and `.device` of tensors are used.
+Every call of a bundle or fused module runs this check. Nothing here imports torch: the check reads only the `.dtype`,
+`.shape` and `.device` of a tensor.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from fuseconv.contract.dtypes import short_dtype
 from fuseconv.errors import ContractError
 
 Values = dict[str, tuple[int, str]]
-"""The value of each dim in a call so far, by the name of the dim, and the tensor that determined it."""
+"""Maps the name of each dim found so far in a call to its value and the name of the tensor that determined it."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The tensor that a call passes at one place.
+    """The tensor that a call must pass as one input, parameter or buffer.
 
     Attributes:
         name: the name of the tensor.
-        dtype: the short dtype, or torch's name if there is no short one.
+        dtype: the short name of the dtype, or torch's name if it has no short name.
         device: the type of the device, for example `cuda`.
-        shape: the sizes. Symbolic sizes with the same name are tied.
-        fix: what the user can do if another value is passed, for the message.
-        role: what the tensor is, for the message: an input, a parameter, a buffer.
+        shape: the sizes. Symbolic sizes of the same dim must have the same value of this dim.
+        fix: what the error message tells the user to do.
+        role: what the error message calls the tensor: an input, a parameter or a buffer.
     """
 
     name: str
@@ -41,10 +42,11 @@ class Expected:
 
         Args:
             tensor: the value that the call passes.
-            values: the dims that earlier tensors of the call determined. It is extended.
+            values: the values of dims that earlier tensors of the call determined. This tensor's dims are added.
 
         Raises:
-            ContractError: the value is not the expected tensor, or a dim has another value than in an earlier tensor.
+            ContractError: the value is not the expected tensor, or a dim differs from its value in an earlier
+                tensor.
         """
         found = getattr(tensor, "dtype", None)
         if (dtype := short_dtype(found)) != self.dtype:
@@ -75,6 +77,6 @@ class Expected:
         return self.error(f"is of type {type(value).__name__}, not a torch.Tensor")
 
     def error(self, what: str) -> ContractError:
-        """Returns the error for another value. `what` completes the sentence "input x ..."."""
+        """Returns an error about the passed value. `what` completes the sentence "input x ..."."""
         place = f"{self.role} {self.name}"
         return ContractError(f"{place} {what}", where=place, fix=self.fix)

@@ -1,6 +1,6 @@
-"""The text of inputs on the command line, and of the ranges of their values. Nothing here imports torch.
+"""Parses inputs, states and value ranges from the command line. Nothing here imports torch.
 
-`--input 'ids=i64[batch:1..64,seq:2..512]' --input-range ids=0..30521`
+Example: `--input 'ids=i64[batch:1..64,seq:2..512]' --input-range ids=0..30521`
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIM = re.compile(
 _RANGE = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<low>[^.].*?)\.\.(?P<high>.+)$")
 _SIZE = re.compile(r"^[0-9]{1,15}$")
 _RESERVED = frozenset({*keyword.kwlist, *("self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree")})
-"""Names that the generated code of a graph uses itself."""
+"""Names that the generated code of a graph uses itself. An input or dim cannot have such a name."""
 
 _GRAMMAR = (
     "write NAME=DTYPE[DIM,...], where DIM is a number, NAME:MIN..MAX, or NAME:MIN..MAX:STEP for multiples of STEP; "
@@ -31,7 +31,9 @@ _GRAMMAR = (
 
 
 def parse_inputs(texts: Sequence[str]) -> tuple[TensorSpec, ...]:
-    """Parses repeated `--input` values. Dims with the same name are the same dim, and one of them needs the range.
+    """Parses repeated `--input` values.
+
+    Dims with the same name are the same dim, whose range must be given at least once.
 
     Raises:
         UsageError: the text is malformed, the dtype is unknown, a range is empty, or a dim has two ranges.
@@ -48,7 +50,9 @@ def parse_inputs(texts: Sequence[str]) -> tuple[TensorSpec, ...]:
 
 
 def parse_states(texts: Sequence[str]) -> dict[str, str]:
-    """Parses repeated `--state` values, for example `cache=new_cache`: an input, and the output that is its next value.
+    """Parses repeated `--state` values such as `cache=new_cache`.
+
+    Each names an input and the output that is its next value.
 
     Raises:
         UsageError: a text is malformed, or an input is given twice.

@@ -1,6 +1,6 @@
-"""Tensors for a contract: from a file, random, or with special values.
+"""Reads the input tensors of a contract from a file, or generates random or special ones.
 
-Random values are a function of the contract, the sizes and the seed: the same call gives the same tensors.
+Random values depend only on the contract, the sizes and the seed, so that the same arguments give the same tensors.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def apply_ranges(specs: tuple[TensorSpec, ...], ranges: Mapping[str, tuple[float
 
 
 def contract_of(tensors: Mapping[str, torch.Tensor]) -> tuple[TensorSpec, ...]:
-    """Returns the static contract of exactly these tensors."""
+    """Returns the specs of exactly these tensors, with static sizes."""
     return tuple(
         TensorSpec(name, SHORT_DTYPES[str(tensor.dtype)], tuple(tensor.shape)) for name, tensor in tensors.items()
     )
@@ -69,11 +69,12 @@ def torch_dtype(short: str) -> torch.dtype:
 def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.Tensor]:
     """Reads named tensors from a .safetensors, .npz or .pt file, detected by content. Reading never runs code.
 
-    A .pt file contains a dict of tensors, or a sequence of them in the order of the contract's inputs.
+    A .pt file contains a dict of tensors, or a sequence of tensors in the order of the contract's inputs.
 
     Args:
         path: the file.
-        contract: if given, the tensors must match it, and are returned in its order and dtypes.
+        contract: if given, the tensors must match the contract. They are returned in the order of its inputs and on its
+            device.
 
     Raises:
         FileError: the file cannot be read.
@@ -100,10 +101,10 @@ def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.T
 
 
 _NO_ARRAYS = (ValueError, TypeError, RuntimeError, EOFError, KeyError, SyntaxError, TokenError)
-"""The exceptions of numpy and torch for a damaged file. The header of a .npy array is a Python literal."""
+"""The exceptions that numpy and torch raise for a damaged file. The header of a .npy array is a Python literal."""
 
 _NO_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError)
-"""Those of a damaged zip. bz2 raises an OSError, as nothing else does where all is in memory."""
+"""The exceptions that a damaged zip raises. Only bz2 raises an OSError here, because all data is in memory."""
 
 
 def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
@@ -122,7 +123,7 @@ def _read(path: Path, names: list[str] | None) -> dict[str, torch.Tensor]:
                 return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
         if kind in ("zip", "pickle"):
             return _named(load_plain_pickle(io.BytesIO(data)), path, names)
-        return dict(sorted(load_safetensors(data).items()))  # the reader gives them in no order
+        return dict(sorted(load_safetensors(data).items()))  # the library returns them in arbitrary order
     except (SafetensorError, *_NO_ZIP, *_NO_ARRAYS) as error:
         raise _not_tensors(path, str(error)) from error
     except pickle.UnpicklingError as error:
@@ -159,7 +160,7 @@ def _named(value: object, path: Path, names: list[str] | None) -> dict[str, torc
 
 
 def _check_items(value: object, items: Mapping[Any, object], path: Path) -> None:
-    """Checks that a container has only tensors. Nested containers are not unpacked."""
+    """Checks that a container contains only tensors. Nested containers are not unpacked."""
     for key, item in items.items():
         if not isinstance(item, torch.Tensor):
             raise _not_tensors(path, f"it holds a {type(value).__name__} whose item {key!r} is {_kind(item)}")
@@ -180,13 +181,13 @@ def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind 
     """Generates one random tensor per input.
 
     Floats are standard normal, or within [low, high] if both are given. Integers are uniform within [low, high], or 0
-    or 1 without a range. A two-dimensional integer input named `*mask*` with the range 0..1 has leading ones in every
-    row, at least one, like the mask of a tokenizer. Kinds other than `random` are described in `values`.
+    or 1 without a range. In a two-dimensional integer input named `*mask*` with the range 0..1, every row starts with
+    one or more ones, like a tokenizer's mask. `values` describes the kinds other than `random`.
 
     Args:
         contract: the names, dtypes, shapes and ranges.
         sizes: the size of every symbolic dim.
-        seed: the seed of the generator, which is on the CPU, so that every device gets the same numbers.
+        seed: the seed of the generator. The generator is on the CPU, so that every device gets the same numbers.
         kind: the kind of values.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -195,10 +196,10 @@ def draw(contract: Contract, sizes: Mapping[str, int], *, seed: int, kind: Kind 
 
 
 def example_sizes(contract: Contract) -> dict[str, int]:
-    """Chooses the sizes for the capture: never 0 or 1, which the exporter would specialize, and all distinct.
+    """Chooses the sizes for the capture: distinct, and neither 0 nor 1, which the exporter would specialize.
 
-    Sizes are within the range of each dim, small, and different from the static sizes of the contract, so that no sizes
-    are equal by coincidence. For a dim with a step this applies to the quotient.
+    Each size is small, within the range of its dim, and different from the static sizes of the contract, so that no
+    sizes are equal by coincidence. For a dim with a step, the rules apply to the size divided by the step.
     """
     static = {size for spec in contract.inputs for size in spec.shape if isinstance(size, int)}
     sizes: dict[str, int] = {}
@@ -217,9 +218,10 @@ def example_sizes(contract: Contract) -> dict[str, int]:
 def sizes_to_try(contract: Contract, *, seed: int, largest: int = LARGEST) -> dict[str, dict[str, int]]:
     """Returns the sizes used for verification: the smallest, each dim at its largest, and random sizes.
 
-    All dims at their largest together can need too much memory (64 rows of 512 tokens with 30,000 logits each take 8 GB
-    in f64). Therefore one dim at a time is at its largest while the others are near their smallest, and no size exceeds
-    `largest` unless the range begins above it. Without symbolic dims there is one case, `static`.
+    If all dims were at their largest at once, the tensors could need too much memory (64 rows of 512 tokens with 30,000
+    logits each take 8 GB in f64). Therefore only one dim at a time is at its largest while the others are near their
+    smallest, and no size exceeds `largest` unless the range begins above it. A contract without symbolic dims has only
+    the case `static`.
     """
     dims = contract.dims().values()
     if not dims:

@@ -1,7 +1,7 @@
-"""The sizes of calls at which a bundle is measured: a ladder through the ranges of its dims. No torch.
+"""The sizes at which a bundle is measured: a ladder through the ranges of its dims. Nothing here imports torch.
 
-What is timed depends mostly on the number of rows of a product, which is a product of dims. So of the sizes with about
-the same product, the one whose dims are nearest to those of the capture is taken.
+The measured time depends mostly on the number of rows of a matrix product, which is itself a product of dims. So among
+sizes with about the same product of dims, the ladder takes the sizes that are nearest to those of the capture.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from fuseconv.contract.dims import UNBOUNDED, Dim
 from fuseconv.contract.spec import Contract
 
 STEP = 2**0.25
-"""The least ratio between the products of neighboring sizes."""
+"""The minimum ratio between the products of dims of neighboring rungs."""
 
 LARGEST = 1024
-"""The largest size of a dim without an upper bound, if the capture had no larger one."""
+"""The largest size of a dim without an upper bound, unless the capture used a larger size."""
 
 MOST = 4096
-"""The maximum number of combinations of sizes to select from. With many dims, each has fewer sizes, and dims of which
-two sizes each are too many grow together."""
+"""The maximum number of combinations of sizes to select from. With many dims, each dim gets fewer sizes.
+If even two sizes per dim exceed this maximum, all dims grow together."""
 
 TOGETHER = 64
 """The number of steps in which dims grow together."""
 
 
 def ladder(contract: Contract, captured: Mapping[str, int]) -> list[dict[str, int]]:
-    """Returns sizes of all dims, in an order in which any beginning of the list is spread over the whole range.
+    """Returns the rungs of the ladder, ordered so that every prefix of the list is spread over the whole range.
 
     Args:
         contract: the dims with their ranges, and the buckets, if any.
-        captured: the size of each dim in the capture, which comes first.
+        captured: the size of each dim in the capture. The list starts with these sizes.
     """
     dims = contract.dims()
     if not dims:
@@ -54,7 +54,11 @@ def ladder(contract: Contract, captured: Mapping[str, int]) -> list[dict[str, in
 
 
 def _rungs(dim: Dim, captured: int, contract: Contract) -> list[int]:
-    """Returns ascending sizes of a dim: its buckets, or powers of 2 between its limits and the middles between them."""
+    """Returns the sizes of one dim in ascending order.
+
+    These are its buckets. Without buckets, they are its limits, the captured size, the powers of 2 between the limits,
+    and the midpoints between the powers; if these are too many, an even selection of them.
+    """
     if contract.buckets is not None and contract.buckets.dim == dim.name:
         return list(contract.buckets.sizes)
     high = dim.max if dim.max < UNBOUNDED else dim.allowed(max(LARGEST, captured))
@@ -67,7 +71,7 @@ def _rungs(dim: Dim, captured: int, contract: Contract) -> list[int]:
 
 
 def _diagonal(rungs: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """Yields the sizes of all dims at the same share of their ranges, from the least to the largest."""
+    """Yields sizes in which every dim is at the same fraction of its rungs, from the smallest to the largest."""
     for at in range(TOGETHER + 1):
         yield tuple(sizes[at * (len(sizes) - 1) // TOGETHER] for sizes in rungs)
 
@@ -77,7 +81,7 @@ def _distance(sizes: Mapping[str, int], captured: Mapping[str, int]) -> float:
 
 
 def _spread(count: int) -> Iterator[int]:
-    """Yields 0 .. count - 1: both ends, then the middle, then the middles between those, and so on."""
+    """Yields 0 .. count - 1 by bisection: both ends, then the middle, then the middle of each half, and so on."""
     yield from range(0, count, max(count - 1, 1))
     done, pending = {0, count - 1}, [(0, count - 1)]
     while pending:

@@ -24,15 +24,16 @@ class Options:
         model: the class or function that builds the module for a state dict: `pkg.mod:factory` or `file.py:factory`.
         inputs: one specification per input, as in `--input`.
         inputs_file: a file with one tensor per input.
-        input_ranges: input name to the range of its random values, both ends included.
+        input_ranges: maps the name of an input to the range of its random values, both ends included.
         trust: the kinds of code that may run: `pickle`, `torchscript`, `native`, `code`.
         device: the device to convert for: `cpu` or `cuda`.
-        dtype: the floating-point dtype to cast the module to: `f64`, `f32`, `f16` or `bf16`, or another of
-            their usual names, such as `float32`. None keeps its own.
-        state: input name to the name of the output that is its next value. The state is zero at the start.
-        cache_length: the number of tokens for which the key-value cache of a model that generates has room. None for
-            its number of positions, up to 2048.
-        method: the method of the module to convert, or a submodule: `encode`, `decoder.step`. None for `forward`.
+        dtype: the floating-point dtype to cast the module to: `f64`, `f32`, `f16` or `bf16`, or another
+            usual name of one of these, such as `float32`. None keeps the dtypes of the module.
+        state: maps the name of an input to the name of the output that is its next value. The state is zero at the
+            start.
+        cache_length: the capacity, in tokens, of the key-value cache of a model that generates tokens. None means the
+            model's number of positions, up to 2048.
+        method: the method or submodule to convert, such as `encode` or `decoder.step`. None means `forward`.
     """
 
     model: str | None = None
@@ -67,7 +68,7 @@ class Options:
         )
 
     def require_original(self, against: object) -> None:
-        """Checks that there is an original model, if any field says how to read it.
+        """Checks that an original model is given if any field says how to read it.
 
         Raises:
             UsageError: a field differs from its default, and `against` is None.
@@ -81,10 +82,10 @@ class Options:
 
         Args:
             trust: the kind of code.
-            what: what runs it.
+            what: the part of the source that would run the code.
             where: the file.
-            names: the functions that it would call, if they are known.
-            also: what the source needs besides, for the fix.
+            names: the functions that the code would call, if they are known.
+            also: what the source needs in addition. The fix in the error ends with it.
 
         Raises:
             RefusedError: the kind of code is not in `trust`.

@@ -1,7 +1,7 @@
 """The input contract: names, dtypes, dims and their ranges, checked on every call.
 
-A contract is written on the command line (`--input 'ids=i64[batch:1..64,seq:2..512]'`), read from an exported program,
-stored in the manifest of the bundle, and enforced by the runtime. Nothing here imports torch.
+A contract comes from the command line (`--input 'ids=i64[batch:1..64,seq:2..512]'`) or from an exported program. The
+manifest of the bundle stores it, and the runtime enforces it. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fuseconv.contract.expected import Expected, Values
 from fuseconv.errors import ContractError
 
 MAX_ACCEPTED = 4096
-"""The number of accepted call signatures that a contract caches."""
+"""The maximum number of accepted call signatures that a contract caches."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Contract:
         outputs: the names of the outputs, in order.
         device: `cpu` or `cuda`.
         buckets: the sizes to which a dim may be padded, if that was proved not to change the results.
-        state: the inputs whose next values are outputs, with the names of those: `("past_key", "present_key")`. The
+        state: pairs of an input and the output that is its next value, such as `("past_key", "present_key")`. The
             state is zero at the start.
     """
 
@@ -87,7 +87,8 @@ class Contract:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Checks a call and returns its tensors in positional order.
 
-        It runs on every call of a converted model and is fast: signatures of accepted calls are cached.
+        The check runs on every call of a converted model. It is fast, because the signatures of accepted calls are
+        cached.
 
         Raises:
             ContractError: the arity, a name, dtype, rank, size, range or tied dim, or the device is wrong.
@@ -99,7 +100,7 @@ class Contract:
         try:
             if kind in self._accepted:
                 return tensors
-        except TypeError:  # symbolic sizes, while a graph is traced, have no hash
+        except TypeError:  # symbolic sizes cannot be hashed while a graph is traced
             kind = ()
         values: Values = {}
         for expected, tensor in zip(self._expected, tensors, strict=True):
@@ -114,7 +115,7 @@ class Contract:
 
     @functools.cached_property
     def _accepted(self) -> set[tuple[Any, ...]]:
-        """The dtypes, devices and shapes of accepted calls, on which the check depends."""
+        """The signatures of accepted calls: the dtypes, devices and shapes, on which the check depends."""
         return set()
 
     def _ordered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
-"""The values of one tensor for testing: ordinary ones, and special ones on which implementations differ.
+"""Generates the values of one test tensor: ordinary values, and special values on which implementations differ.
 
-Rows are taken along the first axis if it has several, else along all axes except the last. Special values are limited
-to some rows, so that they do not hide the others.
+Rows run along the first axis if its size is at least `FEW`, else along all axes except the last. Only some rows contain
+special values, so that special values do not hide the ordinary ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fuseconv.contract.spec import TensorSpec
 Kind = Literal[
     "random", "zeros and large", "indices", "integers", "all true", "all false", "NaN", "infinities", "extremes"
 ]
-"""The kinds of values; `values` describes them. Tensors to which a kind does not apply are random."""
+"""The kinds of values, which `values` describes. Tensors to which a kind does not apply are random."""
 
 SPECIAL: tuple[Kind, ...] = ("NaN", "infinities", "extremes")
 """The kinds that runtimes other than PyTorch may treat differently."""
@@ -24,7 +24,7 @@ LARGE = 16.0
 """The magnitude of "large" floats in standard deviations: far in the tails of every activation, exact in all dtypes."""
 
 FEW = 4
-"""The minimum size of the first axis for using it as rows."""
+"""The minimum size at which the first axis is used as rows."""
 
 
 def is_float(spec: TensorSpec) -> bool:
@@ -38,7 +38,7 @@ def is_integer(spec: TensorSpec) -> bool:
 
 
 def is_mask(spec: TensorSpec) -> bool:
-    """Returns whether a tensor is a mask according to its name: 0 or 1, whatever its dtype."""
+    """Returns whether a tensor is a mask, which its name and range show. A mask holds 0 and 1 in any dtype."""
     return "mask" in spec.name and (spec.low or 0) == 0 and spec.high in (None, 1)
 
 
@@ -48,7 +48,7 @@ def has_range(spec: TensorSpec) -> bool:
 
 
 def kinds_for(specs: tuple[TensorSpec, ...]) -> tuple[Kind, ...]:
-    """Returns the kinds of values that apply to one of these tensors, besides `random` and `zeros and large`."""
+    """Returns the kinds of values that apply to any of these tensors, besides `random` and `zeros and large`."""
     integers = [spec for spec in specs if is_integer(spec) and not is_mask(spec)]
     concerned: dict[Kind, bool] = {
         "indices": any(has_range(spec) for spec in integers),
@@ -68,10 +68,11 @@ def values(
     - `random`: standard normal, or within the range; integers within their range, or 0 or 1 without one.
     - `zeros and large`: even rows are zero or the low end, odd rows are large or the high end.
     - `indices`: integers with a range, spread evenly over it, including both ends.
-    - `integers`: as `indices`; without a range, the limits of the dtype and small numbers of both signs.
+    - `integers`: integers with a range as in `indices`; other integers are the limits of the dtype and small numbers of
+      both signs.
     - `all true`, `all false`: booleans.
     - `NaN`: one NaN in every fourth row of a float tensor; the rest is random.
-    - `infinities`: one in every second row of a float tensor, of both signs; the rest is random.
+    - `infinities`: one infinity in every second row of a float tensor, of alternating sign; the rest is random.
     - `extremes`: float rows that are zero except for the largest positive or negative number; rows of the smallest
       normal and subnormal numbers of both signs, and of negative zero.
 
@@ -152,7 +153,7 @@ def _integers(
 
 
 def _padding(shape: tuple[int, ...], generator: torch.Generator, kind: Kind) -> torch.Tensor:
-    """Returns a mask with leading ones in every row, at least one."""
+    """Returns a mask whose rows start with one or more ones."""
     lengths = torch.randint(1, shape[1] + 1, (shape[0], 1), generator=generator)
     if kind == "zeros and large":
         lengths = _alternate(torch.ones_like(lengths), torch.full_like(lengths, shape[1]))
@@ -160,7 +161,7 @@ def _padding(shape: tuple[int, ...], generator: torch.Generator, kind: Kind) -> 
 
 
 def _alternate(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
-    """Takes even rows from one tensor and odd rows from the other. A scalar is taken from the second."""
+    """Takes even rows from the first tensor and odd rows from the second. A scalar comes from the second tensor."""
     if even.dim() == 0:
         return odd
     rows = torch.arange(even.shape[0]).reshape(-1, *[1] * (even.dim() - 1))

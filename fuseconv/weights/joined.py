@@ -1,4 +1,4 @@
-"""The weights of several bundles in one file, each tensor once, whatever its names in them."""
+"""Joins the weights of several bundles in one file, which holds each tensor once, whatever its names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fuseconv.weights.tensor_file import Place, mapped, write
 
 @dataclass
 class Joined:
-    """The file of weights of a bundle that was made of other bundles.
+    """The weights file of a bundle that was made from other bundles.
 
     Attributes:
-        places: the file and the place of each key.
-        keys: the key of each tensor of the other bundles, by its file and its key there.
+        places: maps each key to its file and its place in the file.
+        keys: maps the file and the key of a tensor in another bundle to its key in this file.
     """
 
     places: dict[str, tuple[str, Place]]
@@ -27,13 +27,14 @@ class Joined:
 
     @staticmethod
     def write(bundle: Path, sources: Iterable[Path]) -> Joined:
-        """Writes the tensors of files to `weights.safetensors`. Those with the same dtype, shape and bytes are one.
+        """Writes the tensors of several bundles to `weights.safetensors`.
 
-        A tensor keeps its key, unless another tensor has it: then the key is preceded by the name of its bundle.
+        Tensors with the same dtype, shape and bytes are written once. A tensor keeps its key, unless another tensor
+        already has this key: then the name of its bundle precedes the key.
 
         Args:
             bundle: the folder in which the file is written.
-            sources: folders of bundles. Their names differ.
+            sources: the folders of the bundles, which must have different names.
 
         Raises:
             FileError: the file cannot be written.
@@ -58,8 +59,8 @@ class Joined:
 
         Args:
             folder: the folder of the artifact in its bundle.
-            table: its weights there.
-            source: the bundle.
+            table: the weights of the artifact in that bundle.
+            source: that bundle.
         """
         held = {key: source / name for name in table.files for key in mapped(source / name)}
         entries = {
@@ -69,7 +70,7 @@ class Joined:
 
 
 def files_of(bundle: Path) -> list[Path]:
-    """Returns the files of weights of a bundle, the shared one first."""
+    """Returns the weights files of a bundle, the shared file first."""
     return [bundle / STORE, *sorted(path for path in bundle.glob(f"*/{STORE}"))]
 
 

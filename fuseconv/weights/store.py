@@ -1,7 +1,7 @@
-"""Puts the weights of all artifacts of a bundle into one file, each tensor once.
+"""Stores the weights of all artifacts of a bundle in one file, each tensor once.
 
-The tensors of the fused program are written first, to `weights.safetensors`. An artifact then refers to them. What it
-needs besides, such as a constant that its exporter computed, goes to a file in its own folder.
+The tensors of the fused program are written first, to `weights.safetensors`, and the artifacts refer to them. Other
+tensors that an artifact needs, such as a constant that its exporter computed, go to a file in the artifact's folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Address = tuple[object, ...]
 
 
 def is_storable(tensor: Any) -> bool:
-    """Returns whether a tensor is plain values that a file of tensors can hold."""
+    """Returns whether a tensor is an ordinary strided tensor that a weights file can hold."""
     return (
         isinstance(tensor, torch.Tensor)
         and type(tensor) in (torch.Tensor, torch.nn.Parameter)
@@ -34,13 +34,13 @@ def is_storable(tensor: Any) -> bool:
 
 
 def weights_of(exported: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Returns the parameters, buffers and constants of a program that can be stored, by name."""
+    """Returns the parameters, buffers and constants of a program that a weights file can hold, by name."""
     tensors = {**exported.state_dict, **exported.constants}
     return {name: tensor for name, tensor in tensors.items() if is_storable(tensor)}
 
 
 class Adopting(Protocol):
-    """The weights of a bundle to which artifacts of other bundles are moved."""
+    """The weights of a bundle into which artifacts of other bundles are moved."""
 
     places: dict[str, tuple[str, Place]]
 
@@ -53,20 +53,22 @@ class Store:
 
     Attributes:
         bundle: the folder of the bundle.
-        entries: where each known tensor in memory is stored.
-        named: the stored tensors by name, with where they are.
-        places: the file and the place of each key that this process wrote.
+        entries: maps the address of each known tensor in memory to its entry in the store.
+        named: the stored tensors by name, each with its entry.
+        places: maps each key that this process wrote to its file and its place in the file.
     """
 
     bundle: Path
     entries: dict[Address, Entry] = field(default_factory=dict)
     named: dict[str, tuple[torch.Tensor, Entry]] = field(default_factory=dict)
     places: dict[str, tuple[str, Place]] = field(default_factory=dict)
-    _alive: list[torch.Tensor] = field(default_factory=list)  # else another tensor could get the address of one
+    _alive: list[torch.Tensor] = field(default_factory=list)  # so that their addresses are not reused
 
     @staticmethod
     def create(bundle: Path, tensors: Mapping[str, torch.Tensor]) -> Store:
-        """Writes tensors to `weights.safetensors`. Those that share memory and shape are written once.
+        """Writes tensors to `weights.safetensors`, and returns the store.
+
+        Tensors that share memory and shape are written once.
 
         Raises:
             FileError: the file cannot be written.
@@ -79,16 +81,16 @@ class Store:
 
     @staticmethod
     def reopen(bundle: Path, table: Table, tensors: Mapping[str, torch.Tensor]) -> Store:
-        """Returns a store that knows the tensors of a table, which were read from it."""
+        """Returns a store that knows these tensors, which were read with this table."""
         store = Store(bundle, named={name: (tensor, table.tensors[name]) for name, tensor in tensors.items()})
         for tensor, entry in store.named.values():
             store._know(tensor, entry)
         return store
 
     def attached(self, exported: ExportedProgram) -> ExportedProgram:
-        """Returns the program with mapped weights, so that the memory of the given ones can be freed.
+        """Returns the program with memory-mapped weights, so that the memory of the original weights can be freed.
 
-        Weights on another device than the CPU, and those that are not in the store, are kept.
+        Weights that are not on the CPU or not in the store are kept.
         """
         changed: dict[str, torch.Tensor] = {}
         for name, tensor in weights_of(exported).items():
@@ -99,7 +101,10 @@ class Store:
         return with_weights(exported, changed)
 
     def find(self, name: str, tensor: torch.Tensor) -> Entry | None:
-        """Returns where a tensor is stored, by its memory, else by its name and values. None if it is not."""
+        """Returns the entry of a tensor in the store, or None if the tensor is not stored.
+
+        The tensor is looked up by its memory, then by its name and values.
+        """
         if (entry := self.entries.get(_address(tensor))) is not None:
             return entry
         stored, entry = self.named.get(name, (None, None))
@@ -109,17 +114,17 @@ class Store:
         return entry
 
     def table(self, tensors: Mapping[str, torch.Tensor]) -> Table:
-        """Returns the table of those tensors that are stored."""
+        """Returns a table of the given tensors, without the tensors that are not stored."""
         found = {name: self.find(name, tensor) for name, tensor in tensors.items()}
         return Table((STORE,), {name: entry for name, entry in found.items() if entry is not None})
 
     def changed(self, other: Path) -> set[str]:
-        """Returns the keys of the tensors that are not the same in the store of another bundle."""
+        """Returns the keys of the tensors that differ in the store of another bundle or are missing there."""
         theirs = mapped(other / STORE)
         return {key for key, (tensor, _) in self.named.items() if key not in theirs or not _same(tensor, theirs[key])}
 
     def put(self, folder: str, tensors: Mapping[str, torch.Tensor]) -> Table:
-        """Returns the table of the weights of an artifact. Those that are not stored go to a file in its folder.
+        """Writes the weights of an artifact that are not stored yet to a file in its folder, and returns its table.
 
         Args:
             folder: the folder of the artifact, relative to the bundle.
@@ -137,11 +142,11 @@ class Store:
         return Table((STORE, name), {**table.tensors, **written})
 
     def adopt(self, folder: str, table: Table, source: Path) -> Table:
-        """Returns the table for an artifact of another bundle. Tensors that differ go to a file in its folder.
+        """Writes the weights of another bundle's artifact that differ to a file in its folder, and returns its table.
 
         Args:
             folder: the folder of the artifact, relative to either bundle.
-            table: its weights in the other bundle.
+            table: the weights of the artifact in the other bundle.
             source: the other bundle.
 
         Raises:
@@ -161,7 +166,7 @@ class Store:
     def _write(
         self, name: str, tensors: Mapping[str, torch.Tensor], prefix: str
     ) -> dict[str, tuple[torch.Tensor, Entry]]:
-        """Writes a file. Returns each tensor with where it is stored."""
+        """Writes tensors to a file, and returns each tensor with its entry."""
         kept: dict[str, torch.Tensor] = {}
         written: dict[Address, Entry] = {}
         for weight, tensor in tensors.items():
@@ -177,12 +182,12 @@ class Store:
 
 
 def like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Returns values as a parameter if the tensor is one."""
+    """Returns the values, as a parameter if the tensor is a parameter."""
     return torch.nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else values
 
 
 def _spelled(key: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Entry]:
-    """Returns a contiguous tensor with the memory of another, and how that is seen in it."""
+    """Returns a contiguous tensor over the memory of a tensor, and the entry that describes the tensor as its view."""
     plain = tensor.detach().resolve_conj().resolve_neg()
     entry = Entry(key, is_complex=plain.is_complex())
     if not plain.is_contiguous():
@@ -193,13 +198,13 @@ def _spelled(key: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Entry]:
 
 
 def _address(tensor: torch.Tensor) -> Address:
-    """Returns what is the same for two tensors only if they are the same values in the same memory."""
+    """Returns a key that two tensors share only if they are the same values in the same memory."""
     place = tensor.data_ptr() if tensor.numel() else 0
     return place, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.is_conj(), tensor.is_neg()
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns whether two tensors are contiguous and have the same dtype, shape and bytes, whatever NaNs they hold."""
+    """Returns whether two tensors are contiguous and have the same dtype, shape and bytes, NaNs included."""
     if one.dtype != other.dtype or one.shape != other.shape or not (one.is_contiguous() and other.is_contiguous()):
         return False
     if one.numel() == 0 or one.is_complex():

@@ -1,8 +1,8 @@
-"""Which tensors of a bundle the weights of an artifact are: `weights.json` next to the artifact.
+"""The table `weights.json` next to an artifact, which maps the artifact's weights to tensors of the bundle.
 
-It has the files, relative to the bundle (for a method, to the whole bundle), and for each name of a weight in the
-artifact the key of a tensor in one of them. Keys are unique in a bundle. An artifact without such a table contains its
-weights.
+The table lists the weights files, relative to the bundle (for a method, to the whole bundle), and maps the name of each
+weight in the artifact to the key of a tensor in one of the files. Keys are unique in a bundle. An artifact without such
+a table contains its weights.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _AGAIN = "convert the model again, or copy the bundle again"
 
 @dataclass(frozen=True)
 class Entry:
-    """A weight: the tensor with a key, seen with another shape and strides (in elements) if it is not contiguous.
+    """A weight, as a view of the stored tensor with the key.
 
-    `is_complex` says that the last axis of the tensor holds real and imaginary parts.
+    `shape` and `stride` (in elements) describe the view if the weight is not contiguous. `is_complex` says that the
+    last axis of the tensor holds real and imaginary parts.
     """
 
     key: str
@@ -41,18 +42,18 @@ class Entry:
     is_complex: bool = False
 
     def view(self, stored: torch.Tensor) -> torch.Tensor:
-        """Returns the weight, in the memory of the stored tensor."""
+        """Returns the weight as a view of the stored tensor."""
         tensor = torch.view_as_complex(stored) if self.is_complex else stored
         return tensor if self.stride is None else tensor.as_strided(self.shape, self.stride)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
+        """Returns plain JSON values. `from_json` reads them back."""
         strided = {} if self.stride is None else {"shape": list(self.shape), "stride": list(self.stride)}
         return {"key": self.key, **strided, **({"complex": True} if self.is_complex else {})}
 
     @staticmethod
     def from_json(value: Any) -> Entry:
-        """Returns the entry that `to_json` described."""
+        """Reads the values that `to_json` returned."""
         stride = tuple(value["stride"]) if "stride" in value else None
         return Entry(str(value["key"]), tuple(value.get("shape", ())), stride, bool(value.get("complex", False)))
 
@@ -62,9 +63,10 @@ class Table:
     """The weights of an artifact.
 
     Attributes:
-        files: the files that hold them, relative to the bundle.
-        tensors: where each is, by its name in the artifact.
-        program: the hash of the program in the artifact, which other weights may change: a rule may make one a number.
+        files: the weights files, relative to the bundle.
+        tensors: maps the name of each weight in the artifact to its entry.
+        program: the hash of the program in the artifact. Other weights may give another program, because a rule may
+            turn a weight into a number.
     """
 
     files: tuple[str, ...]
@@ -77,14 +79,14 @@ class Table:
         return {entry.key for entry in self.tensors.values()}
 
     def to_json(self) -> str:
-        """Returns the text of the table."""
+        """Serializes the table as JSON."""
         tensors = {name: one.to_json() for name, one in self.tensors.items()}
         value = {"files": list(self.files), "program": self.program, "tensors": tensors}
         return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
     @staticmethod
     def of(artifact: Path) -> Table | None:
-        """Reads the table next to an artifact. None if the artifact contains its weights.
+        """Reads the table next to an artifact. Returns None if the artifact contains its weights.
 
         Raises:
             RefusedError: the table is damaged, or names a file outside of the bundle.
@@ -104,7 +106,9 @@ class Table:
         return table
 
     def read(self, bundle: Path, device: str) -> dict[str, torch.Tensor]:
-        """Returns the weights. On the CPU they are mapped, so that their memory is shared by all that read the bundle.
+        """Returns the weights by name.
+
+        On the CPU the weights are memory-mapped, so that all processes that read the bundle share their memory.
 
         Raises:
             RefusedError: a file or a tensor is missing or damaged.
@@ -124,7 +128,7 @@ class Table:
 
 
 def set_table(artifact: Path, table: Table | None) -> None:
-    """Writes the table next to an artifact, or removes one if the artifact contains its weights.
+    """Writes the table next to an artifact, or removes the table if the artifact contains its weights.
 
     Raises:
         FileError: the file cannot be written.
@@ -141,7 +145,7 @@ def set_table(artifact: Path, table: Table | None) -> None:
 
 
 def is_inside(name: object) -> bool:
-    """Returns whether a name is that of a file below the folder to which it is relative."""
+    """Returns whether a relative path stays inside the folder to which it is relative."""
     if not isinstance(name, str) or not name or "\0" in name:
         return False
     path = PurePosixPath(name)
@@ -149,6 +153,9 @@ def is_inside(name: object) -> bool:
 
 
 def weights_of_artifact(artifact: Path, device: str) -> dict[str, torch.Tensor] | None:
-    """Returns the weights of an artifact in a folder of a bundle. None if it contains them. Raises as `Table.read`."""
+    """Returns the weights of an artifact in a folder of a bundle, or None if the artifact contains its weights.
+
+    Raises the errors of `Table.of` and `Table.read`.
+    """
     table = Table.of(artifact)
     return None if table is None else table.read(weights_folder(artifact.parents[1]), device)

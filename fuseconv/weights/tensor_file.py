@@ -1,8 +1,8 @@
 """Files of tensors that are mapped into memory: safetensors, written one tensor at a time.
 
-The format is that of github.com/huggingface/safetensors: the length of a header, a JSON header, and the values of all
-tensors without gaps. The values of a tensor start at a multiple of `ALIGNMENT`, unless tensors of another size precede
-it: the tensors whose sizes are multiples of it come first.
+The format is the one of github.com/huggingface/safetensors: the length of the header, a JSON header, and the values of
+all tensors without gaps. Tensors whose sizes are multiples of `ALIGNMENT` come first, so that these tensors and the
+next one start at multiples of `ALIGNMENT`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fuseconv.untrusted.files import open_plain
 ALIGNMENT = 64
 """The alignment in bytes that AOTInductor and vector instructions prefer."""
 
-_HEADER_LIMIT = 100_000_000  # that of the safetensors library
+_HEADER_LIMIT = 100_000_000  # the limit of the safetensors library
 
 _AGAIN = "convert the model again, or copy the bundle again"
 
@@ -52,7 +52,7 @@ _NAMED: Mapping[str, torch.dtype] = {name: dtype for dtype, name in DTYPES.items
 
 @dataclass(frozen=True)
 class Place:
-    """Where the values of a tensor are: `size` bytes from `offset`, counted from the start of the file."""
+    """The place of a tensor's values in a file: `size` bytes from `offset`, counted from the start of the file."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -63,16 +63,18 @@ class Place:
 def write(
     path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Place]:
-    """Writes contiguous tensors of dtypes in `DTYPES` on any device, and returns where each one is.
+    """Writes contiguous tensors to a file, and returns the place of each tensor.
 
-    Only one tensor at a time is copied to host memory. The same tensors and metadata give the same bytes, which those
-    of the safetensors library do not: it writes metadata in a random order.
+    The tensors may be on any device; their dtypes must be in `DTYPES`. Only one tensor at a time is copied to host
+    memory. The same tensors and metadata always give the same bytes, unlike with the safetensors library, which writes
+    metadata in a random order.
 
     Raises:
         FileError: the file cannot be written.
     """
-    # What is not a multiple of the alignment comes last, the largest power of two that divides the size first. Nothing
-    # but sizes and names decides, so that other values of the same tensors are at the same places.
+    # Tensors whose sizes are not multiples of the alignment come last, in descending order of the largest power of two
+    # that divides the size. Only sizes and names decide the order, so that new values of the same tensors get the same
+    # places.
     ordered = sorted(tensors.items(), key=lambda item: (-math.gcd(item[1].nbytes, ALIGNMENT), item[0]))
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
     places, offset = {}, 0
@@ -100,9 +102,10 @@ def write(
 
 
 def mapped(path: Path) -> dict[str, torch.Tensor]:
-    """Maps a file and returns its tensors. Their memory is that of the page cache, shared by all processes.
+    """Maps a file into memory and returns its tensors.
 
-    A process that writes to a tensor gets its own copy of the page.
+    All processes share the memory of the tensors through the page cache. A process that writes to a tensor gets its
+    own copy of the page.
 
     Raises:
         OSError: the file cannot be opened.
@@ -115,7 +118,7 @@ def mapped(path: Path) -> dict[str, torch.Tensor]:
 
 
 def placed(path: Path) -> dict[str, Place]:
-    """Reads the header of a file and returns where each tensor is.
+    """Reads the header of a file and returns the place of each tensor.
 
     Raises:
         OSError: the file cannot be opened.
@@ -156,5 +159,5 @@ def _tensor(data: Any, place: Place) -> torch.Tensor:
         return torch.empty(place.shape, dtype=place.dtype)
     values = torch.from_numpy(data[place.offset : place.offset + place.size])
     if place.offset % ALIGNMENT:
-        values = values.clone()  # small: tensors whose sizes are no multiples of the alignment
+        values = values.clone()  # a small tensor, whose size is not a multiple of the alignment
     return values.view(place.dtype).view(place.shape)
