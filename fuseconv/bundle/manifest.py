@@ -269,8 +269,8 @@ def check_private(folder: Path, artifact: str, libraries: Iterable[str] = ()) ->
 
     Args:
         folder: the bundle.
-        artifact: the artifact of the target. Files next to it, files in the subfolders there, and the weights belong
-            to it.
+        artifact: the artifact of the target. Files next to it, files in the subfolders there, and the weights belong to
+            it.
         libraries: the op libraries that the target calls.
 
     Raises:

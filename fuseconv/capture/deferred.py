@@ -1,7 +1,7 @@
 """Proves constraints on sizes that always hold but that torch.export cannot simplify: `8 * n == n * min(8, 8 * n)`.
 
-torch.export rejects a dim if it cannot simplify one of its guards. On request, torch.export writes such guards into
-the program as assertions. This module proves each assertion from the ranges of the dims, and removes it.
+torch.export rejects a dim if it cannot simplify one of its guards. On request, torch.export writes such guards into the
+program as assertions. This module proves each assertion from the ranges of the dims, and removes it.
 """
 
 from __future__ import annotations

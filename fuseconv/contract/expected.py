@@ -45,8 +45,7 @@ class Expected:
             values: the values of dims that earlier tensors of the call determined. This tensor's dims are added.
 
         Raises:
-            ContractError: the value is not the expected tensor, or a dim differs from its value in an earlier
-                tensor.
+            ContractError: the value is not the expected tensor, or a dim differs from its value in an earlier tensor.
         """
         found = getattr(tensor, "dtype", None)
         if (dtype := short_dtype(found)) != self.dtype:

@@ -27,8 +27,8 @@ class Options:
         input_ranges: maps the name of an input to the range of its random values, both ends included.
         trust: the kinds of code that may run: `pickle`, `torchscript`, `native`, `code`.
         device: the device to convert for: `cpu` or `cuda`.
-        dtype: the floating-point dtype to cast the module to: `f64`, `f32`, `f16` or `bf16`, or another
-            usual name of one of these, such as `float32`. None keeps the dtypes of the module.
+        dtype: the floating-point dtype to cast the module to: `f64`, `f32`, `f16` or `bf16`, or another usual name of
+            one of these, such as `float32`. None keeps the dtypes of the module.
         state: maps the name of an input to the name of the output that is its next value. The state is zero at the
             start.
         cache_length: the capacity, in tokens, of the key-value cache of a model that generates tokens. None means the

@@ -56,8 +56,8 @@ class Contract:
         outputs: the names of the outputs, in order.
         device: `cpu` or `cuda`.
         buckets: the sizes to which a dim may be padded, if that was proved not to change the results.
-        state: pairs of an input and the output that is its next value, such as `("past_key", "present_key")`. The
-            state is zero at the start.
+        state: pairs of an input and the output that is its next value, such as `("past_key", "present_key")`. The state
+            is zero at the start.
     """
 
     inputs: tuple[TensorSpec, ...]

@@ -32,11 +32,11 @@ FORMS: Mapping[str, Callable[[Path, Options], Loaded]] = {
 }
 
 _BUILT = frozenset({"pickle", "state-dict"})
-"""The formats that may contain only tensors, for a module that `Options.model` builds."""
+"""The formats that may contain only tensors. `Options.model` then builds the module."""
 
 
 _MODULES = frozenset({"huggingface", *_BUILT})
-"""The formats of which a module is read, with all of its methods."""
+"""The formats from which a module is read with all of its methods."""
 
 
 def read(path: str | Path, *, options: Options | None = None) -> Subject:
@@ -44,7 +44,7 @@ def read(path: str | Path, *, options: Options | None = None) -> Subject:
 
     Args:
         path: a .pt2 archive, a TorchScript archive, a pickled module, a state dict, or a Hugging Face folder.
-        options: how to read it.
+        options: how to read the model.
 
     Raises:
         FileError: the file does not exist or cannot be read.

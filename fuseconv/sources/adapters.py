@@ -1,6 +1,6 @@
-"""Low-rank adapters in the format of PEFT, merged into the weights of a model.
+"""Merges low-rank adapters in the format of PEFT into the weights of a model.
 
-The folder has adapter_config.json and adapter_model.safetensors, whose tensors are named
+The folder contains adapter_config.json and adapter_model.safetensors, whose tensors are named
 `base_model.model.MODULE.lora_A.weight` (rank x inputs) and `.lora_B.weight` (outputs x rank). The merged weight is
 `W + scale * B @ A`, with `scale = lora_alpha / r`, or `lora_alpha / sqrt(r)` if `use_rslora`
 (E. J. Hu et al., LoRA, arXiv:2106.09685; D. Kalajdzievski, arXiv:2312.03732).
@@ -35,19 +35,19 @@ _UNSUPPORTED = (
     "use_qalora",
 )
 _CHANGES_THE_MODEL = ("corda", "loftq", "lora_ga", "olora", "pissa")
-"""The beginnings of `init_lora_weights` with which PEFT subtracts the first factors from the weights of the model."""
+"""Prefixes of `init_lora_weights` for which PEFT subtracts the initial factors from the weights of the model."""
 
 
 def merged(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
-    """Returns weights with an adapter merged into them, computed in f32 (in f64 for f64 weights).
+    """Merges an adapter into weights and returns the result, computed in f32 (in f64 for f64 weights).
 
     Args:
         weights: the weights of the model by name.
-        folder: the adapter.
+        folder: the folder of the adapter.
 
     Raises:
         RefusedError: the adapter is damaged, or does not fit the weights.
-        UnsupportedError: it is not a plain low-rank adapter.
+        UnsupportedError: the folder does not contain a plain low-rank adapter.
     """
     config, tensors = _config(folder), _tensors(folder)
     found, used = dict(weights), set()
@@ -55,7 +55,7 @@ def merged(weights: Mapping[str, torch.Tensor], folder: Path) -> dict[str, torch
         module = name.removeprefix(_PREFIX).removesuffix(_A)
         if name.endswith(_B):
             continue
-        if not name.endswith(_A):  # a module that was trained as a whole
+        if not name.endswith(_A):  # a weight that was trained as a whole
             target = _named(module, weights, folder)
             _check(tensors[name].shape, weights[target].shape, name, folder)
             found[target] = tensors[name].to(weights[target].dtype)
@@ -91,7 +91,7 @@ def _sum(
 
 
 def _scale(config: Mapping[str, Any], module: str) -> Callable[[int], float]:
-    """Returns the scale of a module as a function of the rank of its factors."""
+    """Returns a function from the rank of a module's factors to their scale."""
     alpha = next(
         (value for pattern, value in (config.get("alpha_pattern") or {}).items() if _matches(pattern, module)),
         config.get("lora_alpha", 8),
@@ -105,7 +105,7 @@ def _matches(pattern: str, module: str) -> bool:
 
 
 def _named(name: str, weights: Mapping[str, torch.Tensor], folder: Path) -> str:
-    """Returns the name of a weight, which may have another prefix in the model than in the adapter."""
+    """Returns the model's name for a weight of the adapter. The two names may have different prefixes."""
     ends = [key for key in weights if key == name or key.endswith(f".{name}") or name.endswith(f".{key}")]
     if name in weights or len(ends) == 1:
         return name if name in weights else ends[0]

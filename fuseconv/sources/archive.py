@@ -42,10 +42,10 @@ from fuseconv.untrusted.files import open_plain
 from fuseconv.untrusted.plain_pickle import load_plain_pickle
 
 _TENSOR = re.compile(r"L(?:\[(?:'[^']*'|\d+)\])+")
-"""The form in which a guard names a tensor: a parameter of forward and the path inside it: `L['pair'][0]`."""
+"""How a guard names a tensor: a parameter of forward and a path inside it, such as `L['pair'][0]`."""
 
 LARGEST_DIM = 2**31 - 1
-"""The upper bound for a dim without an upper bound in the archive."""
+"""The maximum of a dim that has no upper bound in the archive."""
 
 
 def load(path: Path, options: Options) -> Loaded:
@@ -53,9 +53,9 @@ def load(path: Path, options: Options) -> Loaded:
 
     Raises:
         RefusedError: the archive is damaged or would run code.
-        UnsupportedError: the program needs something that this machine does not have or a contract cannot express.
+        UnsupportedError: the program needs something that this machine lacks or that a contract cannot express.
     """
-    screen_archive(path, checksums=False)  # `sniff` has compared them
+    screen_archive(path, checksums=False)  # `sniff` has verified the checksums
     with on_cpu(path) as archive:
         exported = load_exported(archive, path)
     drop_detach(exported)
@@ -108,7 +108,7 @@ def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:
 
 
 def load_exported(path: Path, named: Path) -> ExportedProgram:
-    """Calls `torch.export.load` on a screened archive, which errors call `named`.
+    """Calls `torch.export.load` on a screened archive. Errors refer to the archive as `named`.
 
     Raises:
         UpstreamError: torch cannot read the archive.
@@ -130,7 +130,7 @@ def load_exported(path: Path, named: Path) -> ExportedProgram:
 
 
 def screen_archive(path: Path, *, checksums: bool = True) -> None:
-    """Raises an error if any part of an archive would run code when torch reads it.
+    """Checks that no part of an archive would run code when torch reads it.
 
     Args:
         path: the file.
@@ -174,7 +174,9 @@ def screen_archive(path: Path, *, checksums: bool = True) -> None:
 
 
 def _check_version(program: bytes, path: Path) -> None:
-    """Checks that this version of torch supports the schema of a program. torch itself only reports an internal error.
+    """Checks that this version of torch supports the schema of a program.
+
+    For an unsupported schema, torch itself reports only an internal error.
 
     Raises:
         RefusedError: the program has no schema version.
@@ -213,7 +215,7 @@ def _import_tree_types(names: frozenset[str], path: Path) -> None:
 
 
 def _screen_pickle(path: Path, member: Member) -> None:
-    """Screens a tensor file in the archive: first the opcodes of its pickle, then by loading it as tensors only."""
+    """Screens a tensor file in the archive: checks the opcodes of its pickle, then loads it as tensors only."""
     data = read_member(path, member)
     where = f"{path}: {member.name}"
     if not data:
@@ -261,7 +263,7 @@ def _refused(path: Path, member: Member, what: str) -> RefusedError:
 
 
 def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
-    """Changes the floating dtype of the weights and of every dtype argument in the graph."""
+    """Converts floating-point weights, and floating-point dtype arguments in the graph, to a dtype."""
     floats = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     for node in list(exported.graph.nodes):
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
@@ -282,7 +284,9 @@ def _convert(exported: ExportedProgram, dtype: torch.dtype) -> None:
 
 
 def _specs(exported: ExportedProgram, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
-    """Returns the contract from the placeholders and the range constraints. Symbols are named dim0, dim1, in order.
+    """Derives the inputs of the contract from the placeholders and the range constraints.
+
+    The symbols are named dim0, dim1 and so on, in order.
 
     Raises:
         UnsupportedError: a size is not a multiple of a symbol, or two sizes are different multiples of the same symbol.

@@ -1,8 +1,8 @@
 """The flat calling convention: an exported program that takes tensors and returns a tuple of tensors.
 
 The exporter stores the caller's containers (keyword arguments, dataclasses, caches) in the tree specs of the program. A
-program whose specs name a class of a library cannot be loaded without it. The graph itself is already flat, so only its
-signature changes: constant inputs and None outputs are removed, and the specs become plain tuples.
+program whose specs name a class of a library cannot be loaded without the library. The graph itself is already flat, so
+only its signature changes: constant inputs and None outputs are removed, and the specs become plain tuples.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def flatten(
     call: Sequence[str] = (),
     examples: tuple[torch.Tensor, ...] | None = None,
 ) -> Flat:
-    """Returns the same program in the flat calling convention. The given program must not be used afterwards.
+    """Converts a program to the flat calling convention. The given program must not be used afterwards.
 
     Args:
         exported: a program whose inputs and outputs are tensors, in any containers.
-        names: the names of the inputs, in the desired order. Default: those of the program.
-        call: the keyword of each of `names`, "" for one by position; or () if all are positional.
+        names: the names of the inputs, in the desired order. Default: the names in the program.
+        call: the keyword of each of `names`, or "" for a positional input; () if all inputs are positional.
         examples: one tensor per input, stored in the program.
 
     Raises:
@@ -89,7 +89,7 @@ def flatten(
     arguments = pytree.tree_structure((tuple(range(len(wanted))), {}))
     results = pytree.tree_structure(tuple(range(len(nodes))))
     call_signature = ModuleCallSignature([], [], arguments, results, list(wanted))
-    # It contains multiples too, and a program saved with them cannot be decomposed (torch 2.13).
+    # The constraints include multiples of symbols. A program saved with multiples cannot be decomposed (torch 2.13).
     ranges = {symbol: values for symbol, values in exported.range_constraints.items() if symbol.is_Symbol}
     flat = ExportedProgram(
         root=exported.graph_module,
@@ -102,16 +102,16 @@ def flatten(
         constants=exported.constants,
         verifiers=exported.verifiers,
     )
-    # They name the caller's containers, which were removed. Their constraints on sizes are also in the range
-    # constraints if the dims were given explicitly, as `capture` does.
+    # The guards name the caller's containers, which were removed. The range constraints contain the guards' constraints
+    # on sizes too if the dims were given explicitly, as `capture` does.
     flat._guards_code = []
     return Flat(flat, wanted, _unique([name for _, name in outputs]))
 
 
 def drop_detach(exported: ExportedProgram) -> None:
-    """Removes `detach_` in place: it has no effect without gradients, and prevents another export.
+    """Removes `detach_` from a program in place. It has no effect without gradients, and prevents another export.
 
-    torch.export creates it for every tensor that forward makes from literals.
+    torch.export creates a `detach_` for every tensor that forward makes from literals.
     """
     for node in exported.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
         node.replace_all_uses_with(node.all_input_nodes[0])
@@ -134,7 +134,7 @@ def _order(exported: ExportedProgram, users: list[InputSpec], call: Sequence[str
 
 
 def _rename(graph: torch.fx.Graph, inputs: list[torch.fx.Node], names: tuple[str, ...]) -> None:
-    """Renames the input placeholders and moves them into this order, after the parameters."""
+    """Renames the input placeholders and moves them into the given order, after the parameters."""
     ours = set(inputs)
     for node in graph.nodes:
         if node.name in names and node not in ours:
@@ -150,7 +150,7 @@ def _rename(graph: torch.fx.Graph, inputs: list[torch.fx.Node], names: tuple[str
 
 
 def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
-    """Returns the tensor outputs: the position in the graph's output, and a readable name."""
+    """Returns the position in the graph's output and a readable name of each tensor output."""
     specs = exported.graph_signature.output_specs
     if bad := [spec for spec in specs if spec.kind != OutputKind.USER_OUTPUT]:
         raise UnsupportedError(
@@ -176,7 +176,7 @@ def _outputs(exported: ExportedProgram) -> list[tuple[int, str]]:
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yields the leaves of nested containers with their key paths, in the order of `tree_leaves`.
 
-    If a library registers a container without keys, the keys are those of the mapping, or numbers.
+    If a library registers a container without keys, the keys are the keys of the mapping, or numbers.
     """
     node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(value))
     if node is None:

@@ -1,4 +1,6 @@
-"""Recognizes models of other tools by their content, and says how each gets to fuseconv. Only the first bytes are read.
+"""Recognizes models of other tools by their content, and says how to convert each of them.
+
+Only the first bytes are read.
 
 Sources: the ONNX and TensorFlow protobuf schemas, the HDF5 and GGUF specifications, the TFLite schema, and msgpack as
 `flax.serialization` writes it.
@@ -15,7 +17,7 @@ from fuseconv.errors import UnsupportedError
 from fuseconv.untrusted.files import is_plain
 
 HEAD = 4096
-"""The number of bytes of a file that are needed."""
+"""The number of bytes that are read from the start of a file."""
 
 _EXPORT = "torch.export.save(torch.export.export(module, inputs), 'model.pt2')"
 _KERAS = (
@@ -30,8 +32,8 @@ class Foreign:
     """A format that fuseconv does not read.
 
     Attributes:
-        name: what the file is.
-        way: how its model gets to fuseconv.
+        name: what the error calls the file.
+        way: how to convert its model with fuseconv.
     """
 
     name: str
@@ -95,7 +97,7 @@ def foreign_folder(path: Path) -> Foreign | None:
 
 
 def _is_onnx(head: bytes) -> bool:
-    """Returns whether a protobuf message starts with the fields of ModelProto: the version, texts, then the graph."""
+    """Returns whether a protobuf message starts with the fields of ModelProto: version, strings, then the graph."""
     at, version = 0, 0
     while at < len(head):
         key, at = _varint(head, at)
@@ -115,7 +117,7 @@ def _is_onnx(head: bytes) -> bool:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns a protobuf integer, and the position after it. It ends with the data, if that is shorter."""
+    """Reads a protobuf integer, and returns it with the position after it. A truncated integer ends with the data."""
     value, shift = 0, 0
     while at < len(data) and shift < 64:
         value |= (data[at] & 0x7F) << shift
@@ -132,7 +134,7 @@ _MAPS_AND_ARRAYS = frozenset((*range(0x80, 0x90), 0xC7, 0xC8, 0xC9, 0xDE, 0xDF))
 
 
 def _is_flax(head: bytes) -> bool:
-    """Returns whether msgpack starts with a map from a name to another map or to an array."""
+    """Returns whether msgpack data starts with a map from a name to another map or to an array."""
     found = _MAP_OF_NAMES.match(head)
     return found is not None and found["value"][0] in _MAPS_AND_ARRAYS
 

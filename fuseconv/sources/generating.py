@@ -1,4 +1,4 @@
-"""The known methods of a model of transformers that generates tokens: their modules, inputs and state."""
+"""The known methods of a transformers model that generates tokens: their modules, inputs and state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KNOWN = ("encode", "prefill", "decode")
 """The methods, in the order in which they are called. Only a model with an encoder has `encode`."""
 
 DEFAULT_LENGTH = 512
-"""The length of the cache of a model that does not limit the number of its tokens."""
+"""The length of the key-value cache of a model that does not limit its number of tokens."""
 
 LARGEST_LENGTH = 2048
 
@@ -31,23 +31,23 @@ _POSITIONS = ("max_position_embeddings", "max_target_positions", "n_positions")
 
 
 def known_methods(module: Any) -> tuple[str, ...]:
-    """Returns the methods with which a model generates tokens. None if it does not."""
+    """Returns the methods with which a model generates tokens; an empty tuple if it does not generate tokens."""
     if not (hasattr(module, "can_generate") and module.can_generate()):
         return ()
     return KNOWN if module.config.is_encoder_decoder else KNOWN[1:]
 
 
 def is_known(module: Any, method: str | None) -> bool:
-    """Returns whether a method is one of those with which models generate tokens, and not an attribute of the model."""
+    """Returns whether a method is a known method of a model that generates tokens, and not the model's attribute."""
     return method in KNOWN and bool(known_methods(module)) and not hasattr(type(module), str(method))
 
 
 def load(module: Any, inputs: tuple[TensorSpec, ...], options: Options) -> Loaded:
-    """Returns a method of a model that generates tokens.
+    """Returns a known method of a model that generates tokens, with its inputs and state.
 
     Args:
         module: the model.
-        inputs: the inputs of its forward without those of the decoder, if it has an encoder.
+        inputs: the inputs of the model's forward without the inputs of the decoder, if the model has an encoder.
         options: the method and the length of the cache.
 
     Raises:
@@ -70,7 +70,7 @@ def load(module: Any, inputs: tuple[TensorSpec, ...], options: Options) -> Loade
 
 
 def cache_length(config: Any, wanted: int | None) -> int:
-    """Returns the number of tokens for which a cache has room.
+    """Returns the capacity of a key-value cache in tokens.
 
     Raises:
         UsageError: the model has fewer positions than were requested.
@@ -86,10 +86,10 @@ def cache_length(config: Any, wanted: int | None) -> int:
 
 
 def read_generation(path: Path, options: Options) -> Generation:
-    """Returns how a model in a Hugging Face folder generates tokens, from its configuration.
+    """Reads the generation settings of a model from its Hugging Face folder.
 
     Raises:
-        UnsupportedError: its configuration asks for what `generate` does not do.
+        UnsupportedError: the settings ask for something that `generate` does not support.
     """
     from transformers import AutoConfig, GenerationConfig
 
@@ -134,7 +134,7 @@ _PLAIN: Mapping[str, Any] = {
     "watermarking_config": None,
     "sequence_bias": None,
 }
-"""What changes the tokens that transformers generates and is not supported, with the values that change nothing."""
+"""The unsupported settings that change the tokens that transformers generates, with the values that change nothing."""
 
 
 def _step(module: Any, length: int, *, one: bool) -> Loaded:
@@ -182,7 +182,7 @@ _ENCODER_DECODER: Mapping[str, Callable[[Any, int, tuple[TensorSpec, ...]], Load
 
 
 def _encoded(module: Any, inputs: tuple[TensorSpec, ...]) -> tuple[Dim, int | Dim, tuple[TensorSpec, ...]]:
-    """Returns the batch and the length of the output of an encoder, and the mask of its inputs, if it has one."""
+    """Returns the batch dim and the length of an encoder's output, and the mask of its inputs, if there is one."""
     batch = next(spec.shape[0] for spec in inputs)
     assert isinstance(batch, Dim)
     mask = tuple(spec for spec in inputs if spec.name == "attention_mask")
@@ -199,7 +199,7 @@ def _past_length(most: int) -> TensorSpec:
 
 
 def _past(module: Any, length: int, batch: Dim) -> tuple[TensorSpec, ...]:
-    """Returns the keys and values of each layer. Their shapes are those that the model itself makes."""
+    """Returns the specs of each layer's keys and values, in the shapes that the model itself produces."""
     cache = empty_cache(module, length)
     token = torch.zeros((1, 1), dtype=torch.int64)
     with torch.no_grad():
@@ -223,7 +223,7 @@ def _both(cache: Any) -> Any:
 
 
 def _state(specs: tuple[TensorSpec, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns the inputs that are state, each with the output that is its next value."""
+    """Returns each input that is state, with the output that is its next value."""
     names = [spec.name for spec in specs if spec.name.startswith("past_")]
     return tuple((name, name.replace("past", "present", 1)) for name in names)
 

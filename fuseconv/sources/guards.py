@@ -1,7 +1,8 @@
 """Applies the guards of an archive to the dims of the contract.
 
-An archive exported with `Dim.AUTO` has a range for each dim, and guards that the module checks when it is called: for
-example that a size is even, or that a quarter of it is not 1. A contract expresses these as multiples and ranges.
+An archive exported with `Dim.AUTO` contains a range for each dim, and guards that the module checks when it is
+called: for example, that a size is even, or that a quarter of the size is not 1. A contract expresses the guards as
+multiples and ranges.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def narrowed(module: torch.nn.Module, contract: Contract) -> Contract:
 
 
 def _holds(module: torch.nn.Module, contract: Contract, sizes: dict[str, int]) -> bool:
-    """Returns whether the guards hold for the example sizes with these replaced. Guards depend only on sizes."""
+    """Returns whether the guards, which depend only on sizes, hold for `sizes` and example sizes of other dims."""
     chosen = {**example_sizes(contract), **sizes}
     tensors = (
         torch.empty(spec.sizes(chosen), dtype=torch_dtype(spec.dtype), device="meta") for spec in contract.inputs

@@ -64,12 +64,13 @@ def load(path: Path, options: Options) -> Loaded:
 
 
 def _screen_files(path: Path) -> None:
-    """Checks the files that transformers will open: they must be plain files, and weights must be in this folder.
+    """Checks the files that transformers will open: they must be regular files, and weights must be in this folder.
 
     Symbolic links are followed, because the cache of the Hugging Face library uses them.
 
     Raises:
-        RefusedError: an index names a file elsewhere or one that contains pickles, or a file is not a plain file.
+        RefusedError: an index names a file in another folder or a file that is not .safetensors, or a file is not a
+            regular file.
     """
     for part in sorted(path.iterdir()):
         if part.suffix not in (".json", ".safetensors"):
@@ -117,7 +118,7 @@ def _is_known(config: dict[str, Any]) -> bool:
 
 
 def _model_class(config: dict[str, Any], path: Path, options: Options) -> Any:
-    """Returns the transformers class of the first of `architectures`; AutoModel if the folder brings its own class."""
+    """Returns the transformers class that `architectures` names first, or AutoModel if the folder has its own class."""
     try:
         import transformers
     except ImportError as error:
@@ -177,7 +178,7 @@ def _pretrained(model_class: Any, path: Path, options: Options) -> torch.nn.Modu
 
 @contextmanager
 def _quiet(log: Any) -> Iterator[None]:
-    """Suppresses the progress bar and the loading report. Their findings are checked here."""
+    """Suppresses the progress bar and the loading report. `_pretrained` checks the findings of the report."""
     level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
     log.disable_progress_bar()
@@ -192,7 +193,8 @@ def _quiet(log: Any) -> Iterator[None]:
 def _inputs(module: Any, options: Options) -> tuple[TensorSpec, ...]:
     """Derives the contract from the model's main input, the parameters of its forward, and its config.
 
-    A method with which the model generates takes the inputs of the encoder. Another method has none that are known.
+    A known method of a model that generates tokens takes the inputs of the encoder. The inputs of other methods are not
+    known, so none are returned.
 
     Raises:
         UsageError: the main input is not known.
@@ -262,7 +264,7 @@ def _spectrogram(module: Any) -> tuple[TensorSpec, ...]:
 
 
 def _waveform(module: Any) -> tuple[TensorSpec, ...]:
-    """Returns a waveform of one second. It is static: the feature encoder divides the length many times."""
+    """Returns a waveform of one second. Its length is static, because the feature encoder divides it many times."""
     return (TensorSpec("input_values", _float(module), (BATCH, 16_000)),)
 
 

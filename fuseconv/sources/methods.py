@@ -1,4 +1,4 @@
-"""One method of a module, as a module that is captured like any other."""
+"""Wraps one method of a module in a module that is captured like any other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 from fuseconv.errors import UsageError
 
 MODULE = "module"
-"""The name of a module in those that compute its methods."""
+"""The attribute of a `Method` that holds the module."""
 
 
 class Method(torch.nn.Module):
     """A module whose forward is a method of another module, with the signature of that method.
 
-    It has all weights of that module, so that they have the same names in every method.
+    It contains all weights of the other module, so that a weight has the same name in every method.
     """
 
     def __init__(self, module: torch.nn.Module, method: Any) -> None:
@@ -44,10 +44,10 @@ def method_of(module: torch.nn.Module, attribute: str, path: Path, known: Sequen
 
     Args:
         module: the module that was read.
-        attribute: the name of the method, or of a submodule, with dots for those of submodules: `encode`,
+        attribute: the name of the method or of a submodule. A dot precedes a name inside a submodule: `encode`,
             `decoder.step`.
         path: the source, for messages.
-        known: the names of methods that are no attributes of the module, for messages.
+        known: the names of methods that are not attributes of the module, for messages.
 
     Raises:
         UsageError: the module has no such method.
@@ -69,7 +69,7 @@ def method_of(module: torch.nn.Module, attribute: str, path: Path, known: Sequen
 
 
 def _methods(module: torch.nn.Module) -> str:
-    """Returns the names of the public methods that the class of a module defines, and its submodules."""
+    """Returns the names of the public methods that the class of a module defines, and of its submodules."""
     defined = vars(type(module)).items()
     methods = [name for name, one in defined if inspect.isfunction(one) and not name.startswith("_")]
     return ", ".join(dict.fromkeys([*methods, *dict(module.named_children())]))

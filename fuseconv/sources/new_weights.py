@@ -1,4 +1,4 @@
-"""Weights for a model that was converted before: state dicts, checked against its names, shapes and dtypes."""
+"""Reads new weights for a converted model: state dicts, checked against the model's names, shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """Reads a state dict: a file of torch.save or safetensors, or a folder of safetensors.
 
     Raises:
-        UsageError: the folder has no safetensors, or two of its files have a tensor of one name.
+        UsageError: the folder has no safetensors, or two of its files contain a tensor of the same name.
         RefusedError: a file is damaged, or is not a state dict.
     """
     if not path.is_dir():
@@ -47,14 +47,14 @@ def fitted(
     path: Path,
     dtype: torch.dtype | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Returns the weights of a model by its own names.
+    """Checks new weights against a model, and returns them under the names in the model.
 
     Args:
-        weights: the new weights. All may have one prefix, such as that of a model with another head; those of the model
-            have one if a method of it was converted.
+        weights: the new weights. Their names may share a prefix that the model lacks, such as the prefix of a model
+            with another head. The names in the model have a prefix if a method of the model was converted.
         known: the weights of the model: their names, shapes and dtypes.
-        tied: for each of them the first with the same memory. The others may be left out.
-        path: where they are from, for errors.
+        tied: maps the name of each weight to the first name with the same memory. `weights` may omit the other names.
+        path: the source of the new weights, for errors.
         dtype: the dtype to which the conversion cast floating weights, if it did.
 
     Raises:
@@ -92,7 +92,7 @@ def fitted(
 
 
 def _prefix(weights: Mapping[str, torch.Tensor], tied: Mapping[str, str]) -> str:
-    """Returns the prefix with which every weight of the model is there. Empty if they have none."""
+    """Returns the prefix that every weight of the model has in the new weights; empty if there is none."""
     first = next(iter(tied), "")
     ends = [""] if first in weights or not first else []
     ends += [name[: -len(first)] for name in weights if name.endswith(f".{first}")]
@@ -100,7 +100,7 @@ def _prefix(weights: Mapping[str, torch.Tensor], tied: Mapping[str, str]) -> str
 
 
 def _own_prefix(weights: Mapping[str, torch.Tensor], tied: Mapping[str, str]) -> str:
-    """Returns the prefix that every weight has in the model only: its method was converted as a module around it."""
+    """Returns the prefix that weights have only in the model, because a module around its method was converted."""
     prefix = f"{MODULE}."
     inside = {one.removeprefix(prefix) for one in set(tied.values()) if one.startswith(prefix)}
     return prefix if inside and not any(name.startswith(prefix) for name in weights) else ""

@@ -1,9 +1,9 @@
 """Reads torch.export archives that were saved on a GPU as if they had been saved on the CPU.
 
-An archive names the device of every tensor, and torch puts the tensor there, which fails on a machine without that
-device. Ops that create tensors name it too, and would mix devices when the program is captured, which happens on the
-CPU. So a copy is read whose devices are the CPU. Only what was screened is parsed, and under the name by which it was
-screened: other zip readers may know a member by another name.
+An archive names the device of every tensor, and torch puts the tensor on this device, which fails on a machine without
+the device. Ops that create tensors name a device too, and would mix devices when the program is captured on the CPU.
+Therefore a copy is read in which every device is the CPU. Only screened members are parsed, under the names under which
+they were screened, because other zip readers may know a member by another name.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def on_cpu(path: Path) -> Iterator[Path]:
 
 
 def _move(value: Any) -> bool:
-    """Replaces every device in parsed JSON by the CPU. Returns whether there was another."""
+    """Replaces every device in parsed JSON except `meta` with the CPU. Returns whether a device was replaced."""
     moved, pending = False, [value]
     while pending:
         one = pending.pop()

@@ -1,4 +1,4 @@
-"""Reads pickled modules, `torch.save(model)`. Reading one runs arbitrary code."""
+"""Reads pickled modules, `torch.save(model)`. Reading a pickle runs arbitrary code."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Lists the globals that a pickle would import, without running it.
 
-The pickle is disassembled. It is data if every global it names is needed by plain tensors.
+The pickle is disassembled. It is data if plain tensors need every global that it names.
 
 Source: the Python `pickletools` manual; the globals are those that `torch.load(weights_only=True)` accepts.
 """
@@ -42,7 +42,7 @@ def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
     """Returns the sorted globals of one pickle that plain tensors do not need. Empty if the pickle is data.
 
     The stream is left just after the pickle. A name that the pickle computes counts as unsafe, because a disassembler
-    cannot determine it; `?` stands for one that could not be read.
+    cannot determine it; `?` stands for a name that could not be read.
 
     Args:
         data: the pickle.
@@ -79,7 +79,10 @@ def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
 
 
 def checkpoint_key(data: bytes) -> str:
-    """Returns the key under which the pickle of a dict seems to hold a state dict, or "". `unsafe_globals` read it."""
+    """Returns the key under which the pickle of a dict seems to hold a state dict, or "".
+
+    `unsafe_globals` must have accepted the pickle as complete.
+    """
     operations = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(data)]
     if next((name for name, _ in operations if name not in ("PROTO", "FRAME")), "") != "EMPTY_DICT":
         return ""
@@ -93,6 +96,6 @@ def is_tensor_global(name: str) -> bool:
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """Joins names for a message. Long lists are shortened with the number of omitted names."""
+    """Joins names for a message. A long list ends with the number of omitted names."""
     names = list(names)
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

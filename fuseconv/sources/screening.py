@@ -1,7 +1,7 @@
 """Screens a zip file before torch reads it.
 
 The parser starts at the end-of-central-directory record, so that a million entries are rejected before anything parses
-them. Only plain archives pass: no prefix, comment or gap, so that every zip reader sees the same members.
+them. An archive passes only without a prefix, comment or gap, so that every zip reader sees the same members.
 
 Source: APPNOTE.TXT 6.3.10 (zip).
 """
@@ -31,7 +31,7 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 _STORED, _DEFLATED = 0, 8
 _PIECE = 1 << 20
 _ENCRYPTED = 0x1
-_UNICODE_PATH = 0x7075  # an extra field with another name, which some readers follow, newer ones of Python too
+_UNICODE_PATH = 0x7075  # an extra field with another name, which some readers use, such as newer Python versions
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
 _DRIVE = re.compile(r"^[A-Za-z]:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -143,7 +143,7 @@ def _check_bytes(file: BinaryIO, member: Member, path: Path) -> None:
 
 
 def _unpacked(file: BinaryIO, member: Member, path: Path) -> Iterator[bytes]:
-    """Yields the data of a member in blocks of 1 MiB, and one byte too many if it is larger than declared."""
+    """Yields the data of a member in blocks of 1 MiB, and one extra byte if the member is larger than declared."""
     file.seek(member.data)
     if member.method == _STORED:
         yield from _pieces(file, member.packed)
@@ -266,7 +266,7 @@ def _widen(extra: bytes, size: int, packed: int, header: int, path: Path) -> tup
 
 
 def _fields(extra: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields the kind and the data of each extra field that is complete."""
+    """Yields the kind and the data of each complete extra field."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, at)

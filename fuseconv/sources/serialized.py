@@ -29,7 +29,7 @@ _TARGET = re.compile(
     r"|wrap_activation_checkpoint|wrap_with_autocast|wrap_with_set_grad_enabled)"
     r"|torch\.(_check|_check_is_size|_?sym_[a-z_]+))\Z"
 )
-"""The permitted targets of nodes besides ops: functions of numbers, and subprograms."""
+"""The permitted targets of nodes besides ops: functions of numbers, and higher-order ops."""
 
 _OP = re.compile(r"^torch\.ops\.(?P<name>(?P<namespace>\w+)\.[A-Za-z_]\w*\.[A-Za-z]\w*)\Z")
 _NAME = re.compile(r"^[\w.$:/ -]*\Z")
@@ -80,7 +80,7 @@ def tree_types(data: bytes) -> frozenset[str]:
 
 
 def _walk(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yields every scalar with its key. Keys of a mapping are reported as `key of` it. Free text is skipped."""
+    """Yields every scalar with its key, except free text. The keys of the mapping NAME are yielded as `key of NAME`."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield f"key of {key}".strip(), name
@@ -156,7 +156,7 @@ def _is_expression(text: str, calls: frozenset[str], attributes: frozenset[str])
 
 
 def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[str]) -> bool:
-    """Checks a node and its children. Text is a symbol name, a number or a key, never an operand."""
+    """Checks a node and its children. A string may be a symbol name, a number or a key, but not an operand."""
 
     def all_of(*nodes: ast.AST) -> bool:
         return all(_is_arithmetic(part, calls, attributes) for part in nodes)
@@ -231,7 +231,7 @@ def _is_tree(tree: Any) -> bool:
 
 
 def _is_context(context: Any) -> bool:
-    """Returns whether the context of a container has only names and numbers. torch imports what some entries name."""
+    """Returns whether a container's context holds only names and numbers, because torch imports what it may name."""
     if isinstance(context, str):
         try:
             context = json.loads(context)

@@ -22,12 +22,12 @@ _ACCEPTED = (
 def sniff(path: Path) -> str:
     """Returns the format: `pt2`, `torchscript`, `pickle`, `state-dict` or `huggingface`.
 
-    A pickle that names only the globals of tensors is a `state-dict`; any other is a `pickle`. Nothing is run.
+    A pickle that names only the globals of tensors is a `state-dict`; any other pickle is a `pickle`. No code is run.
 
     Raises:
         FileError: the file cannot be read.
         RefusedError: the file is damaged, malicious or native code.
-        UnsupportedError: it is a model of another tool.
+        UnsupportedError: the file is a model of another tool.
         UsageError: the file is valid, but not a model.
     """
     if path.is_dir():
@@ -57,7 +57,7 @@ def container(path: Path) -> tuple[Container, int]:
     """Returns the kind of container of a file, and its size in bytes.
 
     Raises:
-        FileError: it is not a plain file, or cannot be read.
+        FileError: the path is not a regular file, or the file cannot be read.
     """
     head, size = _start(path)
     return container_of(head[:HEAD], size), size
@@ -118,8 +118,8 @@ def _zipped_pickle(path: Path) -> bytes:
 def legacy_globals(path: Path) -> tuple[str, ...]:
     """Returns the unsafe globals of a file in torch's format before zip, or of a plain pickle.
 
-    Such a file has five consecutive pickles (magic number, protocol, system, object, storage keys) and then the
-    storages.
+    A file in this format consists of five consecutive pickles (magic number, protocol, system, object, storage keys)
+    and then the storages.
 
     Raises:
         RefusedError: the file is not a pickle.

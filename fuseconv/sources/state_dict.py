@@ -51,7 +51,7 @@ def fill(value: Any, path: Path, options: Options) -> Loaded:
 
 
 def _without_module(value: Any, tensors: Mapping[str, torch.Tensor], path: Path) -> UsageError:
-    """Returns the error for a file of tensors for which nothing builds the module."""
+    """Returns the error for a file of tensors without `--model`, which would build the module."""
     keys = ", ".join(map(str, value)) if isinstance(value, Mapping) and not _is_state(value) else ""
     what = f"a training checkpoint ({keys}), with {len(tensors)} tensors" if keys else f"{len(tensors)} tensors"
     fix = "name what builds the module: --model pkg.mod:factory or --model file.py:factory, with --trust code"
@@ -61,7 +61,7 @@ def _without_module(value: Any, tensors: Mapping[str, torch.Tensor], path: Path)
 
 
 def read_tensors(path: Path) -> Any:
-    """Returns what a file of torch.save or safetensors holds, read as data.
+    """Reads the contents of a torch.save or safetensors file as data.
 
     Raises:
         RefusedError: the file is damaged.
@@ -86,7 +86,7 @@ def state_of(value: Any, path: Path) -> dict[str, torch.Tensor]:
     """Returns the state dict in the contents of a file: the object itself, or the only dict of tensors inside it.
 
     Raises:
-        RefusedError: there is none, or there are several.
+        RefusedError: the contents have no state dict, or several.
     """
     if _is_state(value):
         return dict(value)
@@ -153,7 +153,7 @@ def _import(origin: str) -> Any:
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Puts the folder of the model's file on sys.path, as when the file is run."""
+    """Puts the folder of the model's file on sys.path, as Python does when it runs the file."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -162,7 +162,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def _load_into(module: torch.nn.Module, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Loads all tensors. Tied tensors may be saved once.
+    """Loads all tensors into the module. The file may contain tied tensors only once.
 
     Raises:
         RefusedError: a tensor is missing, unexpected, or of another shape.

@@ -1,7 +1,7 @@
-"""The methods with which a model of transformers generates tokens, with its key-value cache as inputs and outputs.
+"""The methods with which a transformers model generates tokens, with its key-value cache as inputs and outputs.
 
-Each is the model's own forward with its own static cache. The cache is filled with tensors that are inputs, and what
-the model makes of them is an output: `past_key_0` becomes `present_key_0`. Tokens are appended at `past_length`.
+Each method calls the model's own forward with the model's own static cache. Inputs fill the cache, and the tensors in
+the cache after the call are outputs: `past_key_0` becomes `present_key_0`. New tokens are written at `past_length`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fuseconv.errors import UnsupportedError
 
 
 def empty_cache(model: Any, length: int) -> Any:
-    """Returns a static cache of transformers for a model. Its tensors are not allocated."""
+    """Returns a static transformers cache for a model. Its tensors are not allocated."""
     from transformers import StaticCache
 
     config = model.get_decoder().config  # an encoder may have another number of layers
@@ -53,7 +53,7 @@ def _filled(model: Any, length: int, past_length: Tensor, past: Sequence[Tensor]
 
 
 def _present(cache: Any) -> dict[str, Tensor]:
-    """Returns the tensors of a static cache by the names of outputs."""
+    """Returns the tensors of a static cache by their output names."""
     tensors = {"present_length": cache.layers[0].cumulative_length}
     for index, layer in enumerate(cache.layers):
         tensors |= {f"present_key_{index}": layer.keys, f"present_value_{index}": layer.values}
@@ -122,7 +122,7 @@ class NextStep(torch.nn.Module):
     """Processes one more token of a decoder that follows an encoder.
 
     Inputs: `decoder_input_ids` [batch, 1], `attention_mask` [batch, seq] if the model has one, `past_length` [], the
-    keys and values of each layer, and those of the cross-attention of each layer. Outputs: `logits`
+    keys and values of each layer, and the keys and values of each layer's cross-attention. Outputs: `logits`
     [batch, vocabulary], and the state.
     """
 
@@ -142,7 +142,7 @@ class NextStep(torch.nn.Module):
         cross = DynamicCache()
         for index, (key, value) in enumerate(zip(others[::2], others[1::2], strict=True)):
             cross.update(key, value, index)
-        # Only the shape of the encoder's output is used where the cross-attention has its keys and values.
+        # The cross-attention already has its keys and values, so only the shape of the encoder's output is used.
         hidden = others[0].new_zeros(()).expand(others[0].shape[0], others[0].shape[2], self.size)
         cache = _filled(self.module, self.length, past_length, past)
         logits = _decoded(self.module, decoder_input_ids, hidden, mask, cache, cross)
@@ -156,7 +156,7 @@ def _unmasked(rest: Sequence[Tensor], *, masked: bool) -> tuple[Tensor | None, T
 
 
 def _decoded(model: Any, tokens: Tensor, hidden: Tensor, mask: Tensor | None, cache: Any, cross: Any) -> Tensor:
-    """Runs the decoder of a model on tokens. Returns the logits after the last one."""
+    """Runs the decoder of a model on tokens. Returns the logits after the last token."""
     from transformers import EncoderDecoderCache
     from transformers.modeling_outputs import BaseModelOutput
 

@@ -1,4 +1,4 @@
-"""A model that was read, and the step that all formats share."""
+"""A model that was read, and the preparation that all formats share."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Subject:
         module: the module in eval mode, on the device of the contract.
         examples: one tensor per contract input, positional.
         contract: the inputs. Outputs are named during capture.
-        call: how `module` takes the inputs: the keyword of each input, "" for one by position; or () if all are
+        call: the keyword with which `module` takes each input, or "" for a positional input; () if all inputs are
             positional.
         source: the format: pt2, torchscript, pickle, state-dict or huggingface.
         sha256: the hash of the source file, or of the files of the folder in order.
-        original: the callable of the users, if it is not `module` but the object from which `module` was made.
+        original: the user's callable, if it is not `module` itself but the object from which `module` was made.
         drawn: whether the examples are random.
     """
 
@@ -62,12 +62,12 @@ class Loaded:
     Attributes:
         module: the module to export.
         inputs: the specs that the format provides, or ().
-        examples: tensors for those specs, or ().
-        call: the keywords of those inputs, or () if they are positional.
-        parameters: the positional parameter names of a program. Empty: the signature of `forward` is used.
+        examples: a tensor for each of these specs, or ().
+        call: the keywords of these inputs, or () if they are positional.
+        parameters: the positional parameter names of a program. If empty, the signature of `forward` is used.
         by_keyword: whether inputs must have the names of parameters, because `forward` has many optional ones.
-        original: the callable of the users, if it is not `module` but the object from which `module` was made.
-        state: the inputs whose next values are outputs, with the names of those.
+        original: the user's callable, if it is not `module` itself but the object from which `module` was made.
+        state: pairs of an input and the output that is its next value.
     """
 
     module: torch.nn.Module
@@ -141,7 +141,7 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
             fix=f"its forward takes ({', '.join(one.name for one in parameters(loaded))}): specify each as "
             "--input 'NAME=DTYPE[DIM,...]', or a file of tensors with --inputs",
         )
-    if loaded.parameters and call:  # a program, which takes them only by position
+    if loaded.parameters and call:  # a program, which takes inputs only by position
         places = sorted(range(len(call)), key=lambda place: loaded.parameters.index(call[place]))
         specs, call = tuple(specs[place] for place in places), ()
         examples = tuple(examples[place] for place in places) if examples else ()
@@ -157,7 +157,7 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
 
 
 def keywords(loaded: Loaded, specs: tuple[TensorSpec, ...], path: Path, *, in_order: bool = True) -> tuple[str, ...]:
-    """Returns how the module takes these inputs, as in `calling.call_of`. `in_order` says that their order was given.
+    """Returns how the module takes these inputs, as in `calling.call_of`. `in_order` says that the user ordered them.
 
     Raises:
         UsageError: the module takes other inputs.

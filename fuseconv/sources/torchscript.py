@@ -1,4 +1,4 @@
-"""Reads TorchScript archives and converts them to exported programs. Reading one runs code."""
+"""Reads TorchScript archives and converts them to exported programs. Reading an archive runs code."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The targets. Each is a module with the interface below; a new target is a module and its name in `TARGETS`.
+"""The targets. Each target is a module that has the interface below and is listed in `TARGETS`.
 
 - `SPEC`: the properties of the target.
 - `check_machine(device)`: raises UnsupportedError or FileError if this machine cannot write the target.
-- `unsupported(program) -> reason | None`: a reason known before writing; `write` raises UnsupportedError for any other.
-- `write(program, folder, context) -> path`: writes the artifact under `folder` and returns its path within.
-- `load(path, device) -> runner`: loads it. A runner takes positional tensors and returns a tuple of tensors.
+- `unsupported(program) -> reason | None`: returns a reason that is known before writing. For any other reason, `write`
+  raises UnsupportedError.
+- `write(program, folder, context) -> path`: writes the artifact under `folder` and returns its relative path.
+- `load(path, device) -> runner`: loads the artifact. A runner takes positional tensors and returns a tuple of tensors.
 
 The modules import torch only when needed, because help texts list the targets.
 """
@@ -28,11 +29,11 @@ TARGETS: Mapping[str, Target] = {
 """The targets, in the order in which help texts and tables list them."""
 
 PREFERENCE: tuple[str, ...] = tuple(sorted(TARGETS, key=lambda name: TARGETS[name].SPEC.preference))
-"""The order of preference when no target is named: the first one that the bundle has is loaded."""
+"""The order of preference: if no target is named, the first of these that the bundle contains is loaded."""
 
 
 def check_known(names: Iterable[str], option: str = "--target") -> None:
-    """Checks that each name is that of a target. `option` is the option with which they were given.
+    """Checks that each name is the name of a target. `option` is the option that gave the names.
 
     Raises:
         UsageError: a target does not exist.
@@ -44,13 +45,13 @@ def check_known(names: Iterable[str], option: str = "--target") -> None:
 
 
 def beside(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the targets whose artifacts are in a folder of one of the named, which share their files."""
+    """Returns the targets whose artifacts share a folder, and so its files, with one of the named targets."""
     folders = {spec_of(name).artifact.parent for name in names}
     return tuple(name for name, target in TARGETS.items() if target.SPEC.artifact.parent in folders)
 
 
 def move_weights(name: str, artifact: Path, store: Adopting, source: Path) -> None:
-    """Makes the artifact of a target, which was moved from another bundle, refer to the weights of its new bundle.
+    """Makes an artifact that was moved from another bundle refer to the weights of its new bundle.
 
     Raises:
         FileError: a file cannot be written.

@@ -42,13 +42,13 @@ _LOG_LINES = 20
 _SYSTEM_CXX = Path("/usr/bin/g++")
 
 _READS_FOLDERS = (2, 13)
-"""The release of torch from which its loader takes an unpacked package."""
+"""The first release of torch whose loader accepts an unpacked package."""
 
 _DIGITS = 16
-"""The length of the name of the folder of an unpacked package."""
+"""The length of the folder name of an unpacked package."""
 
 _IMPORTED = ("torch._inductor.compile_fx", "fuseconv.ops", "fuseconv.targets.c_shims", "fuseconv.weights.store")
-"""What a process that compiles imports: half of its time, if it did that by itself."""
+"""The modules that a compiling process imports. The imports would take half of its time if it ran them itself."""
 
 
 def check_machine(device: str) -> None:
@@ -121,7 +121,7 @@ def check_complete(package: Path) -> None:
     A killed compiler leaves empty files in its cache and uses them the next time.
 
     Raises:
-        UpstreamError: there is an empty file. The error names the cache.
+        UpstreamError: the package contains an empty file. The error names the cache.
     """
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
@@ -137,11 +137,11 @@ def check_complete(package: Path) -> None:
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads the package that `write` wrote. The op libraries it calls must be loaded before.
+    """Loads the package that `write` wrote. The op libraries that it calls must be loaded first.
 
     The machine code assumes contiguous and aligned memory without checking it, so other inputs are copied.
 
-    The package's own thread guard serializes calls and synchronizes the host with the GPU between two of them, which a
+    The package's own thread guard serializes calls and synchronizes the host with the GPU between two calls, which a
     CUDA graph cannot capture. Therefore calls are serialized here.
     """
     import torch
@@ -149,12 +149,14 @@ def load(path: Path, device: str) -> Runner:
     from fuseconv.targets.artifact import plain, release
     from fuseconv.weights.table import weights_of_artifact
 
-    # Not torch._inductor.aoti_load_package: it compiles a program for each set of vector instructions, to compare the
-    # best with the package's in a warning, and its result parses the call's structure anew in every call.
+    # torch._inductor.aoti_load_package is not used: it compiles a program for each set of vector instructions, to
+    # compare the best set with the package's set in a warning, and its result parses the call's structure anew in every
+    # call.
     package = torch._C._aoti.AOTIModelPackageLoader(str(_unpacked(path)), "model", True, 1, -1)
     if (weights := weights_of_artifact(path, device)) is not None:
-        package.load_constants(weights, False, True, True)  # into the active buffer; all of them; without a copy
-        # Its runtime never releases them. A replaced file that is mapped would keep its space until the process ends.
+        package.load_constants(weights, False, True, True)  # into the active buffer; all weights; without a copy
+        # The package never releases the weights. A replaced file that is still mapped would keep its space until the
+        # process ends.
         weakref.finalize(package, release, weights.values()).atexit = False
     guard, thread = threading.Lock(), threading.local()
 
@@ -169,10 +171,11 @@ def load(path: Path, device: str) -> Runner:
 
 
 def _unpack(package: Path) -> None:
-    """Unpacks a package into a folder beside it, named by its hash.
+    """Unpacks a package into a folder next to it, which is named after the hash of the package.
 
-    A process that has loaded a library does not open another one of the same path. Compilers name theirs by a part of
-    the code, so packages of other code that replace this one must be in folders of other names.
+    A process that has loaded a library does not open another library at the same path. The compiler names its library
+    after a part of the code, so a package of other code that replaces this package must be in a folder with another
+    name.
 
     Raises:
         FileError: a file cannot be written.
@@ -195,9 +198,9 @@ def _unpacked(package: Path) -> Path:
 
 
 def _make_context() -> None:
-    """Makes the context in which the driver launches kernels: a new thread has none before it uses the CUDA runtime.
+    """Creates the CUDA context for kernel launches, which a new thread lacks until it uses the CUDA runtime.
 
-    A thread that is capturing has one; a query would end its capture.
+    A thread that is capturing a CUDA graph already has a context, and the query below would end its capture.
     """
     import torch
 
@@ -206,11 +209,11 @@ def _make_context() -> None:
 
 
 def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:
-    """Runs aoti_compile in a process, which is killed with all that it started if waiting for it is interrupted."""
+    """Runs aoti_compile in a child process. If the wait is interrupted, the child and its processes are killed."""
     from fuseconv.ops import library
 
     searched = os.pathsep.join(filter(None, [str(library.FOLDER), os.environ.get("LIBRARY_PATH")]))
-    environment = {**compilers(os.environ, folder), "LIBRARY_PATH": searched}  # linkers read the latter
+    environment = {**compilers(os.environ, folder), "LIBRARY_PATH": searched}  # linkers read LIBRARY_PATH
     with (
         tempfile.TemporaryFile() as said,
         forked(
@@ -235,7 +238,8 @@ def _compiler(environment: Mapping[str, str]) -> str:
 def compilers(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Returns the environment variables that select the system compiler, if the current one links libstdc++ statically.
 
-    Such a package has a second copy of libstdc++ and crashes when torch, which has the first, loads it.
+    A package that is linked in this way contains a second copy of libstdc++, and crashes when torch, which contains the
+    first copy, loads it.
     """
     probe = folder / "probe.so"
     command = [*shlex.split(_compiler(environment)), "-shared", "-fPIC", "-x", "c++", "-", "-o", str(probe)]

@@ -1,4 +1,4 @@
-"""What the child process of aoti runs; see processes/forked.py."""
+"""The code that the child process of the target aoti runs; see processes/forked.py."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
     """Compiles an exported program.
 
     Args:
-        source: the path of the exported program. The table beside it has the weights that are not in it.
+        source: the path of the exported program. The table next to it lists the weights that it does not contain.
         package: the path of the package to write.
         device: `cpu` or `cuda`.
-        bundle: the folder of the bundle in which the weights are stored. Empty for a package that contains them.
+        bundle: the folder of the bundle in which the weights are stored. Empty for a package that contains its weights.
         op_files: Python files that register other ops of the program. The parent process was told to trust them.
     """
     import torch
     import torch._inductor.compile_fx
 
-    from fuseconv.ops import OPS  # the compiler traces our ops by their fake kernels
+    from fuseconv.ops import OPS  # the compiler traces our ops with their fake kernels
     from fuseconv.program.graph_copy import with_weights
     from fuseconv.rulebook.packs import load_ops
     from fuseconv.targets import c_shims
@@ -62,16 +62,16 @@ def main(source: str, package: str, device: str, bundle: str, *op_files: str) ->
 
 
 def _settings() -> dict[str, Any]:
-    """Returns the settings that Inductor takes from the environment where it is imported, which was before the fork.
+    """Returns the settings that Inductor reads from the environment on import, which was before the fork.
 
-    It detects the CPU's vector instructions even for a GPU, compiles its headers for each instruction set, and starts a
-    Python process to load the result. The package is the same without these steps.
+    By default, Inductor detects the CPU's vector instructions even for a GPU, compiles its headers for each instruction
+    set, and starts a Python process to load the result. The package is the same without these steps.
     """
     return {"cpp.vec_isa_ok": True, "cpp.cxx": (None, os.environ.get("CXX") or "g++")}
 
 
 def _compile(exported: ExportedProgram, package: Path, store: Store | None, settings: dict[str, Any]) -> None:
-    """Writes a package, and with a store, the table of its weights beside it."""
+    """Writes a package and, if there is a store, the table of its weights next to it."""
     import torch
     from torch._inductor.package.package import package_aoti
 
@@ -92,10 +92,10 @@ def _compile(exported: ExportedProgram, package: Path, store: Store | None, sett
 
 
 def _without_commands(file: Path, folder: Path) -> str:
-    """Returns a file for the package: of a C++ source, a copy without the command that compiled it.
+    """Returns a file for the package. A C++ source is copied without the command that compiled it.
 
-    Inductor appends the command, with the paths of this machine, to the source in its cache after it has compiled it.
-    The next package of the same code would have it, and the first one not.
+    After Inductor has compiled a source, it appends the command, with the paths of this machine, to the source in its
+    cache. The next package of the same code would contain the command, unlike the first package.
     """
     if file.suffix != ".cpp":
         return str(file)

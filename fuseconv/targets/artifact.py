@@ -1,4 +1,4 @@
-"""Helpers for artifacts: plain memory, -0.0 as a constant, saving files, and weights that are stored elsewhere."""
+"""Helpers for artifacts: contiguous memory, -0.0 as a constant, saving files, and weights stored elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALIGNMENT = 16
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the values of a tensor in contiguous, aligned memory without lazy bits.
+    """Returns the values of a tensor in contiguous, aligned memory without lazy conjugation or negation.
 
     Code that reads memory by address sees neither strides nor the lazy conjugation and negation of `torch.conj`.
     """
@@ -33,7 +33,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def negative_zero(program: Program) -> str | None:
-    """Returns a node that is called with -0.0, if any, for formats that merge equal constants: 0.0 equals -0.0."""
+    """Describes a node that is called with -0.0, if any. Formats that merge equal constants would turn it into 0.0."""
     for module in program.exported.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             for value in pytree.tree_leaves((node.args, dict(node.kwargs))):
@@ -43,11 +43,11 @@ def negative_zero(program: Program) -> str | None:
 
 
 def hollow(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns what stands for a weight in an artifact without it: one element, expanded to the shape of the weight.
+    """Returns a placeholder for a weight that an artifact does not contain: one element, expanded to its shape.
 
-    It is NaN if the dtype has it, so that the results are NaN if the weights are not set. It is in host memory, so that
-    torch.export writes one element on every device. A tensor without elements stays one, because torch.export cannot
-    write an expanded tensor without elements (torch 2.13).
+    The element is NaN if the dtype supports NaN, so that the results are NaN if the weights are not set. The element is
+    in host memory, so that torch.export writes only one element, whatever the device. A tensor without elements is not
+    expanded, because torch.export cannot write an expanded tensor without elements (torch 2.13).
     """
     if tensor.numel() == 0:
         return torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -56,10 +56,10 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Sets the weights of a module that was loaded from an artifact without them. They are not copied.
+    """Sets the weights of a module that was loaded from an artifact without them. The weights are not copied.
 
     Raises:
-        RefusedError: they do not fit the artifact.
+        RefusedError: the weights do not fit the artifact.
     """
     try:
         surplus = module.load_state_dict(dict(weights), strict=False, assign=True).unexpected_keys
@@ -71,23 +71,24 @@ def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: P
 
 
 def release(tensors: Iterable[torch.Tensor]) -> None:
-    """Gives the memory of tensors back whoever still holds them. Other views of that memory stay valid.
+    """Frees the memory of tensors, even if other objects hold the tensors. Other views of the memory stay valid.
 
-    A finalizer calls this at any time, also while torch.export traces another model: its modes must not see the ops.
+    A finalizer may call this at any time, even while torch.export traces another model. The modes of this trace must
+    not see the ops.
     """
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         for tensor in tensors:
-            for one in (tensor, tensor._base):  # a view also keeps the tensor that it is a view of
+            for one in (tensor, tensor._base):  # a view also keeps its base alive
                 if one is not None:
                     one.data = one.new_empty(0)
 
 
 @contextmanager
 def saved(path: Path) -> Iterator[IO[bytes]]:
-    """Opens `path` for one of torch's savers and creates its folder.
+    """Opens `path` for one of torch's save functions and creates its folder.
 
-    A saver in C++ aborts the process if a write fails, for example on a full disk. Therefore it gets a file whose
-    writes always succeed; the first error is recorded and raised at the end.
+    A save function in C++ aborts the process if a write fails, for example on a full disk. Therefore it gets a file
+    whose writes always succeed; the first error is recorded and raised at the end.
 
     Raises:
         FileError: a write failed.
@@ -122,7 +123,7 @@ class _Sink(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Seeks to the start, as a saver does at the end."""
+        """Seeks to the start, as a save function does at the end."""
         return self._file.seek(offset, whence)
 
     def check(self) -> None:

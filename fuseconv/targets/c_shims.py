@@ -1,7 +1,7 @@
-"""The ops of fuseconv as C functions for AOTInductor packages.
+"""Declares the ops of fuseconv as C functions for AOTInductor packages.
 
-Without them, a package calls an op through the proxy executor, which boxes its arguments and goes through the
-dispatcher: several microseconds of host time per call. See docs/adr/0009-c-shims.md.
+Without them, a package calls an op through the proxy executor, which boxes the arguments and goes through the
+dispatcher. This takes several microseconds of host time per call. See docs/adr/0009-c-shims.md.
 
 The package finds the op library by name among the loaded libraries, and asks it once for each op. It therefore uses the
 same copy that registered the op with torch.
@@ -36,14 +36,14 @@ _TYPES = {
     "bool": "int32_t",
     "str": "const char*",
 }
-"""What AOTInductor passes for an argument of a schema type. `List[int]` is a pointer and a count."""
+"""The C types of arguments in AOTInductor, by schema type. A `List[int]` is passed as a pointer and a count."""
 
 
 def inductor_configs(exported: torch.export.ExportedProgram, device: str) -> dict[str, Any]:
     """Returns the settings with which a package for `device` ("cpu" or "cuda") calls fuseconv ops by C functions.
 
-    Returns None for a program that calls none of them, whose package does not need the op library. The linker must find
-    the libraries in `library.FOLDER`.
+    Returns an empty dict for a program that calls none of them, whose package does not need the op library. The linker
+    must find the libraries in `library.FOLDER`.
     """
     called = {
         node.target
@@ -68,7 +68,7 @@ def declarations(schema: torch.FunctionSchema, device: str) -> list[str]:
     """Returns the declarations that precede a package's code: the lookup function and the function of one op.
 
     Raises:
-        KeyError: an argument has a type that no op of fuseconv has.
+        KeyError: an argument has a type that no op of fuseconv uses.
     """
     op = schema.name.removeprefix(f"{NAMESPACE}::")
     parameters, lists, arguments = [], [], []

@@ -51,11 +51,11 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def save(exported: ExportedProgram, path: Path, table: Table | None = None, others: Collection[str] = ()) -> None:
-    """Writes an archive. The weights in a table, which is written beside it, and `others` are not part of it.
+    """Writes an archive without `others` and the weights in `table`. The table is written next to the archive.
 
-    In their place are tensors of one element, NaN if the dtype has it, that are expanded to the shapes of the weights.
-    `module.load_state_dict(weights, assign=True)` replaces them. Constants among them become buffers, because a state
-    dict has no constants.
+    In place of each omitted weight, the archive contains one element, which is NaN if the dtype supports NaN, expanded
+    to the shape of the weight. `module.load_state_dict(weights, assign=True)` sets the weights. Omitted constants
+    become buffers, because a state dict contains no constants.
 
     Raises:
         FileError: a file cannot be written.
@@ -75,12 +75,12 @@ def save(exported: ExportedProgram, path: Path, table: Table | None = None, othe
         exported = with_weights(exported, hollows, kept=exported.constants.keys() & hollows.keys())
         set_table(path, table)
     with saved(path) as file, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "No complete tensor found in the group")  # only the one element is needed
+        warnings.filterwarnings("ignore", "No complete tensor found in the group")  # only one element is needed
         torch.export.save(exported, file)
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads the archive that `write` wrote. The op libraries it calls must be loaded before.
+    """Loads the archive that `write` wrote. The op libraries that it calls must be loaded first.
 
     The guards of torch.export are removed, because the contract makes the same checks on every call.
     """
@@ -100,6 +100,6 @@ def load(path: Path, device: str) -> Runner:
         result: tuple[torch.Tensor, ...] = module(*inputs)
         return result
 
-    # The module is part of reference cycles, which Python may collect long after the memory is needed.
+    # The module is part of reference cycles, which Python may collect long after the memory is needed elsewhere.
     weakref.finalize(run, release, [*module.parameters(), *module.buffers()]).atexit = False
     return run

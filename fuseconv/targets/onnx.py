@@ -1,4 +1,4 @@
-"""ONNX: standard operators, fuseconv ops as functions in the domain com.fuseconv, and dim names of the contract."""
+"""ONNX: standard operators, fuseconv ops as functions in the domain com.fuseconv, and the dim names of the contract."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def unsupported(program: Program) -> str | None:
 def write(program: Program, folder: Path, context: Context) -> Path:
     """Writes `model.onnx`, with its weights next to it or in the store, and returns the path relative to `folder`.
 
-    It is in the folder of the bundle, because ONNX Runtime reads weights only from the folder of the model.
+    The model is in the folder of the bundle, because ONNX Runtime reads weights only from the folder of the model.
 
     Raises:
-        UnsupportedError: an operator has no ONNX form, or ONNX Runtime has no kernel for one in this dtype.
+        UnsupportedError: ONNX cannot express an operator, or ONNX Runtime has no kernel for an operator in this dtype.
         UpstreamError: the exporter failed or wrote an invalid model.
         FileError: a file cannot be written.
     """

@@ -1,7 +1,7 @@
 """Replacements in plain PyTorch for elementwise ops whose ONNX translation is wrong, imprecise or missing.
 
-Each function has the signature of the op and computes it with ops that the exporter translates correctly. If it returns
-NotImplemented, the op is kept.
+Each function has the signature of the op and computes it with ops that the exporter translates correctly. If the
+function returns NotImplemented, the op is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def log_sigmoid(x: Tensor) -> Tensor:
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Computes 1 / (1 + exp(-x)): ONNX Runtime's f32 CPU kernel has an error of 1e-7, the size of the result at -16."""
+    """Computes 1 / (1 + exp(-x)): ONNX Runtime's f32 CPU kernel has an error of 1e-7, as large as the result at -16."""
     return torch.reciprocal(1 + torch.exp(-x)) if _is_f32(x) else NotImplemented
 
 
@@ -96,12 +96,12 @@ def copysign(a: Tensor, b: Any) -> Tensor:
 
 
 def fmax(a: Tensor, b: Tensor) -> Tensor:
-    """Returns the larger operand, or the number if the other is NaN."""
+    """Returns the larger operand; if one operand is NaN, the other operand."""
     return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, torch.maximum(a, b)))
 
 
 def fmin(a: Tensor, b: Tensor) -> Tensor:
-    """Returns the smaller operand, or the number if the other is NaN."""
+    """Returns the smaller operand; if one operand is NaN, the other operand."""
     return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, torch.minimum(a, b)))
 
 
@@ -141,12 +141,12 @@ def div_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def shift_left(a: Tensor, b: Any) -> Any:
-    """Shifts as unsigned integers, the only ones that ONNX can shift."""
+    """Multiplies by a power of two, because ONNX can shift only unsigned integers."""
     return a * _power_of_two(a, b)
 
 
 def shift_right(a: Tensor, b: Any) -> Any:
-    """Shifts arithmetically, which rounds down."""
+    """Divides by a power of two and rounds down, as an arithmetic shift does."""
     return torch.div(a, _power_of_two(a, b), rounding_mode="floor")
 
 
@@ -202,12 +202,12 @@ def addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> 
 
 
 def celu(x: Tensor, alpha: Any = 1.0) -> Any:
-    """Avoids the exporter's computation of float64 in float32."""
+    """Avoids the exporter, which computes float64 in float32."""
     return NotImplemented if x.dtype != torch.float64 else torch.where(x > 0, x, alpha * torch.expm1(x / alpha))
 
 
 def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
-    """Avoids the exporter's computation in float32 if the step is a float."""
+    """Avoids the exporter, which computes in float32 if the step is a float."""
     numbers = (start, end, step)
     if dtype != torch.float64 or not all(isinstance(one, int | float) for one in numbers):
         return NotImplemented
@@ -302,4 +302,4 @@ ON_CPU: Mapping[Any, Callable[..., Any]] = {
     aten.silu.default: silu,
     aten.glu.default: glu,
 }
-"""Ops that ONNX Runtime computes imprecisely on a CPU, but exactly and in fewer passes on a GPU."""
+"""Replacements for ops that ONNX Runtime computes imprecisely on a CPU, but exactly and in fewer passes on a GPU."""

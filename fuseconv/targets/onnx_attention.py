@@ -1,7 +1,7 @@
-"""Attention in ONNX with the results of PyTorch: a query that sees no key gives zeros.
+"""Translates attention to ONNX with the results of PyTorch: a query that sees no key gives zeros.
 
-PyTorch's softmax of a row of -inf is 0, that of ONNX is NaN. The exporter's translation avoids NaN by masking with the
-lowest finite number, which gives such a query the mean of all values.
+In PyTorch's attention, the softmax of a row of -inf is 0; in ONNX, it is NaN. The exporter's translation avoids NaN by
+masking with the lowest finite number, which gives such a query the mean of all values.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def scaled_dot_product_attention(
             masks are added.
         dropout_p: 0 in every captured program.
         is_causal: whether a query sees only the keys up to its own position.
-        scale: default: 1 / sqrt(width).
-        enable_gqa: whether heads is a multiple of key heads and of value heads; adjacent heads share one.
+        scale: the factor of the scores. Default: 1 / sqrt(width).
+        enable_gqa: whether heads is a multiple of key heads and of value heads; adjacent heads share a key head and a
+            value head.
     """
     assert dropout_p == 0, "capture refuses what draws at random"
     scaled, columns = op.Mul(query, _scale(query, scale)), _transposed(key)
@@ -68,7 +69,7 @@ def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
 
 
 def _product(query: Any, left: Any, right: Any) -> Any:
-    """Multiplies matrices. float64 avoids MatMul, into which ONNX Runtime would fuse the scale in float32."""
+    """Multiplies matrices. For float64, avoids MatMul, into which ONNX Runtime would fuse the scale in float32."""
     return op.Einsum(left, right, equation=PRODUCT) if query.dtype == ir.DataType.DOUBLE else op.MatMul(left, right)
 
 
@@ -97,9 +98,9 @@ def _causal_mask(query: Any, key: Any) -> Any:
 
 
 def _comparable(dtype: ir.DataType) -> ir.DataType:
-    """Converts bfloat16 to float32, because ONNX Runtime on CUDA can multiply bfloat16 but not compare or select it.
+    """Returns float32 for bfloat16, which ONNX Runtime on CUDA can multiply but neither compare nor select.
 
-    Its kernels are listed in docs/OperatorKernels.md of its sources.
+    ONNX Runtime's sources list its kernels in docs/OperatorKernels.md.
     """
     return ir.DataType.FLOAT if dtype == ir.DataType.BFLOAT16 else dtype
 

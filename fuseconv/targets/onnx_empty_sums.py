@@ -1,7 +1,7 @@
 """Corrects matrix products in ONNX whose summed axis may be empty.
 
 ONNX Runtime fuses a Transpose into the product that uses it, as FusedMatMul. For batches, that kernel leaves the result
-uninitialized if the summed axis has size 0, or crashes the process (SIGFPE). Seen in version 1.31 on a CPU.
+uninitialized if the summed axis has size 0, or crashes the process (SIGFPE). This was seen in version 1.31 on a CPU.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 
 def widen_empty_sums(model: ir.Model, ranges: Mapping[sympy.Symbol, ValueRanges[Any]]) -> None:
-    """Appends a zero column and a zero row to the operands of such products, so that the sum is never empty.
+    """Appends a zero column and a zero row to the operands of these products, so that no sum is empty.
 
     Args:
         model: the model, which is changed in place.
-        ranges: the range of each size in its shapes.
+        ranges: maps each symbol in the shapes of the model to its range.
     """
     named = {str(symbol): (symbol, bounds) for symbol, bounds in ranges.items()}
     for node in list(model.graph.all_nodes()):

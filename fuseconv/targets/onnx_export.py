@@ -31,10 +31,10 @@ _FUNCTION_OVERLOADS_IR = 10
 
 
 def save(program: Program, path: Path, store: Store | None = None) -> None:
-    """Writes a model with its weights next to it, or in a store. Whether ONNX Runtime has the kernels is not checked.
+    """Writes a model with its weights next to it or in a store. Does not check that ONNX Runtime has the kernels.
 
     Raises:
-        UnsupportedError: an operator has no ONNX form.
+        UnsupportedError: ONNX cannot express an operator.
         UpstreamError: the exporter failed or wrote an invalid model.
         FileError: a file cannot be written.
     """
@@ -67,7 +67,7 @@ def save(program: Program, path: Path, store: Store | None = None) -> None:
 
 
 def _distinct(outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:
-    """Returns output names that no input has: one with the name of an input gets the suffix `_out`."""
+    """Returns output names that no input has: an output with the name of an input gets the suffix `_out`."""
     taken = {*inputs, *outputs}
     names = []
     for name in outputs:
@@ -79,7 +79,7 @@ def _distinct(outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:
 
 
 def _apart(outputs: Sequence[str], weights: Collection[str]) -> list[str]:
-    """Returns output names that no weight has, because the exporter puts both in one namespace."""
+    """Returns output names that no weight has, because the exporter puts outputs and weights in one namespace."""
     free = (name for at in itertools.count() if (name := f"output_{at}") not in weights and name not in outputs)
     return [next(free) if name in weights else name for name in outputs]
 
@@ -102,7 +102,7 @@ def _export(
     """Calls the exporter and returns an onnx_ir model for ONNX Runtime on a device.
 
     Raises:
-        UnsupportedError: an operator has no ONNX form.
+        UnsupportedError: ONNX cannot express an operator.
         UpstreamError: the exporter failed for another reason.
     """
     import onnxscript.optimizer
@@ -145,8 +145,8 @@ def _export(
             )
             assert program is not None
             assert program.exported_program is not None
-            # Constants are folded and no more. The exporter's own optimiser also rewrites patterns, which is what rules
-            # are for, and nothing proves it: onnxscript 0.7 folds a bfloat16 batch norm into float32 weights.
+            # Only constants are folded. The exporter's own optimizer also rewrites patterns, which is what rules are
+            # for, and nothing proves its rewrites: onnxscript 0.7 folds a bfloat16 batch norm into float32 weights.
             onnxscript.optimizer.inline(program.model)
             write_exactly(program.model, numbers_of(program.exported_program))
             onnxscript.optimizer.fold_constants(program.model, should_fold=unfolded)
@@ -176,11 +176,12 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def _exporting(device: str) -> Iterator[None]:
     """Gives the exporter our replacements of ops, silences it, and caches its tables of ops.
 
-    Building the tables takes longer than many exports. The exporter reports that torchvision is missing, and copies
-    tree specs in a deprecated way.
+    Building the tables takes longer than many exports. Without silencing, the exporter reports that torchvision is
+    missing, and torch warns that the exporter copies tree specs in a deprecated way.
 
     Raises:
-        UpstreamError: the exporter did not ask for the replacements: this torch keeps its tables elsewhere.
+        UpstreamError: the exporter did not ask for the replacements, because this version of torch keeps its tables
+            elsewhere.
     """
     from torch.onnx._internal.exporter import _decomp, _registration
 
@@ -240,7 +241,7 @@ def _translations(build: Callable[..., Any], opset_version: int) -> Any:
 
 
 def _name_dims(model: Any, program: Program) -> None:
-    """Replaces the exporter's symbols with the dim names of the contract, including those in expressions."""
+    """Replaces the exporter's symbols with the dim names of the contract, also in expressions."""
     import onnx_ir as ir
 
     steps = {name: dim.step for name, dim in program.contract.dims().items()}
@@ -268,7 +269,7 @@ def _renamed(expression: str | None, names: Mapping[str, str]) -> str | None:
 
 
 def _add_functions(model: Any, device: str) -> None:
-    """Adds the function body for each node of fuseconv."""
+    """Adds a function body for each distinct call of a fuseconv op, and makes the nodes refer to it."""
     from fuseconv.ops import OPS
     from fuseconv.targets import onnx_functions
 

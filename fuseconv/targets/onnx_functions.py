@@ -1,7 +1,7 @@
 """fuseconv ops in ONNX: one node each in the domain com.fuseconv, with a function body made from the op's reference.
 
-ONNX Runtime without our kernels runs the body. It is exported from the plain PyTorch reference, once for each different
-call in the program: activation, ranks, broadcasting, dtype.
+Without our kernels, ONNX Runtime runs the body. The body is exported from the plain PyTorch reference, once for each
+distinct call in the program. Calls are distinct if their activation, ranks, broadcasting or dtypes differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ATTRIBUTES: Mapping[str, tuple[Any, Any]] = {
 }
 _DTYPES = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 _SIZES = (6, 10, 14, 22, 26, 34, 38, 46, 58, 62)
-"""Even, because a gated layer halves its product; and distinct."""
+"""The example sizes. They are even, because a gated layer halves its product, and distinct."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Call:
     Attributes:
         op: the op.
         tensors: for each tensor argument, its dtype and sizes, or None if it is omitted. Sizes are numbered in order of
-            appearance, equal ones alike. A size of 1, which broadcasts, is written as 0.
+            appearance, and equal sizes get the same number. A size of 1, which broadcasts, gets the number 0.
         attributes: the other arguments, by name.
     """
 
@@ -77,7 +77,7 @@ class Call:
         """Returns tensors of these sizes for the given arguments."""
         sizes = [1, *_SIZES]
         groups = dict(self.attributes).get("groups", 1)
-        if groups > 1 and self.tensors[0] is not None:  # they divide the channels
+        if groups > 1 and self.tensors[0] is not None:  # the number of groups divides the channels
             multiples = (groups * count for count in itertools.count(2))
             sizes[self.tensors[0][1][1]] = next(size for size in multiples if size not in sizes)
         return [
@@ -114,7 +114,7 @@ def op_type(op: Op[..., Any]) -> str:
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """Returns the translations for torch.onnx.export: each op of fuseconv that has an ONNX node becomes one."""
+    """Returns the translations for torch.onnx.export: each fuseconv op that has an ONNX node becomes this node."""
     return {op.overload: _translation(op) for op in OPS if op.onnx_node}
 
 
@@ -199,7 +199,7 @@ class _References(torch.nn.Module):
 
 
 def bodies(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Function]:
-    """Returns the function body of each call. The overload of a body is its position.
+    """Returns the function body of each call. The position of a body is the name of its overload.
 
     Args:
         calls: the distinct calls.
@@ -230,7 +230,7 @@ def _function(call: Call, overload: str, graph: ir.Graph) -> ir.Function:
         formal.name = name
     for node in graph:
         for value in node.outputs:
-            value.shape = None  # the sizes of the examples
+            value.shape = None  # it holds the sizes of the examples
     graph.inputs.clear()
     graph.inputs.extend(formals)
     _write_constants_as_nodes(graph)

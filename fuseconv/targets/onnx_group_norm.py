@@ -1,9 +1,9 @@
-"""Group and instance norm in ONNX, accurate for groups whose variance is small compared with their mean.
+"""Translates group and instance norm to ONNX accurately, even if the variance is small compared with the mean.
 
-GroupNormalization of ONNX computes the variance as the mean of squares minus the square of the mean;
-InstanceNormalization of ONNX Runtime subtracts the scaled mean from the scaled input. Both lose all digits if the
-variance is small compared with the mean, and 1/sqrt(eps) = 316 amplifies the error. Here the moments are computed with
-plain operators: the values are centered before they are squared, twice, to remove the rounding error of the first mean.
+ONNX's GroupNormalization computes the variance as the mean of squares minus the square of the mean; ONNX Runtime's
+InstanceNormalization subtracts the scaled mean from the scaled input. Both lose all digits if the variance is small
+compared with the mean, and 1/sqrt(eps) = 316 amplifies the error. Here the moments are computed with plain operators:
+the values are centered before they are squared, twice, to remove the rounding error of the first mean.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def instance_norm(
 
 
 def _wide(dtype: ir.DataType) -> ir.DataType:
-    """Returns the tensor in the dtype for computing moments: at least float32, as in PyTorch."""
+    """Returns the dtype for computing moments: at least float32, as in PyTorch."""
     return ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
 
 
 def _by_groups(x: Any, groups: int) -> Any:
-    """Returns the shape [N, groups, rest] without a size to infer, which fails for empty tensors."""
+    """Returns the shape [N, groups, rest] without an inferred size, because inference fails for empty tensors."""
     given = op.Constant(value_ints=[groups])
     inner = x.shape[1:]
     if all(isinstance(size, int) for size in inner):

@@ -1,6 +1,6 @@
 """Replacements in plain PyTorch for pooling and products whose ONNX translation is wrong or missing.
 
-Each function has the signature of the op. If it returns NotImplemented, the op is kept.
+Each function has the signature of the op. If the function returns NotImplemented, the op is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Any:
-    """Applies divisor_override, which ONNX does not have and the exporter ignores."""
+    """Applies divisor_override, which ONNX lacks and the exporter ignores."""
     if divisor_override is None or ceil_mode:
         return NotImplemented
     window = kernel_size[0] * kernel_size[-1]
@@ -36,7 +36,7 @@ def avg_pool2d(
 
 
 def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[Any]) -> Any:
-    """Averages windows of uneven sizes one axis after the other."""
+    """Averages windows of uneven sizes, along one axis after the other."""
     for axis, count in zip(range(x.dim() - len(output_size), x.dim()), output_size, strict=True):
         size = x.shape[axis]
         if count == 1:
@@ -52,7 +52,7 @@ def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[Any]) -> Any:
 def einsum(equation: str, tensors: Sequence[Tensor], path: Sequence[int] | None = None) -> Any:
     """Computes an einsum with permutations and products, as PyTorch does.
 
-    Einsum of ONNX Runtime crashes the process (SIGFPE) if some axes have size 0, and does not support bfloat16.
+    ONNX Runtime's Einsum crashes the process (SIGFPE) if some axes have size 0, and does not support bfloat16.
     """
     return aten.einsum.default._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, equation, tensors, path=path)
 

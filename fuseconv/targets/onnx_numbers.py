@@ -18,7 +18,7 @@ PRODUCT = "...ij,...jk->...ik"
 def numbers_of(exported: torch.export.ExportedProgram) -> dict[float, float]:
     """Returns the numbers in a program that float32 cannot represent, by their float32 value.
 
-    Empty for a program without float64 values.
+    Returns an empty dict for a program without float64 values.
     """
     nodes = [node for graph in _graphs(exported) for node in graph.nodes]
     values = (value for node in nodes for value in pytree.tree_leaves(node.meta.get("val")))
@@ -71,7 +71,7 @@ def _number(node: ir.Node) -> Any:
 def keep_factors(model: ir.Model) -> None:
     """Replaces scaled float64 matrix products with Einsum, which ONNX Runtime does not change.
 
-    It would fuse the scale into a MatMul as float32.
+    ONNX Runtime would fuse the scale into a MatMul as float32.
     """
     for node in list(model.graph.all_nodes()):
         operands = [value for value in node.inputs if value is not None]
@@ -90,7 +90,7 @@ def _is_matrix(value: ir.Value) -> bool:
 
 
 def _give_equal_ranks(node: ir.Node) -> None:
-    """Prepends axes of size 1 to the operand of lower rank, because `...` of Einsum needs equal ranks."""
+    """Prepends axes of size 1 to the operand of lower rank, because `...` in an Einsum needs equal ranks."""
     ranks = [len(value.shape) for value in node.inputs if value is not None and value.shape is not None]
     for at, value in enumerate(node.inputs):
         missing = max(ranks) - ranks[at]

@@ -1,7 +1,7 @@
 """ONNX with fuseconv kernels: com.fuseconv nodes without function bodies, and the op library for ONNX Runtime.
 
-It shares the weights of the target onnx. If the library has no kernel for a node, for its dtype and device, loading the
-session fails. There is no fallback.
+This target shares the weights of the target onnx. If the library has no kernel for a node, for its dtype and device,
+loading the session fails. There is no fallback.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_machine(device: str) -> None:
 
 
 def unsupported(program: Program) -> str | None:
-    """Returns the reason why the target is not possible: that of ONNX, or a build without the library."""
+    """Returns why the target is not possible: a reason of the target onnx, or a build without the library."""
     from fuseconv.ops.library import plugin_path
 
     try:
@@ -45,10 +45,10 @@ def unsupported(program: Program) -> str | None:
 
 
 def write(program: Program, folder: Path, context: Context) -> Path:
-    """Writes `model.plugin.onnx` and `lib/libfuseconv_ort_*.so`. Returns the path of the model in `folder`.
+    """Writes `model.plugin.onnx` and `lib/libfuseconv_ort_*.so`. Returns the relative path of the model.
 
     Raises:
-        UnsupportedError: an operator has no ONNX form, or ONNX Runtime has no kernel for one in this dtype.
+        UnsupportedError: ONNX cannot express an operator, or ONNX Runtime has no kernel for an operator in this dtype.
         UpstreamError: the exporter failed or wrote an invalid model.
         FileError: a file cannot be written.
     """
@@ -70,7 +70,7 @@ def write(program: Program, folder: Path, context: Context) -> Path:
     try:
         artifact.write_bytes(model.SerializeToString())
         library.parent.mkdir(exist_ok=True)
-        library.unlink(missing_ok=True)  # it may be a link to that of another bundle, which may be in use
+        library.unlink(missing_ok=True)  # may be a link to the library of another bundle, which may be in use
         library.write_bytes(plugin_path(device).read_bytes())
         library.chmod(0o755)
         if not is_shared:

@@ -29,7 +29,7 @@ def conv3d(
         x: [N, C, D, H, W], or without N.
         weight: [O, C / groups, d, h, w].
         bias: [O], or None for 0.
-        stride: one per axis, or one number for all. The same holds for `padding` and `dilation`.
+        stride: one number per axis, or one number for all axes. The same holds for `padding` and `dilation`.
         padding: the padding on both sides of each axis.
         dilation: the dilation of the weight.
         groups: the number of groups, which divides C and O.

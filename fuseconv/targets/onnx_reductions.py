@@ -1,6 +1,6 @@
 """Replacements in plain PyTorch for reductions, sorts, searches and scatters with a wrong or missing ONNX translation.
 
-Each function has the signature of the op. If it returns NotImplemented, the op is kept.
+Each function has the signature of the op. If the function returns NotImplemented, the op is kept.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tupl
 
 
 def _position(op: Any) -> Callable[..., Any]:
-    """Returns the position in the flattened tensor if there is no axis. The exporter gives it the wrong rank."""
+    """Returns the position in the flattened tensor if no axis is given. The exporter's result has the wrong rank."""
 
     def reduce(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         if dim is not None or not keepdim:
@@ -71,7 +71,7 @@ def all_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 
 
 def _earlier(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Returns x with all elements along `dim` repeated for each position, and which of them come no later."""
+    """Repeats all elements along `dim` for each position. Also returns which of them do not come after the position."""
     last = x.movedim(dim, -1)
     size = last.shape[-1]
     at = torch.arange(size)
@@ -138,7 +138,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Any:
-    """Counts the boundaries below each value, with `right` also the equal ones; all of them for NaN."""
+    """Counts the boundaries below each value, with `right` also the equal boundaries; for NaN, all boundaries."""
     if sorter is not None:
         return NotImplemented
     rows = boundaries if boundaries.dim() == 1 else boundaries.unsqueeze(-2)
@@ -153,7 +153,7 @@ def bucketize(x: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: 
 
 
 def isin(elements: Tensor, tests: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Compares all pairs."""
+    """Compares each element with each test value."""
     found = any_of(elements.unsqueeze(-1) == tests.reshape(-1), [-1])
     return ~found if invert else found
 
@@ -175,13 +175,13 @@ def scatter_mean(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str
 
 
 def scatter_reduced(x: Tensor, dim: int, index: Tensor, source: Any, *, reduce: str) -> Tensor:
-    """Replaces the older form of scatter_reduce."""
+    """Computes `scatter` with a reduction, which is an older form of scatter_reduce."""
     values = source if isinstance(source, Tensor) else torch.full_like(index, source, dtype=x.dtype)
     return x.scatter_reduce(dim, index, values, {"add": "sum", "multiply": "prod"}[reduce])
 
 
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """Writes one number where a mask over some axes is true, as a selection."""
+    """Selects one number where a mask over some axes is true."""
     masks = [(at, index) for at, index in enumerate(indices) if index is not None]
     if len(masks) != 1 or masks[0][1].dtype != torch.bool or values.numel() != 1 or accumulate or not masks[0][0]:
         return NotImplemented

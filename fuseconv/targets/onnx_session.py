@@ -17,8 +17,8 @@ from fuseconv.weights.table import is_inside
 
 OLDEST = (1, 27)
 """The oldest supported version of ONNX Runtime: the first that resolves function overloads in shape inference. 1.26
-is the first whose OrtValue supports DLPack in Python; the op library itself needs 1.17. Found by testing
-releases."""
+is the first whose OrtValue supports DLPack in Python; the op library itself needs 1.17. These
+versions were found by testing releases."""
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 """The folder of external data, for a model that is given as bytes. ONNX Runtime reads no data outside of it."""
@@ -82,7 +82,7 @@ def check_installed(device: str) -> None:
     """Checks that ONNX Runtime is installed and supports the device.
 
     Raises:
-        UnsupportedError: it is not installed, too old, or lacks CUDA.
+        UnsupportedError: ONNX Runtime is not installed, is too old, or lacks CUDA.
     """
     try:
         import onnxruntime
@@ -106,7 +106,7 @@ def check_installed(device: str) -> None:
 
 
 def open_session(path: Path, device: str, library: Path | None = None) -> Any:
-    """Loads a model into ONNX Runtime, after the op library if one is given.
+    """Loads a model into ONNX Runtime. If an op library is given, loads it first.
 
     Raises:
         UnsupportedError: `check_installed` fails, the op library does not load, or a kernel is missing.
@@ -119,11 +119,11 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
     providers: list[Any] = ["CPUExecutionProvider"]
     if device == "cuda":
         onnxruntime.preload_dlls()
-        # ONNX Runtime multiplies f32 in TF32 unless told not to; PyTorch does not.
+        # By default, ONNX Runtime multiplies f32 in TF32; PyTorch does not.
         providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors: its warnings are about its own optimiser
-    # Otherwise its threads spin after a call and take CPU cores from the rest of the program.
+    options.log_severity_level = 3  # only errors: the warnings are about ONNX Runtime's own optimizer
+    # Otherwise ONNX Runtime's threads spin after a call and take CPU cores from the rest of the program.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if library is not None:
         try:
@@ -158,7 +158,7 @@ def open_session(path: Path, device: str, library: Path | None = None) -> Any:
 
 
 def check_external_data(path: Path) -> None:
-    """Rejects weights that ONNX Runtime would read from outside the folder of the weights."""
+    """Rejects a model whose weights are outside the weights folder or end past the end of their file."""
     import onnx
 
     folder = weights_folder(path.parent)

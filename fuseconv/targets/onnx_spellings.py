@@ -28,7 +28,9 @@ SPELLINGS: Mapping[Any, Callable[..., Any]] = {
 
 
 def prepared(exported: ExportedProgram) -> ExportedProgram:
-    """Returns a program whose arguments and outputs the exporter translates; the same program if nothing changes.
+    """Returns a program whose arguments and outputs the exporter can translate.
+
+    If no change is needed, returns the same program.
 
     Number arguments become constant tensors where the exporter needs tensors. 16-bit outputs are copied: the exporter
     computes some ops in float32 and converts the results back for other nodes, but not for outputs.
@@ -48,8 +50,8 @@ def prepared(exported: ExportedProgram) -> ExportedProgram:
 def respelling(table: Mapping[Any, Callable[..., Any]], device: str) -> dict[Any, Callable[..., Any]]:
     """Returns a table of decompositions that also replaces the ops that the exporter translates wrongly.
 
-    For the CPU, ops whose ONNX Runtime kernels are imprecise there are also replaced. With both in one table, the
-    program is traced once: the exporter traces it anyway, for its own decompositions.
+    For the CPU, the table also replaces the ops whose ONNX Runtime CPU kernels are imprecise. With decompositions and
+    replacements in one table, the program is traced only once: the exporter traces it anyway for its decompositions.
 
     Args:
         table: the decompositions of the exporter. They remain for the arguments for which a replacement keeps the op.
@@ -72,7 +74,7 @@ _SELECTIONS = (torch.ops.aten.where.Scalar, torch.ops.aten.where.ScalarSelf, tor
 
 
 def _numbers(node: Node) -> list[str]:
-    """Returns the names of tensor arguments that are numbers; for a selection between booleans, all of them."""
+    """Returns the names of tensor arguments that are numbers; for a boolean selection, of all number arguments."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     given = arguments(node)

@@ -1,6 +1,6 @@
 """Translates squeeze to ONNX: an axis of dynamic size is removed if its size is 1 at run time, as in PyTorch.
 
-The exporter always keeps such an axis, like torch.export in its shapes.
+The exporter always keeps such an axis, as torch.export does in its shapes.
 """
 
 from __future__ import annotations

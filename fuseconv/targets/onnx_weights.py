@@ -1,7 +1,7 @@
-"""The weights of an ONNX model in the store of a bundle, as external data.
+"""Makes an ONNX model refer to the weight store of a bundle, as external data.
 
-A file of tensors is a header and the values, and external data is a place in a file. So ONNX Runtime maps the same file
-as the other targets.
+A weights file consists of a header and the values, and external data is a place in a file. Therefore ONNX Runtime can
+map the same file as the other targets.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from fuseconv.weights.table import STORE, Entry, Table
 from fuseconv.weights.tensor_file import DTYPES, placed
 
 SMALLEST = 256
-"""The size in bytes from which a tensor is stored outside of the model. Shape inference reads smaller ones."""
+"""The minimum size in bytes of a tensor outside of the model. Shape inference reads smaller tensors."""
 
 
 def unfolded(node: Any) -> bool | None:
-    """Returns False for a transposition of a weight, which is then not folded into another weight of that size.
+    """Returns False for the transposition of a weight, so that it is not folded into another weight of this size.
 
-    ONNX Runtime folds it when it loads the model. In f64 it would also fuse it with a factor, which it rounds to f32.
+    ONNX Runtime folds the transposition when it loads the model. Returns None for f64, where ONNX Runtime would also
+    fuse the transposition with a factor that it rounds to f32.
     """
     import onnx_ir as ir
 
@@ -35,11 +36,11 @@ def unfolded(node: Any) -> bool | None:
 
 
 def refer_to(model: Any, store: Store) -> None:
-    """Makes a model refer to tensors in a store. Those that it does not have yet are added.
+    """Makes a model refer to tensors in a store, and adds the tensors that are not stored yet.
 
     Args:
         model: an onnx_ir model.
-        store: the weights of the bundle, in whose folder the model is.
+        store: the weights of the bundle whose folder contains the model.
 
     Raises:
         FileError: a file cannot be written.
@@ -58,7 +59,7 @@ def refer_to(model: Any, store: Store) -> None:
 
 
 def move(path: Path, store: Adopting, source: Path) -> None:
-    """Makes a model refer to a store, if it refers to that of another bundle, from which it was moved.
+    """Makes a model that was moved from another bundle refer to a store, if it refers to the other bundle's store.
 
     Raises:
         FileError: a file cannot be written.
@@ -70,7 +71,7 @@ def move(path: Path, store: Adopting, source: Path) -> None:
     outside = [one for one in model.graph.initializer if one.data_location == onnx.TensorProto.EXTERNAL]
     places = {one.name: ExternalDataInfo(one) for one in outside}
     if not any(Path(place.location).name == STORE for place in places.values()):
-        return  # it contains its weights, in a file of its own
+        return  # its weights are in a file of its own
     files = tuple(dict.fromkeys(place.location for place in places.values()))
     keys = {(file, place.offset): key for file in files for key, place in placed(source / file).items()}
     table = Table(files, {name: Entry(keys[place.location, place.offset]) for name, place in places.items()})
@@ -91,7 +92,7 @@ def _is_large(tensor: Any) -> bool:
 
 
 def _tensor(value: Any) -> torch.Tensor | None:
-    """Returns the values of an initializer in contiguous memory. None if a file of tensors cannot hold them."""
+    """Returns the values of an initializer in contiguous memory. None if a weights file cannot hold them."""
     raw = value.raw if isinstance(getattr(value, "raw", None), torch.Tensor) else None
     if raw is None:
         try:

@@ -1,4 +1,4 @@
-"""Gives outputs their own memory: no two outputs share it, and none shares it with an input or a weight.
+"""Gives each output its own memory, which it shares with no other output, input or weight.
 
 A model may return the same value twice, an input, a parameter, or a view of these; and a rule that removes a copy may
 make two outputs one value. A caller who mutates such an output would change another output, or the weights of all later
@@ -22,7 +22,7 @@ from fuseconv.program.graph_copy import copied, with_graph
 def own_outputs(program: Program) -> Program:
     """Returns the program with copies of all outputs that share memory with an input, a weight or another output.
 
-    The given program is not changed. It is returned as it is if no output needs a copy.
+    The given program is not changed. If no output needs a copy, the given program is returned.
     """
     shared = _shared(_returned(program.exported.graph))
     if not any(shared):
@@ -52,7 +52,7 @@ def _roots(node: Node, known: dict[Node, frozenset[Node]]) -> frozenset[Node]:
 
     Args:
         node: the value.
-        known: the results for other values, to which that for this one is added.
+        known: the results for other values. The result for this value is added.
     """
     if node not in known:
         near = viewed(node)

@@ -14,10 +14,12 @@ from fuseconv.targets.script_source import Script, print_script
 
 
 def compile_program(program: Program) -> torch.jit.ScriptModule:
-    """Prints and compiles a program. If an op is resolved wrongly, it is printed again with all arguments by keyword.
+    """Prints and compiles a program.
+
+    If the compiler resolves an op wrongly, the program is printed again with all arguments of this op by keyword.
 
     Raises:
-        UnsupportedError: a node has no TorchScript form.
+        UnsupportedError: TorchScript cannot express a node.
     """
     script = print_script(program)
     module = _compiled(script)
@@ -60,9 +62,9 @@ def _compiled(script: Script) -> torch.jit.ScriptModule:
 
 
 def _taken_for_others(module: torch.jit.ScriptModule, script: Script) -> dict[str, str]:
-    """Returns the variables that are computed by another overload than intended, with that overload.
+    """Returns the variables that another overload than intended computes, each with this overload.
 
-    Source code names an op; the compiler selects the overload from the types of the arguments.
+    The source code names only an op; the compiler selects the overload from the types of the arguments.
     """
     # The compiler numbers the values of a variable: x.1, x.2.
     chosen = {

@@ -80,7 +80,7 @@ _ONE_AXIS: Mapping[Any, Any] = {
     torch.ops.aten.upsample_nearest1d.vec: torch.ops.aten.upsample_nearest1d.default,
     torch.ops.aten._upsample_nearest_exact1d.vec: torch.ops.aten._upsample_nearest_exact1d.default,
 }
-"""Interpolations with an output size, with the overload that takes no list of scale factors."""
+"""Maps interpolations with an output size to the overload that takes no list of scale factors."""
 
 _CHECKED_BY_THE_CONTRACT = (
     torch.ops.aten._assert_tensor_metadata.default,
@@ -94,11 +94,11 @@ _RETURNS_ITS_INPUT = (
     torch.ops.aten.feature_alpha_dropout.default,
     torch.ops.aten.feature_dropout.default,
 )
-"""Dropout is inactive in a captured program, where eager returns the input itself. According to its schema it
-returns a copy, so TorchScript would remove in-place writes to its result as dead code."""
+"""Dropout, which is inactive in a captured program: eager mode returns the input itself. The schema says that dropout
+returns a copy, so TorchScript would remove in-place writes to the result as dead code."""
 
 _HINTS = ("implicit",)
-"""Arguments with which TorchScript removes an op: it drops an implicit expand even if its result is used."""
+"""Arguments that are not printed, because TorchScript drops an implicit expand even if its result is used."""
 
 _RESERVED = {"self", "torch", "math", "float", "int", "max", "min", "round", "Tensor", "List", "Tuple", "Optional"}
 
@@ -239,9 +239,9 @@ class _Printer:
         self.results[node] = self.body(inner)
 
     def overload(self, node: Node, target: torch._ops.OpOverload) -> None:
-        """Prints a call of an op, with each argument in the type of its schema."""
+        """Prints a call of an op, with each argument in the type that the schema declares."""
         if target in _ONE_AXIS and node.args[2] is None:
-            target = _ONE_AXIS[target]  # the compiler reads it so
+            target = _ONE_AXIS[target]  # the overload that the compiler selects
         schema = target._schema
         is_spelled = not self.spelled.isdisjoint((node.name, f"{node.name}_0"))
         positional = zip(schema.arguments, node.args, strict=False)
@@ -322,7 +322,7 @@ class _Printer:
 
 
 def _constant(node: Node) -> torch.Tensor | None:
-    """Evaluates a value that depends on no input and no weight. None for any other."""
+    """Evaluates a value that depends on no input and no weight. Returns None for any other value."""
     nodes, queue = {node}, [node]
     while queue:
         near = queue.pop().all_input_nodes

@@ -1,4 +1,7 @@
-"""The properties of a target and the interface of its module. Does not import torch, because help lists targets."""
+"""The properties of a target and the interface of its module.
+
+Nothing here imports torch, because help texts list the targets.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,16 @@ class TargetSpec:
     """The properties of a target that do not depend on a program.
 
     Attributes:
-        name: The name for users.
-        artifact: The path in a bundle of the file that is loaded.
-        preference: The target of a bundle with the lowest number is loaded by default.
-        runtime: The runtime of the artifact.
-        cuda_graphs: Whether calls can be captured in CUDA graphs.
-        machine_code: Whether it runs only on CPUs with the instruction set of the CPU for which it was compiled.
-        plugin: Whether it needs the op library for ONNX Runtime, which is optional in a build.
-        varies: Why two conversions of one model may write other bytes. Empty if they write the same.
-        python_only: Why the C++ runtime does not support it. Empty if it does.
+        name: the name that users see.
+        artifact: the path of the loaded file, relative to the bundle.
+        preference: by default, the target with the lowest number in a bundle is loaded.
+        runtime: the runtime of the artifact.
+        cuda_graphs: whether calls can be captured in CUDA graphs.
+        machine_code: whether the artifact runs only on CPUs with the instruction set of the CPU for which it was
+            compiled.
+        plugin: whether the target needs the op library for ONNX Runtime, which is optional in a build.
+        varies: why two conversions of one model may write different bytes. Empty if they write the same bytes.
+        python_only: why the C++ runtime does not support the target. Empty if it does.
     """
 
     name: str
@@ -51,7 +55,7 @@ class Context:
     Attributes:
         scratch: an existing folder outside the bundle, which is removed afterwards.
         op_files: Python files that register ops of the program, for child processes.
-        store: where the weights go. None for an artifact that contains them.
+        store: the store for the weights. None for an artifact that contains its weights.
     """
 
     scratch: Path
@@ -60,7 +64,7 @@ class Context:
 
 
 class Target(Protocol):
-    """The interface of the module of a target, as described in the docstring of the package."""
+    """The interface of a target's module, which the docstring of the package describes."""
 
     @property
     def SPEC(self) -> TargetSpec: ...  # noqa: N802, D102

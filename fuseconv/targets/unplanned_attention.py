@@ -1,9 +1,9 @@
-"""Attention of dynamic sizes on CUDA, by kernels that need no plan.
+"""Selects CUDA kernels that need no plan for attention with dynamic sizes.
 
-For f16 and bf16 PyTorch prefers cuDNN's attention. It makes a plan for every new size, which takes the host many times
-as long as a call. If sizes are dynamic, the kernel is therefore named in the program: Flash Attention, or with a mask
-the memory-efficient kernel. Both take any size at once; cuDNN's kernel is faster where it has its plan. With static
-sizes there is one plan, and nothing is changed.
+For f16 and bf16, PyTorch prefers cuDNN's attention. cuDNN makes a plan for every new size, which takes the host many
+times as long as a call. If sizes are dynamic, the program therefore names the kernel: Flash Attention or, with a mask,
+the memory-efficient kernel. Both kernels accept any size at once; cuDNN's kernel is faster where it has its plan. With
+static sizes there is only one plan, and nothing is changed.
 
 Source: aten/src/ATen/native/transformers/attention.cpp of torch 2.13, which selects the kernel and pads the mask.
 """
@@ -31,14 +31,14 @@ _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _DTYPES = (torch.float16, torch.bfloat16)
 
 ALIGNMENT = 8
-"""The number of elements of which the strides of a mask must be multiples, 16 bytes."""
+"""The strides of a mask must be multiples of this number of elements, which is 16 bytes."""
 
 WIDEST = 256
 """The largest head width of Flash Attention."""
 
 
 def without_plans(program: Program) -> Program:
-    """Returns the program with the kernel of each attention of dynamic sizes named.
+    """Returns the program in which each attention with dynamic sizes names its kernel.
 
     The given program is not changed. Attention that these kernels do not support is left to PyTorch's choice.
     """
@@ -49,7 +49,7 @@ def without_plans(program: Program) -> Program:
 
 
 def named(graph: Graph) -> Graph | None:
-    """Returns a copy of a graph in which the kernels are named. None if there is no attention to change."""
+    """Returns a copy of a graph in which the kernels are named, or None if there is no attention to change."""
     if not any(_takes(node) for node in graph.nodes):
         return None
     naming = _Naming(copied(graph))
@@ -60,7 +60,7 @@ def named(graph: Graph) -> Graph | None:
 
 
 def _takes(node: Node) -> bool:
-    """Returns whether an attention has dynamic sizes and is one that cuDNN would compute."""
+    """Returns whether a node is an attention with dynamic sizes that cuDNN would compute."""
     if node.target is not _ATTENTION:
         return False
     given = arguments(node)
@@ -146,13 +146,13 @@ class _Naming:
             zeros = self._call(ops.zeros_like.default, mask, dtype=dtype)
             bias = self._call(ops.masked_fill.Scalar, zeros, self._call(ops.logical_not.default, mask), -math.inf)
         keys = self._size(mask, last)
-        # -keys modulo the alignment. In this form it is not negative for torch's solver and for TorchScript.
+        # This is -keys modulo the alignment, in a form that is not negative for torch's solver and in TorchScript.
         missing = self._call(operator.mod, self._call(operator.mul, keys, ALIGNMENT - 1), ALIGNMENT)
         whole = self._call(operator.add, keys, missing)
         sizes = [self._size(mask, axis) for axis in range(last)]
         room = self._call(ops.new_zeros.default, bias, [*sizes, whole])
         padded = self._call(ops.slice_scatter.default, room, bias, last, 0, keys)
-        # Its fake value is made apart: torch would ask for a bound of the storage that its solver cannot prove.
+        # The fake value is made separately: torch would ask for a bound on the storage that its solver cannot prove.
         slice_of = self.graph.call_function(ops.slice.Tensor, (padded, last, 0, keys))
         like = padded.meta["val"]
         make = partial(like.new_empty_strided, mask.meta["val"].shape, like.stride())
@@ -164,7 +164,7 @@ class _Naming:
         return size if isinstance(size, int) else self._call(torch.ops.aten.sym_size.int, node, axis)
 
     def _call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Adds a call with its fake value."""
+        """Adds a call and its fake value to the graph."""
 
         def value(argument: Any) -> Any:
             if isinstance(argument, list):

@@ -104,8 +104,8 @@ def write(
 def mapped(path: Path) -> dict[str, torch.Tensor]:
     """Maps a file into memory and returns its tensors.
 
-    All processes share the memory of the tensors through the page cache. A process that writes to a tensor gets its
-    own copy of the page.
+    All processes share the memory of the tensors through the page cache. A process that writes to a tensor gets its own
+    copy of the page.
 
     Raises:
         OSError: the file cannot be opened.
