@@ -32,7 +32,9 @@ class File(Strict):
 
 
 def measure(folder: Path, known: Mapping[str, File], without: tuple[Path, ...] = ()) -> dict[str, File]:
-    """Hashes every file in a folder except the known files, on all cores. An empty folder counts as a file.
+    """Hashes every file in a folder except the known files, on all cores.
+
+    An empty folder counts as a file.
 
     Args:
         folder: the folder.
@@ -50,7 +52,10 @@ def measure(folder: Path, known: Mapping[str, File], without: tuple[Path, ...] =
 
 
 def measure_file(path: Path) -> File:
-    """Returns the size and hash of a file. An empty folder has size 0 and no hash. Raises OSError."""
+    """Returns the size and hash of a file.
+
+    An empty folder has size 0 and no hash. Raises OSError.
+    """
     if path.is_dir():
         return File(sha256="", size=0)
     with open_plain(path, links=False) as file:

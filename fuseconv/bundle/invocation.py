@@ -1,4 +1,7 @@
-"""How a conversion was invoked, as the manifest records it. Nothing here imports torch."""
+"""How a conversion was invoked, as the manifest records it.
+
+Nothing here imports torch.
+"""
 
 from __future__ import annotations
 

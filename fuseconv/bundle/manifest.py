@@ -1,7 +1,8 @@
-"""A bundle is a folder with a manifest that lists the size and hash of every other file. Nothing here imports torch.
+"""A bundle is a folder with a manifest that lists the size and hash of every other file.
 
-The hashes detect damage: truncation, a flipped bit, and files that were swapped, added or removed. They do not detect
-malice, because whoever can change a file can also change the manifest. docs/bundle.md describes every part.
+Nothing here imports torch. The hashes detect damage: truncation, a flipped bit, and files that were swapped, added or
+removed. They do not detect malice, because whoever can change a file can also change the manifest. docs/bundle.md
+describes every part.
 """
 
 from __future__ import annotations
@@ -231,7 +232,9 @@ def open_bundle(folder: Path, *, shared: bool = True) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest without checking any other file. This is enough for a folder that was just sealed or opened.
+    """Reads the manifest without checking any other file.
+
+    This is enough for a folder that was just sealed or opened.
 
     Raises:
         UsageError: the folder does not exist, or it is a bundle of several methods.

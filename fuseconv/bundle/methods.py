@@ -129,7 +129,9 @@ def open_methods(folder: Path) -> MethodsManifest:
 
 
 def check_weights(method: Path) -> None:
-    """Checks the weights that a method shares with others. Does nothing for a bundle that contains its weights.
+    """Checks the weights that a method shares with others.
+
+    Does nothing for a bundle that contains its weights.
 
     Raises:
         RefusedError: the weights file is missing or damaged, or the method's manifest is not the one that the bundle

@@ -10,7 +10,10 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Strict(BaseModel):
-    """A record in a manifest. Unknown fields and values of the wrong type are errors."""
+    """A record in a manifest.
+
+    Unknown fields and values of the wrong type are errors.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -36,7 +39,9 @@ class SealedText(Strict):
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Parses the text that `render` returned. Any other bytes are an error, even if they contain the same values.
+        """Parses the text that `render` returned.
+
+        Any other bytes are an error, even if they contain the same values.
 
         Raises:
             ValueError: the text is not a manifest, or it was modified.

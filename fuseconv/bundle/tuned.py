@@ -1,4 +1,7 @@
-"""The times of a bundle's targets, as measured during its conversion. Nothing here imports torch."""
+"""The times of a bundle's targets, as measured during its conversion.
+
+Nothing here imports torch.
+"""
 
 from __future__ import annotations
 

@@ -113,7 +113,10 @@ def export(subject: Subject, tensors: Sequence[torch.Tensor]) -> ExportedProgram
 
 
 def _dynamic(spec: TensorSpec) -> dict[int, Any]:
-    """Returns the dynamic dims of an input by axis. A dim whose range has a single size is static."""
+    """Returns the dynamic dims of an input by axis.
+
+    A dim whose range has a single size is static.
+    """
     return {
         axis: multiples.exported_as(size)
         for axis, size in enumerate(spec.shape)

@@ -23,7 +23,9 @@ _DEFERRED = "Runtime assertion failed for expression"
 
 
 def export_proving(export: Callable[[bool], ExportedProgram]) -> ExportedProgram:
-    """Exports a model. If torch.export rejects a guard, exports again and proves the guard.
+    """Exports a model, if necessary with a proof of the guards that torch.export rejects.
+
+    If torch.export rejects a guard, this function exports again and proves the guard.
 
     Args:
         export: calls torch.export. Its argument says whether guards become assertions.
@@ -61,7 +63,10 @@ def _assertions(exported: ExportedProgram) -> list[Node]:
 
 
 def _drop(exported: ExportedProgram, assertion: Node) -> bool:
-    """Removes an assertion and the nodes computed only for it. Returns False if the assertion is not proved."""
+    """Removes an assertion and the nodes computed only for it.
+
+    Returns False if the assertion is not proved.
+    """
     asserted = assertion.args[0]
     held = asserted.meta.get("val") if isinstance(asserted, Node) else asserted
     if isinstance(held, torch.SymBool) and not always(held.node.expr, exported.range_constraints):

@@ -41,7 +41,10 @@ _MEANINGS: Mapping[str, Callable[..., Tensor]] = {"transformers::grouped_mm_fall
 
 
 def spell_out(exported: ExportedProgram) -> ExportedProgram:
-    """Replaces these ops in a program. A program that contains none of them is returned unchanged."""
+    """Replaces these ops in a program.
+
+    A program that contains none of them is returned unchanged.
+    """
     found = {
         node.target: _MEANINGS[node.target._schema.name]
         for module in exported.graph_module.modules()

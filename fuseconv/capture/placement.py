@@ -1,8 +1,8 @@
-"""Places a program on its device. A program is captured on the CPU and then moved.
+"""Places a program on its device.
 
-Under fake CUDA tensors, a composite op selects its kernel during capture, and the size requirements of that kernel
-become guards. For example, torch 2.11 captures f32 attention with a mask only for sequences of 8k - 3 tokens, because
-one kernel pads the example that way. The CPU has no such kernels.
+A program is captured on the CPU and then moved. Under fake CUDA tensors, a composite op selects its kernel during
+capture, and the size requirements of that kernel become guards. For example, torch 2.11 captures f32 attention with a
+mask only for sequences of 8k - 3 tokens, because one kernel pads the example that way. The CPU has no such kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from fuseconv.program.captured import Program
 
 
 def place(program: Program, device: str) -> Program:
-    """Moves the weights, constants and examples of a program to a device. The given program becomes invalid.
+    """Moves the weights, constants and examples of a program to a device.
+
+    The given program becomes invalid.
 
     Args:
         program: a captured program, on the CPU.

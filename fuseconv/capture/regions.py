@@ -25,7 +25,10 @@ def inline_regions(exported: ExportedProgram, device: str) -> None:
 
 
 def _inline(module: GraphModule, device: str) -> dict[str, str]:
-    """Inlines the subgraphs of a module. Returns a map from the old names of their results to the new names."""
+    """Inlines the subgraphs of a module.
+
+    Returns a map from the old names of their results to the new names.
+    """
     renamed: dict[str, str] = {}
     for node in list(module.graph.nodes):
         body = _body(node, device)

@@ -40,7 +40,10 @@ class Buckets:
         return next((bucket for bucket in self.sizes if bucket >= size), size) if size else 0
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values. `from_json` reads them back."""
+        """Returns plain JSON values.
+
+        `from_json` reads them back.
+        """
         return {"dim": self.dim, "sizes": list(self.sizes), "outputs": list(self.outputs)}
 
     @staticmethod

@@ -32,7 +32,10 @@ class Dim:
         return f"{self.name}:{self.min}..{high}" + (f":{self.step}" if self.step > 1 else "")
 
     def value(self, size: int) -> int:
-        """Returns the value of the dim for an axis of this size: the size itself. Does not check the range."""
+        """Returns the value of the dim for an axis of this size: the size itself.
+
+        Does not check the range.
+        """
         return size
 
     def refusal(self, size: int) -> str:

@@ -1,4 +1,7 @@
-"""The dtypes of tensors in calls, rules and manifests, by short names such as `f32`. Nothing here imports torch."""
+"""The dtypes of tensors in calls, rules and manifests, by short names such as `f32`.
+
+Nothing here imports torch.
+"""
 
 from __future__ import annotations
 

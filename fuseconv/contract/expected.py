@@ -76,6 +76,9 @@ class Expected:
         return self.error(f"is of type {type(value).__name__}, not a torch.Tensor")
 
     def error(self, what: str) -> ContractError:
-        """Returns an error about the passed value. `what` completes the sentence "input x ..."."""
+        """Returns an error about the passed value.
+
+        `what` completes the sentence "input x ...".
+        """
         place = f"{self.role} {self.name}"
         return ContractError(f"{place} {what}", where=place, fix=self.fix)

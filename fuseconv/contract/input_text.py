@@ -1,4 +1,6 @@
-"""Parses inputs, states and value ranges from the command line. Nothing here imports torch.
+"""Parses inputs, states and value ranges from the command line.
+
+Nothing here imports torch.
 
 Example: `--input 'ids=i64[batch:1..64,seq:2..512]' --input-range ids=0..30521`
 """

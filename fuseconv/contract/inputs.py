@@ -67,9 +67,10 @@ def torch_dtype(short: str) -> torch.dtype:
 
 
 def from_file(path: Path, contract: Contract | None = None) -> dict[str, torch.Tensor]:
-    """Reads named tensors from a .safetensors, .npz or .pt file, detected by content. Reading never runs code.
+    """Reads named tensors from a .safetensors, .npz or .pt file, detected by content.
 
-    A .pt file contains a dict of tensors, or a sequence of tensors in the order of the contract's inputs.
+    Reading never runs code. A .pt file contains a dict of tensors, or a sequence of tensors in the order of the
+    contract's inputs.
 
     Args:
         path: the file.
@@ -160,7 +161,10 @@ def _named(value: object, path: Path, names: list[str] | None) -> dict[str, torc
 
 
 def _check_items(value: object, items: Mapping[Any, object], path: Path) -> None:
-    """Checks that a container contains only tensors. Nested containers are not unpacked."""
+    """Checks that a container contains only tensors.
+
+    Nested containers are not unpacked.
+    """
     for key, item in items.items():
         if not isinstance(item, torch.Tensor):
             raise _not_tensors(path, f"it holds a {type(value).__name__} whose item {key!r} is {_kind(item)}")

@@ -1,7 +1,8 @@
-"""The sizes at which a bundle is measured: a ladder through the ranges of its dims. Nothing here imports torch.
+"""The sizes at which a bundle is measured: a ladder through the ranges of its dims.
 
-The measured time depends mostly on the number of rows of a matrix product, which is itself a product of dims. So among
-sizes with about the same product of dims, the ladder takes the sizes that are nearest to those of the capture.
+Nothing here imports torch. The measured time depends mostly on the number of rows of a matrix product, which is itself
+a product of dims. So among sizes with about the same product of dims, the ladder takes the sizes that are nearest to
+those of the capture.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How to read a model: one field per flag. Nothing here imports torch, so that a wrong flag is reported at once."""
+"""How to read a model: one field per flag.
+
+Nothing here imports torch, so that a wrong flag is reported at once.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ FLOATS = ("f64", "f32", "f16", "bf16")
 
 @dataclass(frozen=True)
 class Options:
-    """How to read a source. Every field corresponds to a flag of the command line.
+    """How to read a source.
+
+    Every field corresponds to a flag of the command line.
 
     Attributes:
         model: the class or function that builds the module for a state dict: `pkg.mod:factory` or `file.py:factory`.

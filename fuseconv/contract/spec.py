@@ -131,7 +131,10 @@ class Contract:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the contract as plain JSON values. `from_json` reads it back."""
+        """Returns the contract as plain JSON values.
+
+        `from_json` reads it back.
+        """
         return {
             "inputs": [
                 {

@@ -38,7 +38,10 @@ def is_integer(spec: TensorSpec) -> bool:
 
 
 def is_mask(spec: TensorSpec) -> bool:
-    """Returns whether a tensor is a mask, which its name and range show. A mask holds 0 and 1 in any dtype."""
+    """Returns whether a tensor is a mask, which its name and range show.
+
+    A mask holds 0 and 1 in any dtype.
+    """
     return "mask" in spec.name and (spec.low or 0) == 0 and spec.high in (None, 1)
 
 
@@ -161,7 +164,10 @@ def _padding(shape: tuple[int, ...], generator: torch.Generator, kind: Kind) -> 
 
 
 def _alternate(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
-    """Takes even rows from the first tensor and odd rows from the second. A scalar comes from the second tensor."""
+    """Takes even rows from the first tensor and odd rows from the second.
+
+    A scalar comes from the second tensor.
+    """
     if even.dim() == 0:
         return odd
     rows = torch.arange(even.shape[0]).reshape(-1, *[1] * (even.dim() - 1))

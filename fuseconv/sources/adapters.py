@@ -105,7 +105,10 @@ def _matches(pattern: str, module: str) -> bool:
 
 
 def _named(name: str, weights: Mapping[str, torch.Tensor], folder: Path) -> str:
-    """Returns the model's name for a weight of the adapter. The two names may have different prefixes."""
+    """Returns the model's name for a weight of the adapter.
+
+    The two names may have different prefixes.
+    """
     ends = [key for key in weights if key == name or key.endswith(f".{name}") or name.endswith(f".{key}")]
     if name in weights or len(ends) == 1:
         return name if name in weights else ends[0]

@@ -108,7 +108,9 @@ def _renamed_guards(exported: ExportedProgram, path: Path) -> list[str]:
 
 
 def load_exported(path: Path, named: Path) -> ExportedProgram:
-    """Calls `torch.export.load` on a screened archive. Errors refer to the archive as `named`.
+    """Calls `torch.export.load` on a screened archive.
+
+    Errors refer to the archive as `named`.
 
     Raises:
         UpstreamError: torch cannot read the archive.

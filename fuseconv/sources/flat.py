@@ -44,7 +44,9 @@ def flatten(
     call: Sequence[str] = (),
     examples: tuple[torch.Tensor, ...] | None = None,
 ) -> Flat:
-    """Converts a program to the flat calling convention. The given program must not be used afterwards.
+    """Converts a program to the flat calling convention.
+
+    The given program must not be used afterwards.
 
     Args:
         exported: a program whose inputs and outputs are tensors, in any containers.
@@ -109,9 +111,10 @@ def flatten(
 
 
 def drop_detach(exported: ExportedProgram) -> None:
-    """Removes `detach_` from a program in place. It has no effect without gradients, and prevents another export.
+    """Removes `detach_` from a program in place.
 
-    torch.export creates a `detach_` for every tensor that forward makes from literals.
+    It has no effect without gradients, and prevents another export. torch.export creates a `detach_` for every tensor
+    that forward makes from literals.
     """
     for node in exported.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
         node.replace_all_uses_with(node.all_input_nodes[0])

@@ -117,7 +117,10 @@ def _is_onnx(head: bytes) -> bool:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Reads a protobuf integer, and returns it with the position after it. A truncated integer ends with the data."""
+    """Reads a protobuf integer, and returns it with the position after it.
+
+    A truncated integer ends with the data.
+    """
     value, shift = 0, 0
     while at < len(data) and shift < 64:
         value |= (data[at] & 0x7F) << shift

@@ -1,6 +1,7 @@
-"""Reads Hugging Face folders: config.json and safetensors. Weights are data; the classes come from transformers.
+"""Reads Hugging Face folders: config.json and safetensors.
 
-Nothing is downloaded. Code in the folder runs only with `--trust code`.
+Weights are data; the classes come from transformers. Nothing is downloaded. Code in the folder runs only with
+`--trust code`.
 """
 
 from __future__ import annotations
@@ -178,7 +179,10 @@ def _pretrained(model_class: Any, path: Path, options: Options) -> torch.nn.Modu
 
 @contextmanager
 def _quiet(log: Any) -> Iterator[None]:
-    """Suppresses the progress bar and the loading report. `_pretrained` checks the findings of the report."""
+    """Suppresses the progress bar and the loading report.
+
+    `_pretrained` checks the findings of the report.
+    """
     level, bar = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
     log.disable_progress_bar()
@@ -239,7 +243,10 @@ def _text_config(module: Any) -> Any:
 
 
 def _sequence(module: Any, name: str) -> Dim:
-    """Returns the sequence dim. Its maximum is the number of positions without a padding offset (RoBERTa)."""
+    """Returns the sequence dim.
+
+    Its maximum is the number of positions without a padding offset (RoBERTa).
+    """
     config = _text_config(module)
     sizes = (getattr(config, key, None) for key in ("max_position_embeddings", "max_target_positions", "n_positions"))
     longest = min(size for size in (*sizes, LARGEST_SEQUENCE) if size)
@@ -264,7 +271,10 @@ def _spectrogram(module: Any) -> tuple[TensorSpec, ...]:
 
 
 def _waveform(module: Any) -> tuple[TensorSpec, ...]:
-    """Returns a waveform of one second. Its length is static, because the feature encoder divides it many times."""
+    """Returns a waveform of one second.
+
+    Its length is static, because the feature encoder divides it many times.
+    """
     return (TensorSpec("input_values", _float(module), (BATCH, 16_000)),)
 
 

@@ -66,7 +66,10 @@ def on_cpu(path: Path) -> Iterator[Path]:
 
 
 def _move(value: Any) -> bool:
-    """Replaces every device in parsed JSON except `meta` with the CPU. Returns whether a device was replaced."""
+    """Replaces every device in parsed JSON except `meta` with the CPU.
+
+    Returns whether a device was replaced.
+    """
     moved, pending = False, [value]
     while pending:
         one = pending.pop()

@@ -1,4 +1,7 @@
-"""Reads pickled modules, `torch.save(model)`. Reading a pickle runs arbitrary code."""
+"""Reads pickled modules, `torch.save(model)`.
+
+Reading a pickle runs arbitrary code.
+"""
 
 from __future__ import annotations
 

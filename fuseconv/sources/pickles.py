@@ -39,10 +39,10 @@ _STORAGE_OR_DTYPE = re.compile(
 
 
 def unsafe_globals(data: bytes | BinaryIO, where: str = "") -> tuple[str, ...]:
-    """Returns the sorted globals of one pickle that plain tensors do not need. Empty if the pickle is data.
+    """Returns the sorted globals of one pickle that plain tensors do not need.
 
-    The stream is left just after the pickle. A name that the pickle computes counts as unsafe, because a disassembler
-    cannot determine it; `?` stands for a name that could not be read.
+    The result is empty if the pickle is data. The stream is left just after the pickle. A name that the pickle computes
+    counts as unsafe, because a disassembler cannot determine it; `?` stands for a name that could not be read.
 
     Args:
         data: the pickle.
@@ -96,6 +96,9 @@ def is_tensor_global(name: str) -> bool:
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """Joins names for a message. A long list ends with the number of omitted names."""
+    """Joins names for a message.
+
+    A long list ends with the number of omitted names.
+    """
     names = list(names)
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,8 +1,9 @@
-"""Screens the serialized graph in a torch.export archive. It is JSON, but torch evaluates parts of it as Python.
+"""Screens the serialized graph in a torch.export archive.
 
-Symbolic sizes are evaluated by sympy's `sympify`; guards are compiled with `exec`; node targets are looked up as
-attributes of `torch`; tree specs may import a module by name; names become the source of a generated `forward`. Each
-has a small grammar here, and anything outside it is rejected.
+The graph is JSON, but torch evaluates parts of it as Python. Symbolic sizes are evaluated by sympy's `sympify`; guards
+are compiled with `exec`; node targets are looked up as attributes of `torch`; tree specs may import a module by name;
+names become the source of a generated `forward`. Each of these has a small grammar here, and anything outside it is
+rejected.
 
 Source: torch/_export/serde/{schema,serialize}.py, torch/export/_unlift.py and torch/utils/_pytree.py of torch 2.13.
 """
@@ -80,7 +81,10 @@ def tree_types(data: bytes) -> frozenset[str]:
 
 
 def _walk(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yields every scalar with its key, except free text. The keys of the mapping NAME are yielded as `key of NAME`."""
+    """Yields every scalar with its key, except free text.
+
+    The keys of the mapping NAME are yielded as `key of NAME`.
+    """
     if isinstance(value, dict):
         for name, item in value.items():
             yield f"key of {key}".strip(), name
@@ -156,7 +160,10 @@ def _is_expression(text: str, calls: frozenset[str], attributes: frozenset[str])
 
 
 def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[str]) -> bool:
-    """Checks a node and its children. A string may be a symbol name, a number or a key, but not an operand."""
+    """Checks a node and its children.
+
+    A string may be a symbol name, a number or a key, but not an operand.
+    """
 
     def all_of(*nodes: ast.AST) -> bool:
         return all(_is_arithmetic(part, calls, attributes) for part in nodes)
@@ -199,7 +206,10 @@ def _is_arithmetic(node: ast.AST, calls: frozenset[str], attributes: frozenset[s
 
 
 def _is_small_power(base: ast.AST, exponent: ast.AST) -> bool:
-    """Returns whether a power is small. Nested or large powers exhaust memory."""
+    """Returns whether a power is small.
+
+    Nested or large powers exhaust memory.
+    """
     nested = any(
         isinstance(node, ast.Pow) or (isinstance(node, ast.Name) and "Pow" in node.id) for node in ast.walk(base)
     )

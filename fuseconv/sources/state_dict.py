@@ -112,7 +112,9 @@ def _is_state(value: Any) -> bool:
 
 
 def build(model: str) -> torch.nn.Module:
-    """Imports and calls the factory `pkg.mod:factory` or `file.py:factory`. This runs its code.
+    """Imports and calls the factory `pkg.mod:factory` or `file.py:factory`.
+
+    This runs the code of the factory.
 
     Raises:
         UsageError: the module, file or factory does not exist, it fails, or its result is not a module.
@@ -162,7 +164,9 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def _load_into(module: torch.nn.Module, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Loads all tensors into the module. The file may contain tied tensors only once.
+    """Loads all tensors into the module.
+
+    The file may contain tied tensors only once.
 
     Raises:
         RefusedError: a tensor is missing, unexpected, or of another shape.

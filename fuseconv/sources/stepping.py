@@ -17,7 +17,10 @@ from fuseconv.errors import UnsupportedError
 
 
 def empty_cache(model: Any, length: int) -> Any:
-    """Returns a static transformers cache for a model. Its tensors are not allocated."""
+    """Returns a static transformers cache for a model.
+
+    Its tensors are not allocated.
+    """
     from transformers import StaticCache
 
     config = model.get_decoder().config  # an encoder may have another number of layers
@@ -156,7 +159,10 @@ def _unmasked(rest: Sequence[Tensor], *, masked: bool) -> tuple[Tensor | None, T
 
 
 def _decoded(model: Any, tokens: Tensor, hidden: Tensor, mask: Tensor | None, cache: Any, cross: Any) -> Tensor:
-    """Runs the decoder of a model on tokens. Returns the logits after the last token."""
+    """Runs the decoder of a model on tokens.
+
+    Returns the logits after the last token.
+    """
     from transformers import EncoderDecoderCache
     from transformers.modeling_outputs import BaseModelOutput
 

@@ -157,7 +157,9 @@ def settle(loaded: Loaded, path: Path, options: Options) -> Settled:
 
 
 def keywords(loaded: Loaded, specs: tuple[TensorSpec, ...], path: Path, *, in_order: bool = True) -> tuple[str, ...]:
-    """Returns how the module takes these inputs, as in `calling.call_of`. `in_order` says that the user ordered them.
+    """Returns how the module takes these inputs, as in `calling.call_of`.
+
+    `in_order` says that the user ordered them.
 
     Raises:
         UsageError: the module takes other inputs.

@@ -1,4 +1,7 @@
-"""Reads TorchScript archives and converts them to exported programs. Reading an archive runs code."""
+"""Reads TorchScript archives and converts them to exported programs.
+
+Reading an archive runs code.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The targets. Each target is a module that has the interface below and is listed in `TARGETS`.
+"""The targets, each of which is a module.
+
+A target's module has the interface below and is listed in `TARGETS`.
 
 - `SPEC`: the properties of the target.
 - `check_machine(device)`: raises UnsupportedError or FileError if this machine cannot write the target.
@@ -33,7 +35,9 @@ PREFERENCE: tuple[str, ...] = tuple(sorted(TARGETS, key=lambda name: TARGETS[nam
 
 
 def check_known(names: Iterable[str], option: str = "--target") -> None:
-    """Checks that each name is the name of a target. `option` is the option that gave the names.
+    """Checks that each name is the name of a target.
+
+    `option` is the option that gave the names.
 
     Raises:
         UsageError: a target does not exist.

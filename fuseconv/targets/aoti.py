@@ -137,9 +137,10 @@ def check_complete(package: Path) -> None:
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads the package that `write` wrote. The op libraries that it calls must be loaded first.
+    """Loads the package that `write` wrote.
 
-    The machine code assumes contiguous and aligned memory without checking it, so other inputs are copied.
+    The op libraries that it calls must be loaded first. The machine code assumes contiguous and aligned memory without
+    checking it, so other inputs are copied.
 
     The package's own thread guard serializes calls and synchronizes the host with the GPU between two calls, which a
     CUDA graph cannot capture. Therefore calls are serialized here.
@@ -209,7 +210,10 @@ def _make_context() -> None:
 
 
 def _run_child(arguments: list[str], folder: Path) -> tuple[int, str]:
-    """Runs aoti_compile in a child process. If the wait is interrupted, the child and its processes are killed."""
+    """Runs aoti_compile in a child process.
+
+    If the wait is interrupted, the child and its processes are killed.
+    """
     from fuseconv.ops import library
 
     searched = os.pathsep.join(filter(None, [str(library.FOLDER), os.environ.get("LIBRARY_PATH")]))

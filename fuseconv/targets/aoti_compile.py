@@ -92,7 +92,7 @@ def _compile(exported: ExportedProgram, package: Path, store: Store | None, sett
 
 
 def _without_commands(file: Path, folder: Path) -> str:
-    """Returns a file for the package. A C++ source is copied without the command that compiled it.
+    """Returns a file for the package, which is a copy without the compile command if it is a C++ source.
 
     After Inductor has compiled a source, it appends the command, with the paths of this machine, to the source in its
     cache. The next package of the same code would contain the command, unlike the first package.

@@ -33,7 +33,10 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def negative_zero(program: Program) -> str | None:
-    """Describes a node that is called with -0.0, if any. Formats that merge equal constants would turn it into 0.0."""
+    """Describes a node that is called with -0.0, if any.
+
+    Formats that merge equal constants would turn it into 0.0.
+    """
     for module in program.exported.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             for value in pytree.tree_leaves((node.args, dict(node.kwargs))):
@@ -56,7 +59,9 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Sets the weights of a module that was loaded from an artifact without them. The weights are not copied.
+    """Sets the weights of a module that was loaded from an artifact without them.
+
+    The weights are not copied.
 
     Raises:
         RefusedError: the weights do not fit the artifact.
@@ -71,10 +76,10 @@ def attach(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: P
 
 
 def release(tensors: Iterable[torch.Tensor]) -> None:
-    """Frees the memory of tensors, even if other objects hold the tensors. Other views of the memory stay valid.
+    """Frees the memory of tensors, even if other objects hold the tensors.
 
-    A finalizer may call this at any time, even while torch.export traces another model. The modes of this trace must
-    not see the ops.
+    Other views of the memory stay valid. A finalizer may call this at any time, even while torch.export traces another
+    model. The modes of this trace must not see the ops.
     """
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         for tensor in tensors:

@@ -51,11 +51,12 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def save(exported: ExportedProgram, path: Path, table: Table | None = None, others: Collection[str] = ()) -> None:
-    """Writes an archive without `others` and the weights in `table`. The table is written next to the archive.
+    """Writes an archive without `others` and the weights in `table`.
 
-    In place of each omitted weight, the archive contains one element, which is NaN if the dtype supports NaN, expanded
-    to the shape of the weight. `module.load_state_dict(weights, assign=True)` sets the weights. Omitted constants
-    become buffers, because a state dict contains no constants.
+    The table is written next to the archive. In place of each omitted weight, the archive contains one element, which
+    is NaN if the dtype supports NaN, expanded to the shape of the weight.
+    `module.load_state_dict(weights, assign=True)` sets the weights. Omitted constants become buffers, because a state
+    dict contains no constants.
 
     Raises:
         FileError: a file cannot be written.
@@ -80,9 +81,10 @@ def save(exported: ExportedProgram, path: Path, table: Table | None = None, othe
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads the archive that `write` wrote. The op libraries that it calls must be loaded first.
+    """Loads the archive that `write` wrote.
 
-    The guards of torch.export are removed, because the contract makes the same checks on every call.
+    The op libraries that it calls must be loaded first. The guards of torch.export are removed, because the contract
+    makes the same checks on every call.
     """
     import torch
 

@@ -61,7 +61,9 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads the model that `write` wrote into ONNX Runtime. Tensors are passed without a copy.
+    """Loads the model that `write` wrote into ONNX Runtime.
+
+    Tensors are passed without a copy.
 
     Raises:
         RefusedError: the weights are outside the folder of the model, or truncated.

@@ -85,7 +85,10 @@ def _is_negative(x: Tensor) -> Tensor:
 
 
 def signbit(x: Tensor) -> Tensor:
-    """Returns whether a number has a minus sign. The sign of NaN is ignored."""
+    """Returns whether a number has a minus sign.
+
+    The sign of NaN is ignored.
+    """
     return _is_negative(x) if x.dtype.is_floating_point else x < 0
 
 

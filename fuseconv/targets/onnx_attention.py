@@ -52,7 +52,9 @@ def scaled_dot_product_attention(
 
 
 def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
-    """Multiplies matrices. Heads that share a key or value head become rows of one matrix, so nothing is copied.
+    """Multiplies matrices.
+
+    Heads that share a key or value head become rows of one matrix, so nothing is copied.
 
     Args:
         query: its shape gives the number of heads.
@@ -69,7 +71,10 @@ def _grouped_product(query: Any, left: Any, group: Any, right: Any) -> Any:
 
 
 def _product(query: Any, left: Any, right: Any) -> Any:
-    """Multiplies matrices. For float64, avoids MatMul, into which ONNX Runtime would fuse the scale in float32."""
+    """Multiplies matrices.
+
+    For float64, avoids MatMul, into which ONNX Runtime would fuse the scale in float32.
+    """
     return op.Einsum(left, right, equation=PRODUCT) if query.dtype == ir.DataType.DOUBLE else op.MatMul(left, right)
 
 

@@ -31,7 +31,9 @@ _FUNCTION_OVERLOADS_IR = 10
 
 
 def save(program: Program, path: Path, store: Store | None = None) -> None:
-    """Writes a model with its weights next to it or in a store. Does not check that ONNX Runtime has the kernels.
+    """Writes a model with its weights next to it or in a store.
+
+    Does not check that ONNX Runtime has the kernels.
 
     Raises:
         UnsupportedError: ONNX cannot express an operator.
@@ -85,7 +87,10 @@ def _apart(outputs: Sequence[str], weights: Collection[str]) -> list[str]:
 
 
 def _name_outputs(model: Any, names: Sequence[str]) -> None:
-    """Sets the names of the outputs. A weight with the same name is renamed."""
+    """Sets the names of the outputs.
+
+    A weight with the same name is renamed.
+    """
     initializers = model.graph.initializers
     for value, name in zip(model.graph.outputs, names, strict=True):
         if value.name == name:
@@ -222,7 +227,10 @@ _REGISTRY = "from_torchlib"
 
 @cache
 def _decompositions(make: Callable[[set[Any]], dict[Any, Any]], translated: frozenset[Any]) -> dict[Any, Any]:
-    """Returns the exporter's decompositions of ops that it does not translate. No caller may change them."""
+    """Returns the exporter's decompositions of ops that it does not translate.
+
+    No caller may change them.
+    """
     return make(set(translated))
 
 
@@ -236,7 +244,10 @@ def _registry(build: Callable[..., Any], opset_version: int) -> Any:
 
 @cache
 def _translations(build: Callable[..., Any], opset_version: int) -> Any:
-    """Returns the exporter's translations of ops. They are the same for every export in a process."""
+    """Returns the exporter's translations of ops.
+
+    They are the same for every export in a process.
+    """
     return build(opset_version=opset_version)
 
 

@@ -199,7 +199,9 @@ class _References(torch.nn.Module):
 
 
 def bodies(calls: Sequence[Call], export: Callable[..., ir.Model]) -> list[ir.Function]:
-    """Returns the function body of each call. The position of a body is the name of its overload.
+    """Returns the function body of each call.
+
+    The position of a body is the name of its overload.
 
     Args:
         calls: the distinct calls.

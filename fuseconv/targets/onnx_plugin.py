@@ -45,7 +45,9 @@ def unsupported(program: Program) -> str | None:
 
 
 def write(program: Program, folder: Path, context: Context) -> Path:
-    """Writes `model.plugin.onnx` and `lib/libfuseconv_ort_*.so`. Returns the relative path of the model.
+    """Writes `model.plugin.onnx` and `lib/libfuseconv_ort_*.so`.
+
+    Returns the relative path of the model.
 
     Raises:
         UnsupportedError: ONNX cannot express an operator, or ONNX Runtime has no kernel for an operator in this dtype.
@@ -82,7 +84,9 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads the model that `write` wrote into ONNX Runtime. Tensors are passed without a copy.
+    """Loads the model that `write` wrote into ONNX Runtime.
+
+    Tensors are passed without a copy.
 
     Raises:
         RefusedError: the library is missing or writable by others, or the weights are outside the folder of the model.
@@ -101,7 +105,10 @@ def load(path: Path, device: str) -> Runner:
 
 
 def _library(artifact: Path, device: str) -> Path:
-    """Returns the path of the library in a bundle. In older bundles the model is in a folder of its own."""
+    """Returns the path of the library in a bundle.
+
+    In older bundles the model is in a folder of its own.
+    """
     from fuseconv.ops.library import PLUGINS
 
     bundle = artifact.parent if (artifact.parent / "lib").is_dir() else artifact.parents[1]

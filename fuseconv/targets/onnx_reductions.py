@@ -25,7 +25,10 @@ def _extremum(op: Any) -> Callable[..., Any]:
 
 
 def roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
-    """Gathers each element from its old position. The exporter divides by the size, which may be 0."""
+    """Gathers each element from its old position.
+
+    The exporter divides by the size, which may be 0.
+    """
     if all(isinstance(size, int) and size > 0 for size in x.shape):
         return NotImplemented
     if not dims:
@@ -44,7 +47,10 @@ def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tupl
 
 
 def _position(op: Any) -> Callable[..., Any]:
-    """Returns the position in the flattened tensor if no axis is given. The exporter's result has the wrong rank."""
+    """Returns the position in the flattened tensor if no axis is given.
+
+    The exporter's result has the wrong rank.
+    """
 
     def reduce(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         if dim is not None or not keepdim:
@@ -71,7 +77,10 @@ def all_of(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
 
 
 def _earlier(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Repeats all elements along `dim` for each position. Also returns which of them do not come after the position."""
+    """Repeats all elements along `dim` for each position.
+
+    Also returns which of them do not come after the position.
+    """
     last = x.movedim(dim, -1)
     size = last.shape[-1]
     at = torch.arange(size)
@@ -79,7 +88,10 @@ def _earlier(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns the cumulative products. Integers are multiplied in int64."""
+    """Returns the cumulative products.
+
+    Integers are multiplied in int64.
+    """
     x = x.to(dtype or (x.dtype if x.dtype.is_floating_point else torch.int64))
     if not x.dim():
         return x.clone()
@@ -205,7 +217,10 @@ def repeat_interleave(x: Tensor, repeats: Tensor, dim: int | None = None, *, out
 def hamming_window(
     length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, **options: Any
 ) -> Tensor:
-    """Computes alpha - beta cos(2 pi n / N). The exporter uses another alpha."""
+    """Computes alpha - beta cos(2 pi n / N).
+
+    The exporter uses another alpha.
+    """
     dtype = options.get("dtype") or torch.get_default_dtype()
     steps = max(length if periodic else length - 1, 1)
     angle = torch.arange(length, dtype=dtype) * (2 * math.pi / steps)

@@ -33,7 +33,10 @@ OTHER_DTYPE = "leave the target onnx out, or convert with --dtype f32"
 
 
 def runner(session: Any, device: str) -> Runner:
-    """Returns a runner for a session. Tensors with `plain` memory are passed without a copy."""
+    """Returns a runner for a session.
+
+    Tensors with `plain` memory are passed without a copy.
+    """
     elements = element_types()
     inputs = [value.name for value in session.get_inputs()]
     outputs = [value.name for value in session.get_outputs()]
@@ -106,7 +109,7 @@ def check_installed(device: str) -> None:
 
 
 def open_session(path: Path, device: str, library: Path | None = None) -> Any:
-    """Loads a model into ONNX Runtime. If an op library is given, loads it first.
+    """Loads a model into ONNX Runtime, after the op library if a library is given.
 
     Raises:
         UnsupportedError: `check_installed` fails, the op library does not load, or a kernel is missing.

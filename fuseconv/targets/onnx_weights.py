@@ -92,7 +92,10 @@ def _is_large(tensor: Any) -> bool:
 
 
 def _tensor(value: Any) -> torch.Tensor | None:
-    """Returns the values of an initializer in contiguous memory. None if a weights file cannot hold them."""
+    """Returns the values of an initializer in contiguous memory.
+
+    Returns None if a weights file cannot hold them.
+    """
     raw = value.raw if isinstance(getattr(value, "raw", None), torch.Tensor) else None
     if raw is None:
         try:

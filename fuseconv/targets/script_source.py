@@ -176,7 +176,10 @@ class _Printer:
         return name
 
     def attribute(self, target: str) -> str:
-        """Returns the attribute name of a weight. Tied weights have one attribute."""
+        """Returns the attribute name of a weight.
+
+        Tied weights have one attribute.
+        """
         exported = self.program.exported
         tensor = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
         identity = (tensor.data_ptr() or target, tensor.dtype, tuple(tensor.shape), tensor.stride())
@@ -298,7 +301,10 @@ class _Printer:
         return f"int({text})" if is_integer and node.target is operator.pow else text
 
     def value(self, value: Any, type_: Any) -> str:
-        """Prints an argument of a JIT type. None stands for any type."""
+        """Prints an argument of a JIT type.
+
+        None stands for any type.
+        """
         kind = type_.kind() if type_ is not None else ""
         if kind == "OptionalType":
             return self.value(value, type_.getElementType())
@@ -322,7 +328,10 @@ class _Printer:
 
 
 def _constant(node: Node) -> torch.Tensor | None:
-    """Evaluates a value that depends on no input and no weight. Returns None for any other value."""
+    """Evaluates a value that depends on no input and no weight.
+
+    Returns None for any other value.
+    """
     nodes, queue = {node}, [node]
     while queue:
         near = queue.pop().all_input_nodes

@@ -57,10 +57,11 @@ def write(program: Program, folder: Path, context: Context) -> Path:
 
 
 def load(path: Path, device: str) -> Runner:
-    """Loads the module that `write` wrote. The op libraries that it calls must be loaded first.
+    """Loads the module that `write` wrote.
 
-    On CUDA this disables the pointwise fuser for the whole process, because torch has no narrower switch. The fuser
-    compiles kernels from the second call on, and with CUDA 13 kernels that use bfloat16 do not compile.
+    The op libraries that it calls must be loaded first. On CUDA this disables the pointwise fuser for the whole
+    process, because torch has no narrower switch. The fuser compiles kernels from the second call on, and with CUDA 13
+    kernels that use bfloat16 do not compile.
     """
     import torch
 

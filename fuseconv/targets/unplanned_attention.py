@@ -98,7 +98,10 @@ def _supports(given: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> bool:
 
 @dataclass
 class _Naming:
-    """A graph whose attention is replaced. A mask that several layers share is prepared once."""
+    """A graph whose attention is replaced.
+
+    A mask that several layers share is prepared once.
+    """
 
     graph: Graph
     _masks: dict[tuple[Node, torch.dtype], tuple[Node, Node]] = field(default_factory=dict)

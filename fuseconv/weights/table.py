@@ -47,7 +47,10 @@ class Entry:
         return tensor if self.stride is None else tensor.as_strided(self.shape, self.stride)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values. `from_json` reads them back."""
+        """Returns plain JSON values.
+
+        `from_json` reads them back.
+        """
         strided = {} if self.stride is None else {"shape": list(self.shape), "stride": list(self.stride)}
         return {"key": self.key, **strided, **({"complex": True} if self.is_complex else {})}
 
@@ -86,7 +89,9 @@ class Table:
 
     @staticmethod
     def of(artifact: Path) -> Table | None:
-        """Reads the table next to an artifact. Returns None if the artifact contains its weights.
+        """Reads the table next to an artifact.
+
+        Returns None if the artifact contains its weights.
 
         Raises:
             RefusedError: the table is damaged, or names a file outside of the bundle.
