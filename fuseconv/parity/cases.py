@@ -1,4 +1,4 @@
-"""The calls used for verification: all kinds of sizes and all kinds of values."""
+"""Generates the calls used for verification. They cover all kinds of sizes and all kinds of values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MAX_INPUT_ELEMENTS = 2**19
 
 
 MAX_OUTPUT_ELEMENTS = 2**20
-"""The largest number of output elements of a generated case: 12 MB of reference in f32 and f64, which the bundle
-contains. A base-size encoder reaches it with 1365 tokens, which take 10 s in f64 on two cores."""
+"""The largest number of output elements of a generated case. In f32 and f64, they are 12 MB of reference outputs, which
+the bundle contains. A base-size encoder reaches this limit with 1365 tokens, which take 10 s in f64 on two cores."""
 
 
 Kind = Literal["ordinary", "special"]
-"""Whether the values of a case are ordinary, or NaN, infinities and the limits of a dtype, which runtimes other than
-PyTorch may treat differently."""
+"""The kind of values of a case. `special` values are NaN, infinities and the limits of a dtype, which runtimes other
+than PyTorch may treat differently. All other values are `ordinary`."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Case:
         name: `given`, `smallest`, `largest seq`, ...
         inputs: one tensor per contract input.
         kind: `special` for NaN, infinities and the limits of a dtype.
-        untried: why the case is not run: the original rejects it. Empty if it is run.
+        untried: why the case is not run, for example because the original rejects its inputs. Empty if it is run.
     """
 
     name: str
@@ -48,13 +48,14 @@ class Case:
 
 
 def cases(program: Program, *, seed: int = 0) -> list[Case]:
-    """Returns the cases: the given call, calls of every kind of size, and calls with every kind of values.
+    """Generates the cases: the given call, one call per kind of sizes, and one call per kind of values.
 
-    Sizes are halved until the inputs have at most `MAX_INPUT_ELEMENTS` and the outputs at most `MAX_OUTPUT_ELEMENTS`.
+    Sizes are halved until the inputs have at most `MAX_INPUT_ELEMENTS` elements and the outputs at most
+    `MAX_OUTPUT_ELEMENTS`.
     """
     contract = program.contract
     chosen = [Case("given", program.examples)]
-    # Each has its own seed, so that two cases of the same size still differ.
+    # Each case has its own seed, so that two cases of the same size still differ.
     for own_seed, (name, sizes) in enumerate(sizes_to_try(contract, seed=seed).items(), seed):
         chosen.append(Case(name, _drawn(program, _affordable(program, sizes), own_seed)))
     sizes = _affordable(program, example_sizes(contract))
@@ -63,7 +64,7 @@ def cases(program: Program, *, seed: int = 0) -> list[Case]:
 
 
 def _drawn(program: Program, sizes: Mapping[str, int], seed: int, kind: Values = "random") -> tuple[torch.Tensor, ...]:
-    """Generates a case. Integers without a range get values that the original accepts."""
+    """Generates the inputs of a case. Integers without a declared range get values that the original accepts."""
     contract = program.contract
     if program.original is None or contract.device != "cpu" or not open_integers(contract):
         return draw(contract, sizes, seed=seed, kind=kind)
@@ -71,7 +72,7 @@ def _drawn(program: Program, sizes: Mapping[str, int], seed: int, kind: Values =
 
 
 def _with_values(program: Program, sizes: Mapping[str, int], seed: int, kind: Values) -> Case:
-    """Generates a case with a kind of values, or describes why the original rejects it."""
+    """Generates a case with one kind of values, or a case that records why these values cannot be tried."""
     special = kind in SPECIAL
     how: Kind = "special" if special else "ordinary"
     if kind == "integers" and program.contract.device != "cpu":
@@ -119,7 +120,7 @@ def _is_large(program: Program, sizes: Mapping[str, int]) -> bool:
 
 
 def _elements(shape: Sequence[int | torch.SymInt], values: Mapping[Any, int]) -> int:
-    """Returns the number of elements of a shape. A data-dependent size counts as one."""
+    """Returns the number of elements of a shape. A data-dependent size counts as 1."""
     expressions = [size.node.expr.subs(values) for size in shape if isinstance(size, torch.SymInt)]
     sizes = [int(size) for size in expressions if size.is_number]
     return math.prod(sizes) * math.prod(size for size in shape if isinstance(size, int))

@@ -1,7 +1,7 @@
-"""Verifies one bundle, in a process of its own. It loads bundles and no other code.
+"""Verifies one bundle in a separate process, which loads bundles and no other code.
 
-The request is JSON. The process writes a line per target before it runs it, and one after it; if a target crashes, the
-first is the last.
+The request is JSON. For each target, the process writes one line before it runs the target, and one line with the
+result after it. If a target crashes, the line before its run is therefore the last.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fuseconv.parity import verification
 from fuseconv.parity.reference import REFERENCE, read_reference, tried_of
 
 LOG_WORDS = 60
-"""The number of words of earlier output that are appended to an error that refers to it."""
+"""The number of words of earlier output that are appended to an error message that refers to earlier output."""
 
 Tell = Callable[[dict[str, Any]], None]
 
 
 def main(text: str) -> None:
-    """Verifies a bundle.
+    """Verifies a bundle, and writes the results to stdout as lines of JSON.
 
     Args:
-        text: the request.
+        text: the request, as JSON.
     """
     request: dict[str, Any] = json.loads(text)
     answers = os.fdopen(os.dup(1), "w")
@@ -64,7 +64,7 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
             rows = verification.verify_target(folder, manifest, target, references)
         except FuseconvError as error:
             tell({"target": target, "error": _described(error, request["log"])})
-        except Exception as error:  # noqa: BLE001 - what a target raises here is what it raises for its users
+        except Exception as error:  # noqa: BLE001 - any exception that a target raises here, it raises for users too
             line = next(iter(str(error).splitlines()), "")
             failed = UpstreamError(f"the target {target} failed: {type(error).__name__}: {line}", where=str(folder))
             tell({"target": target, "error": _described(failed)})
@@ -73,7 +73,7 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
 
 
 def _described(error: FuseconvError, log: str = "") -> dict[str, str]:
-    """Returns an error as plain values, with the end of the earlier output if the error refers to it."""
+    """Returns an error as JSON-serializable values. Appends the end of earlier output if the error refers to it."""
     lines = Path(log).read_text(errors="replace").split() if log and "above" in error.what else []
     said = f"; earlier output: {' '.join(lines[-LOG_WORDS:])}" if lines else ""
     return {"code": error.code, "what": f"{error.what.strip()}{said}", "where": error.where, "fix": error.fix}

@@ -1,4 +1,4 @@
-"""The parity matrix: each target of a bundle in each runtime (Python and C++) against the original and float64."""
+"""The parity matrix compares each target of a bundle, in Python and in C++, with the original and with float64."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROWS: Mapping[str, tuple[str, bool]] = {
     for name, target in TARGETS.items()
     for graphed in (False, True)[: 1 + target.SPEC.cuda_graphs]
 }
-"""A row of the matrix: a target, and whether its calls are captured in CUDA graphs."""
+"""The rows of the matrix by name: a target, and whether its calls are captured in CUDA graphs."""
 
 RUNTIMES = ("python", "cpp")
 
@@ -43,13 +43,13 @@ Run = Callable[[Case], Sequence[torch.Tensor]]
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the matrix in one runtime.
+    """A cell of the matrix: one row in one runtime.
 
     Attributes:
         name: the name of the row.
         runtime: `python` or `cpp`.
         rows: one row per case and output. Empty if the target cannot run here.
-        absent: why the target cannot run here, with the fix.
+        absent: the error that tells why the target cannot run here, and the fix. None if it runs.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Cell:
         return all(row.ok for row in self.rows) if self.rows else None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values: `status` is ok, fail or unavailable, with the worst statistics or the reason."""
+        """Returns JSON-serializable values: the status (ok, fail, unavailable), and the worst errors or the reason."""
         target, cuda_graphs = ROWS[self.name]
         which = {"row": self.name, "target": target, "cuda_graphs": cuda_graphs, "runtime": self.runtime}
         if self.absent is not None:
@@ -77,7 +77,7 @@ class Matrix:
 
     Attributes:
         device: the device of the bundle.
-        program: the fuseconv-run used for the C++ cells, if any.
+        program: the path of the fuseconv-run that runs the C++ cells, if there is one.
         cells: the cells, row by row.
     """
 
@@ -86,13 +86,13 @@ class Matrix:
     cells: tuple[Cell, ...]
 
     def report(self) -> Report:
-        """Returns every row of every cell, as those of a target named after the cell."""
+        """Returns a report with the rows of all cells. The target of a row is named after its cell."""
         return Report(
             tuple(replace(row, target=f"{cell.name} in {cell.runtime}") for cell in self.cells for row in cell.rows)
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
+        """Returns the matrix as JSON-serializable values."""
         return {
             "ok": self.error("") is None,
             "device": self.device,
@@ -102,7 +102,7 @@ class Matrix:
         }
 
     def error(self, where: str) -> FuseconvError | None:
-        """Returns the error: a cell fails, or no cell can run here and nothing was verified."""
+        """Returns the error if a cell fails, or if no cell can run here and so nothing was verified. Otherwise None."""
         failing = [row for cell in self.cells for row in cell.rows if not row.ok]
         if failing:
             cells = [f"{cell.name} in {cell.runtime}" for cell in self.cells if cell.ok is False]
@@ -133,10 +133,11 @@ def verify_runtimes(
 
     Args:
         folder: the absolute path of the bundle.
-        manifest: the manifest of the bundle, whose files were verified, so that the cells need not hash them again.
+        manifest: the manifest of the bundle. The caller has verified the hashes of the files; they are not hashed
+            again.
         against: the original program. Default: its outputs are read from the bundle.
         inputs: one tensor per contract input, used instead of the default cases. Requires `against`.
-        program: fuseconv-run. Without it, the C++ cells are unavailable.
+        program: the path of fuseconv-run. Without it, the C++ cells are unavailable.
         progress: called with the name of every cell that runs.
 
     Raises:
@@ -157,7 +158,7 @@ def verify_runtimes(
 
 
 def _absent(name: str, runtime: str, manifest: Manifest, program: Path | None) -> UnsupportedError | None:
-    """Returns the reason why a cell cannot run, if it is known in advance."""
+    """Returns the reason why a cell cannot run, if this is known before it is run."""
     target, cuda_graphs = ROWS[name]
     if target not in manifest.targets:
         return UnsupportedError(f"the bundle has no target {target}", fix=f"convert the model with --target {target}")
@@ -196,7 +197,7 @@ def _cell(
 def _in_python(folder: Path, manifest: Manifest, target: str, cuda_graphs: bool, cases: Sequence[Case]) -> Run:
     model = load_target(folder, manifest, target, cuda_graphs=cuda_graphs)
     try:
-        for case in cases if cuda_graphs else ():  # the compared call is then a replay, and not the first call
+        for case in cases if cuda_graphs else ():  # so that the compared call replays a graph instead of capturing it
             outputs_of(model, case)
     except UpstreamError:
         if (reason := model.cuda_graphs.reason) is None:
@@ -210,7 +211,7 @@ def _in_python(folder: Path, manifest: Manifest, target: str, cuda_graphs: bool,
 def _in_cpp(
     program: Path, folder: Path, target: str, contract: Contract, cuda_graphs: bool, cases: Sequence[Case]
 ) -> Run:
-    """Runs all calls in one process, which then exits. The returned function looks up the outputs."""
+    """Runs all calls in one process, which then exits. Returns a function that looks up the outputs of a case."""
     calls = [dict(zip(contract.names, case.inputs, strict=True)) for case in cases] * (2 if cuda_graphs else 1)
     results = cpp.run(program, folder, target, calls, device=contract.device, cuda_graphs=cuda_graphs)
     outputs = {case.name: result for case, result in zip(cases, results[-len(cases) :], strict=True)}

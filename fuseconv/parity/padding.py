@@ -1,4 +1,4 @@
-"""Padding of a batch to a bucket, and the proof that the model does not mix the rows of a batch."""
+"""Pads a batch to the size of a bucket, and proves that the model does not mix the rows of a batch."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ROWS = 3
 def hard(
     contract: Contract, buckets: Buckets, inputs: Sequence[torch.Tensor], turn: int = 0
 ) -> tuple[torch.Tensor, ...]:
-    """Pads a call to its bucket with rows that are likely to affect the others if the model mixes rows.
+    """Pads a call to its bucket with rows that are likely to affect the real rows if the model mixes rows.
 
-    Floating rows alternate between NaN, which propagates to everything it affects, and large values. Integer and
-    boolean rows alternate between the ends of their range, so that a mask hides everything or nothing. With `turn` 1
-    the second kind comes first.
+    Padding rows of floats alternate between NaN, which propagates to everything it affects, and large values. Padding
+    rows of integers and booleans alternate between the ends of their range, so that a mask hides everything or nothing.
+    If `turn` is 1, the second kind of row comes first.
     """
     has = batched(contract, buckets)
     rows = rows_of(inputs, has)
@@ -50,15 +50,15 @@ def _hard_rows(spec: TensorSpec, like: torch.Tensor, count: int, turn: int) -> t
 
 
 def prove(program: Program, buckets: Buckets) -> Program:
-    """Proves on the original that the model does not mix rows along a dim. Returns the program with the buckets.
+    """Proves by running it that a program does not mix rows along a dim. Returns the program with the buckets.
 
-    The rows are computed alone and with padding after them. The results must agree within the tolerance table, for
-    padding that repeats a row and for the padding of `hard`.
+    Some rows are computed alone, and again with padding rows after them. The results must agree within the tolerance
+    table, both for padding that repeats a row and for the padding of `hard`.
 
     Raises:
-        UsageError: the contract does not have the dim, an input has it as another axis than the first, or the sizes are
-            out of its range or leave nothing to pad.
-        UnsupportedError: an output has the dim as another axis than the first, or depends on the padding.
+        UsageError: the contract does not have the dim, the dim is not the first axis of an input, or the bucket sizes
+            are out of the range of the dim or leave nothing to pad.
+        UnsupportedError: the dim is not the first axis of an output, or an output depends on the padding.
     """
     where = f"--bucket {buckets}"
     _check(program.contract, buckets, where)
@@ -126,7 +126,7 @@ def _check(contract: Contract, buckets: Buckets, where: str) -> None:
 
 
 def _outputs(program: Program, name: str, where: str) -> tuple[str, ...]:
-    """Returns the outputs with the dim, and proves from their symbolic shapes that it is their first axis."""
+    """Returns the outputs that have the dim. Checks with their symbolic shapes that the dim is their first axis."""
     symbol, step = dim_symbols(program)[name], program.contract.dims()[name].step
     (results,) = program.exported.graph.output_node().args
     found = []

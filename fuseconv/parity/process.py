@@ -1,4 +1,4 @@
-"""Verification in a separate process that loads only the bundle: no code of rules or models, no state of the caller."""
+"""Verifies a bundle in a separate process, without the code of rules and models and without the caller's state."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _LOG_LINES = 5
 
 @dataclass(frozen=True)
 class Verified:
-    """The result of one target: its rows, or the error.
+    """The result of one target: either its rows or an error.
 
     Attributes:
-        rows: one per case and output.
-        error: the target did not load, crashed, or took too long.
+        rows: one row per case and output.
+        error: why the target did not load, crashed, or took too long. None if it ran.
     """
 
     rows: tuple[OutputRow, ...] = ()
@@ -40,7 +40,7 @@ class Verified:
 
 
 def prepare() -> None:
-    """Imports what verification needs while a model is read. Returns immediately."""
+    """Starts importing the modules that verification needs, in the server process. Returns immediately."""
     processes.prepare(*_beforehand())
 
 
@@ -57,9 +57,9 @@ def verify(
     Args:
         bundle: the folder.
         targets: the targets to run.
-        reference: the file with the reference outputs. Default: that of the bundle.
+        reference: the file with the reference outputs. Default: the reference file of the bundle.
         cases: the names of the cases to run. Default: all.
-        hashed: whether the caller has just sealed or opened the bundle, so that its files are not hashed again.
+        hashed: whether the caller has just sealed or opened the bundle. Its files are then not hashed again.
 
     Returns:
         The result of each target.
@@ -87,7 +87,7 @@ def verify(
 
 
 def _ask(request: dict[str, Any], log: Path) -> dict[str, Verified]:
-    """Runs one process. If a target crashes or takes too long, returns the results up to that target."""
+    """Runs one process. If a target crashes or takes too long, returns the results up to and including that target."""
     found: dict[str, Verified] = {}
     at = ""
     with forked("fuseconv.parity.child", json.dumps(request), before=_beforehand()) as process:
@@ -114,10 +114,10 @@ def _ask(request: dict[str, Any], log: Path) -> dict[str, Verified]:
 
 
 def _answers(process: Forked) -> Iterator[dict[str, Any]]:
-    """Yields what the process answers, until it ends.
+    """Yields the answers of the process until it ends.
 
     Raises:
-        TimeoutError: it takes too long.
+        TimeoutError: the process does not answer in time.
     """
     pending, end = b"", time.monotonic() + TIME_LIMIT
     while read := process.read(end - time.monotonic()):
@@ -130,7 +130,7 @@ def _answers(process: Forked) -> Iterator[dict[str, Any]]:
 
 
 def _beforehand() -> list[str]:
-    """Returns the modules that the targets import, which are loaded once instead of in each process."""
+    """Returns the modules that the targets import. The server loads them once, instead of each process again."""
     names = ("onnx", "onnxruntime", "safetensors.torch", "torch._dynamo", "torch._export.serde.serialize")
     return ["fuseconv.parity.child", *(name for name in names if find_spec(name.partition(".")[0]) is not None)]
 

@@ -1,4 +1,4 @@
-"""The outputs of the original model in each case, in its own dtype and in fp64, stored as one file next to a bundle."""
+"""Computes and stores the outputs of the original model in each case, in its own dtype and in float64."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFERENCE = manifest.REFERENCE
 
 @dataclass(frozen=True)
 class Reference:
-    """The expected outputs of a case: those of the original and those in float64. Empty for a case that was not run."""
+    """The expected outputs of a case, in the original's dtype and in float64. Empty if the case was not run."""
 
     case: Case
     original: tuple[torch.Tensor, ...]
@@ -32,10 +32,12 @@ class Reference:
 
 
 def refer(program: Program, chosen: Sequence[Case]) -> list[Reference]:
-    """Runs the original in its own dtype, compares the captured program with it, and runs the program in float64.
+    """Computes the reference outputs of the cases, and checks that the captured program agrees with the original.
+
+    The original runs in its own dtype, and the captured program runs in float64.
 
     Raises:
-        UnsupportedError: one of the two fails at some sizes, or they differ.
+        UnsupportedError: the original or the captured program fails at some sizes, or the two differ.
         UsageError: the original fails on random inputs for the contract.
     """
     module = program.exported.module(check_guards=False)
@@ -82,7 +84,7 @@ def write_reference(path: Path, references: Sequence[Reference], contract: Contr
                 f"{index}/{kind}/{name}": value.detach().cpu() for name, value in zip(names, values, strict=True)
             }
     complex_names = [key for key, tensor in tensors.items() if tensor.is_complex()]
-    for key in complex_names:  # not every complex dtype is one of the format's
+    for key in complex_names:  # safetensors does not support every complex dtype
         tensors[key] = torch.view_as_real(tensors[key].resolve_conj())
     owned = {key: tensor.clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()}
     metadata = {
@@ -95,7 +97,7 @@ def write_reference(path: Path, references: Sequence[Reference], contract: Contr
 
 
 def read_reference(path: Path, contract: Contract) -> list[Reference]:
-    """Reads the file that `write_reference` wrote, to the device of the contract. Cases that were not run come last.
+    """Reads a file of `write_reference` onto the device of the contract. Cases that were not run come last.
 
     Raises:
         RefusedError: the file does not match the contract, or contains no case that was run.

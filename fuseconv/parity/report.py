@@ -1,4 +1,4 @@
-"""The result of a verification: one row per target, case and output."""
+"""The report of a verification, which has one row per target, case and output."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ class OutputRow:
     """The comparison of one output of one target in one case.
 
     Attributes:
+        target: the name of the target.
+        case: the name of the case.
+        output: the name of the output.
+        row: the measured errors, and whether they are within the tolerance.
+        kind: the kind of values of the case.
         limit: whether the manifest of the bundle lists this difference as a limitation of the target's runtime.
     """
 
@@ -29,11 +34,11 @@ class OutputRow:
 
     @property
     def ok(self) -> bool:
-        """Whether the output passes, or differs by a limitation that the manifest lists."""
+        """Whether the output passes, or differs because of a limitation that the manifest lists."""
         return self.row.ok or self.limit
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
+        """Returns the row as JSON-serializable values."""
         named = {"target": self.target, "case": self.case, "kind": self.kind, "output": self.output}
         return {**named, **self.row.to_json(), **({"limit": True} if self.limit else {})}
 
@@ -43,7 +48,7 @@ class Report:
     """All rows of a verification.
 
     Attributes:
-        rows: one per target, case and output.
+        rows: one row per target, case and output.
         untried: the cases that were not run, with the reasons.
     """
 
@@ -56,7 +61,7 @@ class Report:
         return bool(self.rows) and all(row.ok for row in self.rows)
 
     def error(self, where: str) -> ParityError | None:
-        """Returns the error for the failing rows: the first row and their number."""
+        """Returns an error with the number of failing rows and the first failing row. None if no row fails."""
         if self.ok:
             return None
         failing = [row for row in self.rows if not row.ok]
@@ -78,14 +83,14 @@ class Report:
         }
 
     def by_target(self) -> tuple[OutputRow, ...]:
-        """Returns one row per target that stands for all of its rows: the largest errors, and the numbers of cases."""
+        """Summarizes each target in one row, with the largest errors and the numbers of cases and outputs."""
         return tuple(
             _all_of([row for row in self.rows if row.target == target])
             for target in dict.fromkeys(row.target for row in self.rows)
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values: `ok`, the counts, the worst row per target, the rows, and the cases not run."""
+        """Returns JSON-serializable values: `ok`, counts, the worst errors per target, rows, and cases not run."""
         targets = dict.fromkeys(row.target for row in self.rows)
         return {
             "ok": self.ok,
@@ -97,7 +102,7 @@ class Report:
 
 
 def _all_of(rows: Sequence[OutputRow]) -> OutputRow:
-    """Returns the row that stands for all rows of a target. Its reason is that of the first row that fails."""
+    """Summarizes the rows of a target in one row. It gives the reason of the first failing row."""
     cases, outputs = len({row.case for row in rows}), len({row.output for row in rows})
     first = next((row for row in rows if not row.ok), None) or next((row for row in rows if not row.row.ok), rows[0])
     return replace(
@@ -113,15 +118,15 @@ def _largest(rows: Sequence[OutputRow]) -> dict[str, float]:
 
 
 def worst(rows: Sequence[OutputRow]) -> dict[str, Any]:
-    """Returns whether all rows pass, the maximum of each statistic, and the first reason, as plain JSON values."""
+    """Returns whether all rows pass, the maximum of each error, and the first reason, as JSON-serializable values."""
     reason = next((row.row.reason for row in rows if not row.ok), "")
     return Row(ok=all(row.ok for row in rows), **_largest(rows), reason=reason).to_json()
 
 
 def telling(rows: Sequence[OutputRow]) -> Sequence[OutputRow]:
-    """Returns the rows that summarize the accuracy of a target: those of ordinary cases, if any was run.
+    """Returns the rows that describe the accuracy of a target: the rows of ordinary cases, or all if there are none.
 
-    At the limits of f32 a single rounding error is 1e31, so special cases would dominate the maximum.
+    At the limits of f32 a single rounding error is 1e31, so special cases would dominate the maximum error.
     """
     return [row for row in rows if row.kind == "ordinary"] or rows
 

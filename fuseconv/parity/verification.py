@@ -42,9 +42,9 @@ def verify(
         inputs: one tensor per contract input, used instead of the default cases. Requires `against`.
 
     Raises:
-        UsageError: the bundle does not exist, `against` is a different model, or `inputs` is given without it.
+        UsageError: the bundle does not exist, `against` is a different model, or `inputs` is given without `against`.
         RefusedError: the bundle is damaged.
-        UnsupportedError: a target cannot run here.
+        UnsupportedError: a target cannot run on this machine.
         UpstreamError: no CUDA device is available, or an artifact does not load.
     """
     folder = Path(bundle).absolute()
@@ -69,7 +69,7 @@ def verify_target(folder: Path, manifest: Manifest, target: str, references: Seq
 
 
 def with_limits(rows: Sequence[OutputRow], manifest: Manifest, target: str | None = None) -> list[OutputRow]:
-    """Returns the rows, marked if the manifest lists them as limitations of `target`, by default the row's own."""
+    """Returns the rows, and marks each row that the manifest lists as a limitation. `target` overrides the row's."""
     limits = {(limit.target, limit.case, limit.output) for limit in manifest.limits}
     return [replace(row, limit=(target or row.target, row.case, row.output) in limits) for row in rows]
 
@@ -79,7 +79,7 @@ def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Opt
 
     Raises:
         FileError: the model cannot be read.
-        UsageError: it is a different model.
+        UsageError: the bundle was converted from a different model.
     """
     sha256 = digest(Path(model))
     if sha256 != manifest.source.sha256:
@@ -100,7 +100,7 @@ def as_converted(manifest: Manifest, model: str | Path, options: Options) -> Opt
 def references_of(
     folder: Path, manifest: Manifest, against: Program | None, inputs: tuple[torch.Tensor, ...] | None
 ) -> list[Reference]:
-    """Returns the references of a bundle: stored, or computed `against` the original. Raises the errors of `verify`."""
+    """Reads the references from a bundle, or computes them with `against`. Raises the errors of `verify`."""
     contract = manifest.contract
     check_device(contract.device, folder)
     if against is None:
@@ -136,9 +136,9 @@ def compare_case(
     reference: Reference,
     run: Callable[[Case], Sequence[torch.Tensor]],
 ) -> list[OutputRow]:
-    """Runs a case and compares each output. If the case fails to run, each output gets a row that says so.
+    """Runs a case and compares each output. If the case fails to run, each output gets a row with the error.
 
-    Returns no rows for a case that was not run in the reference.
+    Returns no rows for a case for which the reference has no outputs.
     """
     if reference.case.untried:
         return []
@@ -152,7 +152,7 @@ def compare_case(
 
 
 def _compare_padded(model: Model, references: Sequence[Reference]) -> list[OutputRow]:
-    """Compares the first case that fits a bucket with itself under hard padding, which must not change its outputs."""
+    """Runs the first case that needs padding with hard padding, which must not change its outputs."""
     contract, buckets = model.contract, model.contract.buckets
     if buckets is None:
         return []

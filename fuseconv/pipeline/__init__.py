@@ -1,1 +1,1 @@
-"""Converts a model on disk to a verified bundle: read, capture, match, rewrite, write, verify."""
+"""Converts a model on disk to a verified bundle: reads, captures, matches, rewrites, writes and verifies."""

@@ -1,4 +1,4 @@
-"""Writes the contents of a bundle: op libraries, one artifact per target, the manifest."""
+"""Writes the contents of a bundle: the op libraries, one artifact per target, and the manifest."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Written:
 
     Attributes:
         target: the name of the target.
-        path: relative to the bundle.
-        seconds: the duration of writing it.
+        path: its path, relative to the bundle.
+        seconds: how long it took to write.
         size: the total size in bytes of the files that the target adds to the bundle.
         files: the files and folders of the target, relative to the bundle.
     """
@@ -55,7 +55,7 @@ class Written:
 
 
 def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
-    """Returns the requested targets. Default: all, with onnx-plugin only if its library is built for the device.
+    """Returns the requested targets. Default: all targets, except onnx-plugin if its library is not built.
 
     Raises:
         UsageError: a target does not exist.
@@ -73,9 +73,9 @@ def target_names(wanted: Sequence[str], device: str = "cpu") -> tuple[str, ...]:
 
 
 def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> tuple[str, ...]:
-    """Copies the op libraries for a device, and others, into the bundle.
+    """Copies the op libraries for a device, and the libraries in `others`, into the bundle.
 
-    Returns their paths in the order to load them.
+    Returns the paths of the copies in the order in which to load them.
 
     Raises:
         UsageError: two libraries have the same name.
@@ -96,7 +96,7 @@ def copy_libraries(staging: Path, device: str, others: Sequence[Path] = ()) -> t
 def write_target(
     name: str, fused: Program, staging: Path, op_files: tuple[Path, ...] = (), store: Store | None = None
 ) -> Written:
-    """Writes the artifact of a target. If it fails, the files of the target are removed.
+    """Writes the artifact of a target. If writing fails, removes the files that were written.
 
     Raises:
         UnsupportedError: the target cannot express the program.
@@ -124,7 +124,7 @@ def write_target(
 
 
 def program_hash(program: Program) -> str:
-    """Returns the hash of a program without its weights. The same for one whose artifacts have the same code."""
+    """Returns a hash of a program's code without its weights. Programs whose artifacts have equal code share it."""
     return sha256(text_of(program.exported).encode()).hexdigest()
 
 
@@ -145,7 +145,7 @@ _OP = re.compile(r"\b(?:torch\.ops\.)?(?:aten|fuseconv|prims)(?:\.|::)\w+(?:\.\w
 
 
 def _unforeseen(name: str, error: Exception) -> UpstreamError:
-    """Returns the error for an unexpected exception of an exporter, with the op if the exception names it."""
+    """Returns the error for an unexpected exception of an exporter. It names the op if the exception does."""
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
@@ -162,7 +162,7 @@ def _unforeseen(name: str, error: Exception) -> UpstreamError:
 
 @dataclass(frozen=True)
 class Assembly:
-    """The common parts of all bundles of a conversion: the final one, and those made to find a fault.
+    """The parts that all bundles of a conversion share: the final bundle, and the bundles written to find a fault.
 
     Attributes:
         program: the captured program.
@@ -192,7 +192,7 @@ class Assembly:
         self_contained: Collection[str] = (),
         invocation: Invocation | None = None,
     ) -> Assembly:
-        """Returns the common parts for a subject.
+        """Returns the parts that all bundles of a model share.
 
         Args:
             subject: the model that was read.
@@ -200,7 +200,8 @@ class Assembly:
             known: the rules.
             libraries: the op libraries of packs.
             dtype: the dtype to which the model was cast, or None.
-            self_contained: the targets whose artifacts contain their weights. Those that share a folder share weights.
+            self_contained: the targets whose artifacts are to contain their weights. Other targets in the same folder
+                then contain their weights too.
             invocation: how the conversion was called.
         """
         original = None if program.original is None else program.original.kind
@@ -215,7 +216,8 @@ class Assembly:
             name: the target.
             fused: the program.
             folder: the folder of the bundle.
-            store: where its weights go, unless it is to contain them. None for an artifact that contains them.
+            store: the weight store that the artifact refers to. None for an artifact that contains its weights. A
+                target in `self_contained` ignores the store.
         """
         return write_target(name, fused, folder, self.op_files, None if name in self.self_contained else store)
 
@@ -228,7 +230,7 @@ class Assembly:
         write_sbom(folder, library.FOLDER)
 
     def describe(self, plan: Plan, written: Sequence[Written], libraries: Sequence[str]) -> Manifest:
-        """Returns the manifest of a bundle that is not verified yet: without parity rows and file hashes."""
+        """Returns the manifest of a bundle that is not verified yet. It has no parity rows and no file hashes."""
         contract = self.program.contract
         return Manifest(
             fuseconv=__version__,
@@ -250,7 +252,7 @@ class Assembly:
 
 
 def _dtype(program: Program) -> str:
-    """Returns the floating dtype of most weights, counted by elements; `f32` for a model without weights."""
+    """Returns the floating dtype with the most weight elements, or `f32` for a model without floating weights."""
     counts: dict[str, int] = {}
     for tensor in program.exported.state_dict.values():
         if tensor.is_floating_point():

@@ -1,4 +1,4 @@
-"""Finds where a numerical difference comes from, in a model or in a bundle of it."""
+"""Finds the cause of a numerical difference in a bundle, or in the targets of a model."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from fuseconv.sources import Options
 from fuseconv.weights.table import weights_of_artifact
 
 TIME_LIMIT = 600.0
-"""The time limit in seconds, if none is given."""
+"""The default time limit in seconds."""
 
 
 CONVERT_LIMIT = 60.0
-"""The time limit in seconds after a conversion that failed."""
+"""The time limit in seconds for a search after a failed conversion."""
 
 
 def blame(
@@ -50,27 +50,29 @@ def blame(
     time_limit: float = TIME_LIMIT,
     progress: Progress = silent,
 ) -> Blame:
-    """Finds which rule, op, weight, target or layer makes a result differ from that of the original.
+    """Finds which rule, op, weight, target or layer makes a result differ from the original model's result.
 
     Args:
-        model: a bundle; or a model, as in `convert`, whose targets are then written and compared.
-        against: the original model of a bundle. Default: the program and the weights in the bundle.
+        model: the folder of a bundle; or a model, as in `convert`, whose targets are then written and compared.
+        against: the original model of a bundle. Default: the original program and weights stored in the bundle.
         rules: as in `convert`. For a model only.
         without: as in `convert`. For a model only.
-        target: the targets to compare. Default: those of the bundle, or all.
+        target: the targets to compare. Default: all targets of the bundle, or all targets that `convert` writes.
         options: how to read the model.
         plan: as in `convert`. For a model only.
         allow: as in `convert`. For a model only.
-        output: the folder for the scripts that reproduce a difference. None if none are wanted.
-        time_limit: nothing new is begun after this many seconds.
+        output: the folder for the scripts that reproduce a difference. Without it, no scripts are kept.
+        time_limit: the search starts no new step after this many seconds.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        A verdict per cause, and the error of the original and of the fused program at each border.
+        One verdict per cause. Also the error of the original and of the fused program at each border, which is a value
+        that both programs compute.
 
     Raises:
-        UsageError: an argument does not fit a bundle or a model.
-        UnsupportedError: the bundle does not have all weights of the original, and `against` is not given.
+        UsageError: an argument applies only to a model and a bundle is given, or the reverse.
+        UnsupportedError: the bundle does not contain all weights of the original, and `against` is not given.
+        FileError: the output exists and is not a folder.
         FuseconvError: the model or the bundle cannot be read.
 
     Examples:
@@ -99,11 +101,11 @@ def blame(
 
 
 def blame_failure(filling: Filling, time_limit: float, progress: Progress) -> Blame:
-    """Finds why targets of a conversion failed: those that differ, and the fused program. No script is written.
+    """Finds why targets of a conversion, or its fused program, differ from the original. Keeps no scripts.
 
     Args:
-        filling: the bundle that could not be filled.
-        time_limit: nothing new is begun after this many seconds.
+        filling: the bundle in which targets failed.
+        time_limit: the search starts no new step after this many seconds.
         progress: as in `blame`.
     """
     assembly, found = filling.assembly, filling.found
@@ -169,10 +171,10 @@ def _of_bundle(
 
 
 def _stored_program(folder: Path, manifest: Manifest, references: Sequence[Reference]) -> Program:
-    """Returns the program of a bundle with the weights that the bundle has.
+    """Returns the original program of a bundle with the weights that the bundle stores.
 
     Raises:
-        UnsupportedError: it does not have all of them.
+        UnsupportedError: the bundle does not store all weights of the original.
     """
     exported, tied = read_original(folder, manifest)
     stored = weights_of_artifact(folder / ARTIFACT, manifest.contract.device) or {}

@@ -1,4 +1,4 @@
-"""The result of a conversion: what was written, what was left out, and whether that is an error."""
+"""The result of a conversion: what was written, what was left out, and whether leaving it out is an error."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Conversion:
 
     Attributes:
         bundle: the folder of the bundle.
-        plan: the rewrites and the misses.
+        plan: the rewrites and the misses (the places where a rule does not apply).
         written: one artifact per target.
         left_out: the requested targets that are not in the bundle, with the reasons.
         limits: outputs that a target's runtime computes differently for NaN, infinities and similar values.
         report: the parity of every target, case and output.
         by_name: whether the targets were requested by name.
         tuned: the times of the targets, if they were measured.
-        peers: the fastest target against each peer that it must not be slower than.
-        blame: why targets were left out that differ, if that was looked for.
-        varying: the targets that may have other bytes after another conversion, with the reasons. None if the
-            conversion was not asked to be reproducible.
-        forms: the forms of regions that were chosen or looked up, by the texts of the regions.
+        peers: the comparison of the fastest target with each peer that it must not be slower than.
+        blame: why the targets that were left out differ from the original, if the cause was searched for.
+        varying: the targets whose bytes may differ after another conversion, with the reasons. None if a reproducible
+            conversion was not requested.
+        forms: for each region of linear algebra, by its text, the form that was chosen or read from a lock.
     """
 
     bundle: Path
@@ -53,7 +53,7 @@ class Conversion:
     varying: Mapping[str, str] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
+        """Returns the result as JSON-serializable values."""
         parity = self.report.to_json()["targets"]
         done = {
             one.target: {"path": one.path, "seconds": one.seconds, "size": one.size, "parity": parity[one.target]}
@@ -77,14 +77,14 @@ class Conversion:
 
     @property
     def weights(self) -> int:
-        """The size in bytes of the file of weights that the targets share."""
+        """The size in bytes of the weight file that the targets share."""
         return (weights_folder(self.bundle) / STORE).stat().st_size
 
     def error(self, *, strict: bool = False) -> FuseconvError | None:
-        """Returns the error of a conversion whose bundle is correct but incomplete.
+        """Returns the error for a bundle that is correct but incomplete. None if the bundle is complete enough.
 
-        It is an error if a target that was requested by name was left out, or failed with the fused model; with
-        `strict`, also if any match or target was left out.
+        It is an error if a target that was requested by name was left out, or if a target failed because of the plan.
+        With `strict`, it is also an error if any match or target was left out.
         """
         rejected = rejection(self.plan, str(self.bundle)) if strict else None
         return rejected or self._incomplete(strict=strict)
@@ -116,9 +116,9 @@ def rejection(plan: Plan, where: str) -> ParityError | None:
 
 
 def plan_to_json(plan: Plan, targets: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the fusions and the near misses as plain JSON values.
+    """Returns the fusions and the near misses as JSON-serializable values.
 
-    A fusion is `left alone` if none of the targets applies it. `choices` has what was measured.
+    The status of a fusion is `left alone` if none of the targets applies it. `choices` contains the measurements.
     """
     return {
         "fusions": [

@@ -1,6 +1,6 @@
-"""The pipeline: read, capture, plan, rewrite, write, verify, search, tune.
+"""Runs the conversion pipeline: read, capture, plan, rewrite, write, verify, search and tune.
 
-This module only calls the steps, which are in their own modules.
+This module only calls the steps. Each step is implemented in a module of its own.
 """
 
 from __future__ import annotations
@@ -66,48 +66,52 @@ def convert(
     invocation: Invocation | None = None,
     progress: Progress = silent,
 ) -> Conversion:
-    """Converts a model to a bundle, and verifies the bundle before it is moved to `output`.
+    """Converts a model to a bundle, and verifies the bundle before moving it to `output`.
 
     Args:
         model: the source: a model file or a Hugging Face folder.
         rules: a rule file or folder. Default: the rules that come with fuseconv.
-        without: names of rules that are not applied.
-        target: names of the targets to write. Default: all targets.
+        without: the names of rules not to apply.
+        target: the names of the targets to write. Default: all targets.
         output: the folder of the bundle. Default: the model's name with the suffix `.fuseconv`, next to the model.
         options: how to read the source, and the specification of its inputs.
-        plan: a plan.json to execute. Default: the rules are matched.
-        allow: `allow` names of the rules that change numerical results and may be applied. With `non-finite`, another
-            form of a region may differ where inputs are NaN, infinite or overflow: this is a limit of the artifact.
+        plan: a plan.json to execute. Default: the plan is made by matching the rules.
+        allow: the `allow` names of rules that change numerical results and may be applied. The name `non-finite` lets
+            the search replace linear algebra by an equivalent form whose result differs where inputs are NaN, infinite
+            or overflow. Such a difference is recorded as a limit of the artifact.
         allow_mismatch: whether to keep a bundle that fails the parity check. Its manifest marks it as failing.
-        strict: whether it is an error if a match or a target has to be left out. Then nothing is written.
+        strict: whether to fail, and write nothing, if a match or a target has to be left out.
         buckets: the sizes that a dim may be rounded up to when the bundle runs from CUDA graphs.
-        lock: the fuseconv.lock in which to record the matches and what was chosen, after the bundle is written.
-        frozen: the fuseconv.lock that the matches must be equal to. Its choices are followed, and nothing is measured.
-        tune: how much is measured to choose which matches are replaced in each target: `none`, `quick` or `full`.
+        lock: the fuseconv.lock in which to record the matches and the choices, after the bundle is written.
+        frozen: the fuseconv.lock whose matches must be found again, with no others. Its choices are followed, and
+            nothing is measured.
+        tune: how much to measure when choosing which matches are replaced in each target: `none`, `quick` or `full`.
             Default: `quick` for a GPU, `none` for a CPU. A `plan` is executed as it is. Unless `none`, the tactics of
-            the ops are measured too, as `tune` does.
-        search: whether other forms of the linear algebra are timed, such as another order of a chain of products.
-            Default: only if `tune` is `full`. With a `plan` or `frozen` none are.
-        not_slower_than: what the fastest target is timed against, before the bundle replaces `output`: `eager`, the
-            original model; `compile`, the same compiled by torch.compile; `aoti`, the unfused program compiled by
-            AOTInductor.
-        self_contained: names of targets whose artifacts contain their weights. Others refer to `weights.safetensors`.
-        blame_limit: how many seconds are spent on the search for the cause if the conversion fails parity. The result
-            is the attribute `blame` of the error, or of what is returned.
-        reproducible: whether another conversion must give the same bytes, in each target that allows it. Nothing is
-            measured then. The result names the targets that do not allow it, with the reasons.
+            the ops are measured too, as `fuseconv.tune` does.
+        search: whether to time equivalent forms of the linear algebra, such as another order of a chain of products.
+            Default: only if `tune` is `full`. With `plan` or `frozen`, no forms are searched.
+        not_slower_than: the peers that the fastest target is timed against before the bundle replaces `output`:
+            `eager`, the original model; `compile`, the original model compiled by torch.compile; `aoti`, the unfused
+            program compiled by AOTInductor.
+        self_contained: the names of targets whose artifacts contain their weights. The artifacts of other targets
+            refer to `weights.safetensors`.
+        blame_limit: the number of seconds to spend on finding the cause if the conversion fails parity. The result is
+            stored in the attribute `blame` of the raised error or of the returned conversion.
+        reproducible: whether another conversion must produce the same bytes, in each target that allows it. Nothing is
+            measured then. The result lists the targets that do not allow it, with the reasons.
         invocation: how the conversion was called. The manifest records it.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        What was written: the folder, the plan, the artifacts, the targets that were left out and why, the limitations
-        of runtimes, and the parity report.
+        The result of the conversion: the folder, the plan, the artifacts, the targets that were left out and why, the
+        limitations of runtimes, and the parity report.
 
     Raises:
-        FrozenError: a match in `frozen` is lost, or there is a new one. Nothing is written.
+        FrozenError: a match recorded in `frozen` is not found, or a match is found that is not recorded. Nothing is
+            written.
         ParityError: no artifact computes what the original computes; or a step of `plan` is wrong; or `strict` is set
             and a match or a target was left out. Nothing is written.
-        SlowerError: the fastest target is slower than one of `not_slower_than`. Nothing is written.
+        SlowerError: the fastest target is slower than a peer in `not_slower_than`. Nothing is written.
         FuseconvError: reading, capturing, matching, exporting or writing failed. Nothing is written.
 
     Examples:
@@ -127,7 +131,7 @@ def convert(
     check_allowed(allow, known)
     others = load_ops(op_files(known), options.trust if options else ())
     folder = bundle_folder(model, output)
-    process.prepare()  # it imports torch while the model is read
+    process.prepare()  # imports torch in the server process while this process reads the model
     with staged(folder, check_replaceable) as staging, tempfile.TemporaryDirectory() as scratch:
         subject, program = read_program(model, options, progress)
         if buckets is not None:

@@ -1,4 +1,4 @@
-"""Drafts a rule for a subgraph of a model, and writes it: a rule file, or the folder of a pack."""
+"""Drafts a rule for a subgraph of a model, and writes it as a rule file or as the folder of a pack."""
 
 from __future__ import annotations
 
@@ -31,27 +31,28 @@ def draft(
     options: Options | None = None,
     progress: Progress = silent,
 ) -> tuple[Draft, Path]:
-    """Drafts a rule for the subgraph of a model between two nodes, and writes it.
+    """Drafts a rule for the subgraph between the first and the last nodes of a model, and writes the rule.
 
     Args:
         model: as in `convert`.
         first: the names of the first nodes, as `explain` and `match` print them.
-        last: the names of the last nodes, whose values are the results.
-        op: the op of a new pack that replaces the subgraph, `NAME` or `NAMESPACE.NAME`. Default: an existing op that
-            computes the same.
+        last: the names of the last nodes. Their values are the results of the subgraph.
+        op: the name of the op of a new pack that replaces the subgraph, as `NAME` or `NAMESPACE.NAME`. Default: an
+            existing op that computes the same replaces the subgraph.
         rules: the rules on which the drafted rule builds, as in `convert`.
-        output: the rule file, or the folder of the pack. Default: in the current folder, named
+        output: the rule file, or the folder of the pack. Default: a file or folder in the current folder that is named
             after the rule or the op.
         options: how to read the model.
         progress: called with the name of each step.
 
     Returns:
-        The draft, and the path of what was written.
+        The draft, and the path of the written file or folder.
 
     Raises:
-        UsageError: a node does not exist, the nodes do not enclose a subgraph, or `op` is not a name.
-        UnsupportedError: an op cannot replace the subgraph, or no existing op computes the same.
-        FileError: the output exists, or cannot be written.
+        UsageError: a node does not exist, the nodes do not enclose a subgraph, `op` is not a valid name, or no existing
+            op computes the same.
+        UnsupportedError: an op cannot replace the subgraph.
+        FileError: the output already exists, or cannot be written.
     """
     name, known = None if op is None else op_named(op), load_rules(rules)
     path = Path(output) if output is not None else None if name is None else Path(name.name)

@@ -1,4 +1,4 @@
-"""Fills a bundle until everything in it is verified: rewrite, write, verify; and again without what failed."""
+"""Fills a bundle: rewrites the program, writes and verifies the targets, and repeats without what failed."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from fuseconv.weights.store import Store, weights_of
 from fuseconv.weights.table import STORE
 
 ROUNDS = 12
-"""The maximum number of plans that are written. Each is without the steps that failed in the one before."""
+"""The maximum number of plans that are tried. Each plan omits the steps that failed in the previous plan."""
 
 Replan = Callable[[Mapping[MatchKey, Miss]], Plan]
-"""Computes a new plan, with matches to exclude."""
+"""Computes a new plan without the given matches."""
 
 
 @dataclass
 class Filling:
-    """The folder of a bundle while it is filled.
+    """A bundle while its folder is filled.
 
     Attributes:
-        folder: the folder, which already contains the reference.
+        folder: the folder, which already contains the file of reference outputs.
         names: the requested targets.
         gate: finds the cause of a failure.
         replan: computes another plan. None if the user gave the plan.
-        consented: the names of the rules that change numerical results and were allowed by the user.
+        consented: the names of the rules that declare an `allow` name because they change numerical results.
         allow_mismatch: whether to keep artifacts that fail verification.
         progress: called with the name of each step.
-        plan: the plan that is written.
-        times: whether the tactics of the targets are measured before they are verified.
-        tactics: those that are known: from a lock, which must have all of them, or as they are measured.
-        frozen: whether the tactics are those of a lock.
+        plan: the plan that the artifacts execute.
+        times: whether to measure the tactics of the targets before the targets are verified.
+        tactics: the known tactics. A lock must supply all of them; otherwise measured tactics are added.
+        frozen: whether the tactics come from a lock.
         written: the artifacts in the folder.
         lost: the targets that are left out, with the reasons.
-        by_plan: those that fail because of the plan, if no single step could be excluded.
-        limits: outputs that a target's runtime computes differently.
+        by_plan: the targets that fail because of the plan when no further plan may be tried.
+        limits: the outputs that a target's runtime computes differently.
         found: the verification result of each target.
         tuned: the times of the targets, if they were measured.
         rejected: the matches that failed, with the reasons.
@@ -86,14 +86,14 @@ class Filling:
 
     @property
     def assembly(self) -> Assembly:
-        """The common parts of the bundles of the program."""
+        """The parts that all bundles of the program share."""
         return self.gate.assembly
 
     def fill(self) -> None:
         """Writes targets until each is verified or left out.
 
         Raises:
-            FuseconvError: no target is left; or a step that the user requested with a plan or --allow failed.
+            FuseconvError: no target is left, or a step failed that the user requested with a plan or --allow.
             FileError: a file cannot be written.
         """
         for last in (*[False] * (ROUNDS - 1), True):
@@ -112,7 +112,7 @@ class Filling:
             raise _nothing_left(self.lost)
 
     def _write(self, fused: Program) -> None:
-        """Writes and runs every target that is not lost."""
+        """Empties the folder, then writes and runs every target that is not lost."""
         for path in self.folder.iterdir():
             if path != self.gate.reference:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -152,10 +152,10 @@ class Filling:
             self.found |= process.verify(self.folder, list(self.written), hashed=True)
 
     def _measure(self, manifest: Manifest) -> None:
-        """Measures tactics. Without a lock, a target that fails is judged when it is verified.
+        """Measures tactics. Without a lock, a target that fails here is handled by the verification that follows.
 
         Raises:
-            FrozenError: a target fails with the tactics of a lock, which may lack one.
+            FrozenError: a target fails with the tactics of a lock, perhaps because the lock lacks a tactic.
         """
         names = list(self.written)
         measured = measure(self.folder, manifest, names, known=self.tactics, frozen=self.frozen)
@@ -168,7 +168,7 @@ class Filling:
         return self.assembly.describe(self.plan, list(self.written.values()), self._libraries)
 
     def _check(self, *, last: bool) -> bool:
-        """Leaves out targets that fail. Returns whether the plan was the cause and a new plan must be written."""
+        """Leaves out the targets that fail. Returns whether a step of the plan is the cause and there is a new plan."""
         wrong: dict[str, Verdict] = {}
         for name, found in self.found.items():
             if not gates.fails(found) or (self.allow_mismatch and found.error is None):
@@ -192,7 +192,7 @@ class Filling:
         return False
 
     def _leave_out(self, verdict: Verdict) -> None:
-        """Computes a new plan without the step that failed."""
+        """Replaces the plan by a new one without the step that failed."""
         assert verdict.guilty is not None
         if self.replan is None or verdict.guilty.rule in self.consented:
             raise self._wrong_plan(verdict)
@@ -210,7 +210,7 @@ class Filling:
         )
 
     def _take_out(self) -> bool:
-        """Removes the files of lost targets. Returns whether another target shares a folder with one of them."""
+        """Removes the files of lost targets. Returns whether a remaining target shares a folder with a removed one."""
         removed = [self.written.pop(name) for name in self.lost if name in self.written]
         for one in removed:
             remove_target(self.folder, one)
@@ -218,14 +218,15 @@ class Filling:
         return any(Path(one.path).parent in folders for one in self.written.values())
 
     def check_alike(self, found: Mapping[str, Verified], *, special: bool = True) -> None:
-        """Checks that another artifact of a target is as correct as the one in the folder.
+        """Checks that other artifacts of some targets are as correct as the artifacts in the folder.
 
         Args:
-            found: the verification result of each target.
-            special: whether that includes the cases with NaN, infinite and overflowing inputs.
+            found: the verification results of the other artifacts, by target.
+            special: whether to check the cases with NaN, infinite and overflowing inputs too.
 
         Raises:
-            FuseconvError: it does not run, or an output differs that does not differ in the folder.
+            FuseconvError: an artifact does not run, or one of its outputs differs and is not a known limit of the
+                target.
         """
         for name, one in found.items():
             if one.error is not None:
@@ -241,7 +242,7 @@ class Filling:
         return {(limit.target, limit.case, limit.output) for limit in self.limits}
 
     def exchange(self, source: Path, written: Mapping[str, Written], found: Mapping[str, Verified]) -> None:
-        """Puts artifacts of another bundle in the place of those of the same targets."""
+        """Replaces the artifacts of some targets by the artifacts that another bundle has for the same targets."""
         for name in written:
             remove_target(self.folder, self.written[name])
         assert self._store is not None
@@ -254,10 +255,10 @@ class Filling:
         self.found |= found
 
     def change(self, replan: Replan) -> None:
-        """Fills the bundle again with the plans of `replan`, unless these have the same steps.
+        """Replans with `replan`. If the new plan has other steps, fills the bundle again.
 
         Raises:
-            FuseconvError: as in `fill`.
+            FuseconvError: see `fill`.
         """
         self.replan, before = replan, self.plan.steps
         with self.progress("match"):
@@ -268,13 +269,13 @@ class Filling:
             self.fill()
 
     def record(self, plan: Plan, tuned: Tuned | None) -> None:
-        """Replaces the plan by one with the same steps and the choices between them."""
+        """Records a plan with the same steps, annotated with the choices per target, and the times of the targets."""
         self.plan, self.tuned = plan, tuned
         (self.folder / PLAN).write_text(plan.to_json(), encoding="utf-8")
         self._files = {}
 
     def seal(self) -> tuple[Manifest, Report]:
-        """Seals the folder. Returns the manifest and the report of the targets in it."""
+        """Writes the SBOM and seals the folder. Returns the manifest and the parity report of the written targets."""
         found = [row for name in sorted(self.written) for row in self.found[name].rows]
         failing = {(row.target, row.case, row.output) for row in found if not row.ok}
         self.limits = [one for one in self.limits if (one.target, one.case, one.output) in failing]
@@ -293,7 +294,7 @@ class Filling:
 
 
 def _nothing_left(lost: Mapping[str, FuseconvError]) -> FuseconvError:
-    """Returns the error of a conversion without targets. Its class is that of the targets' errors, if they agree."""
+    """Returns the error for a conversion that lost every target. It has the targets' error class if they share one."""
     if len(lost) == 1:
         return next(iter(lost.values()))
     kinds = {type(error) for error in lost.values()}

@@ -1,9 +1,10 @@
-"""Runs each artifact in a process that has only the bundle, and finds the cause of a failure.
+"""Runs each artifact in a process that loads only the bundle, and finds the cause of a failure.
 
-The fused program is first run in torch. If that fails, a step of its plan is the cause. Then each target is run. If a
-target fails, it is written again from the captured program without fusions. If that fails too, the exporter or runtime
-of the target is the cause, and the target is left out. Otherwise a step of the plan is the cause. Steps depend on
-earlier steps, so the step is found by bisection: the target fails with all steps up to it, and passes without it.
+First, the fused program runs in torch. If it fails there, a step of its plan is the cause. Then each target runs. If a
+target fails, it is written again from the captured program without fusions. If the unfused target fails too, the
+exporter or runtime of the target is the cause, and the target is left out. Otherwise a step of the plan is the cause.
+Because steps depend on earlier steps, the guilty step is found by bisection: the target fails with all steps up to and
+including the guilty step, and passes with only the steps before it.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class Verdict:
     """The cause of a target's failure.
 
     Attributes:
-        guilty: the step of the plan, if it is the cause.
-        why: what the step does, in words.
-        limits: outputs that the target's runtime computes differently, if nothing else is wrong.
-        error: the reason for which the target is left out, if it is.
+        guilty: the step of the plan that is the cause. None if no step is.
+        why: what is wrong with the step, in words.
+        limits: the outputs that the target's runtime computes differently, if nothing else is wrong.
+        error: why the target is left out. None if it is not left out.
     """
 
     guilty: Step | None = None
@@ -59,11 +60,11 @@ class Gate:
     """Everything that is needed to write a program again and to verify it.
 
     Attributes:
-        assembly: the common parts of the bundles of the captured program.
-        references: the outputs of that program.
+        assembly: the parts that all bundles of the captured program share.
+        references: the expected outputs of the captured program in each case.
         reference: the file with the references.
-        non_finite: whether another form of a region may differ from it where inputs are NaN, infinite or overflow. Then
-            this is a limit of the artifact.
+        non_finite: whether a form that the search puts in place of linear algebra may differ where inputs are NaN,
+            infinite or overflow. Such a difference is a limit of the artifact.
     """
 
     assembly: Assembly
@@ -73,7 +74,7 @@ class Gate:
     _unfused: dict[str, Verified] = field(default_factory=dict)
 
     def wrong_in_torch(self, plan: Plan, fused: Program) -> Verdict | None:
-        """Returns the step that makes the fused program differ from the original in torch. None if there is none."""
+        """Finds the step that makes the fused program differ from the original in torch. None if no step does."""
         program, kinds = self.assembly.program, self._judged(plan)
         failing = [row for row in self._failing_in_torch(fused, None) if row.kind in kinds]
         names = {row.case for row in failing}
@@ -87,7 +88,7 @@ class Gate:
         return Verdict(_bisect(plan, fails), f"it gives a different result: {_figures(failing)}")
 
     def _judged(self, plan: Plan) -> tuple[str, ...]:
-        """Returns the kinds of cases in which a program with a plan must compute what the original computes."""
+        """Returns the kinds of cases in which a fused program must compute what the original computes."""
         excused = self.non_finite and any(step.rule == SEARCH for step in plan.applied)
         return ("ordinary",) if excused else ("ordinary", "special")
 
@@ -106,7 +107,7 @@ class Gate:
         return [row for row in rows if not row.ok]
 
     def verdict(self, target: str, plan: Plan, found: Verified) -> Verdict:
-        """Finds the cause of a failing target, or the outputs on which its runtime differs for special values."""
+        """Finds why a target fails, or lists the outputs that its runtime computes differently for special values."""
         if isinstance(found.error, UnsupportedError) and _brings_ops(plan):
             return Verdict(error=found.error)  # the rule asks for this op, and the target does not have it
         if not plan.applied:
@@ -140,7 +141,7 @@ class Gate:
         return _bisect(plan, lambda count: fails(self.attempt(target, rewrite(program, _first(plan, count)), cases)))
 
     def attempt(self, target: str, program: Program, cases: Collection[str] | None = None) -> Verified:
-        """Writes one target of a program into a separate bundle and runs it.
+        """Writes one target of a program into a temporary bundle and runs it.
 
         Raises:
             FileError: a file cannot be written.
@@ -163,14 +164,14 @@ class Gate:
         cases: Collection[str] | None = None,
         store: Store | None = None,
     ) -> tuple[dict[str, Written], dict[str, Verified]]:
-        """Writes targets of a program into a folder and runs them. Returns what was written and its results.
+        """Writes targets of a program into a folder and runs them. Returns the artifacts and the results by target.
 
         Args:
-            folder: the folder, which has nothing but the files of the store.
+            folder: the folder. It must be empty except for the files of the weight store.
             targets: the targets.
             program: the program.
             cases: the names of the cases to run. Default: all.
-            store: where the weights go. Default: into the artifacts.
+            store: the weight store that the artifacts refer to. Default: the artifacts contain their weights.
 
         Raises:
             FuseconvError: a target cannot be written.
@@ -183,12 +184,12 @@ class Gate:
 
 
 def fails(found: Verified) -> bool:
-    """Returns whether a target failed: it does not run, or an output differs."""
+    """Returns whether a target failed: either it does not run, or an output differs."""
     return found.error is not None or not all(row.ok for row in found.rows)
 
 
 def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[MatchKey, Miss]) -> dict[MatchKey, Miss]:
-    """Returns the matches to exclude for a failed step: its own; the second time, all matches of its rule."""
+    """Returns the matches to exclude after a step failed: its own match, or all matches if its rule failed before."""
     assert verdict.guilty is not None
     guilty = verdict.guilty
     again = any(rule == guilty.rule for rule, _ in before)
@@ -210,13 +211,13 @@ def rejected(program: Program, plan: Plan, verdict: Verdict, before: Mapping[Mat
 
 
 def left_out(target: str, error: FuseconvError, *, by_plan: bool = False) -> LeftOut:
-    """Returns the manifest entry of a target that is left out because of an error."""
+    """Returns the manifest entry for a target that is left out because of an error."""
     cause = "plan" if by_plan else _CAUSES.get(type(error), "upstream")
     return LeftOut.model_validate({"target": target, "cause": cause, "reason": error.what})
 
 
 def _bisect(plan: Plan, fails: Callable[[int], bool]) -> Step:
-    """Returns the step with which a program starts to fail, given that it passes without steps and fails with all."""
+    """Returns the first step with which a program fails. The program must pass without steps and fail with all."""
     low, high = 0, len(plan.applied)
     while high - low > 1:
         middle = (low + high) // 2

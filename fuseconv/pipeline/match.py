@@ -1,4 +1,4 @@
-"""Finds where rules apply in a model: what `convert` would do, and why it would not do more."""
+"""Finds where rules apply in a model: shows what `convert` would do, and why other rules do not apply."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def match(
     frozen: str | Path | None = None,
     progress: Progress = silent,
 ) -> Plan:
-    """Returns the tested plan that `convert` would execute with the same arguments.
+    """Returns the plan that `convert` would execute with the same arguments. Its steps have been tested.
 
     Raises:
         FrozenError: the matches differ from the lock in `frozen`.
@@ -58,10 +58,10 @@ def match(
 
 
 def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
-    """Checks that each name occurs in the `allow` field of a rule, or is that for forms of the stage `search`.
+    """Checks that each name occurs in the `allow` field of a rule, or is `non-finite` and there are search rules.
 
     Raises:
-        UsageError: a name does not occur.
+        UsageError: a name is neither.
     """
     searches = {NON_FINITE} if any(rule.stage == SEARCH for rule in known) else set[str]()
     names = sorted(searches.union(rule.allow for rule in known if rule.allow is not None))
@@ -72,7 +72,7 @@ def check_allowed(allow: Collection[str], known: Sequence[Rule]) -> None:
 
 
 def check_matches(path: str | Path, folder: Path, chosen: Plan, program: Program, known: Sequence[Rule]) -> None:
-    """Checks that the matches of a plan equal those that a fuseconv.lock has for the bundle of a folder.
+    """Checks that the matches of a plan equal the matches that a fuseconv.lock records for a bundle.
 
     Raises:
         FrozenError: the matches differ. The error lists them.
@@ -89,14 +89,15 @@ def explain(
     tried: bool = False,
     progress: Progress = silent,
 ) -> tuple[Plan, Explanation]:
-    """Returns the plan of `match`, and explains rule by rule what is applied, what is not, and why.
+    """Returns the plan of `match`, and explains rule by rule where the rule applies, where it does not, and why.
 
     Args:
         model: as in `convert`.
         rules: as in `convert`.
         without: the names of rules to leave out.
         options: how to read the model.
-        tried: whether to test every match numerically, as `match` and `convert` do. This takes longer than matching.
+        tried: whether to test every match numerically, as `match` and `convert` do. The test takes longer than the
+            matching.
         progress: called with the name of each step.
 
     Raises:
@@ -116,7 +117,7 @@ def explain_bundle(bundle: str | Path, *, rules: str | Path | None = None) -> tu
 
     Args:
         bundle: the folder of the bundle.
-        rules: the rules that it was converted with, as in `convert`.
+        rules: the rules that the bundle was converted with, as in `convert`.
 
     Raises:
         RefusedError: the bundle is damaged.
@@ -136,6 +137,6 @@ def find_plan(
     rejected: Mapping[MatchKey, Miss] = MappingProxyType({}),
     forms: Forms = MappingProxyType({}),
 ) -> Plan:
-    """Returns the plan of a program with `forms` and without the `rejected` matches. Every step was tested."""
+    """Returns the plan of a program, with `forms` and without the `rejected` matches. Every step has been tested."""
     device = program.contract.device
     return checked_plan(program, known, device=device, targets=names, allow=allow, rejected=rejected, forms=forms)

@@ -1,4 +1,4 @@
-"""Writes a target of a bundle as a file of its own, with its weights, for a stock loader."""
+"""Writes a target of a bundle as one file with its weights, which torch can load without fuseconv's loader."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def materialize(bundle: str | Path, target: str, output: str | Path) -> None:
 
 @contextmanager
 def _replacing(output: Path) -> Iterator[Path]:
-    """Yields the path of a file beside another, which it replaces when the block ends without an error."""
+    """Yields the path of a temporary file, which replaces `output` if the block ends without an error."""
     partial = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         yield partial

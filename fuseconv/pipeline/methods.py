@@ -1,4 +1,4 @@
-"""Converts several methods of one model to one bundle with one file of weights."""
+"""Converts several methods of one model to one bundle with one shared weight file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MethodsConversion:
 
     @property
     def weights(self) -> int:
-        """The size in bytes of the file of weights that the methods share."""
+        """The size in bytes of the weight file that the methods share."""
         return (self.bundle / STORE).stat().st_size
 
     def error(self) -> FuseconvError | None:
@@ -51,7 +51,7 @@ class MethodsConversion:
         return next((error for one in self.methods.values() if (error := one.error()) is not None), None)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
+        """Returns the result as JSON-serializable values."""
         methods = {name: one.to_json() for name, one in self.methods.items()}
         return {
             "bundle": str(self.bundle),
@@ -77,31 +77,32 @@ def convert_methods(
     invocation: Invocation | None = None,
     progress: Progress = silent,
 ) -> MethodsConversion:
-    """Converts several methods of a model to one bundle. They share one file of weights, which has each tensor once.
+    """Converts several methods of a model to one bundle. The methods share one weight file, which stores tensors once.
 
     Every method is converted as `convert` converts a model, and every artifact is verified again in the bundle.
 
     Args:
         model: the source: a model file or a Hugging Face folder.
-        methods: how to read each method: `Options.method` is the attribute of the module, `inputs` are its inputs.
+        methods: how to read each method, by its name in the bundle. `Options.method` names the attribute of the module,
+            and `Options.inputs` specifies the inputs of the method.
         rules: a rule file or folder, as for `convert`.
-        without: names of rules that are not applied to any method.
-        target: names of the targets to write for each method. Default: all targets.
+        without: the names of rules not to apply to any method.
+        target: the names of the targets to write for each method. Default: all targets.
         output: the folder of the bundle. Default: the model's name with the suffix `.fuseconv`, next to the model.
-        allow: `allow` names of the rules that change numerical results and may be applied, as for `convert`.
+        allow: the `allow` names of rules that change numerical results and may be applied, as for `convert`.
         allow_mismatch: whether to keep a bundle that fails the parity check. Its manifests mark it as failing.
-        strict: whether it is an error if a match or a target has to be left out of any method.
-        tune: how much is measured for each method, as for `convert`.
-        search: whether other forms of the linear algebra are timed, as for `convert`.
+        strict: whether to fail if a match or a target has to be left out of any method.
+        tune: how much to measure for each method, as for `convert`.
+        search: whether to time equivalent forms of the linear algebra, as for `convert`.
         invocation: how the conversion was called. The manifests of the methods record it.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        What was written for each method, and the parity of the bundle.
+        The conversion of each method, and the parity of the bundle.
 
     Raises:
-        UsageError: there are no methods, or a name is not one for a method.
-        FuseconvError: the conversion of a method fails, as in `convert`. Nothing is written.
+        UsageError: there are no methods, or a method cannot have a given name.
+        FuseconvError: the conversion of a method fails; see `convert`. Nothing is written.
 
     Examples:
         >>> from fuseconv.contract.input_text import parse_inputs
@@ -144,7 +145,7 @@ def convert_methods(
 
 
 def _generation(model: Path, methods: Mapping[str, Options]) -> Generation | None:
-    """Returns how the methods generate tokens, if they are those of a model that does."""
+    """Returns how the methods generate tokens. None if they are not the methods of a generating model."""
     known = [options for options in methods.values() if options.method in KNOWN]
     return read_generation(model, known[0]) if known and sniff(model) == "huggingface" else None
 

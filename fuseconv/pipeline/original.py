@@ -1,7 +1,7 @@
-"""The captured program in a bundle, without weights: what `fuseconv swap` gives new weights and proves them with.
+"""Stores the captured program in a bundle without weights, so that `fuseconv swap` can prove new weights against it.
 
-`original/model.pt2` is a torch.export archive, and `original/weights.json` has those weights that the fused program
-uses unchanged. The others, which the fused program has only merged or folded, are nowhere in the bundle.
+`original/model.pt2` is a torch.export archive. `original/weights.json` lists the weights that the fused program uses
+unchanged. The bundle does not contain the other weights, which the fused program uses only merged or folded.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ GIVEN = Path("original", "given.json")
 
 
 def write_original(exported: ExportedProgram, bundle: Path, store: Store, names: Collection[str] = ()) -> None:
-    """Writes a captured program into a bundle, and the names of the weights of the model.
+    """Writes a captured program into a bundle, together with the names of the model's weights.
 
     Args:
         exported: the program.
         bundle: the folder of the bundle.
-        store: its weights.
-        names: the weights of the model. Default: the parameters and persistent buffers of the program. A program that
-            was read from a bundle has its constants among these.
+        store: the weight store of the bundle.
+        names: the names of the model's weights. Default: the parameters and persistent buffers of the program. Needed
+            for a program that was read from a bundle, because its state dict contains constants too.
 
     Raises:
         FileError: a file cannot be written.
@@ -53,13 +53,14 @@ def write_original(exported: ExportedProgram, bundle: Path, store: Store, names:
 
 
 def read_original(bundle: Path, manifest: Manifest) -> tuple[ExportedProgram, dict[str, str]]:
-    """Reads the captured program of an opened bundle. The weights that the model was given are hollow.
+    """Reads the captured program of an opened bundle. The weights of the model have dummy values in this program.
 
     Returns:
-        The program, and for each weight of the model the first weight with the same memory, which may be itself.
+        The program, and for each weight of the model the first weight that shares its memory, which may be the weight
+        itself.
 
     Raises:
-        UnsupportedError: the bundle was written before it had the program.
+        UnsupportedError: the bundle was written by a version that did not store the program.
         RefusedError: a file is damaged.
     """
     if str(ARTIFACT) not in manifest.files:
@@ -79,5 +80,5 @@ def read_original(bundle: Path, manifest: Manifest) -> tuple[ExportedProgram, di
 
 
 def given(exported: ExportedProgram, weights: Mapping[str, torch.Tensor]) -> ExportedProgram:
-    """Returns the program with the weights of the model."""
+    """Returns the program with the given weights of the model."""
     return with_weights(exported, {name: like(exported.state_dict[name], one) for name, one in weights.items()})

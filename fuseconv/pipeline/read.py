@@ -1,4 +1,4 @@
-"""Reads a model from disk and captures it on its device."""
+"""Reads a model from disk, captures it, and places it on its device."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fuseconv.sources import Options, Subject
 
 
 def silent(step: str) -> AbstractContextManager[None]:  # noqa: ARG001 - Progress's signature
-    """The default of `progress`, which reports nothing."""
+    """The default value of `progress`. It reports nothing."""
     return nullcontext()
 
 
 def read_program(
     model: str | Path, options: Options | None = None, progress: Progress = silent
 ) -> tuple[Subject, Program]:
-    """Reads a model and captures it as a graph.
+    """Reads a model on the CPU, captures it as a graph, and places the graph on the device of the options.
 
     Raises:
         FuseconvError: see `sources.read` and `capture.capture`.

@@ -1,4 +1,4 @@
-"""Conversions that give the same bytes again: what they leave out, and the targets that do not allow it."""
+"""Reproducible conversions: rejects measurements, and lists the targets whose bytes may differ nevertheless."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fuseconv.targets import spec_of
 
 
 def untimed(tune: Tune | None, search: bool | None, not_slower_than: Sequence[str]) -> Tune:
-    """Returns `none`, what a reproducible conversion measures: times differ from one run to the next.
+    """Checks that no measurements are requested, because times differ from run to run. Returns `none` for `tune`.
 
     Raises:
-        UsageError: measurements were asked for.
+        UsageError: measurements are requested.
     """
     asked = {"--tune": tune not in (None, "none"), "--search": bool(search), "--not-slower-than": bool(not_slower_than)}
     for flag, is_asked in asked.items():

@@ -1,4 +1,4 @@
-"""Tests the rules of one file on a model: where they apply, and the nearest miss of those that do not."""
+"""Tests the rules of one file on a model: shows where each rule applies, and its nearest miss if it does not."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fuseconv.sources import Options
 
 @dataclass(frozen=True)
 class Tested:
-    """The result of each rule of a file in a model."""
+    """The result of testing each rule of a file on a model."""
 
     rules: tuple[Explained, ...]
 
     @property
     def missed(self) -> tuple[Explained, ...]:
-        """The rules that are applied nowhere."""
+        """The rules that apply nowhere."""
         return tuple(rule for rule in self.rules if not rule.applied)
 
 
 class RuleTest:
-    """A model that was captured once, on which rule files are tested.
+    """Captures a model once, so that several rule files can be tested on it.
 
     Args:
         model: as in `convert`.
@@ -48,15 +48,16 @@ class RuleTest:
         self.program: Program = read_program(model, options, progress)[1]
 
     def run(self, path: Path, known: Sequence[Rule] | None = None) -> Tested:
-        """Returns where the rules of a file apply. Those that it includes are applied too.
+        """Returns where the rules of a file apply. The rules that the file includes take part in the matching too.
 
         Args:
             path: the rule file, or a folder of rule files.
-            known: its rules with those that it includes. Default: as the file is now.
+            known: the rules of the file and the rules that it includes. Default: they are read from the file.
 
         Raises:
             RuleError: the file is invalid.
-            RefusedError: the rules register ops, and their code is not trusted.
+            RefusedError: the rules register ops, and the code of the ops is not trusted.
+            UsageError: the file has no rules of its own.
         """
         known = load_rules(path) if known is None else known
         load_ops(op_files(known), self.trust)

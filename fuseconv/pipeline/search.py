@@ -1,7 +1,8 @@
-"""Chooses by measuring in which form the linear algebra of a filled bundle is computed, and fills the bundle again.
+"""Measures in which form to compute the linear algebra of a filled bundle, and fills the bundle again.
 
-Each form is tried in the whole model, with every rule that matches then: planned, tested, written and verified as the
-bundle itself, and timed in turn with the model as it is.
+A region is a subgraph of linear algebra. A form of a region is an algebraically equivalent list of ops. Each form is
+tried in the whole model, with every rule that then matches. The model with the form is planned, tested, written and
+verified like the bundle itself, and timed in turn with the model without the form.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ RUNGS = 4
 """The number of sizes at which forms are compared, if sizes are dynamic."""
 
 REACH = 64
-"""The largest of these sizes, as a multiple of the size of the example: of the product of its dims."""
+"""The limit of these sizes: the product of the dims is at most this multiple of the product for the example inputs."""
 
 SECONDS = 3.0
 """How long each form is timed, in seconds."""
 
 Find = Callable[..., Plan]
-"""Computes a tested plan: `find(rejected, forms=...)`."""
+"""Computes a plan whose steps have been tested. It is called as `find(rejected, forms=...)`."""
 
 
 def choose_forms(filling: Filling, known: Sequence[Rule], find: Find, progress: Progress) -> Forms:
     """Chooses the forms of regions, and fills the bundle with them if another form is faster.
 
-    The forms are timed in the target that is written fastest. Tuning measures afterwards in which targets they pay.
+    The forms are timed in the targets that are fastest to write. Tuning then measures in which targets the forms pay.
 
     Args:
         filling: the verified bundle.
@@ -54,7 +55,8 @@ def choose_forms(filling: Filling, known: Sequence[Rule], find: Find, progress: 
         progress: called with the name of each step.
 
     Returns:
-        The forms that were chosen, and for regions that are left as they are what is known of the others.
+        The choice for each kind of regions, which are regions with the same text, such as equal layers. If the regions
+        stay as they are, the choice has no lines, and its notes describe the forms that were tried.
     """
     program = filling.assembly.program
     rungs = rungs_of(program.contract, program.examples)
@@ -74,7 +76,7 @@ def choose_forms(filling: Filling, known: Sequence[Rule], find: Find, progress: 
 
 
 def rungs_of(contract: Contract, examples: Sequence[torch.Tensor]) -> list[dict[str, int]]:
-    """Returns the sizes at which forms are compared, those of the example first. Without dims there is one: none."""
+    """Returns the sizes of the dims at which forms are compared. The sizes of the example inputs come first."""
     captured = {
         dim.name: dim.value(size) or 1
         for spec, tensor in zip(contract.inputs, examples, strict=True)
@@ -87,7 +89,7 @@ def rungs_of(contract: Contract, examples: Sequence[torch.Tensor]) -> list[dict[
 
 @dataclass
 class _Bench:
-    """The bundles that are written only to be timed, in a scratch folder."""
+    """Writes bundles into a scratch folder, only to time them."""
 
     filling: Filling
     find: Find
@@ -97,10 +99,10 @@ class _Bench:
     _count: int = 0
 
     def write(self, forms: Forms) -> Path:
-        """Writes and verifies the targets with some forms, the last of which is tried.
+        """Writes and verifies the targets with some forms, and returns the folder. The last form is the one on trial.
 
         Raises:
-            FuseconvError: the form computes something else, or a target fails.
+            FuseconvError: the last form computes something else or is not applied, or a target fails.
         """
         plan = self.find(self.filling.rejected, forms=forms)
         tried = list(forms.values())[-1]
@@ -116,7 +118,7 @@ class _Bench:
         return folder
 
     def race(self, base: Path, challengers: Sequence[Path]) -> list[Duel]:
-        """Times bundles against a base."""
+        """Times each challenger in turn with the base."""
         return duels(
             base,
             challengers,

@@ -1,4 +1,4 @@
-"""Times the finished bundle against other ways to run its model. A bundle that is slower is not written."""
+"""Times the finished bundle against other ways to run its model (peers). A slower bundle is not written."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ AOTI = "aoti"
 
 
 def peers_of(wanted: Sequence[str]) -> tuple[str, ...]:
-    """Returns the peers that are named, each once.
+    """Validates the names of peers, and removes duplicates.
 
     Raises:
-        UsageError: a name is not that of a peer.
+        UsageError: there is no peer with one of the names.
     """
     for name in wanted:
         if name not in PEERS:
@@ -37,15 +37,16 @@ def check_speed(
         filling: the sealed bundle.
         peers: names of peers.
         model: the original model.
-        options: how to read it.
-        unfused: the bundle with the unfused artifact of `aoti`. It is written here if tuning has not left it there.
+        options: how to read the model.
+        unfused: the folder of the bundle with the unfused artifact of `aoti`. If the peer `aoti` needs the bundle and
+            tuning has not put it there, this function writes it.
         progress: called with the name of each step.
 
     Returns:
-        What was measured, in the order of the peers.
+        One comparison per peer, in the order of the peers.
 
     Raises:
-        SlowerError: the bundle is slower than a peer beyond the noise.
+        SlowerError: the bundle is slower than a peer by more than the noise.
         UpstreamError: a peer cannot be run.
     """
     if AOTI in peers and not unfused.exists():
@@ -68,10 +69,10 @@ def check_speed(
 
 
 def _write_unfused(filling: Filling, folder: Path) -> None:
-    """Writes the captured program to the target `aoti` of another bundle, and runs it.
+    """Writes the captured program, without fusions, for the target `aoti` into another bundle, and runs it.
 
     Raises:
-        UpstreamError: one of the two fails.
+        UpstreamError: writing or running the artifact fails.
     """
     folder.mkdir()
     try:

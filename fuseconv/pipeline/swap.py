@@ -1,4 +1,4 @@
-"""Gives a bundle new weights: the same program and plan, every constant made again, and parity proved again."""
+"""Gives a bundle new weights: keeps its program and plan, recomputes the constants, and proves parity again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from fuseconv.weights.table import STORE, Table
 from fuseconv.weights.tensor_file import placed
 
 _ONNX_DATA = f"{onnx.SPEC.artifact}.data"
-"""The weights of ONNX models that contain them, relative to the bundle."""
+"""The weight file of ONNX models that do not refer to the weight store, relative to the bundle."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Swapped:
     """A bundle with new weights.
 
     Attributes:
-        bundle: its folder.
-        kept: the targets whose files are those of the old bundle.
+        bundle: the folder of the bundle.
+        kept: the targets whose files were taken over from the old bundle unchanged.
         written: the targets that were written again.
         report: the parity of every target, case and output.
     """
@@ -69,28 +69,28 @@ def swap(
     output: str | Path | None = None,
     progress: Progress = silent,
 ) -> Swapped:
-    """Gives a bundle the weights of the same model, trained further, without converting it.
+    """Gives a bundle further-trained weights of the same model, without converting the model again.
 
-    Merged, folded and transposed weights are made again from the plan. Artifacts without weights stay as they are; ONNX
-    models, which contain small constants, and artifacts with their own weights are written again. Every target is then
-    compared with the original program, and with float64, on the new weights.
+    Merged, folded and transposed weights are recomputed with the plan. Artifacts that only refer to the weight store
+    stay as they are. ONNX models, which contain small constants, and artifacts that contain their weights are written
+    again. Every target is then compared with the original program, and with float64, on the new weights.
+
+    The new bundle is not signed, and the signature of the old bundle does not cover it.
 
     Args:
-        bundle: the folder of the bundle. Of one with several methods all are given the weights.
-        weights: a state dict of the model, or a folder of safetensors. Names, shapes and dtypes must be those of the
-            model; a common prefix is removed.
-        adapter: a folder with a low-rank adapter in the format of PEFT, which is merged into the weights.
-        output: the folder of the new bundle. Default: the bundle is replaced, atomically.
+        bundle: the folder of the bundle. In a bundle with several methods, every method gets the weights.
+        weights: a state dict of the model, or a folder of safetensors files. Names, shapes and dtypes must equal the
+            model's, except for a prefix that the names of all the model's weights have in common.
+        adapter: a folder with a low-rank adapter in the PEFT format, which is merged into the weights.
+        output: the folder of the new bundle. Default: the bundle is replaced atomically.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
-    A signature does not cover the new bundle, which has none.
-
     Returns:
-        What was kept and written, and the parity report.
+        The targets that were kept and written, and the parity report.
 
     Raises:
-        UsageError: a file does not exist, or the output is inside of the bundle.
-        RefusedError: the bundle or a file is damaged, or the weights are not those of the model.
+        UsageError: a file does not exist, or the output is inside the bundle.
+        RefusedError: the bundle or a file is damaged, or the weights do not belong to the model.
         UnsupportedError: the bundle was written without its original program, or the adapter is of another kind.
         ParityError: a target does not compute what the original computes with the new weights. Nothing is written.
         FileError: the bundle cannot be written.
@@ -142,9 +142,10 @@ def swap(
 def _swap_methods(
     folder: Path, weights: Path, adapter: str | Path | None, output: str | Path | None, progress: Progress
 ) -> Swapped:
-    """Gives every method new weights, and joins them. The targets are named `METHOD/TARGET`.
+    """Gives every method new weights, and joins the methods. The targets are named `METHOD/TARGET`.
 
-    Every artifact is written again: two tensors with the same bytes are one in the file of weights, and may differ now.
+    Every artifact is written again. The joined weight file stores tensors with equal bytes once, and such tensors may
+    differ with the new weights.
     """
     manifest = open_methods(folder)
     target = Path(output) if output is not None else folder
@@ -165,7 +166,7 @@ def _swap_methods(
 
 @dataclass
 class _Swap:
-    """The new bundle while it is filled. Its folder has links to the files of the old one."""
+    """The new bundle while it is filled. At first, its folder contains links to the files of the old bundle."""
 
     old: Path
     new: Path
@@ -178,7 +179,7 @@ class _Swap:
         self.written: dict[str, Written] = {}
 
     def write(self, progress: Progress) -> None:
-        """Writes the store, and every target that is not the same with other weights."""
+        """Writes the weight store, the original program, and every target that the new weights change."""
         with progress("rewrite"):
             fused = rewrite(self.program, self.plan)
         with progress("write weights"):
@@ -192,7 +193,7 @@ class _Swap:
         plans = {name: self.plan.of(name) for name in sorted(self.manifest.targets)}
         programs = {name: fused if own == self.plan else rewrite(self.program, own) for name, own in plans.items()}
         changed = [name for name, one in programs.items() if not (same and self._refers(name, one, news))]
-        for name in changed:  # before any is written, because the ONNX targets share a file
+        for name in changed:  # before any target is written, because the ONNX targets share a file
             self._remove(name)
         for name in changed:
             with progress(f"write {name}"):
@@ -200,9 +201,10 @@ class _Swap:
                 self.written[name] = write_target(name, programs[name], self.new, store=given)
 
     def _refers(self, name: str, program: Program, news: Collection[str]) -> bool:
-        """Returns whether an artifact is of a program, refers to each new tensor of the store, and has no others.
+        """Returns whether an artifact may stay as it is.
 
-        AOTInductor compiles the values of the smallest weights into its code.
+        It may stay if its code is the program's, all its weights are in the store, and it refers to every tensor of the
+        store that changed. AOTInductor compiles the values of the smallest weights into its code, without a reference.
         """
         table = None if self._is_onnx(name) else Table.of(self.old / self.manifest.targets[name])
         if table is None or table.files != (STORE,) or not table.keys >= set(news):
@@ -226,7 +228,7 @@ class _Swap:
 
 
 def _renew_sbom(bundle: Path, manifest: Manifest) -> None:
-    """Writes the SBOM again if a target brought a library that is not the one of the old bundle."""
+    """Writes the SBOM again if the bundle now contains a library that the old bundle did not contain."""
     files = {f"{LIBRARIES}/{path.name}": measure_file(path) for path in (bundle / LIBRARIES).iterdir()}
     if any(manifest.files.get(name) != file for name, file in files.items()):
         (bundle / SBOM).unlink(missing_ok=True)
@@ -234,7 +236,7 @@ def _renew_sbom(bundle: Path, manifest: Manifest) -> None:
 
 
 def _rows(results: Mapping[str, Verified]) -> list[OutputRow]:
-    """Returns the rows of all targets.
+    """Returns the rows of all targets, by target in sorted order.
 
     Raises:
         FuseconvError: a target does not run.

@@ -25,9 +25,9 @@ class Tuned:
     """The result of tuning a bundle.
 
     Attributes:
-        measured: what was measured.
+        measured: the measurements.
         changed: the problems and sizes whose fastest tactic has changed.
-        ties: those of `changed` whose two tactics differ by less than the noise of their times.
+        ties: the entries of `changed` whose old and new tactic differ by less than the noise of their times.
     """
 
     measured: tactics.Measured
@@ -40,7 +40,7 @@ class Tuned:
         return sum(len(sizes) for sizes in self.measured.problems.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
+        """Returns the result as JSON-serializable values."""
         return {
             "problems": self.measured.problems,
             "measured": self.sizes,
@@ -60,23 +60,25 @@ def tune(
 ) -> Tuned:
     """Measures the tactics of a bundle on this machine and stores them in its tuning.json.
 
-    The op libraries for CUDA compute a linear layer or a convolution by one of many backends, engines and tile shapes.
-    Which is fastest depends on the GPU and on the size. Each target is called at sizes through the ranges of its
-    inputs, and every problem that its ops meet is timed. What was measured on other GPUs stays in the bundle.
+    A tactic is one of the many backends, engines and tile shapes with which the op libraries for CUDA can compute a
+    linear layer or a convolution. The fastest tactic depends on the GPU and on the size. Each target is called at sizes
+    that cover the ranges of its inputs, and every problem that its ops encounter is timed. Measurements from other GPUs
+    stay in the bundle.
 
     Args:
-        bundle: the folder of the bundle, which is replaced atomically. A symbolic link to it stays as it is.
+        bundle: the folder of the bundle, which is replaced atomically. A symbolic link to the folder stays a link.
         target: the names of the targets to call. Default: all targets of the bundle.
-        seconds: the time limit of the calls of the first target; others have half of it each.
+        seconds: the time limit for the calls of the first target. Every other target gets half of it.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        What was measured, and how it differs from what the bundle had.
+        The measurements, and how they differ from the bundle's earlier measurements.
 
     Raises:
         UsageError: the bundle or a target does not exist.
         RefusedError: the bundle is damaged.
-        UnsupportedError: no target has tactics: the bundle is for the CPU, or its targets do not call our ops.
+        UnsupportedError: no target has tactics. Either the bundle is for the CPU, or its targets do not call the ops of
+            fuseconv.
         UpstreamError: there is no CUDA device, or a target does not run.
         FileError: the bundle cannot be written.
 
@@ -111,9 +113,9 @@ def tune(
         )
     with staged(folder, check_replaceable) as staging:
         link(folder, staging)
-        current = read_manifest(staging)  # another process may have written the bundle again
+        current = read_manifest(staging)  # another process may have replaced the bundle meanwhile
         known = tactics.read(staging / tactics.FILE)
-        for name in (tactics.FILE, MANIFEST):  # not through the links: the old bundle has the same files
+        for name in (tactics.FILE, MANIFEST):  # writing through the links would change the files of the old bundle
             (staging / name).unlink(missing_ok=True)
         tactics.write(staging / tactics.FILE, tactics.merged(known, measured.problems))
         others = {name: file for name, file in current.files.items() if name != tactics.FILE}
@@ -132,10 +134,10 @@ def _without_tactics(manifest: Manifest, names: Sequence[str]) -> str:
 
 
 def _check_writable(folder: Path) -> None:
-    """Checks before anything is measured that a bundle can be replaced, and what it replaces removed.
+    """Checks, before anything is measured, that a bundle can be replaced and the old bundle removed.
 
     Raises:
-        FileError: one of its folders, or the one that contains it, is read-only.
+        FileError: the parent folder of the bundle, the bundle, or a folder in it is read-only.
     """
     for path in (folder.parent, folder, *(path for path in folder.rglob("*") if path.is_dir())):
         if not os.access(path, os.W_OK | os.X_OK):
@@ -147,7 +149,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _changes(old: Problems, new: Problems) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns where the fastest tactic has changed, and where the difference is within the noise."""
+    """Returns the problems and sizes whose fastest tactic has changed, and those where the change is within noise."""
     changed, ties = [], []
     for family, sizes in new.items():
         for size, times in sizes.items():

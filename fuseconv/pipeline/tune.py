@@ -1,4 +1,4 @@
-"""Chooses by measuring what each target of a filled bundle replaces, and puts the chosen artifacts into the folder."""
+"""Measures which matches to replace in each target of a filled bundle, and installs the chosen artifacts."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ from fuseconv.tuning.recorded import with_choices
 from fuseconv.weights.store import Store, weights_of
 
 Tune = Literal["none", "quick", "full"]
-"""How much is measured: nothing; as much as fits into the time of the conversion again; every class of matches."""
+"""How much is measured. `none` measures nothing, `quick` takes at most about as long as the conversion took so far, and
+`full` measures every class of matches."""
 
 SECONDS: Mapping[Tune, float] = {"quick": 1.5, "full": 6.0}
 """How long each artifact is timed, in seconds."""
 
 
 START = 5.0
-"""The assumed time of a race of small artifacts, in seconds."""
+"""The assumed duration of a race (a timing of several small artifacts in turn), in seconds."""
 
 
 def tune_of(wanted: Tune | None, device: str) -> Tune:
-    """Returns how much is measured: what is wanted, by default `quick` on CUDA and `none` on a CPU.
+    """Validates the `tune` argument, and replaces None by the default: `quick` on CUDA and `none` on a CPU.
 
     Raises:
-        UsageError: another word is given.
+        UsageError: the argument is not one of `none`, `quick` and `full`.
     """
     if wanted is not None and wanted not in get_args(Tune):
         raise UsageError(f"tune is {wanted!r}", where="--tune", fix=f"use one of {', '.join(get_args(Tune))}")
@@ -54,14 +55,16 @@ def tune_of(wanted: Tune | None, device: str) -> Tune:
 def measure_choices(
     filling: Filling, how: Tune, begun: float, progress: Progress, kept: Mapping[str, Path] = MappingProxyType({})
 ) -> None:
-    """Times each target with and without its matches, and keeps what is faster.
+    """Times each target with and without its classes of matches, and keeps the fastest artifact.
 
     Args:
-        filling: the verified bundle. Its plan, artifacts and verification results are replaced by the chosen ones.
+        filling: the verified bundle. The chosen plan, artifacts and verification results replace its own.
         how: how much is measured.
-        begun: when the conversion began, on the monotonic clock. Quick tuning takes as long again.
+        begun: when the conversion began, on the monotonic clock. Quick tuning may take as long as the conversion has
+            taken so far, and at least `LEAST` seconds.
         progress: called with the name of each step.
-        kept: target to the folder to which the bundle with its unfused artifact is moved, unless that was chosen.
+        kept: for each target whose unfused artifact is needed later, the folder to which the bundle with that artifact
+            is moved. Nothing is moved if the unfused artifact was chosen.
     """
     if how == "none":
         return
@@ -106,7 +109,10 @@ def measure_choices(
 
 
 def units_of(written: Mapping[str, Written]) -> list[tuple[str, ...]]:
-    """Returns the targets by folder, the fastest to write first: onnx and onnx-plugin share weights, and so a plan."""
+    """Groups the targets by folder, the fastest group to write first.
+
+    Targets in one folder, such as onnx and onnx-plugin, share their weights, and therefore their plan.
+    """
     folders: dict[Path, list[str]] = {}
     for name, one in written.items():
         folders.setdefault(Path(one.path).parent, []).append(name)
@@ -116,7 +122,7 @@ def units_of(written: Mapping[str, Written]) -> list[tuple[str, ...]]:
 
 @dataclass
 class _Bench:
-    """The bundles that are written only to be timed, in a scratch folder."""
+    """Writes bundles into a scratch folder, only to time them."""
 
     filling: Filling
     classes: Classes
@@ -125,10 +131,10 @@ class _Bench:
     _made: dict[Path, tuple[dict[str, Written], dict[str, Verified]]] = field(default_factory=dict)
 
     def write(self, left: Left) -> Path:
-        """Writes and verifies the targets without some classes.
+        """Writes and verifies the targets without replacing the classes in `left`. Returns the folder.
 
         Raises:
-            FuseconvError: a target fails, or an output differs that does not differ with every match replaced.
+            FuseconvError: a target fails, or an output differs and is not a known limit of the target.
         """
         folder = self.scratch / f"{len(self._made)}.fuseconv"
         folder.mkdir()
@@ -144,6 +150,6 @@ class _Bench:
             self.filling.exchange(chosen.folder, *self._made[chosen.folder])
 
     def keep_unfused(self, chosen: Chosen, path: Path) -> None:
-        """Moves the bundle with the unfused artifacts to a path, unless these are in the bundle that is filled."""
+        """Moves the bundle with the unfused artifacts to a path, unless the unfused artifacts were chosen."""
         if chosen.unfused not in (chosen.folder, self.filling.folder):
             shutil.move(chosen.unfused, path)

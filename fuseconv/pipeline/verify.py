@@ -1,4 +1,4 @@
-"""Verifies a bundle again: each target, in each runtime of this machine."""
+"""Verifies an existing bundle: each of its targets, in each runtime of this machine."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ def verify(
     Args:
         bundle: the folder of the bundle.
         against: the original model. Default: its reference outputs are read from the bundle.
-        options: how to read `against`. The inputs are those in `inputs_file`, if it is given.
+        options: how to read `against`. If `inputs_file` is given, the model is run on the inputs in that file.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        One row per target, case and output with the measured errors. `ok` is whether all of them pass. In a bundle of
-        several methods, a target of a method is named `METHOD/TARGET`.
+        A report with one row per target, case and output, which holds the measured errors. `ok` tells whether all rows
+        pass. In a bundle of several methods, a target of a method is named `METHOD/TARGET`.
 
     Raises:
-        UsageError: `against` is not the model that the bundle was converted from, or inputs are given without it.
+        UsageError: `against` is not the model that the bundle was converted from, or inputs are given without
+            `against`.
         RefusedError: the bundle is damaged.
         FuseconvError: the original cannot be read, or a target does not run on this machine.
 
@@ -106,10 +107,10 @@ def verify_runtimes(
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        One cell per target and runtime: its rows, or the reason why it is unavailable.
+        A matrix with one cell per target and runtime. A cell holds its rows, or the reason why it is unavailable.
 
     Raises:
-        FuseconvError: as in `verify`, or fuseconv-run fails to build.
+        FuseconvError: see `verify`; or fuseconv-run fails to build.
     """
     executable = cpp.find()
     if executable is None and build_runtime:
@@ -126,7 +127,7 @@ def verify_runtimes(
 def _original(
     manifest: Manifest, against: str | Path | None, options: Options, progress: Progress
 ) -> tuple[Program | None, tuple[torch.Tensor, ...] | None]:
-    """Reads the original model with which a bundle is compared, and the inputs in the file of the options, if given."""
+    """Reads the original model, and the inputs in `options.inputs_file` if it is given. Both may be None."""
     if against is None:
         if about := options.flags():
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Verifies what a server computes: the cases of a bundle are sent to it, and its outputs compared."""
+"""Verifies what a server computes: sends the cases of a bundle to the server, and compares the outputs."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ if TYPE_CHECKING:
 
 
 def verify_server(bundle: str | Path, url: str, model: str | None = None, progress: Progress = silent) -> Report:
-    """Verifies a model on a server of the KServe v2 protocol against the reference outputs stored in a bundle.
+    """Verifies a model on a KServe v2 server against the reference outputs stored in a bundle.
 
     Args:
-        bundle: the folder of the bundle. It is not loaded, and need not be what the server runs.
-        url: the server, for example `http://127.0.0.1:8000`, or `grpc://127.0.0.1:8001`, which needs `fuseconv[grpc]`.
-        model: the name of the model on it. Default: the name of the bundle.
+        bundle: the folder of the bundle. The bundle is not loaded, and the server may run something else.
+        url: the URL of the server, such as `http://127.0.0.1:8000` or `grpc://127.0.0.1:8001`. gRPC needs
+            `fuseconv[grpc]`.
+        model: the name of the model on the server. Default: the name of the bundle.
         progress: called with the name of each step; returns a context manager in which the step runs.
 
     Returns:
-        One row per case and output, of the target `server`. Without binary data, cases with NaN or infinities are not
-        sent, because JSON has no form for them.
+        A report with one row per case and output, for a target that is named `server`. If the server does not accept
+        binary data, cases with NaN or infinities are not sent, because JSON cannot represent them.
 
     Raises:
         RefusedError: the bundle is damaged.
         UpstreamError: the server does not answer, or does not have the model.
-        UsageError: the model on the server has other inputs than the bundle.
+        UsageError: the inputs of the model on the server differ from the bundle's inputs.
     """
     folder = Path(bundle).absolute()
     manifest = open_bundle(folder)
@@ -53,7 +54,7 @@ def verify_server(bundle: str | Path, url: str, model: str | None = None, progre
     about, described = client.metadata()
     _check_inputs(described, contract, client)
     binary = BINARY in about.get("extensions", [])
-    references = read_reference(folder / REFERENCE, replace(contract, device="cpu"))  # a GPU is on the server
+    references = read_reference(folder / REFERENCE, replace(contract, device="cpu"))  # only the server needs a GPU
     sendable = [one for one in tried_of(references) if binary or _is_finite(one.case.inputs)]
     unsent = {one.case.name: "JSON has no NaN" for one in tried_of(references) if one not in sendable}
 
@@ -72,7 +73,7 @@ def _client(url: str, model: str) -> Client | GrpcClient:
     """Returns a client for the scheme of the URL."""
     if not url.startswith("grpc://"):
         return Client(url, model)
-    from fuseconv.serving.grpc_client import GrpcClient  # it needs other packages than HTTP
+    from fuseconv.serving.grpc_client import GrpcClient  # imported here because it needs packages that HTTP does not
 
     return GrpcClient(url, model)
 
@@ -96,7 +97,7 @@ def _spelled(inputs: Mapping[str, str]) -> str:
 
 
 def _target(described: Mapping[str, Any], manifest: Manifest) -> str | None:
-    """Returns the target that the server runs, if it says so, whose limitations the manifest lists."""
+    """Returns the target that the server says it runs, to look up its limitations. None if it is not in the bundle."""
     target = str(described.get("platform", "")).removeprefix("fuseconv_").replace("_", "-")
     return target if target in manifest.targets else None
 

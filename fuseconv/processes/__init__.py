@@ -1,1 +1,1 @@
-"""Processes that are forks of one process, which has imported torch."""
+"""Starts processes quickly: as forks of one server process, which has already imported torch."""

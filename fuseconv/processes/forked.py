@@ -1,6 +1,6 @@
-"""Starts processes that are forks of the server, which is started for the first and kept for the next.
+"""Starts processes as forks of a server process. The server starts with the first fork and is kept for later forks.
 
-A process that imports torch takes one second to start, and one that converts two; a fork takes a hundredth.
+A process that imports torch takes 1 s to start, and a process that converts takes 2 s. A fork takes 0.01 s.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from typing import Any, Self
 from fuseconv.errors import UpstreamError
 
 START = 300.0
-"""The time limit in seconds for starting, including the import of torch."""
+"""The time limit in seconds for starting a process, including the import of torch."""
 
 _AT_IMPORT = ("CC", "CXX", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTORCH", "TORCH", "TRITON")
-"""How the environment variables begin that are read when torch is imported. A server is used only while they stay."""
+"""Prefixes of environment variables that are read when torch is imported. If one changes, a new server is started."""
 
 _LATER = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-"""Variables of these that are read when they are needed. torch itself sets them where it first needs them."""
+"""Variables with such a prefix that are read only when they are needed. torch itself sets them at the first use."""
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
 class Forked:
-    """A process that is a fork of the server. It is killed when this is closed, and when this process ends.
+    """A process that is a fork of the server. It is killed when this object is closed or when this process ends.
 
     Attributes:
-        stdin: the file descriptor to write to.
-        stdout: the file descriptor to read from; -1 if it was given another.
+        stdin: the file descriptor to write to the process.
+        stdout: the file descriptor to read from the process. It is -1 if the caller supplied the process's stdout.
     """
 
     def __init__(self, own: socket.socket, stdin: int, stdout: int) -> None:
@@ -57,13 +57,13 @@ class Forked:
         self.close()
 
     def read(self, seconds: float) -> bytes | None:
-        """Returns what the process has written: nothing if it has closed its stdout, None if it takes too long."""
+        """Reads output of the process. Returns empty bytes if its stdout is closed, None if it writes too late."""
         poll = select.poll()
         poll.register(self.stdout, select.POLLIN)
         return os.read(self.stdout, 1 << 16) if poll.poll(max(0.0, seconds) * 1e3) else None
 
     def wait(self) -> int:
-        """Waits until the process has ended. Returns its exit status, or the negative number of a signal."""
+        """Waits until the process has ended. Returns its exit status, or the negated number of the fatal signal."""
         while self._status is None:
             try:
                 piece = self._own.recv(64)
@@ -77,7 +77,7 @@ class Forked:
         return self._status
 
     def close(self) -> None:
-        """Kills the process if it is running, without waiting for its end."""
+        """Closes the files of the process, and kills it if it is running. Does not wait for its end."""
         self._own.close()
         for file in {self.stdin, self.stdout} - {-1}:
             os.close(file)
@@ -85,7 +85,7 @@ class Forked:
 
 
 class Server:
-    """The server of this process and of its forks. Where a variable of `_AT_IMPORT` has changed, another is started."""
+    """The server that this process and its forks use. A change of a variable in `_AT_IMPORT` starts a new server."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class Server:
         self._control: socket.socket | None = None
 
     def send(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> tuple[socket.socket, socket.socket]:
-        """Sends a request, to a new server if there is none. Returns the request's own socket, and the server's.
+        """Sends a request, to a new server if there is none. Returns the socket of the request, and of the server.
 
         Raises:
             OSError: the server has ended.
@@ -115,13 +115,13 @@ class Server:
         return own, control
 
     def start(self, request: Mapping[str, Any], files: Sequence[int], seconds: float) -> socket.socket | None:
-        """Sends a request and waits until the process has started. None if the server ends before it does.
+        """Sends a request, and waits until the process has started. Returns None if the server ends before that.
 
         Raises:
-            TimeoutError: the process does not start in time. The server was ended.
+            TimeoutError: the process does not start in time. The server is then ended too.
         """
         end = time.monotonic() + seconds
-        for _ in range(2):  # the first server may have been idle for too long, or was killed
+        for _ in range(2):  # the existing server may have exited because it was idle, or may have been killed
             try:
                 own, control = self.send(request, files)
             except OSError:
@@ -152,7 +152,7 @@ class Server:
             if self._control is not None and variables == self._variables:
                 return self._control
             if ours := self._dropped():
-                self._left.append(ours)  # it exits when its forks have ended
+                self._left.append(ours)  # the old server exits when its forks have ended
             self._left = [process for process in self._left if process.poll() is None]
             path = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
             self._control, other = socket.socketpair()
@@ -165,27 +165,27 @@ class Server:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=[other.fileno()],
-                    start_new_session=True,  # Ctrl-C is handled by the caller
+                    start_new_session=True,  # the caller handles Ctrl-C
                 )
             self._owner, self._variables = os.getpid(), variables
             return self._control
 
     def _dropped(self) -> subprocess.Popen[bytes] | None:
-        """Forgets the server, and returns it if this process has started it, and not one that this is a fork of."""
+        """Forgets the server. Returns it if this process started it, None if a parent of this process did."""
         if self._control is None or self._process is None:
             return None
         self._control.close()
         process, self._process, self._control = self._process, None, None
         if self._owner == os.getpid():
             return process
-        process.returncode = 0  # it is not a child of this process
+        process.returncode = 0  # the server is not a child of this process, so nothing may wait for it
         return None
 
     def end(self, control: socket.socket | None = None) -> None:
-        """Ends the server with its forks. A fork of the process that started it only drops the reference.
+        """Ends the server and its forks. If a parent process started the server, only drops the reference.
 
         Args:
-            control: the socket of the server that is meant. Another one stays. Default: all that there are.
+            control: the socket of the server to end. Other servers keep running. Default: ends all servers.
         """
         with self._lock:
             ended = self._dropped() if control in (None, self._control) else None
@@ -201,8 +201,8 @@ atexit.register(SERVER.end)
 
 
 def prepare(*modules: str) -> None:
-    """Imports modules in the server, for the processes that need them later. Returns immediately."""
-    with contextlib.suppress(OSError):  # they are imported when they are needed
+    """Asks the server to import modules that later processes need. Returns immediately."""
+    with contextlib.suppress(OSError):  # without the server, the modules are imported when they are needed
         own, _ = SERVER.send({"module": "", "before": modules})
         own.close()
 
@@ -218,23 +218,23 @@ def forked(
     stderr: int | None = None,
     seconds: float = START,
 ) -> Forked:
-    """Starts a process that calls `module.main(*arguments)` and exits. It is the leader of a group of its own.
+    """Starts a process that calls `module.main(*arguments)` and exits. The process leads its own process group.
 
     Args:
-        module: a module of fuseconv.
-        arguments: the arguments.
-        before: modules that are imported in the server if they are not yet, with `module`. They are part of fuseconv
-            or of what it needs, and run no code of users.
-        environment: the environment variables that differ from those of this process.
-        path: where Python looks for modules first. Default: the variable PYTHONPATH.
+        module: the name of a module of fuseconv.
+        arguments: the arguments of `main`.
+        before: modules that the server imports before it forks, in addition to `module`. They must belong to fuseconv
+            or to its dependencies, and must not run code of users.
+        environment: the environment variables that differ from this process's.
+        path: the folders in which Python looks for modules first. Default: the folders in the variable PYTHONPATH.
         folder: the working directory.
-        stdout: the file descriptor for its output. Default: a pipe.
-        stderr: the file descriptor for its errors. Default: they are dropped.
+        stdout: the file descriptor for the output of the process. Default: a pipe.
+        stderr: the file descriptor for the errors of the process. Default: errors are dropped.
         seconds: the time limit for starting.
 
     Raises:
         UpstreamError: the server does not start.
-        TimeoutError: the process does not start in time. The server was ended.
+        TimeoutError: the process does not start in time. The server is then ended too.
     """
     request = {
         "module": module,

@@ -1,12 +1,13 @@
-"""The process of which the others are forks: `python -m fuseconv.processes.server SOCKET`.
+"""The server process that forks the other processes: `python -m fuseconv.processes.server SOCKET`.
 
-It imports the modules that a request names, and forks. The fork runs one of them, and the server reports how it ended.
-The server calls nothing of what it imports, because a fork may neither use a GPU that its parent has used, nor find the
-threads of its parent. Modules that ask for a GPU while they are imported, as some of torch do, make torch ask NVML
-instead of CUDA, because CUDA cannot be used in a fork after that.
+The server imports the modules that a request names, and forks. The fork runs one of the modules, and the server reports
+the exit status of the fork. The server never calls the modules that it imports, because a fork can use neither a GPU
+that its parent has used nor the threads of its parent. Some modules of torch ask whether there is a GPU while they are
+imported. In the server, torch asks NVML instead of CUDA, because CUDA could not be used in a fork after that.
 
-A request is a byte on the socket with four files: a socket of its own, and the fork's stdin, stdout and stderr. JSON
-follows on the socket of its own, which answers `+` and later the exit status. The fork is killed when that is closed.
+A request is one byte on the server's socket, together with four file descriptors: the request's own socket, and the
+stdin, stdout and stderr of the fork. The client then sends JSON on the request's socket. The server answers `+` on this
+socket when the fork has started, and the exit status when it has ended. Closing the socket kills the fork.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 IDLE = 300
-"""The number of seconds without a request or a fork after which the server exits."""
+"""After this many seconds without a request or a running fork, the server exits."""
 
 _DIES_WITH_PARENT = 1
 
 
 def serve(control: socket.socket) -> Callable[[], None] | None:
-    """Serves requests until nobody can send more, and all forks have ended. In a fork, returns what it runs."""
-    gc.disable()  # what is imported lives to the end, and nothing else is made here
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # a fork has the variables of its request
+    """Serves requests until no client is left and all forks have ended. In a fork, returns the function to run."""
+    gc.disable()  # imported objects live until the process exits, and the server creates few others
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # only for the server: a fork gets the variables of its request
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
@@ -46,7 +47,7 @@ def serve(control: socket.socket) -> Callable[[], None] | None:
         watched: list[Any] = [woken, *forks.values(), *([control] if is_open else [])]
         ready = select.select(watched, [], [], IDLE)[0]
         if not ready and not forks:
-            control.shutdown(socket.SHUT_RD)  # what was sent before can be read; who sends later starts another server
+            control.shutdown(socket.SHUT_RD)  # earlier requests can still be read; later clients start another server
         if woken in ready:
             os.read(woken, 1 << 10)
             _report_ended(forks)
@@ -58,7 +59,7 @@ def serve(control: socket.socket) -> Callable[[], None] | None:
             byte, files, _, _ = socket.recv_fds(control, 1, 4)
             is_open = bool(byte)
             if byte and (run := _forked(files, forks)):
-                for one in (control, *forks.values()):  # through which other processes could be asked for
+                for one in (control, *forks.values()):  # the fork must not control the server or other forks
                     one.close()
                 for file in (woken, wakes):
                     os.close(file)
@@ -67,15 +68,15 @@ def serve(control: socket.socket) -> Callable[[], None] | None:
 
 
 def _forked(files: Sequence[int], forks: dict[int, socket.socket]) -> Callable[[], None] | None:
-    """Serves one request. In the fork, returns what it runs."""
+    """Serves one request. In the fork, returns the function to run."""
     own = socket.socket(fileno=files[0])
     request = _read(own)
     for name in request["before"] if request else ():
-        with contextlib.suppress(Exception):  # the fork imports it again, and says what is wrong
+        with contextlib.suppress(Exception):  # the fork imports the module again, and reports the error
             import_module(name)
     process = -1
     if request and request["module"]:
-        gc.freeze()  # else the first collection in a fork would copy every page that has an object
+        gc.freeze()  # otherwise the first collection in a fork would copy every memory page that holds an object
         server = os.getpid()
         if (process := os.fork()) == 0:
             gc.enable()
@@ -84,7 +85,7 @@ def _forked(files: Sequence[int], forks: dict[int, socket.socket]) -> Callable[[
             own.close()
             return partial(_run, request, files[1:], server)
         forks[process] = own
-        with contextlib.suppress(ConnectionError):  # nobody waits: the loop finds it closed
+        with contextlib.suppress(ConnectionError):  # the client has gone: the loop will find the socket closed
             own.sendall(b"+")
     else:
         own.close()
@@ -94,7 +95,7 @@ def _forked(files: Sequence[int], forks: dict[int, socket.socket]) -> Callable[[
 
 
 def _read(own: socket.socket) -> dict[str, Any] | None:
-    """Returns a request, or None if who sent it has ended meanwhile."""
+    """Reads a request. Returns None if the client has ended meanwhile."""
     with own.makefile("rb") as stream:
         line = stream.readline()
     return json.loads(line) if line.endswith(b"\n") else None
@@ -109,14 +110,14 @@ def _report_ended(forks: dict[int, socket.socket]) -> None:
 
 
 def _kill(process: int) -> None:
-    """Kills a fork, and what it has started. It is a child that was not waited for: the number is still its own."""
+    """Kills a fork and its process group. The fork has not been waited for, so its process ID cannot be reused yet."""
     os.kill(process, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):  # it had no time to become a group
+    with contextlib.suppress(ProcessLookupError):  # the fork had no time to create its process group
         os.killpg(process, signal.SIGKILL)
 
 
 def _run(request: dict[str, Any], files: Sequence[int], server: int) -> None:
-    """Becomes the process that was asked for."""
+    """Turns the fork into the requested process: sets its files, environment, folder and path, and runs its module."""
     ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != server:
         raise SystemExit("the server has ended")
@@ -133,18 +134,18 @@ def _run(request: dict[str, Any], files: Sequence[int], server: int) -> None:
 
 
 def _end_as(run: Callable[[], None]) -> NoReturn:
-    """Runs a fork to its end, without the quarter of a second that Python takes to free all modules."""
+    """Runs a fork and exits immediately, which saves the 0.25 s that Python takes to free all modules."""
     status = 1
     try:
         run()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - shown as Python shows it
+    except BaseException:  # noqa: BLE001 - printed as Python prints an uncaught exception
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):  # nobody reads it
+            with contextlib.suppress(OSError):  # nobody reads the stream any more
                 stream.flush()
         os._exit(status)
 

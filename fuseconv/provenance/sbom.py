@@ -1,8 +1,8 @@
-"""The software bill of materials of the op libraries in a bundle, as CycloneDX 1.6 JSON.
+"""Writes the software bill of materials (SBOM) of the op libraries in a bundle, as CycloneDX 1.6 JSON.
 
-It is written by the conversion, which knows how its libraries were built, and not when it is read: the fuseconv that is
-installed there may have been built from other versions. It has no time and no random serial number, so that two
-conversions write the same bytes.
+The conversion writes the SBOM, because it knows how its libraries were built. The fuseconv that later reads the bundle
+may have been built from other versions. The SBOM contains no time and no random serial number, so that two conversions
+write the same bytes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from fuseconv.version import __version__
 SBOM = "sbom.cdx.json"
 
 BUILT_WITH = "built_with.json"
-"""What the build writes beside the libraries: the compiler, and the versions of what each library was compiled from."""
+"""The file that the build writes beside the libraries. It names the compiler and the versions of each library's
+sources."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Software from which libraries are compiled.
+    """A software project from which libraries are compiled.
 
     Attributes:
-        name: its name.
-        license: its licence: an SPDX identifier, or a name if it has none.
-        package: its package URL without the version. Empty if it is in no registry.
-        part: what of it is in a library.
+        name: the name of the project.
+        license: the licence of the project: an SPDX identifier, or a name if there is no identifier.
+        package: the package URL without the version. Empty if the project is in no package registry.
+        part: which part of the project a library contains or uses.
     """
 
     name: str
@@ -52,19 +53,20 @@ _ORIGINS = {
     "onnxruntime": Origin("ONNX Runtime", "MIT", "pkg:github/microsoft/onnxruntime", "the header of its C API"),
     "torch": Origin("PyTorch", "BSD-3-Clause", "pkg:pypi/torch", "headers of its stable ABI; loaded at run time"),
 }
-"""By the names in `BUILT_WITH`."""
+"""The projects, by the names that the file `BUILT_WITH` uses."""
 
 
 def write_sbom(bundle: Path, built_in: Path) -> None:
     """Writes `sbom.cdx.json` into a bundle.
 
     Args:
-        bundle: the folder of the bundle. Libraries that are not those of the installed fuseconv, such as the ones of
-            custom ops, are listed with their hashes alone.
-        built_in: the folder of the libraries of the installed fuseconv.
+        bundle: the folder of the bundle. Its libraries that do not belong to the installed fuseconv, such as libraries
+            of custom ops, are listed with their hashes only.
+        built_in: the folder of the installed fuseconv's libraries.
 
     Raises:
-        FileError: the libraries were built by an older version, without `built_with.json`, or a file cannot be written.
+        FileError: `built_with.json` is missing because an older version built the libraries, or a file cannot be
+            written.
     """
     path = built_in / BUILT_WITH
     try:
@@ -86,12 +88,12 @@ def _is(path: Path, sha256: str) -> bool:
 
 
 def _document(libraries: Mapping[str, str], versions: Mapping[str, Mapping[str, str]], compiler: str) -> dict[str, Any]:
-    """Returns the SBOM.
+    """Returns the SBOM as a CycloneDX document.
 
     Args:
-        libraries: the hashes of the libraries by their names.
-        versions: by the names of those that fuseconv built, the versions of what each was compiled from.
-        compiler: the compiler of these.
+        libraries: the hash of each library, by the name of the library.
+        versions: for each library that fuseconv built, by its name, the versions of the projects it was compiled from.
+        compiler: the compiler that built the libraries in `versions`.
     """
     own = _component(_OWN, __version__)
     origins: dict[str, dict[str, Any]] = {own["bom-ref"]: own}
@@ -128,7 +130,7 @@ def _tool() -> dict[str, Any]:
 
 
 def _component(origin: Origin, version: str) -> dict[str, Any]:
-    """Returns the component of a version of some software."""
+    """Returns the CycloneDX component for one version of a project."""
     located = {"purl": f"{origin.package}@{version.replace('+', '%2B')}"} if origin.package else {}
     return {
         "type": "library",

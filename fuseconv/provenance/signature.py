@@ -1,7 +1,8 @@
-"""The signature of a bundle: the file `model.sig` in it, in the format of OpenSSF Model Signing.
+"""Signs bundles and verifies signatures. The signature is the file `model.sig`, in the OpenSSF Model Signing format.
 
-It covers every other file of the folder, so that a copy of the folder is signed too, and whoever cannot sign cannot
-change, add or remove a file. The package `model-signing` writes and verifies it; its own command verifies it as well.
+The signature covers every other file of the bundle's folder. A copy of the folder is therefore signed too, and nobody
+without the private key can change, add or remove a file unnoticed. The package `model-signing` writes and verifies the
+signature, and the command of that package can verify it as well.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ if TYPE_CHECKING:
     from model_signing import hashing
 
 PASSWORD = "FUSECONV_KEY_PASSWORD"  # noqa: S105 - the name of a variable
-"""The environment variable with the password of an encrypted key."""
+"""The environment variable that holds the password of an encrypted key."""
 
 _NEW_KEY = "openssl ecparam -name prime256v1 -genkey -noout -out key.pem; openssl ec -in key.pem -pubout -out key.pub"
 
 
 def sign(bundle: Path, key: Path) -> Path:
-    """Signs a bundle with a private key, and returns the path of the signature. An older signature is replaced.
+    """Signs a bundle with a private key, and returns the path of the signature. Replaces an older signature.
 
     Args:
-        bundle: the folder of the bundle. Its files must be those of its manifest.
-        key: a private key for ECDSA on the curve P-256, P-384 or P-521, in PEM. The password of an encrypted key is
-            read from the environment variable `FUSECONV_KEY_PASSWORD`.
+        bundle: the folder of the bundle. Its files must be exactly the files that its manifest lists.
+        key: a PEM file with an ECDSA private key on the curve P-256, P-384 or P-521. The password of an encrypted key
+            is read from the environment variable `FUSECONV_KEY_PASSWORD`.
 
     Raises:
         RefusedError: the bundle is damaged.
-        UsageError: the key is not such a private key, or its password is wrong or missing.
+        UsageError: the file does not contain such a private key, or its password is wrong or missing.
         FileError: the key cannot be read, or the signature cannot be written.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -47,7 +48,7 @@ def sign(bundle: Path, key: Path) -> Path:
     _readable(key)
     password = os.environ.get(PASSWORD)
     try:
-        # The package passes the password on to a function that takes bytes.
+        # The package passes the password to a function that requires bytes.
         secret = None if password is None else password.encode()
         config = signing.Config().use_elliptic_key_signer(private_key=key, password=secret)
     except (ValueError, TypeError, AttributeError, UnsupportedAlgorithm) as error:
@@ -68,15 +69,15 @@ def sign(bundle: Path, key: Path) -> Path:
 
 
 def verify_signature(bundle: Path, signer: Path) -> None:
-    """Checks that the holder of a private key has signed exactly the files that a bundle has.
+    """Checks that the holder of a private key signed exactly the files that a bundle now contains.
 
     Args:
         bundle: the folder of the bundle.
-        signer: the public key, in PEM.
+        signer: a PEM file with the signer's public key.
 
     Raises:
         RefusedError: a file was changed, added or removed; the bundle is not signed; or it was signed with another key.
-        UsageError: the file of the key has no public key for ECDSA.
+        UsageError: the key file does not contain an ECDSA public key.
         FileError: the key cannot be read.
     """
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -92,7 +93,7 @@ def verify_signature(bundle: Path, signer: Path) -> None:
         raise UsageError(f"this is not a public key for ECDSA: {error}", where=str(signer), fix=fix) from error
     fix = f"get the bundle again from who signed it, or sign it: fuseconv sign {bundle} --key KEY"
     try:
-        read_plain(path, links=False)  # before the package opens it
+        read_plain(path, links=False)  # rejects anything but a regular file before the package opens it
     except FileNotFoundError:
         raise RefusedError(f"the bundle is not signed: it has no {SIGNATURE}", where=str(path), fix=fix) from None
     except OSError as error:
@@ -103,17 +104,17 @@ def verify_signature(bundle: Path, signer: Path) -> None:
     except InvalidSignature:
         what = "the signature was not made with the private key of this signer"
         raise RefusedError(what, where=str(path), fix=fix) from None
-    # What else the package raises for a file that is not a signature.
+    # The other exceptions that the package raises for a file that is not a signature.
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error).strip() or type(error).__name__
-        if reason.startswith("Signature mismatch"):  # the rest has every hash as bytes
+        if reason.startswith("Signature mismatch"):  # the rest of the message lists every hash as bytes
             what = "the files are not those that were signed: some and the manifest were changed"
             raise RefusedError(what, where=str(bundle / MANIFEST), fix=fix) from error
         raise RefusedError(f"the signature is not valid: {reason}", where=str(path), fix=fix) from error
 
 
 def _hashing() -> hashing.Config:
-    """Returns what is signed: every file except the signature, also those that Git would use."""
+    """Returns the hashing configuration: every file except the signature is hashed, including files of Git."""
     from model_signing import hashing
 
     every = hashing.Config().use_file_serialization()
@@ -121,7 +122,7 @@ def _hashing() -> hashing.Config:
 
 
 def _check_files(bundle: Path) -> None:
-    """Checks that the folder has exactly the files in its manifests. Raises RefusedError, which names the file."""
+    """Checks that the folder contains exactly the files that its manifests list. Raises RefusedError if not."""
     if not has_methods(bundle):
         open_bundle(bundle)
         return

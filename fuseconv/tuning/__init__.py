@@ -1,1 +1,1 @@
-"""Which matches are replaced in which target: chosen by measuring, not only by the pattern."""
+"""Chooses, by measuring, which matches are replaced in which target."""

@@ -1,4 +1,4 @@
-"""The time that may be spent on measuring."""
+"""Limits the time that is spent on measuring."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LEAST = 30.0
-"""The smallest budget in seconds. A process that times two small artifacts takes three of them."""
+"""The smallest budget in seconds. A process that times two small artifacts takes 3 seconds."""
 
 
 @dataclass
 class Budget:
-    """A number of seconds from now on, or no limit.
+    """A time limit that starts when the object is created.
 
     Attributes:
         seconds: the limit. None for no limit.
-        clock: the clock, in seconds.
-        reserved: the seconds that are needed for something else.
+        clock: returns the current time in seconds.
+        reserved: the seconds of the budget that are reserved for later work.
     """
 
     seconds: float | None
@@ -29,7 +29,7 @@ class Budget:
         self._start = self.clock()
 
     def affords(self, each: float, *, beside: float) -> int | None:
-        """Returns how often something that takes `each` seconds fits, beside what takes others. None for no limit."""
+        """Returns how many tasks of `each` seconds fit besides `beside` seconds of other work. None for no limit."""
         if self.seconds is None:
             return None
         left = self.seconds - (self.clock() - self._start) - self.reserved - beside

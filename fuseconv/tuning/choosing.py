@@ -1,9 +1,10 @@
-"""Chooses for one target which classes of matches are replaced, by timing whole models.
+"""Chooses which classes of matches are replaced in the targets of one folder, by timing whole models.
 
-A class is measured where it is used: the model with all matches is timed in turn with the model without that class. So
-the neighbours are the real ones, the target's own compiler fuses what it can of the ops that are left, and operands are
-as cold as they are in a call. What was found is confirmed on whole models against the unfused one, since the classes
-may depend on each other. A model with fewer fusions is kept unless one with more is faster beyond the noise.
+A class is measured in the whole model: the model with all matches replaced is timed in turn with the model without that
+class. So the class has its real neighbours, the target's own compiler fuses what it can of the unfused ops, and the
+operands are as cold as in a real call. Because classes may depend on each other, the result is confirmed by timing
+whole models against the unfused model. A model with fewer fusions is preferred unless a model with more fusions is
+faster by more than the noise.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from fuseconv.tuning.budget import Budget
 from fuseconv.tuning.classes import Classes
 
 GRACE = 30.0
-"""Seconds beyond the budget that may be spent on finding out why a model with every match is not faster."""
+"""The seconds beyond the budget that may be spent on finding why the model with every match replaced is not faster."""
 
 Left = frozenset[str]
-"""The classes that are left alone."""
+"""The classes whose matches are left unfused."""
 
 Write = Callable[[Left], Path]
-"""Writes and verifies the bundle without some classes. Raises FuseconvError if it fails, or computes something else."""
+"""Writes and verifies the bundle without some classes. Raises FuseconvError if it fails or computes something else."""
 
 Race = Callable[[Path, Sequence[Path]], list[Duel]]
-"""Times bundles against a base."""
+"""Times each of several bundles in turn with a base."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is chosen for the targets in one folder.
+    """The choice for the targets in one folder.
 
     Attributes:
-        left: the classes that are left alone.
-        folder: the bundle that has the chosen artifacts.
-        unfused: the bundle that has the unfused artifacts.
-        choices: target to class to what was measured. A class that is neither measured nor left alone is not named.
-        speeds: target to its times.
+        left: the classes that are left unfused.
+        folder: the folder of the bundle with the chosen artifacts.
+        unfused: the folder of the bundle with the unfused artifacts.
+        choices: target to class to choice. A class that is neither measured nor left unfused has no entry.
+        speeds: the times of each target.
         slow: the classes that make these targets slower.
         needed: the classes without which these targets cannot be written, with the reasons.
     """
@@ -57,15 +58,15 @@ class Chosen:
 
 @dataclass
 class Choosing:
-    """The choice for the targets in one folder, which have the same plan.
+    """Makes the choice for the targets in one folder, which share one plan.
 
     Attributes:
         classes: the classes of the plan.
-        folder: the bundle with every match replaced.
-        write: writes another bundle.
-        race: times bundles.
-        budget: the time for it.
-        seconds: how long a race times each challenger.
+        folder: the folder of the bundle with every match replaced.
+        write: writes a bundle without some classes.
+        race: times bundles (challengers) in turn with a base.
+        budget: the time that may be spent.
+        seconds: how many seconds a race spends on each challenger.
         suspects: the classes that make another target slower.
     """
 
@@ -83,7 +84,7 @@ class Choosing:
     _start_seconds: float = 0.0
 
     def choose(self) -> Chosen:
-        """Measures and chooses.
+        """Measures the classes, and chooses which of them to leave unfused.
 
         Raises:
             FuseconvError: the unfused model cannot be written to the target, or the artifacts cannot be timed.
@@ -103,7 +104,7 @@ class Choosing:
         return Chosen(best, self._folders[best], unfused, choices, speeds, slow, self._needed)
 
     def _whole(self) -> Duel:
-        """Times the model with every match against the unfused one."""
+        """Times the model with every match replaced against the unfused model."""
         self._folders[frozenset()] = self.folder
         start = self.budget.clock()
         if self.classes.every:
@@ -114,9 +115,10 @@ class Choosing:
         return whole
 
     def _groups(self) -> list[Left]:
-        """Returns what is left out together: each class, as far as the time allows; if it is short, all suspects.
+        """Returns the groups of classes to leave out together: each class alone, as far as the time allows.
 
-        Suspects are tried in any case if the model with every match is not faster.
+        If the time is too short to try every suspect alone, all suspects form one group. The suspects are tried even
+        beyond the budget if the model with every match replaced is not faster.
         """
         each, races = self._write_seconds + self.seconds, 2 * self._start_seconds
         names = sorted(self.classes.inserting, key=lambda name: name not in self.suspects)
@@ -130,7 +132,7 @@ class Choosing:
         return [frozenset({name}) for name in names[:count]]
 
     def _alone(self, groups: Sequence[Left]) -> dict[Left, Duel]:
-        """Times the model without each group against the model with all. Leaves out what cannot be written so."""
+        """Times the model without each group against the model with all. Skips models that cannot be written."""
         lefts = list(dict.fromkeys(filter(self._is_written, map(self.classes.without, groups))))
         found = self.race(self.folder, [self._folders[left] for left in lefts]) if lefts else []
         return dict(zip(lefts, found, strict=True))
@@ -147,9 +149,10 @@ class Choosing:
         return True
 
     def _confirmed(self, candidates: Sequence[Left], whole: Duel) -> dict[Left, Duel]:
-        """Times candidates and the model with every match against the unfused model, from few fusions to many.
+        """Times the candidates and the model with every match replaced against the unfused model.
 
-        A candidate that is not written yet takes part if the time allows.
+        The results are in order from few fusions to many. A candidate that is not written yet takes part only if the
+        time allows.
         """
         every, lefts = self.classes.every, [frozenset[str]()]
         for left in candidates:
@@ -166,7 +169,7 @@ class Choosing:
     def _choices(
         self, best: Left, alone: Mapping[Left, Duel], final: Mapping[Left, Duel]
     ) -> dict[str, dict[str, Choice]]:
-        """Returns the choice for each class: by its own measurement, else by that of the whole model."""
+        """Returns the choice for each class, from the measurement of the class or else of the whole model."""
         own = {name: duel for left, duel in sorted(alone.items(), key=lambda one: -len(one[0])) for name in left}
         whole = final[frozenset()]
         choices: dict[str, dict[str, Choice]] = {}
@@ -199,7 +202,11 @@ class Choosing:
 
 
 def _best(unfused: Left, final: Mapping[Left, Duel]) -> Left:
-    """Returns the classes that the best candidate leaves alone. It is faster than those with fewer fusions."""
+    """Returns the classes that the best candidate leaves unfused.
+
+    A candidate with more fusions is better only if it is faster than the best candidate with fewer fusions by more than
+    the noise.
+    """
     best, low = unfused, 1.0
     for left, duel in final.items():
         if duel.wins and duel.ratio.high < low:

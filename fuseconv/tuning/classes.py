@@ -1,7 +1,7 @@
-"""The classes of matches between which a measurement cannot tell: equal layers are one class.
+"""Groups matches that a measurement cannot tell apart into classes. For example, equal layers form one class.
 
-The name of a class has the rule, the dtypes and shapes of its operands, and what replaces it. It has no name of a node,
-so that it is the same in another capture of the model, and fuseconv.lock can record what was chosen for it.
+The name of a class consists of the rule, the dtypes and shapes of the operands, and the replacement. It contains no
+node names. Therefore it is the same in another capture of the model, and fuseconv.lock can record a choice under it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fuseconv.program.captured import Program
 from fuseconv.rulebook.refused import Refused
 
 UNKNOWN_SIZE = 64
-"""The assumed value of a size that is not known, where classes are ordered by their size."""
+"""The value that is assumed for a dynamic size when classes are ordered by their size."""
 
 
 _NAME = re.compile(r"\b\w+\b")
@@ -32,7 +32,7 @@ _NAME = re.compile(r"\b\w+\b")
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes of the steps of a plan.
+    """The classes into which the steps of a plan fall.
 
     Attributes:
         program: the captured program.
@@ -48,7 +48,7 @@ class Classes:
 
     @staticmethod
     def of(program: Program, plan: Plan) -> Classes:
-        """Executes a plan and classifies the steps that are applied by their operands."""
+        """Executes a plan on a copy of the program, and classifies each applied step by its rule and operands."""
         workspace = Workspace(program.exported, trainable=program.trainable)
         dims = named_dims(program)
         names, sizes = [], dict[str, int]()
@@ -61,7 +61,7 @@ class Classes:
 
     @cached_property
     def inserting(self) -> tuple[str, ...]:
-        """The classes whose replacement calls an op, the largest first. The others only remove ops."""
+        """The classes whose replacement calls an op, the largest class first. Other classes only remove ops."""
         found = dict.fromkeys(
             name
             for name, step in zip(self.names, self.plan.steps, strict=True)
@@ -71,7 +71,7 @@ class Classes:
 
     @property
     def every(self) -> frozenset[str]:
-        """All classes. Without them, the program is the captured one."""
+        """All classes. A plan without them leaves the captured program as it is."""
         return frozenset(self.names)
 
     def plan_without(self, left: Collection[str]) -> Plan:
@@ -80,14 +80,14 @@ class Classes:
         return replace(self.plan, steps=tuple(step for name, step in steps if name not in left))
 
     def without(self, left: Collection[str]) -> frozenset[str]:
-        """Returns the classes to leave alone with those in `left`: themselves, and those that are built on them."""
+        """Returns the classes in `left` and all classes that depend on them, which must be left out as well."""
         closed = frozenset(left)
         while more := self._unfit(closed):
             closed |= more
         return closed
 
     def _unfit(self, left: Collection[str]) -> frozenset[str]:
-        """Returns the classes with a step that does not fit the program without the classes in `left`."""
+        """Returns the classes with a step that cannot be executed after the classes in `left` are left out."""
         workspace, unfit = Workspace(self.program.exported, trainable=self.program.trainable), set[str]()
         for name, step in zip(self.names, self.plan.steps, strict=True):
             if name not in left:
@@ -116,7 +116,7 @@ def _name(workspace: Workspace, step: Step, dims: Dims) -> str:
 
 
 def _elements(workspace: Workspace, step: Step) -> int:
-    """Returns the number of elements that a step reads."""
+    """Returns the number of elements in the operands of a step."""
     nodes = {node for binding in step.bindings.values() for node in nodes_in(from_binding(binding, workspace.node))}
     shapes = [value.shape for node in nodes if isinstance(value := node.meta.get("val"), torch.Tensor)]
     return sum(math.prod(size if isinstance(size, int) else UNKNOWN_SIZE for size in shape) for shape in shapes)

@@ -1,4 +1,8 @@
-"""Chooses the form of one kind of regions by timing whole models, each with one of the forms."""
+"""Chooses the form of each kind of regions by timing whole models, each with one of the forms.
+
+A form is an algebraically equivalent list of ops for a region of linear algebra. Regions with the same text, such as
+equal layers, are of one kind.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +17,20 @@ from fuseconv.searching.extraction import Candidate
 from fuseconv.searching.kinds import Kind
 
 SMALL = 50_000
-"""A difference of fewer bytes of constants is not told."""
+"""Differences of fewer bytes of constants are not reported."""
 
 Model = TypeVar("Model")
 
 
 @dataclass
 class FormChoice(Generic[Model]):
-    """The choice between forms, one kind of regions after the other.
+    """Chooses between forms, one kind of regions after the other.
 
     Attributes:
-        base: the model with the forms that were chosen so far.
-        write: makes the model with some forms. Raises FuseconvError if a form is wrong or cannot be written.
+        base: the model with the forms that have been chosen so far.
+        write: writes the model with some forms. Raises FuseconvError if a form is wrong or cannot be written.
         race: times models against a base.
-        sizes: the sizes of the calls. Empty if all sizes are fixed.
+        sizes: the sizes of the dims in the timed calls. Empty if all dims are static.
     """
 
     base: Model
@@ -35,14 +39,14 @@ class FormChoice(Generic[Model]):
     sizes: Sequence[Mapping[str, int]] = ()
 
     def best(self, forms: Forms, kind: Kind) -> Form:
-        """Returns the fastest form of a kind of regions, with notes on the others.
+        """Times the forms of a kind of regions. Returns the fastest form, with notes on the other forms.
 
-        A form is chosen if it is faster than the region as it is, beyond the noise; of two such forms the faster one,
-        or the one that promised more if their difference is noise.
+        A form is chosen only if it is faster than the region as it is by more than the noise. Among several such forms
+        the fastest is chosen. If their difference is noise, the form with the best estimate is chosen.
 
         Args:
-            forms: those of other kinds, which are kept.
-            kind: the kind.
+            forms: the forms that were chosen for other kinds. They are kept.
+            kind: the kind of regions.
         """
         notes = [f"the search stopped at {kind.limit}; the forms found until then were tried"] if kind.limit else []
         written: dict[Candidate, Model] = {}
@@ -87,7 +91,7 @@ class FormChoice(Generic[Model]):
 
 
 def brief(lines: Sequence[str]) -> str:
-    """Returns what a form calls, without the constants that are computed at conversion."""
+    """Returns the ops that a form calls, without the constants that are computed at conversion."""
     called = [line for line in lines if ": constant" not in line]
     return "; ".join(called).replace("aten.", "").replace(".default", "")
 

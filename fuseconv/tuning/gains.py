@@ -1,4 +1,4 @@
-"""What each class of matches gains, read from the choices on the steps of a plan."""
+"""Reads the speed-up of each class of matches from the choices that are recorded on the steps of a plan."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fuseconv.matching.steps import Choice, Plan
 
 @dataclass(frozen=True)
 class Gain:
-    """The time of a whole call of a target with and without a class of matches, as it was measured.
+    """The measured time of a whole call of a target, with and without a class of matches.
 
     Attributes:
-        rule: the rule.
-        target: the target.
+        rule: the name of the rule.
+        target: the name of the target.
         matches: the number of matches of the class.
         choice: the times, and whether the class is applied.
     """
@@ -38,7 +38,7 @@ class Gain:
         return self.speedup - noise, self.speedup + noise
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
+        """Returns the gain as JSON-serializable values."""
         low, high = self.interval
         return {
             "rule": self.rule,
@@ -55,10 +55,10 @@ class Gain:
 
 
 def gains(plan: Plan, targets: Collection[str]) -> list[Gain]:
-    """Returns what the classes of a plan gain in some targets, by target, and then from much to little.
+    """Returns the gains of the classes of a plan in some targets, sorted by target and then by descending speed-up.
 
-    Steps of one rule with the same times are one class. Classes that were measured only together have the same times.
-    A choice that someone wrote into the plan without a time is left out.
+    Steps of one rule with equal times are counted as one class. Classes that were only measured together have equal
+    times. Choices without a time, which a user wrote into the plan by hand, are left out.
     """
     counts = Counter(
         (step.rule, target, choice)

@@ -1,4 +1,4 @@
-"""Choices as fuseconv.lock records them, by class, and the plan that follows them."""
+"""Converts between the choices on the steps of a plan and the choices by class that fuseconv.lock records."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fuseconv.program.captured import Program
 from fuseconv.tuning.classes import Classes
 
 Choices = Mapping[str, Mapping[str, Choice]]
-"""Target to class to choice."""
+"""The choice for each class of matches in each target, as target to class to choice."""
 
 
 def with_choices(plan: Plan, classes: Classes, choices: Choices) -> Plan:
-    """Returns the plan with the choices of its classes on its steps.
+    """Returns the plan with the choice of each class on all steps of that class.
 
     Args:
         plan: the plan.
-        classes: its classes.
-        choices: what was chosen.
+        classes: the classes of its steps.
+        choices: the choices by target and class.
     """
     names = iter(classes.names)
     steps = []
@@ -31,12 +31,12 @@ def with_choices(plan: Plan, classes: Classes, choices: Choices) -> Plan:
 
 
 def replayed(program: Program, plan: Plan, choices: Choices) -> Plan:
-    """Returns a plan of this program with the choices that another conversion recorded, without measuring."""
+    """Returns a plan of a program with the choices that an earlier conversion recorded, without measuring again."""
     return with_choices(plan, Classes.of(program, plan), choices) if choices else plan
 
 
 def recorded(program: Program, plan: Plan) -> dict[str, dict[str, Choice]]:
-    """Returns the choices on the steps of a plan by class, as `replayed` takes them."""
+    """Returns the choices on the steps of a plan by target and class, in the format that `replayed` takes."""
     if not any(step.choices for step in plan.applied):
         return {}
     choices: dict[str, dict[str, Choice]] = {}
