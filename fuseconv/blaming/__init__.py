@@ -1,1 +1,1 @@
-"""Where a numerical difference comes from: the values of a program, its fused form and its targets between two ops."""
+"""Finds where a numerical difference comes from, by comparing values inside a program, its fused form and targets."""

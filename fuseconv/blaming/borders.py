@@ -1,6 +1,6 @@
-"""The borders of a program: the values that it and its fused form both compute, at the ends of modules and of matches.
+"""Finds the borders of a program. A border is a tensor that both the program and its fused form compute.
 
-At a border the original, the fused program and every target can be compared with each other and with fp64.
+At a border, the original, the fused program and every target can be compared with each other and with float64.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from fuseconv.program.captured import Program
 
 @dataclass(frozen=True)
 class Border:
-    """A value of a program.
+    """A tensor that both a captured program and its fused form compute.
 
     Attributes:
-        node: its node in the captured program.
-        twin: the node of the fused program with the same value.
-        layer: the path of the module of the model that computes it. Empty for the model itself.
-        op: the op of the fused program that computes it.
-        rule: the rule of the match that it is a result of. Empty if it is computed as in the captured program.
+        node: the name of the value's node in the captured program.
+        twin: the name of the node in the fused program that has the same value.
+        layer: the path of the module that computes the value. Empty for the model itself.
+        op: the op of the fused program that computes the value.
+        rule: the rule of the match whose result the value is. Empty if no match computes the value.
         match: the nodes of that match.
         line: the source line of the model. Empty if unknown.
-        ends: whether a module or a match ends here, or the program.
+        ends: whether the value leaves a module, is the result of a match, or is an output of the program.
     """
 
     node: str
@@ -56,7 +56,7 @@ class Pair:
         program: the captured program.
         fused: the rewritten program.
         plan: the plan by which it was rewritten.
-        borders: every value of a tensor that both compute, in the order of the captured program.
+        borders: the borders of the two programs, in the order of the captured program.
     """
 
     program: Program
@@ -66,7 +66,7 @@ class Pair:
 
     @staticmethod
     def of(program: Program, plan: Plan) -> Pair:
-        """Rewrites a program by a plan.
+        """Rewrites a program by a plan, and finds the borders.
 
         Raises:
             RuleError: the plan does not fit the program.
@@ -76,13 +76,13 @@ class Pair:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The nodes of the fused program that it returns, in order."""
+        """The names of the nodes that the fused program returns, in order."""
         returned: Any = self.fused.exported.graph.output_node().args[0]
         return tuple(node.name for node in returned)
 
     @property
     def ends(self) -> tuple[Border, ...]:
-        """The borders at which a module, a match or the program ends."""
+        """The borders at which a module, a match or the program ends, in order."""
         return tuple(border for border in self.borders if border.ends)
 
 
@@ -95,7 +95,7 @@ def _borders(program: Program, fused: Program, plan: Plan, twins: Mapping[str, s
         twin = nodes.get(twins.get(node.name, ""))
         if node.op != "call_function" or twin is None or twin.op != "call_function" or twin.name in taken:
             continue
-        # A value that is overwritten later is not the same whenever it is looked at.
+        # The content of a tensor that is overwritten later depends on when it is read, so it cannot be compared.
         if not _is_tensor(node) or any(
             aliases.is_written(one) for aliases, one in zip(written, (node, twin), strict=True)
         ):
@@ -125,7 +125,7 @@ def layer_of(node: Node) -> str:
 
 
 def op_of(node: Node) -> str:
-    """Returns the name of the op that computes a value, which may be one of several results of the op."""
+    """Returns the name of the op that computes a value. The value may be one of several results of the op."""
     source: Any = node.args[0] if is_getitem(node) else node
     return op_name(source.target)
 
@@ -136,5 +136,5 @@ def _leaves_module(node: Node) -> bool:
 
 
 def step_of(plan: Plan, border: Border) -> Step | None:
-    """Returns the step of a plan whose result a border is."""
+    """Returns the step of a plan that computes a border. None if no step does."""
     return next((step for step in plan.applied if border.node in step.results.values()), None)

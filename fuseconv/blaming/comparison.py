@@ -1,4 +1,4 @@
-"""Compares the fused program and each target with the original, and finds what is to blame for each difference."""
+"""Compares the fused program and each target with the original, and finds the cause of each difference."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from fuseconv.runtime.model import load_target
 from fuseconv.targets import TARGETS
 
 LARGE = "zeros and large"
-"""The case with inputs so large that a model may overflow without being wrong. It is blamed only if results differ."""
+"""The name of the case whose inputs are so large that a correct model may overflow. Its overflow alone is no fault."""
 
 MOST_LIMITS = 4
-"""The number of cases of a target that are looked into, if the first are limits of its runtime."""
+"""The maximum number of cases of a target that are examined. The next case is examined only if the previous cases
+showed nothing but limits of the target's runtime."""
 
 Progress = Callable[[str], AbstractContextManager[None]]
 """Called with the name of a step; the step runs inside the context."""
@@ -44,8 +45,8 @@ class Bundle:
     """A bundle whose artifacts are compared.
 
     Attributes:
-        folder: its folder.
-        manifest: its manifest.
+        folder: the folder of the bundle.
+        manifest: the manifest of the bundle.
     """
 
     folder: Path
@@ -54,15 +55,15 @@ class Bundle:
 
 @dataclass
 class Comparison:
-    """What is compared.
+    """Compares a fused program and its targets with the original.
 
     Attributes:
         program: the captured program.
         plan: the plan of the fused program.
-        references: what the original computes in each case.
-        targets: the targets.
-        search: finds the causes.
-        bundle: the artifacts. None if each target is written.
+        references: the outputs of the original in each case.
+        targets: the names of the targets.
+        search: finds the cause of a difference.
+        bundle: the bundle with the artifacts. If None, each target is written to be compared.
     """
 
     program: Program
@@ -74,7 +75,7 @@ class Comparison:
     _pairs: dict[str, Pair] = field(default_factory=dict)
 
     def blame(self, progress: Progress) -> Blame:
-        """Returns what is to blame for each difference."""
+        """Compares the fused program and all targets, and returns one verdict per cause of a difference."""
         references = sorted(tried_of(self.references), key=lambda one: one.case.kind == "special")
         scene = Scene(self._pair(self.plan), references[0], self.search.op_files)
         compared: list[str] = []
@@ -101,14 +102,14 @@ class Comparison:
         return Blame(tuple(_merged(verdicts)), tuple(compared), unable, scene.reference.case.name, growth)
 
     def _pair(self, plan: Plan) -> Pair:
-        """Returns the program and its fused form. Targets with the same steps share it."""
+        """Returns the program and its form that a plan fuses. Plans with the same steps share one pair."""
         key = repr(plan.applied)
         if key not in self._pairs:
             self._pairs[key] = Pair.of(self.program, plan)
         return self._pairs[key]
 
     def _of_model(self, references: Sequence[Reference]) -> list[Verdict]:
-        """Returns the verdict for a model that is wrong before anything is fused."""
+        """Returns the verdict for a program that is wrong before anything is fused. Empty if the program is right."""
         for reference in references:
             if _overflows(reference) and reference.case.name != LARGE:
                 return [self._overflow(reference, ())]
@@ -121,10 +122,10 @@ class Comparison:
         return blamed(partial(self.search.in_model, scene), targets, reference.case.name)
 
     def _of_plans(self, references: Sequence[Reference], verdicts: list[Verdict]) -> list[Pair]:
-        """Adds the verdicts for the fused programs of the targets, and returns those that are wrong."""
+        """Checks the fused program of each target in PyTorch. Adds verdicts, and returns the pairs that are wrong."""
         wrong: list[Pair] = []
         for pair in dict.fromkeys(map(self._pair, (self.plan, *map(self.plan.of, self.targets)))):
-            # A form of the search may differ where inputs are not finite; a conversion tries and records that.
+            # A form of the search may differ where inputs are not finite. A conversion checks and records this.
             searched = any(step.rule == SEARCH for step in pair.plan.applied)
             judged = [one for one in references if one.case.kind == "ordinary" or not searched]
             for reference, row in _failing(self.program, judged, _in_torch(pair.fused))[:1]:
@@ -137,7 +138,7 @@ class Comparison:
         return wrong
 
     def _failing(self, target: str, pair: Pair, references: Sequence[Reference]) -> list[tuple[Reference, Row]]:
-        """Returns the cases in which a target differs, each with the first output that does.
+        """Runs a target in all cases. Returns the cases in which it differs, each with its first differing output.
 
         Raises:
             FuseconvError: the target cannot be written or loaded.
@@ -154,7 +155,7 @@ class Comparison:
             return _failing(self.program, references, lambda case: called(runner, case.inputs), target)
 
     def _of_target(self, target: str, pair: Pair, failing: Sequence[tuple[Reference, Row]]) -> list[Verdict]:
-        """Returns the verdict for a target, after those for what its runtime alone does with special values."""
+        """Returns the verdicts for a target: for limits of its runtime with special values, and then for a fault."""
         verdicts: list[Verdict] = []
         for reference, row in failing[:MOST_LIMITS]:
             find = partial(self._find, target, Scene(pair, reference, self.search.op_files), row)
@@ -192,7 +193,7 @@ def _failing(
     target: str = "",
     manifest: Manifest | None = None,
 ) -> list[tuple[Reference, Row]]:
-    """Returns the cases that fail, each with its first failing output. Limits in a manifest are no failures."""
+    """Returns the cases that fail, each with its first failing output. Limits in the manifest are not failures."""
 
     def guarded(case: Case) -> Sequence[torch.Tensor]:
         try:
@@ -209,7 +210,7 @@ def _failing(
 
 
 def _overflows(reference: Reference) -> bool:
-    """Returns whether the original is not finite for ordinary inputs where float64 is."""
+    """Returns whether the original computes non-finite values from ordinary inputs where float64 is finite."""
     return reference.case.kind == "ordinary" and any(
         original.is_floating_point() and bool((~original.isfinite() & fp64.isfinite()).any())
         for original, fp64 in zip(reference.original, reference.fp64, strict=True)
@@ -217,7 +218,7 @@ def _overflows(reference: Reference) -> bool:
 
 
 def _merged(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Returns the verdicts, with one for those targets that share a cause and a place."""
+    """Merges verdicts that have the same cause and place in several targets."""
     merged: dict[object, Verdict] = {}
     for one in verdicts:
         key = (one.cause, one.border, one.detail) if one.border is not None else one

@@ -1,4 +1,4 @@
-"""An archive of torch.export as a list of ops: the graph is made to return its values."""
+"""Reads a torch.export archive as a list of ops, and cuts out parts that return intermediate values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fuseconv.weights.table import weights_of_artifact
 
 
 class ExportListing(Listing):
-    """The calls of an exported program."""
+    """The op calls of an exported program."""
 
     def __init__(self, path: Path, device: str) -> None:
         with warnings.catch_warnings():
@@ -37,21 +37,21 @@ class ExportListing(Listing):
 
     @cached_property
     def ops(self) -> list[str]:
-        """The ops that the program calls."""
+        """The names of the ops that the program calls, in order."""
         return [op_name(node.target) for node in self._nodes]
 
     @cached_property
     def returned(self) -> list[Place | None]:
-        """The outputs of the program."""
+        """The places of the program's outputs."""
         results: Any = self._exported.graph.output_node().args[0]
         return [self._place(one) for one in results]
 
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the nodes among the arguments of a call."""
+        """Returns the places of the nodes among the arguments of a call."""
         return [self._place(one) for one in self._nodes[at].all_input_nodes]
 
     def arguments(self, at: int) -> list[str]:
-        """Returns the numbers and the weights of a call."""
+        """Returns the non-tensor arguments and the weights of a call."""
         node, specs = self._nodes[at], self._exported.graph_signature.input_specs
         held = {spec.arg.name: str(spec.target) for spec in specs if spec.kind is not InputKind.USER_INPUT}
         tensors = self._exported.state_dict | self._exported.constants
@@ -61,14 +61,14 @@ class ExportListing(Listing):
         return [*texts, *(hashed(name, tensors[name]) for name in weights)]
 
     def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
-        """Returns an archive that returns values, with its weights. Given values are inputs."""
+        """Returns an archive that computes the values at `ends`, with its weights. The given values become inputs."""
         starts = {self._nodes[at].name: tensor for (at, _), tensor in given.items()}
         part, file = returning(self._exported, [self._nodes[at].name for at, _ in ends], starts), io.BytesIO()
-        # Mapped weights are views of one memory, all of which torch would write.
+        # Mapped weights are views of one large storage, and torch would write all of it.
         owned = {name: like(one, one.detach().clone()) for name, one in weights_of(part).items()}
         torch.export.save(with_weights(part, owned), file)
         return Piece(file.getvalue(), tuple(starts.values()))
 
     def _place(self, node: Any) -> Place | None:
-        """Returns the place of a node. One of several results is a call of its own, which selects it."""
+        """Returns the place of a node. The index of the result is 0: a separate node selects one of several results."""
         return (self._at[node], 0) if isinstance(node, Node) and node in self._at else None

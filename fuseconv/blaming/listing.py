@@ -1,7 +1,8 @@
-"""An artifact as a list of ops, so that its values can be returned and compared with those of another artifact.
+"""Represents an artifact as a list of ops, so that its intermediate values can be compared with another artifact's.
 
-Two artifacts of one program have the same ops in the same order, whatever their values are called. So a value of one is
-found in the other by its position, also where ops were added, removed or changed.
+Two artifacts of one program have the same ops in the same order, even if the names of their values differ. Therefore a
+value of one artifact is found in the other by position. Aligning the two lists finds the value even if ops were added,
+removed or changed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from types import MappingProxyType
 import torch
 
 Place = tuple[int, int]
-"""A value of an artifact: the position of the op that computes it, and which of its results it is."""
+"""The place of a value in an artifact: the position of the op that computes it, and the index of the op's result."""
 
 NOTHING: Mapping[Place, torch.Tensor] = MappingProxyType({})
 
@@ -28,11 +29,12 @@ COPIES = frozenset({"Identity", "aten::clone", "aten.clone.default"})
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an artifact that is an artifact itself.
+    """A part of an artifact that can be loaded and run as an artifact itself.
 
     Attributes:
-        data: the file.
-        weights: what it takes after the inputs: the weights, unless it contains them, and the given values.
+        data: the bytes of the file.
+        weights: the tensors that the part takes after its inputs: its weights, unless it contains them, and the given
+            values.
     """
 
     data: bytes
@@ -47,7 +49,7 @@ class Listing(ABC):
         """Reads an artifact.
 
         Raises:
-            RefusedError: it is damaged.
+            RefusedError: the artifact is damaged.
         """
 
     @cached_property
@@ -58,27 +60,27 @@ class Listing(ABC):
     @cached_property
     @abstractmethod
     def returned(self) -> list[Place | None]:
-        """The values that the artifact returns. None for an input or a weight."""
+        """The places of the values that the artifact returns. None for an input or a weight."""
 
     @abstractmethod
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the values that an op takes. None for an input or a weight."""
+        """Returns the places of the values that the op at a position takes. None for an input or a weight."""
 
     @abstractmethod
     def arguments(self, at: int) -> list[str]:
-        """Returns what else an op is given, one text each: attributes, numbers, and weights with a hash of them."""
+        """Returns the other arguments of an op as texts: attributes, numbers, and weights with their hashes."""
 
     @abstractmethod
     def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
-        """Returns the part that computes values, and returns them in the given order.
+        """Returns the part of the artifact that computes and returns some of its values.
 
         Args:
-            ends: the values.
-            given: values that it is given, and does not compute.
+            ends: the places of the values to return, in order.
+            given: values that the part takes as inputs instead of computing them, by place.
         """
 
     def needed(self, end: Place, given: Mapping[Place, torch.Tensor]) -> dict[Place, torch.Tensor]:
-        """Returns those of the given values from which a value is computed."""
+        """Returns the given values from which the value at `end` is computed."""
         seen, queue, found = {end[0]}, [end[0]], dict[Place, torch.Tensor]()
         while queue:
             for place in self.operands(queue.pop()):
@@ -92,12 +94,20 @@ class Listing(ABC):
         return found
 
     def text(self, at: int) -> str:
-        """Returns an op with its arguments, without the names of values."""
+        """Returns an op and its arguments as text, without the names of values."""
         return f"{self.ops[at]}({', '.join(self.arguments(at))})"
 
 
 def placed(written: Listing, artifact: Listing) -> list[Place | None]:
-    """Returns where an artifact has the values that another one of the same program returns. None if unknown."""
+    """Finds in an artifact the values that another artifact of the same program returns.
+
+    Args:
+        written: the other artifact, which was written again.
+        artifact: the artifact in which to find the values.
+
+    Returns:
+        The place of each value in `artifact`. None if it is not found.
+    """
     twins = _twins(written, artifact)
     found: list[Place | None] = []
     for place in written.returned:
@@ -109,7 +119,7 @@ def placed(written: Listing, artifact: Listing) -> list[Place | None]:
 
 
 def changes(written: Listing, artifact: Listing) -> dict[int, str]:
-    """Returns how the ops of an artifact differ from those of another one of a program: a sentence by position."""
+    """Describes how the ops of an artifact differ from an artifact that is written again: a sentence by position."""
     twins = _twins(written, artifact)
     found = {}
     for at, twin in twins.items():
@@ -134,7 +144,7 @@ def _twins(written: Listing, artifact: Listing) -> dict[int, int]:
 
 
 def hashed(name: str, tensor: torch.Tensor) -> str:
-    """Returns the text of a weight among the arguments of an op: its name and a hash of its values."""
+    """Describes a weight among the arguments of an op, by its name and a hash of its values."""
     plain = tensor.detach().cpu().contiguous()
     data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
     return f"{name} with sha256 {sha256(data).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""An ONNX model as a list of ops: its values become graph outputs."""
+"""Reads an ONNX model as a list of ops, and cuts out parts whose graph outputs are intermediate values."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class OnnxListing(Listing):
 
     @cached_property
     def ops(self) -> list[str]:
-        """The types of the nodes."""
+        """The op types of the nodes, in order."""
         return [node.op_type for node in self._model.graph.node]
 
     @cached_property
     def returned(self) -> list[Place | None]:
-        """The graph outputs."""
+        """The places of the graph outputs."""
         return [self._places.get(value.name) for value in self._model.graph.output]
 
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the inputs of a node."""
+        """Returns the places of a node's inputs."""
         return [self._places.get(name) for name in self._model.graph.node[at].input]
 
     def arguments(self, at: int) -> list[str]:
-        """Returns the attributes and the weights of a node."""
+        """Returns the attributes and the weights of a node, and a hash of the body of the ONNX function it calls."""
         node = self._model.graph.node[at]
         attributes = sorted(f"{one.name} {_value(one)}" for one in node.attribute)
         weights = [name for name in node.input if name in self._weights]
@@ -56,7 +56,7 @@ class OnnxListing(Listing):
         return [*attributes, *(hashed(name, _tensor(self._weights[name])) for name in weights), *bodies]
 
     def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
-        """Returns a model that returns values, with its weights. Given values are graph inputs."""
+        """Returns a model that computes the values at `ends`, with its weights. The given values are graph inputs."""
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         names = [self._name(place) for place in ends]
@@ -66,7 +66,7 @@ class OnnxListing(Listing):
         model.graph.input.extend(
             onnx.helper.make_tensor_value_info(name, kinds[one.dtype], list(one.shape)) for name, one in starts.items()
         )
-        for node in model.graph.node:  # an op that computes another value too keeps its other results
+        for node in model.graph.node:  # renames only the given results: a node may have other results that are needed
             node.output[:] = [f"{name}_computed" if name in starts else name for name in node.output]
         used: set[str] = set(names)
         for at in reversed(range(len(model.graph.node))):

@@ -1,7 +1,7 @@
-"""A script that shows a difference, with its tensors: one .py and one .safetensors file, which run alone.
+"""Writes scripts that reproduce a difference. A script is one .py file, with its tensors in one .safetensors file.
 
-The script has the ops as PyTorch code, or a part of the artifact as bytes among the tensors. It prints the error and
-exits with 1 while the difference exists.
+The script contains the ops as PyTorch code, or loads a part of the artifact that is stored as bytes among the tensors.
+It prints the error, and exits with 1 while the difference exists.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from fuseconv.errors import FileError
 from fuseconv.numerics.tolerance import TOLERANCES
 
 _GLOBALS = frozenset({"torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree"})
-"""What the printed code of a graph may refer to. `templates.HEAD` imports the first four."""
+"""The global names that the printed code of a graph may use. `templates.HEAD` imports the first four."""
 
 _DELETIONS = re.compile(r";\s*(?:\w+ = )+None(?=\s|$)(?:\s*#.*)?")
-"""What torch.fx adds to a line to free values."""
+"""The statements that torch.fx appends to a line of code to free values."""
 
 _BLANK = re.compile(r"\n{4,}")
 
@@ -38,15 +38,15 @@ class Script:
     """A script and its tensors.
 
     Attributes:
-        text: the source.
-        tensors: its tensors by key.
+        text: the source code.
+        tensors: the tensors of the script, by key.
     """
 
     text: str
     tensors: Mapping[str, torch.Tensor]
 
     def write(self, path: Path) -> None:
-        """Writes the script, and its tensors beside it.
+        """Writes the script to a file, and its tensors to a .safetensors file with the same name.
 
         Raises:
             FileError: a file cannot be written.
@@ -65,13 +65,13 @@ class Script:
 
 
 def why_not(path: Path) -> str:
-    """Runs a script in this process, and returns why it does not show the difference. Empty if it does."""
+    """Runs a script in this process. Returns why it does not show the difference, or an empty text if it does."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), quiet():
             runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
         return "" if end.code == 1 else "the ops alone do not show it"
-    except Exception as error:  # noqa: BLE001 - a script that cannot run here shows nothing, and the verdict says why
+    except Exception as error:  # noqa: BLE001 - a script that cannot run shows nothing, and the verdict tells why
         line = next(iter(str(error).strip().splitlines()), "")
         return f"the script cannot run here: {type(error).__name__}: {line}"
     return "the script did not end with a status"
@@ -92,12 +92,12 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a script compares.
+    """The expected values that a script compares its result with.
 
     Attributes:
-        original: what the model computes, in its own dtype.
-        fp64: the fp64 reference.
-        special: whether the case has NaN, infinities or the limits of a dtype.
+        original: the value that the model computes in its own dtype.
+        fp64: the float64 reference.
+        special: whether the inputs of the case contain NaN, infinities or the limits of a dtype.
         op_files: Python files that register ops of rule packs.
     """
 
@@ -120,7 +120,10 @@ def through_target(what: str, target: str, before: Segment, after: Segment, evid
 
 
 def upstream(what: str, target: str, before: Segment, evidence: Evidence) -> Script | None:
-    """Returns the script for a difference in the exporter or runtime of a target, without fuseconv. None if none is."""
+    """Returns the script for a difference that an exporter or runtime makes without fuseconv.
+
+    None if the target has no such script, the ops include an op of fuseconv, or the ops cannot be printed.
+    """
     run = templates.PLAIN.get(target)
     if run is None or any("fuseconv" in str(op) for op in before.ops):
         return None
@@ -133,7 +136,7 @@ def overflow(what: str, before: Segment, evidence: Evidence) -> Script | None:
 
 
 def of_piece(what: str, target: str, piece: Piece, inputs: Mapping[str, torch.Tensor], evidence: Evidence) -> Script:
-    """Returns the script for a difference in the file of a target."""
+    """Returns the script for a difference in the file of a target, of which it runs a part."""
     tensors = {
         "artifact": torch.frombuffer(bytearray(piece.data), dtype=torch.uint8),
         **{f"weight.{at}": one for at, one in enumerate(piece.weights)},
@@ -206,7 +209,7 @@ def _script(
 
 
 def _class(name: str, segment: Segment) -> str | None:
-    """Prints a segment as a class. None if it contains control flow or refers to objects."""
+    """Prints a segment as the code of a class. None if it contains control flow or uses other global names."""
     printed = segment.module.graph.python_code("self")
     if set(printed.globals) - _GLOBALS or any(True for _ in segment.module.children()):
         return None

@@ -1,4 +1,4 @@
-"""What the scripts call that reproduce a difference: a module through a target, and a part of an artifact."""
+"""Provides the functions that repro scripts call: they run a module through a target, or a part of an artifact."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fuseconv.targets import TARGETS
 
 
 def through_target(target: str, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Returns what a target computes for a module that takes tensors and returns a tuple of tensors.
+    """Writes a module for a target, runs it, and returns its outputs. The module takes tensors and returns a tuple.
 
     Raises:
         UnsupportedError: the target cannot express the module.
-        UpstreamError: its exporter, compiler or runtime failed.
+        UpstreamError: the exporter, compiler or runtime of the target failed.
     """
     names, device = [f"x{at}" for at in range(len(inputs))], inputs[0].device.type
     with torch.no_grad():
@@ -31,16 +31,16 @@ def through_target(target: str, module: torch.nn.Module, inputs: Sequence[torch.
 def run_piece(
     target: str, data: torch.Tensor, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """Returns what a part of an artifact computes.
+    """Loads a part of an artifact, runs it, and returns its outputs.
 
     Args:
         target: the target of the artifact.
         data: the bytes of the part, as u8[size].
-        weights: what it takes after its inputs.
-        inputs: its inputs.
+        weights: the tensors that the part takes after its inputs.
+        inputs: the inputs of the part.
 
     Raises:
-        FuseconvError: it does not load.
+        FuseconvError: the part does not load.
     """
     spec, device = TARGETS[target].SPEC, inputs[0].device.type if inputs else "cpu"
     with tempfile.TemporaryDirectory() as folder:

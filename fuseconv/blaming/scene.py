@@ -1,4 +1,4 @@
-"""One call of a program and its fused form: the values at their borders, and the ops between two borders."""
+"""Computes the values at the borders of a program for one call, and extracts the ops between borders."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fuseconv.parity.reference import Reference
 from fuseconv.program.captured import Program
 
 Stage = Callable[[Sequence[Border]], Mapping[Border, torch.Tensor]]
-"""Returns the values at borders as something computes them: PyTorch, or a target."""
+"""One way to compute a program, such as PyTorch or a target. Returns the values at the given borders."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """The ops between the last borders and one border, with the values that the original has before them.
+    """The ops just before a border, which take the original's values at the preceding borders as inputs.
 
     Attributes:
         border: the border.
-        before: the ops of the captured program.
-        after: the ops of the fused program.
-        evidence: what the original computes there.
+        before: these ops in the captured program.
+        after: these ops in the fused program.
+        evidence: the values that the original's ops compute at the border.
     """
 
     border: Border
@@ -38,17 +38,17 @@ class Local:
     evidence: Evidence
 
     def judge(self, actual: torch.Tensor) -> Row:
-        """Compares a value with that of the original."""
+        """Compares a value at the border with the original's value."""
         return compare(actual, self.evidence.original, self.evidence.fp64, may_overflow=self.evidence.special)
 
 
 @dataclass
 class Scene:
-    """A call.
+    """One call of a program and of its fused form.
 
     Attributes:
         pair: the program and its fused form.
-        reference: the inputs, and what the original computes for them.
+        reference: the inputs of the call, and the outputs that the original computes for them.
         op_files: Python files that register ops of rule packs.
     """
 
@@ -64,15 +64,15 @@ class Scene:
         return self.reference.case.inputs
 
     def original(self, borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
-        """Returns the values of the captured program in PyTorch. A stage."""
+        """Returns the values of the captured program in PyTorch. This method is a stage."""
         return self._known(self._original, borders, float64=False)
 
     def fp64(self, borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
-        """Returns the values of the captured program in float64. A stage."""
+        """Returns the values of the captured program in float64. This method is a stage."""
         return self._known(self._fp64, borders, float64=True)
 
     def fused(self, borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
-        """Returns the values of the fused program in PyTorch. A stage."""
+        """Returns the values of the fused program in PyTorch. This method is a stage."""
         return self.of(self.pair.fused, borders)
 
     def of(self, fused: Program, borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
@@ -81,7 +81,7 @@ class Scene:
         return {border: found[border.twin] for border in borders}
 
     def rows(self, stage: Stage, borders: Sequence[Border]) -> dict[Border, Row]:
-        """Compares the values of a stage with those of the original, at the borders that the stage has."""
+        """Compares a stage's values with the original's values. Skips borders that the stage does not return."""
         found, original, fp64 = stage(borders), self.original(borders), self.fp64(borders)
         special = self.reference.case.kind == "special"
         return {
@@ -91,12 +91,12 @@ class Scene:
         }
 
     def overflows(self, borders: Sequence[Border]) -> dict[Border, Row]:
-        """Returns a failing row for each border at which the original is not finite, but float64 is."""
+        """Returns a row for each border. The row fails if the original is not finite where float64 is."""
         original, fp64 = self.original(borders), self.fp64(borders)
         return {border: _overflow(original[border], fp64[border]) for border in borders}
 
     def inside(self, end: Border) -> list[Border]:
-        """Returns the borders that lie between the ends of modules and matches before a border, and the border."""
+        """Returns the borders, none of them an end, between a border and the preceding ends of modules and matches."""
         known = {border.node for border in self.pair.ends if border is not end}
         nodes = {node.name: node for node in self.pair.program.exported.graph.nodes}
         seen, queue = {end.node}, [end.node]
@@ -108,7 +108,7 @@ class Scene:
         return [border for border in self.pair.borders if border.node in seen and not border.ends]
 
     def given(self, border: Border, among: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
-        """Returns the values of the original at the borders before one, without those that the same match computes."""
+        """Returns the original's values at the borders before a border, except for values that its match computes."""
         at = self.pair.borders.index(border)
         earlier = [one for one in self.pair.borders[:at] if not border.match or one.match != border.match]
         return self.original([one for one in earlier if one in among])
@@ -116,12 +116,13 @@ class Scene:
     def local(
         self, border: Border, fused: Program | None = None, values: Mapping[Border, torch.Tensor] | None = None
     ) -> Local:
-        """Returns the ops just before a border, given values of the original.
+        """Extracts the ops just before a border, and runs them in the original.
 
         Args:
             border: the border.
-            fused: another program like the fused one.
-            values: the given values. Default: at all borders before.
+            fused: a fused program to use instead of the fused program of the pair.
+            values: the original's values that the ops take as inputs. Default: the values at all earlier borders,
+                except for values that the match of this border computes.
         """
         given = self.given(border, self.pair.borders) if values is None else values
         before = between(

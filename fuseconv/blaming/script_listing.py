@@ -1,4 +1,4 @@
-"""A TorchScript module as a list of ops: its graph, with the weights as inputs, is made to return its values."""
+"""Reads a TorchScript module as a list of ops, and cuts out functions that return intermediate values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuseconv.targets.script_module import quiet
 from fuseconv.weights.table import weights_of_artifact
 
 _PLUMBING = ("prim::Constant", "prim::GetAttr", "prim::ListConstruct", "prim::TupleConstruct")
-"""Nodes that only put the arguments of an op or the outputs together."""
+"""The kinds of nodes that only assemble the arguments of an op or the outputs."""
 
 
 class ScriptListing(Listing):
@@ -41,17 +41,17 @@ class ScriptListing(Listing):
 
     @cached_property
     def ops(self) -> list[str]:
-        """The kinds of the nodes."""
+        """The kinds of the nodes, in order."""
         return [node.kind() for node in self._nodes]
 
     @cached_property
     def returned(self) -> list[Place | None]:
-        """The elements of the returned tuple."""
+        """The places of the elements of the returned tuple."""
         (returned,) = self._graph.outputs()
         return [self._places.get(value.debugName()) for value in returned.node().inputs()]
 
     def operands(self, at: int) -> list[Place | None]:
-        """Returns the inputs of a node."""
+        """Returns the places of a node's inputs."""
         return [self._places.get(value.debugName()) for value in self._nodes[at].inputs()]
 
     def arguments(self, at: int) -> list[str]:
@@ -60,7 +60,7 @@ class ScriptListing(Listing):
         return [self._text(value) for value in given]
 
     def cut(self, ends: Sequence[Place], given: Mapping[Place, torch.Tensor] = NOTHING) -> Piece:
-        """Returns a function that takes the inputs, the weights and given values, and returns values."""
+        """Returns a function that takes the inputs, weights and given values, and computes the values at `ends`."""
         graph = self._graph.copy()
         nodes = _ops(graph)
         for at, result in given:

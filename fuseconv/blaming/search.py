@@ -1,9 +1,10 @@
-"""Finds what is to blame for a difference: the first computation that differs, and in it the first value.
+"""Finds the cause of a difference: the first stage of the conversion that differs, and the first value in it.
 
-A program is computed in several ways, each further from the model: in PyTorch in its own dtype, fused in PyTorch,
-through a target, and by the artifact in a bundle. Every one of them gives values at the borders. The cause is the first
-way that differs, and the place is the first border at which it does. The ops just before it, given the values that the
-original has there, must then differ too: they are the repro. docs/adr/0026-blame.md says why.
+A program is computed in several stages, each further from the model: in PyTorch in its own dtype, fused in PyTorch,
+through a target, and by the artifact in a bundle. Every stage yields values at the borders, which are the values that
+the program and its fused form both compute. The cause is the first stage that differs, and the place is the first
+border at which it differs. The ops just before this border are then run alone on the original's values. They must
+differ too, and become the repro. docs/adr/0026-blame.md gives the reasons for this design.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fuseconv.numerics.tolerance import Row, compare
 from fuseconv.program.captured import Program
 
 TRIES = 4
-"""The number of borders at which a difference is looked for, before the first is named without a repro."""
+"""The maximum number of differing borders at which the search tries to reproduce a difference with the ops alone."""
 
 
 class OutOfTimeError(Exception):
@@ -43,8 +44,8 @@ class Search:
     """A search for the causes of differences.
 
     Attributes:
-        folder: where scripts are written.
-        limit: the time limit in seconds. Nothing new is begun after it.
+        folder: the folder into which scripts are written.
+        limit: the time limit in seconds. The search starts no new step after it.
         op_files: Python files that register ops of rule packs.
     """
 
@@ -60,7 +61,7 @@ class Search:
             raise OutOfTimeError(f"the time limit of {self.limit:.0f} s was reached")
 
     def in_model(self, scene: Scene) -> Verdict:
-        """Returns the verdict for a model whose outputs are not finite in its dtype, but in float64."""
+        """Returns the verdict for a model whose outputs are finite in float64, but not in the model's dtype."""
         rows, case = scene.overflows(scene.pair.ends), scene.reference.case.name
         if (end := _first(rows)) is None:
             return Verdict("model", (), case)
@@ -83,14 +84,14 @@ class Search:
         return self._shown(verdict, [lambda text: repro.eager(text, local.before, local.after, local.evidence)])
 
     def _right_by_reference(self, local: Local) -> bool:
-        """Returns whether the ops before a border are right if the references of fuseconv's ops run in their place."""
+        """Returns whether the ops before a border are right when references replace the kernels of fuseconv's ops."""
         program = local.after.program(local.evidence.original.device.type)
         (end,) = program.exported.graph.output_node().all_input_nodes
         found = values_of(program.exported, program.examples, [end.name], by_reference=True)
         return local.judge(found[end.name]).ok
 
     def in_weights(self, scene: Scene, target: str, stored: Stored) -> Verdict | None:
-        """Returns the verdict for weights in the files of a bundle that are not those of the program."""
+        """Returns the verdict for weights in a bundle's files that differ from the program's. None if none matter."""
         wrong = stored.wrong(target, scene.pair.fused)
         if not wrong:
             return None
@@ -104,12 +105,12 @@ class Search:
         return self._shown(verdict, [lambda text: repro.eager(text, local.before, local.after, local.evidence)])
 
     def in_target(self, scene: Scene, target: str, artifact: Artifact | None, failing: Row) -> Verdict:
-        """Returns the verdict for a target that differs, though the fused program in PyTorch does not.
+        """Returns the verdict for a target that differs although the fused program in PyTorch does not.
 
         Args:
             scene: the call.
             target: the target.
-            artifact: its file in a bundle. None if it was written just now.
+            artifact: the file of the target in a bundle. None if the target was only written for the comparison.
             failing: the difference at an output.
 
         Raises:
@@ -126,7 +127,13 @@ class Search:
         return self._hidden(scene, target, failing)
 
     def _written(self, scene: Scene, target: str, tapped: Tapped | None = None) -> Stage:
-        """Returns the stage of a target: the fused program that returns the values at borders, written and run."""
+        """Returns the stage of a target, which writes and runs a fused program whose outputs are the values at borders.
+
+        Args:
+            scene: the call.
+            target: the target.
+            tapped: an artifact that already returns the values at some borders. It is used if the borders are the same.
+        """
 
         def stage(borders: Sequence[Border]) -> Mapping[Border, torch.Tensor]:
             names = [border.twin for border in borders]
@@ -153,7 +160,7 @@ class Search:
         return through(target, segment.program(device), inputs, self.op_files)[0]
 
     def _is_right(self, scene: Scene, target: str) -> bool:
-        """Returns whether the fused program passes if the target is written again."""
+        """Writes the target again, and returns whether its outputs are then right."""
         self.check_time()
         program, reference = scene.pair.fused, scene.reference
         found = through(target, replace(program, original=None), scene.inputs, self.op_files)
@@ -162,7 +169,7 @@ class Search:
         return all(compare(*triple, may_overflow=special).ok for triple in triples)
 
     def _of_target(self, scene: Scene, target: str, local: Local, row: Row, rows: Rows) -> Verdict:
-        """Returns the verdict for ops that a target computes wrongly: upstream, or what fuseconv writes for it."""
+        """Returns the verdict for ops that a target computes wrongly: the tools or fuseconv's export is wrong."""
         before, evidence = local.before, local.evidence
         same = local.before.ops == local.after.ops
         unfused_differs = same or not local.judge(self._through(target, before)).ok
@@ -182,7 +189,7 @@ class Search:
         return self._shown(verdict, [lambda text: repro.through_target(text, target, before, after, evidence)])
 
     def _in_artifact(self, scene: Scene, target: str, artifact: Artifact, failing: Row) -> Verdict:
-        """Returns the verdict for a file that computes something else than the one that is written again."""
+        """Returns the verdict for a file that computes something else than the same target written again."""
         case = scene.reference.case.name
         if not artifact.is_readable:
             detail = "the package passes if it is written again; its code cannot be read back"
@@ -222,7 +229,7 @@ class Search:
         return self._shown(verdict, scripts)
 
     def _hidden(self, scene: Scene, target: str, failing: Row) -> Verdict:
-        """Bisects a difference that vanishes if all borders are returned: a compiler fuses across them."""
+        """Bisects a difference that vanishes if all borders are outputs, because a compiler cannot fuse across them."""
         ends, case = scene.pair.ends, scene.reference.case.name
         low, high, row = -1, len(ends) - 1, failing
         stage = self._written(scene, target)
@@ -241,16 +248,17 @@ class Search:
     def _place(
         self, scene: Scene, stage: Stage, alone: Callable[[Local], torch.Tensor], fused: Program | None = None
     ) -> tuple[Local, Row, Rows] | None:
-        """Returns the first ops that differ also if they are given the values of the original. None if none do.
+        """Finds the first ops that also differ when they are run alone, on the original's values.
 
         Args:
             scene: the call.
-            stage: what differs.
-            alone: returns what it computes for these ops alone.
-            fused: the fused program, if it has other weights than that of the scene.
+            stage: the stage that differs.
+            alone: runs ops alone in that stage, and returns their result.
+            fused: a fused program with other weights, to use instead of the fused program of the scene.
 
         Returns:
-            The ops, the error that they make alone, and the errors of the stage at the ends of modules and matches.
+            The ops, their error when run alone, and the errors of the stage at the ends of modules and matches. None if
+            no ops differ alone.
         """
         rows = scene.rows(stage, scene.pair.ends)
         for end in list(_failing(rows))[:TRIES]:
@@ -264,7 +272,12 @@ class Search:
         return None
 
     def _shown(self, verdict: Verdict, attempts: Sequence[Callable[[str], Script | None]]) -> Verdict:
-        """Writes the first script that shows a difference, and returns the verdict with it."""
+        """Writes and runs scripts until one shows the difference. Returns the verdict with it, or why none does.
+
+        Args:
+            verdict: the verdict.
+            attempts: the ways to make a script, each given the verdict as a sentence.
+        """
         self._count += 1
         name, why = "-".join([str(self._count), verdict.cause, *verdict.targets]), "the ops cannot be printed as code"
         for attempt in attempts:
@@ -291,13 +304,13 @@ def _first(rows: Mapping[Border, Row]) -> Border | None:
 
 
 def _narrowed(ends: Mapping[Border, Row], inside: Mapping[Border, Row], end: Border) -> tuple[Border, Row]:
-    """Returns the first failing border inside of the ops before an end, else the end."""
+    """Returns the first failing border among the borders inside, with its row. If none fails, returns the end."""
     border = _first(inside)
     return (end, ends[end]) if border is None else (border, inside[border])
 
 
 def blamed(search: Callable[[], Verdict], targets: tuple[str, ...], case: str, row: Row | None = None) -> Verdict:
-    """Runs a search. If the time limit is reached or the target cannot be written again, the verdict says so."""
+    """Runs a search. If the time limit is reached or an error stops the search, returns a verdict that tells so."""
     try:
         return search()
     except OutOfTimeError as error:

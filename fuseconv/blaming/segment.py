@@ -1,6 +1,7 @@
-"""A segment: the ops of a program between values that are given and values that are wanted, as a module of its own.
+"""Extracts a segment: the ops that compute wanted values of a program from given values, as a separate module.
 
-It has the sizes of one call: its inputs are tensors of that call, and what the ops need of other sizes are numbers.
+A segment is static. It has the sizes of one call: its inputs are tensors of that call, and sizes that the ops take from
+outside become numbers.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from fuseconv.program.captured import Program
 
 @dataclass(frozen=True)
 class Segment:
-    """Some ops of a program.
+    """Some ops of a program, as a module.
 
     Attributes:
-        module: takes the tensors `inputs` in order, and returns a tuple.
-        inputs: the given tensors by name.
+        module: the module. It takes the tensors in `inputs` in order, and returns a tuple.
+        inputs: the input tensors, by name.
         outputs: the names of the returned values.
-        ops: the ops that it calls, in order.
+        ops: the ops that the module calls, in order.
     """
 
     module: GraphModule
@@ -38,11 +39,11 @@ class Segment:
     ops: tuple[Any, ...]
 
     def program(self, device: str) -> Program:
-        """Returns the segment as a program, captured by torch.export with the sizes of its inputs."""
+        """Captures the segment with torch.export, as a program with the static sizes of its inputs."""
         return captured(self.module, self.inputs, self.outputs, device)
 
     def run(self) -> tuple[torch.Tensor, ...]:
-        """Returns what PyTorch computes for the inputs."""
+        """Runs the module in PyTorch on the inputs, and returns the outputs."""
         with torch.no_grad():
             return tuple(self.module(*(one.clone() for one in self.inputs.values())))
 
@@ -50,12 +51,12 @@ class Segment:
 def captured(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Sequence[str], device: str
 ) -> Program:
-    """Captures a module that takes tensors and returns a tuple of tensors, with the sizes of its inputs.
+    """Captures a module with the static sizes of its inputs. The module takes tensors and returns a tuple of tensors.
 
     Args:
         module: the module.
-        inputs: its inputs in order, with the names for the contract.
-        outputs: the names of its outputs.
+        inputs: the inputs of the module in order, by their names in the contract.
+        outputs: the names of the outputs of the module.
         device: `cpu` or `cuda`.
     """
     given = tuple(inputs.values())
@@ -74,11 +75,11 @@ class Reach:
     """The nodes between given and wanted values.
 
     Attributes:
-        inside: the ops, in order.
-        tensors: the tensors that they take from outside: given values and inputs of the program.
-        numbers: the sizes that they take from outside.
-        weights: the parameters, buffers and constants that they take.
-        modules: the bodies of control flow.
+        inside: the ops between them, in order.
+        tensors: the tensors that the ops take from outside: given values and inputs of the program.
+        numbers: the sizes that the ops take from outside.
+        weights: the parameters, buffers and constants that the ops take.
+        modules: the bodies of control flow ops.
     """
 
     inside: tuple[Node, ...]
@@ -89,7 +90,7 @@ class Reach:
 
 
 def reach(exported: ExportedProgram, given: Collection[str], wanted: Sequence[str]) -> Reach:
-    """Returns what must run to compute the wanted values from the given ones."""
+    """Returns the nodes that are needed to compute the wanted values from the given values."""
     nodes = {node.name: node for node in exported.graph.nodes}
     users = {spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
     found: dict[str, set[Node]] = {kind: set() for kind in ("inside", "tensors", "numbers", "weights", "modules")}
@@ -122,13 +123,13 @@ def between(
     given: Mapping[str, torch.Tensor],
     wanted: Sequence[str],
 ) -> Segment:
-    """Returns the ops that compute wanted values from given ones.
+    """Returns the segment that computes the wanted values from the given values.
 
     Args:
         exported: a program in the flat calling convention.
         inputs: one tensor per input of the program.
-        given: values of nodes. Only those that are needed become inputs of the segment.
-        wanted: the nodes to return.
+        given: values of nodes, by name. Only the values that are needed become inputs of the segment.
+        wanted: the names of the nodes whose values the segment returns.
     """
     found = reach(exported, given, wanted)
     signature = exported.graph_signature

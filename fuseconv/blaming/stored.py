@@ -1,4 +1,4 @@
-"""The weights that are stored in the files of a bundle, compared with those of the program."""
+"""Compares the weights that are stored in the files of a bundle with the weights of the program."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fuseconv.weights.table import STORE, TABLE, Table
 from fuseconv.weights.tensor_file import mapped
 
 _ONNX_FILES = (STORE, f"{ONNX}/{STORE}")
-"""The files to which ONNX models refer."""
+"""The weight files to which ONNX models refer."""
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """A stored weight that is not that of the program.
+    """A stored weight that differs from the program's weight.
 
     Attributes:
-        file: the file, relative to the bundle.
+        file: the path of the file that is wrong, relative to the bundle.
         name: the name of the weight.
-        count: how many elements differ.
-        size: the number of its elements.
+        count: the number of elements that differ.
+        size: the number of elements of the weight.
         tensor: the stored weight.
     """
 
@@ -44,18 +44,18 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Stored:
-    """The files of weights of a bundle.
+    """The weights that a bundle stores for the artifact of a target.
 
     Attributes:
-        bundle: the folder.
-        artifact: the artifact of a target, relative to the folder.
+        bundle: the folder of the bundle.
+        artifact: the path of the artifact, relative to the folder.
     """
 
     bundle: Path
     artifact: Path
 
     def wrong(self, target: str, fused: Program) -> list[Wrong]:
-        """Returns the weights of a target that are stored with other values than the fused program has."""
+        """Returns the stored weights of a target whose values differ from the fused program's weights."""
         weights = weights_of(fused.exported)
         if spec_of(target).runtime != "onnxruntime":
             return list(self._wrong_in_table(weights))
@@ -65,7 +65,7 @@ class Stored:
         return [one for file, name, tensor, ours in named if (one := _wrong(file, name, ours, tensor))]
 
     def _wrong_in_table(self, weights: Mapping[str, torch.Tensor]) -> Iterator[Wrong]:
-        """Yields the weights that a target of torch reads, by its table, with other values than the program has."""
+        """Yields the weights that differ from the program's when a torch target reads them through its weight table."""
         if (table := Table.of(self.bundle / self.artifact)) is None:
             return
         spelled = {_spelled(name): name for name in weights}
@@ -75,21 +75,24 @@ class Stored:
             file, stored = held[table.tensors[name].key]
             if (one := _wrong(file, known, weights.get(known), tensor)) is None:
                 continue
-            # If the file has the right values under the name, the table is what makes others of them.
+            # If the weight file has the right values under this name, the wrong file is the table.
             is_right = _spelled(table.tensors[name].key.rpartition("/")[2]) != _spelled(known) or (
                 stored.shape == tensor.shape and _wrong(file, known, weights[known], stored) is None
             )
             yield replace(one, file=f"{self.artifact.parent.as_posix()}/{TABLE}") if is_right else one
 
     def attached(self, fused: Program, wrong: Collection[Wrong]) -> Program:
-        """Returns the fused program with the stored weights."""
+        """Returns the fused program with the wrong stored weights in place of its own."""
         weights = weights_of(fused.exported)
         changed = {one.name: like(weights[one.name], one.tensor.to(weights[one.name].device)) for one in wrong}
         return replace(fused, exported=with_weights(fused.exported, changed))
 
 
 def _wrong(file: str, name: str, ours: torch.Tensor | None, stored: torch.Tensor) -> Wrong | None:
-    """Returns a stored weight, if it is not that of the program. One of another shape is stored in another form."""
+    """Returns the difference of a stored weight from the program's weight. None if there is no difference.
+
+    None too if the shapes or dtypes differ, because the weight is then stored in another layout.
+    """
     if ours is None or ours.shape != stored.shape or ours.dtype != stored.dtype:
         return None
     count = int((~torch.isclose(ours.detach().cpu(), stored, rtol=0, atol=0, equal_nan=True)).sum())
@@ -97,5 +100,5 @@ def _wrong(file: str, name: str, ours: torch.Tensor | None, stored: torch.Tensor
 
 
 def _spelled(name: str) -> str:
-    """Returns a name as every target spells it: TorchScript has no dots in names."""
+    """Returns the spelling of a name that all targets share. TorchScript allows no dots in names."""
     return name.replace(".", "_")

@@ -1,4 +1,4 @@
-"""A target that returns the values at borders: written again as one artifact, or in the file of a bundle itself."""
+"""Makes a target return intermediate values, either in an artifact that is written again or in the file of a bundle."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ def listing_of(target: str, path: Path, device: str) -> Listing:
 
 
 class Tapped:
-    """The artifact of a program that returns the values of nodes. A context, in which its file exists.
+    """An artifact that is written again so that it returns the values of nodes.
+
+    Use it as a context manager: its file exists only inside the `with` block.
 
     Attributes:
         target: the target.
-        names: the nodes.
+        names: the names of the nodes.
     """
 
     def __init__(self, target: str, program: Program, names: Sequence[str], op_files: tuple[Path, ...] = ()) -> None:
@@ -47,7 +49,7 @@ class Tapped:
         self._folder = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> Self:
-        """Returns itself. The artifact is written when it is needed."""
+        """Returns itself. The artifact is written when it is first needed."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -56,7 +58,7 @@ class Tapped:
 
     @cached_property
     def path(self) -> Path:
-        """The artifact, which is written at the first use.
+        """The path of the artifact, which is written at the first use.
 
         Raises:
             UnsupportedError: the target cannot express the program.
@@ -70,7 +72,7 @@ class Tapped:
         return listing_of(self.target, self.path, self._program.contract.device)
 
     def values(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Returns the values of the nodes for a call."""
+        """Runs the artifact, and returns the values of the nodes."""
         return called(TARGETS[self.target].load(self.path, self._program.contract.device), inputs)
 
 
@@ -80,7 +82,7 @@ class Artifact:
 
     Attributes:
         target: the target.
-        path: its path.
+        path: the path of the artifact.
         device: `cpu` or `cuda`.
     """
 
@@ -90,7 +92,7 @@ class Artifact:
 
     @property
     def is_readable(self) -> bool:
-        """Whether its ops can be read back: everything but machine code."""
+        """Whether the ops of the artifact can be read back. They cannot if it is machine code."""
         return not TARGETS[self.target].SPEC.machine_code
 
     @cached_property
@@ -99,25 +101,35 @@ class Artifact:
         return listing_of(self.target, self.path, self.device)
 
     def places(self, tapped: Tapped, outputs: Sequence[str] = ()) -> Mapping[str, Place | None]:
-        """Returns where the artifact has the values that another one of the same program returns, by node.
+        """Finds in this artifact the values that another artifact of the same program returns.
 
         Args:
             tapped: the other artifact.
-            outputs: the nodes that the program returns. Their values are what the artifact returns.
+            outputs: the names of the nodes that the program returns. This artifact returns their values too.
+
+        Returns:
+            The place of each value, by the name of its node. None if a value is not found.
         """
         found = dict(zip(tapped.names, placed(tapped.listing, self.listing), strict=True))
         returned = dict(zip(outputs, self.listing.returned, strict=True)) if outputs else {}
         return found | {name: place for name, place in returned.items() if name in found and place is not None}
 
     def values(self, places: Sequence[Place], inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Returns values of the artifact for a call."""
+        """Runs a part of the artifact, and returns the values at some places."""
         piece = self.listing.cut(places)
         data = torch.frombuffer(bytearray(piece.data), dtype=torch.uint8)
         return run_piece(self.target, data, piece.weights, inputs)
 
 
 def changed_at(artifact: Artifact, tapped: Tapped, name: str) -> str:
-    """Returns how an artifact differs from what is written again: at the op of a node, else at the first op."""
+    """Describes how an artifact differs from the same target written again.
+
+    Args:
+        artifact: the artifact.
+        tapped: the same target written again.
+        name: the name of a node. The last difference at or before its op is described; if there is none, the first
+            difference in the artifact.
+    """
     place = artifact.places(tapped).get(name)
     every = changes(tapped.listing, artifact.listing)
     near = [text for at, text in every.items() if place is not None and at <= place[0]]

@@ -1,4 +1,4 @@
-"""The parts of the scripts that reproduce a difference."""
+"""Templates for the scripts that reproduce a difference."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ PLAIN: Mapping[str, str] = {
     "torchscript": _TORCHSCRIPT,
     "aoti": _AOTI,
 }
-"""How a target is written and run without fuseconv."""
+"""The code that writes and runs a target without fuseconv, by target."""
 
 COMPARED = """
 from fuseconv.numerics.tolerance import compare

@@ -1,4 +1,4 @@
-"""Runs a program through a target: writes it, loads the artifact, and calls it. The same for every target."""
+"""Runs a program through any target: writes the artifact, loads it, and calls it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fuseconv.targets import TARGETS, Context, Runner
 def through(
     target: str, program: Program, inputs: Sequence[torch.Tensor], op_files: tuple[Path, ...] = ()
 ) -> tuple[torch.Tensor, ...]:
-    """Returns what a target computes for a call of a program.
+    """Writes a program for a target, runs it on the inputs, and returns its outputs.
 
     Raises:
         UnsupportedError: the target cannot express the program.
-        UpstreamError: its exporter, compiler or runtime failed.
+        UpstreamError: the exporter, compiler or runtime of the target failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = written(target, program, Path(folder), op_files)
@@ -30,11 +30,11 @@ def through(
 
 
 def written(target: str, program: Program, folder: Path, op_files: tuple[Path, ...] = ()) -> Path:
-    """Writes the artifact of a target into a folder, with its weights, and returns its path.
+    """Writes an artifact with its weights into a folder, and returns its path.
 
     Raises:
         UnsupportedError: the target cannot express the program.
-        UpstreamError: its exporter or compiler failed.
+        UpstreamError: the exporter or compiler of the target failed.
     """
     module = TARGETS[target]
     if reason := module.unsupported(program):
@@ -44,12 +44,12 @@ def written(target: str, program: Program, folder: Path, op_files: tuple[Path, .
 
 
 def called(runner: Runner, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Calls an artifact. Its outputs are copied out of its memory."""
+    """Calls an artifact, and returns copies of its outputs, because the artifact may reuse its memory."""
     with torch.no_grad():
         return tuple(one.clone() for one in runner(*(one.clone() for one in inputs)))
 
 
 def cut(program: Program, names: Sequence[str]) -> Program:
-    """Returns the part of a program that computes some of its values, and returns them under their names."""
+    """Returns the part of a program that computes the named values. Its outputs are these values, with their names."""
     contract = replace(program.contract, outputs=tuple(names), buckets=None)
     return replace(program, exported=returning(program.exported, names), contract=contract, original=None)

@@ -1,4 +1,4 @@
-"""The values of the nodes of a program for one call: in its own dtypes, or in float64."""
+"""Computes the values of nodes of a program for one call, in the program's own dtypes or in float64."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def values_of(
     float64: bool = False,
     by_reference: bool = False,
 ) -> dict[str, Any]:
-    """Returns the values of nodes, which no op overwrites, for one call.
+    """Runs a program for one call, and returns the values of some nodes by name. No op may overwrite these values.
 
     Args:
         exported: a program in the flat calling convention.
         inputs: one tensor per input.
-        names: the names of the nodes: tensors and sizes.
-        float64: whether everything is widened to float64, as in the fp64 reference.
-        by_reference: whether the plain PyTorch reference of an op of fuseconv is run in place of its kernel.
+        names: the names of the nodes. Their values may be tensors or sizes.
+        float64: whether to widen everything to float64, as in the float64 reference.
+        by_reference: whether to run the PyTorch reference of each fuseconv op instead of its kernel.
     """
     graph = copied(exported.graph)
     nodes = {node.name: node for node in graph.nodes}
@@ -51,14 +51,14 @@ def values_of(
 
 @contextmanager
 def same_random_numbers() -> Iterator[None]:
-    """Runs the block with random numbers that are the same every time, and restores the state of the RNG."""
+    """Runs the block with the same random seed every time, and restores the state of the CPU RNG afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
 
 
 class _ByReference(Runner):
-    """Runs the plain PyTorch reference in place of each op of fuseconv."""
+    """Runs a program with the PyTorch reference in place of each fuseconv op."""
 
     _references = {op.overload: op.reference for op in OPS}  # noqa: RUF012 - never changed
 

@@ -1,4 +1,4 @@
-"""What is to blame for a numerical difference: the cause, the place, and the file that shows it."""
+"""The result of a search for the cause of a numerical difference: the cause, the place, and a script that shows it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEANINGS: Mapping[Cause, str] = {
     "upstream": "upstream: the unfused export differs too",
     "unknown": "the place was not found",
 }
-"""Each cause in words."""
+"""The meaning of each cause, in words."""
 
 
 Rows = tuple[tuple[Border, Row], ...]
@@ -34,17 +34,20 @@ class Verdict:
     """The cause of a difference.
 
     Attributes:
-        cause: what is to blame.
-        targets: the targets that differ because of it. Empty if the program differs before a target is written.
-        case: the name of the case that shows it.
-        border: the first value that differs by more than fp64 and the tolerance table explain. None if not found.
-        row: the error there, with the values before it as the original has them.
-        detail: what was found, in words. May be empty.
-        step: the position in the plan of the step to blame. None if it is not a step.
-        repro: the script that shows the difference, and exits with 1 while it exists.
-        unshown: why there is no script.
-        rows: the errors of what differs at the ends of modules and matches, in the case.
-        limit: whether only special values differ, and without fusions too. A conversion records it as a limit.
+        cause: the kind of cause.
+        targets: the targets that differ because of the cause. Empty if the program differs before a target is written.
+        case: the name of the case that shows the difference.
+        border: the first value that differs from the float64 reference by more than the tolerance table allows. None if
+            not found.
+        row: the error of this value, if possible with its ops run alone on the original's values. Without a border, the
+            error of an output.
+        detail: further findings, in words. May be empty.
+        step: the position in the plan of the guilty step. None if the cause is not a step.
+        repro: the script that shows the difference. It exits with 1 while the difference exists. None if there is none.
+        unshown: why there is no script. Empty if there is one.
+        rows: the errors of the differing stage in this case, at the ends of modules and matches.
+        limit: whether the difference is only in special values and exists without fusions too. A conversion then
+            records it as a limit.
     """
 
     cause: Cause
@@ -73,7 +76,7 @@ class Verdict:
         return f"{self.meaning}{targets}{where}{figures}"
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
+        """Returns the verdict as JSON-serializable values."""
         border = self.border
         return {
             "cause": self.cause,
@@ -105,9 +108,9 @@ class Growth:
 
     Attributes:
         border: the border.
-        rms_fp64: the root mean square of the fp64 reference.
-        original: the root-mean-square error of the original in its own dtype.
-        fused: that of the fused program in PyTorch.
+        rms_fp64: the root mean square of the float64 reference.
+        original: the error of the original in its own dtype.
+        fused: the error of the fused program in PyTorch.
     """
 
     border: Border
@@ -116,7 +119,7 @@ class Growth:
     fused: Row
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
+        """Returns the errors as JSON-serializable values."""
         return {
             "node": self.border.node,
             "layer": self.border.layer,
@@ -130,13 +133,13 @@ class Growth:
 
 @dataclass(frozen=True)
 class Blame:
-    """The result.
+    """The result of a search for the causes of differences.
 
     Attributes:
-        verdicts: one per cause. Empty if nothing differs.
+        verdicts: one verdict per cause. Empty if nothing differs.
         compared: the targets that were compared.
         unable: the targets that could not be compared, with the reasons.
-        case: the case of `growth`.
+        case: the name of the case of `growth`.
         growth: the error at each border, in order.
     """
 
@@ -147,7 +150,7 @@ class Blame:
     growth: tuple[Growth, ...]
 
     def without_repros(self, why: str) -> Blame:
-        """Returns the verdicts without their scripts, with the reason."""
+        """Returns the result without scripts. The reason becomes `unshown` of each verdict that has none."""
         verdicts = (replace(one, repro=None, unshown=one.unshown or why) for one in self.verdicts)
         return replace(self, verdicts=tuple(verdicts))
 
@@ -157,7 +160,7 @@ class Blame:
         return tuple(one for one in self.verdicts if not one.limit)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON values."""
+        """Returns the result as JSON-serializable values."""
         return {
             "verdicts": [one.to_json() for one in self.verdicts],
             "compared": list(self.compared),

@@ -1,1 +1,1 @@
-"""Drafts a rule from a subgraph of a model, and the pack of an op that computes it."""
+"""Drafts a rule from a subgraph of a model, and a pack with an op that computes the subgraph."""

@@ -1,4 +1,4 @@
-"""The canonical graph of a program, in which the nodes of a subgraph are named as `explain` and `match` print them."""
+"""Makes the canonical graph of a program, whose nodes have the names that `explain` and `match` print."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Canonical:
 
     Attributes:
         workspace: the graph.
-        steps: the steps of the stage.
-        weights: the names of placeholders that are parameters, buffers or constants, each with its name in the model.
+        steps: the steps of the stage `canonical`.
+        weights: for each placeholder that is a parameter, buffer or constant, by its name, its name in the model.
     """
 
     workspace: Workspace
@@ -34,11 +34,11 @@ class Canonical:
     weights: Mapping[str, str]
 
     def node(self, name: str, option: str) -> Node:
-        """Returns the op call that a user names.
+        """Finds the op call that a user named.
 
         Args:
-            name: the name that `explain` and `match` print.
-            option: the option, for an error.
+            name: the name of the node, as `explain` and `match` print it.
+            option: the command-line option with the name, for an error message.
 
         Raises:
             UsageError: no op call of the canonical graph has this name.

@@ -1,4 +1,4 @@
-"""The conditions of a drafted rule: the facts of the graph about dtypes and ranks that an op may rely on."""
+"""Derives the conditions of a drafted rule: the dtypes, ranks and sizes in the graph that an op may rely on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from fuseconv.graph.nodes import facts_of
 
 
 def conditions_of(subgraph: Subgraph, values: Values) -> list[str]:
-    """Returns the conditions of a rule for a subgraph. All hold where it was found.
+    """Returns the conditions of a rule for a subgraph. The subgraph itself meets all of them.
 
-    Floating tensors may have any floating dtype, but those that have one dtype there must have one dtype everywhere.
-    Other tensors keep their dtype. A tensor keeps its rank, unless every op is elementwise.
+    Floating tensors may have any floating dtype, but floating tensors with the same dtype in the subgraph must have the
+    same dtype in every match. Other tensors must have the dtype that they have in the subgraph. A tensor must have the
+    rank that it has in the subgraph, unless every op is elementwise.
     """
     dtypes = {name: node.meta["val"].dtype for name, node in values.tensors.items()}
     floating = [name for name, dtype in dtypes.items() if dtype.is_floating_point]
@@ -29,10 +30,10 @@ def conditions_of(subgraph: Subgraph, values: Values) -> list[str]:
 
 
 def sizes_of(values: Values) -> list[list[str]]:
-    """Returns conditions about sizes, from none to the narrowest, for ops that do not take all sizes.
+    """Returns lists of conditions on sizes, from none to the narrowest, for ops that do not support all sizes.
 
-    An op may not broadcast: then sizes must be equal where they are in the model. Or it keeps a layer in fast memory,
-    which has a limit: then those of the weights, or all, are at most those of the model.
+    If an op does not broadcast, sizes that are equal in the model must be equal in every match. If an op keeps a layer
+    in fast memory, which is limited, the sizes of the weights, or all sizes, must be at most the sizes in the model.
     """
     every, of_weights = (
         {size for name in names for size in values.tensors[name].meta["val"].shape if isinstance(size, int)}

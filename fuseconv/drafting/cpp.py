@@ -1,4 +1,4 @@
-"""The ops of a subgraph as C++ on PyTorch's stable ABI, in the words of `aten.h` of a pack."""
+"""Writes the ops of a subgraph as C++ on PyTorch's stable ABI, with calls of the functions in a pack's `aten.h`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DTYPES = {
     torch.uint8: "Byte",
     torch.bool: "Bool",
 }
-"""The names of dtypes in C++."""
+"""The C++ names of dtypes."""
 
 _LAYOUTS = {
     torch.contiguous_format: "Contiguous",
@@ -36,7 +36,7 @@ _LAYOUTS = {
     torch.channels_last: "ChannelsLast",
     torch.channels_last_3d: "ChannelsLast3d",
 }
-"""The names of memory formats in C++."""
+"""The C++ names of memory formats."""
 
 _TYPES = {
     "Tensor": "Tensor",
@@ -49,7 +49,7 @@ _TYPES = {
     "ScalarType": "torch::headeronly::ScalarType",
     "MemoryFormat": "torch::headeronly::MemoryFormat",
 }
-"""The types of a schema that the stable ABI passes, in C++."""
+"""The C++ types of the schema types that the stable ABI can pass."""
 
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge", "fmod", "remainder", "bitwise_and", "bitwise_or", "mul", "div")
 
@@ -74,19 +74,19 @@ _NUMBERS: Mapping[str, str] = {
     "aten.addcmul.default": "aten::add({self}, aten::mul({tensor1}, {tensor2}), {value})",
     "aten.addcdiv.default": "aten::add({self}, aten::div({tensor1}, {tensor2}), {value})",
 }
-"""Ops with an argument of the type Scalar, which the stable ABI does not pass, in terms of ops without one."""
+"""Ops with an argument of the type Scalar, which the stable ABI cannot pass, and equivalent calls without a Scalar."""
 
 _ONLY: Mapping[str, Mapping[str, Any]] = {
     "aten.softplus.default": {"beta": 1},
     "aten.linalg_vector_norm.default": {"ord": 2, "dtype": None},
 }
-"""The values for which such an op is the other."""
+"""The argument values for which an op in `_NUMBERS` is equivalent to its call there."""
 
 _FACTORS = frozenset({"alpha"})
 
 
 def body_of(subgraph: Subgraph, values: Values) -> list[str]:
-    """Returns one statement per op of a subgraph.
+    """Returns the statements of the kernel: one item per op of a subgraph.
 
     Raises:
         UnsupportedError: the stable ABI cannot pass an argument, and no other op computes the same.
@@ -95,7 +95,7 @@ def body_of(subgraph: Subgraph, values: Values) -> list[str]:
 
 
 def signature_of(values: Values) -> str:
-    """Returns the parameters of the kernel."""
+    """Returns the parameter list of the kernel."""
     tensors = [f"const Tensor& {name}" for name in values.tensors]
     return ", ".join([*tensors, *(f"std::int64_t {name}" for name in values.sizes)])
 
@@ -108,7 +108,7 @@ def _statement(node: Node, values: Values) -> str:
     if len(node.target._schema.returns) > 1:
         names = ", ".join(f"unused{at}" if name == "_" else name for at, name in enumerate(several))
         return f"const auto [{names}] = {_call(node, values, f'aten::several<{len(several)}>')};"
-    # One list of tensors, from which each name takes its own.
+    # The op returns one list of tensors. Each name is then bound to an item of the list.
     first = next(name for name in several if name != "_")
     parts = [f"const Tensor {name} = {first}_list[{at}];" for at, name in enumerate(several) if name != "_"]
     call = _call(node, values, "aten::call<std::vector<Tensor>>")
@@ -133,7 +133,7 @@ def _call(node: Node, values: Values, function: str) -> str:
 
 
 def _word(node: Node, values: Values, argument: str, kind: str, value: Any, at: int = 0) -> str:
-    """Returns an argument in C++, with the type that the schema gives it."""
+    """Returns the C++ code of an argument, with the type that the schema declares for it."""
     if kind.startswith("Optional["):
         inner = kind.removeprefix("Optional[").removesuffix("]")
         if value is None:
@@ -190,7 +190,7 @@ def _double(value: float) -> str:
 
 
 def _beside(node: Node, values: Values) -> str:
-    """Returns the first tensor among the operands of a call, whose dtype a number next to it takes."""
+    """Returns the tensor operand whose dtype a number in a call takes: the first floating one, or else the first."""
     tensors = [one for one in node.all_input_nodes if isinstance(one.meta["val"], torch.Tensor)]
     floating = [one for one in tensors if one.meta["val"].is_floating_point()]
     return values.name_of((floating or tensors)[0])

@@ -1,4 +1,4 @@
-"""Drafts a rule for the subgraph between two nodes of a program, and the files to write."""
+"""Drafts a rule for a subgraph of a program, and generates the files to write."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from fuseconv.rulebook.layout import laid_out
 from fuseconv.rulebook.rule import Rule
 
 LONGEST_NAME = 60
-"""The maximum length of the name of a rule."""
+"""The maximum length of a rule's name."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A rule, and the files that hold it.
+    """A drafted rule, and the files that contain it.
 
     Attributes:
         rule: the name of the rule.
-        op: the op that replaces the subgraph, as in a rule.
-        nodes: the nodes of the subgraph.
+        op: the op that replaces the subgraph, as a rule names it.
+        nodes: the names of the nodes of the subgraph.
         places: the matches in the model, each as the names of its nodes.
-        files: returns the text of each file by its path, given the rule file that the drafted one includes.
-        is_pack: whether the files are those of a pack, in a folder. Otherwise there is one rule file.
+        files: takes the path of the rule file to include, and returns the text of each file by the path of the file.
+        is_pack: whether the files form a pack in a folder. Otherwise there is one rule file.
     """
 
     rule: str
@@ -55,13 +55,13 @@ def draft(
 
     Args:
         program: the captured program.
-        rules: the rules; the canonical ones are applied before the nodes are looked up.
+        rules: the rules. Those of the stage `canonical` are applied before the nodes are looked up.
         first: the names of the first nodes.
-        last: the names of the last nodes, whose values are the results.
-        op: the op of the pack that replaces the subgraph. None for an existing op.
+        last: the names of the last nodes. Their values are the results.
+        op: the name of the new op of a pack that replaces the subgraph. None to use an existing op.
 
     Raises:
-        UsageError: see `subgraph.between`; or no existing op computes the same.
+        UsageError: the nodes do not enclose a subgraph (see `subgraph.between`), or no existing op computes the same.
         UnsupportedError: the subgraph cannot be replaced by an op.
     """
     graph = canonical(program, rules)
@@ -92,12 +92,12 @@ def draft(
 
 
 def pattern_at(graph: Canonical, subgraph: Subgraph) -> tuple[Values, Pattern]:
-    """Returns the pattern of a subgraph, and the names of its values.
+    """Returns the names of the values of a subgraph, and its pattern.
 
-    Equal static sizes have one name, unless the pattern matches at more places if each has its own.
+    Equal static sizes share one name, unless the pattern matches at more places if every size has its own name.
 
     Raises:
-        UnsupportedError: see `pattern_of`.
+        UnsupportedError: the subgraph has no pattern; see `pattern_of`.
     """
     values = values_of(graph, subgraph)
     pattern = pattern_of(graph, subgraph, values)
@@ -114,12 +114,12 @@ def _rule_file(rule: dict[str, Any], include: str) -> dict[str, str]:
 
 
 def names_of(subgraph: Subgraph) -> list[str]:
-    """Returns the names of the ops of a subgraph, in order."""
+    """Returns the names of the ops of a subgraph, in execution order."""
     return [op_name(node.target).split(".")[1] for node in subgraph.calls]
 
 
 def _unused(text: str, rules: Sequence[Rule]) -> str:
-    """Returns a name for a rule that no other rule has."""
+    """Makes a name for the rule from a text. Appends `-drafted` if another rule already has the name."""
     taken = {rule.name for rule in rules}
     words = [word for word in text.replace("_", "-").split("-") if word]
     name = "-".join(words)[: LONGEST_NAME - len("-drafted")].rstrip("-")

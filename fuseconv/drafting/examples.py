@@ -1,4 +1,4 @@
-"""The examples of a drafted rule: the subgraph as a program of its own, with sizes that are quick to check."""
+"""Makes the examples of a drafted rule: the subgraph as a separate program, with sizes that are quick to check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIMS = "nmklpqrs"
 """The names of the symbolic sizes of an example."""
 
 _SMALL = (4, 6, 8, 10, 12, 14, 16, 24, 32, 48, 64)
-"""The sizes that a larger size of the model is replaced with. They are even, because models halve sizes."""
+"""The sizes that replace larger sizes of the model. They are even, because models halve sizes."""
 
 Fits = Callable[[list[str]], bool]
 """Returns whether a rule applies to an example."""
@@ -31,8 +31,8 @@ class Example:
 
     Attributes:
         lines: the program, as in the examples of a rule.
-        shapes: the sizes of each tensor that it takes; a symbolic one by its name.
-        sizes: each size that it takes; a symbolic one by its name.
+        shapes: the shape of each tensor that the program takes, by name. Symbolic sizes are written as their names.
+        sizes: each size that the program takes, by name. Symbolic sizes are written as their names.
         symbols: the names of the symbolic sizes.
     """
 
@@ -43,9 +43,9 @@ class Example:
 
 
 def example_of(subgraph: Subgraph, values: Values, fits: Fits) -> Example | None:
-    """Returns a program that consists of the subgraph, with small sizes. None if the rule applies to none.
+    """Makes a program that consists of the subgraph, with small sizes. Returns None if the rule applies to none.
 
-    Symbolic sizes stay symbolic, unless a size is computed from them (`2*s0`), or an op of the example does not accept
+    Symbolic sizes stay symbolic, unless a size is computed from them (`2*s0`) or an op of the example does not accept
     every size.
     """
     known = [size for size in _sizes(values) if isinstance(size, int)]
@@ -62,7 +62,10 @@ def example_of(subgraph: Subgraph, values: Values, fits: Fits) -> Example | None
 
 
 def misses_of(values: Values) -> list[dict[str, Any]]:
-    """Returns the examples that the rule must not change: one in which an intermediate value has another user."""
+    """Returns the examples that the rule must not change: a program in which an intermediate value has another user.
+
+    Returns no example if the subgraph has no intermediate value.
+    """
     intermediate = next((name for name in values.inner if name not in values.results), None)
     if intermediate is None:
         return []
@@ -71,7 +74,10 @@ def misses_of(values: Values) -> list[dict[str, Any]]:
 
 
 def _smallest(sizes: list[int], program: Callable[[Mapping[int, int]], Example], fits: Fits) -> Example | None:
-    """Returns the program after replacing sizes, the largest first, each with its multiples, as long as it fits."""
+    """Replaces sizes by smaller sizes, the largest first, as long as the rule still applies. Returns the program.
+
+    When a size is replaced, its multiples are replaced in proportion. None if the rule does not apply at first.
+    """
     chosen = {size: size for size in sizes}
     if not fits(program(chosen).lines):
         return None
@@ -119,7 +125,7 @@ def _program(subgraph: Subgraph, values: Values, symbols: Mapping[str, str], sma
 
 
 def dtype_in(values: Values, node: Node) -> str:
-    """Returns the dtype of an operand in examples: f64 where all floating operands have one dtype, else its own."""
+    """Returns the dtype of an operand in examples: f64 if all floating operands share a dtype, else its own dtype."""
     dtype = node.meta["val"].dtype
     floating = {one.meta["val"].dtype for one in values.tensors.values() if one.meta["val"].is_floating_point()}
     return "f64" if dtype.is_floating_point and len(floating) == 1 else short_dtype(dtype)
@@ -133,7 +139,10 @@ def _sizes(values: Values) -> Iterator[Any]:
 
 
 def _symbols(values: Values) -> dict[str, str] | None:
-    """Names the symbolic sizes. None if an example cannot have them: one is computed, or is not that of a tensor."""
+    """Names the symbolic sizes. Returns None if an example cannot contain them.
+
+    An example cannot contain a size that is computed from others or that no tensor operand has, nor too many sizes.
+    """
     found = dict.fromkeys(str(size) for size in _sizes(values) if isinstance(size, torch.SymInt))
     of_tensors = {str(size) for node in values.tensors.values() for size in node.meta["val"].shape}
     if not found or len(found) > len(_DIMS) or not all(one.isidentifier() and one in of_tensors for one in found):
@@ -142,7 +151,7 @@ def _symbols(values: Values) -> dict[str, str] | None:
 
 
 def _place(size: Node, values: Values) -> tuple[str, int]:
-    """Returns a tensor and the axis along which it has a symbolic size."""
+    """Returns the name of a tensor that has a symbolic size, and the axis of that size."""
     return next(
         (name, axis)
         for name, node in values.tensors.items()

@@ -1,7 +1,7 @@
-"""Finds an existing op that computes what a subgraph computes: those of fuseconv, then fused ones of ATen.
+"""Finds an existing op that computes what a subgraph computes. It tries fuseconv's ops first, then fused ATen ops.
 
 An op is a candidate if it gives the results of the subgraph on random numbers, for some order of its tensors and some
-values of its other arguments. Whether it is the same for other numbers is for the check of the rule to say.
+values of its other arguments. The check of the rule decides later whether the results agree for other numbers too.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ _ATEN = (
 MOST_TENSORS = 6
 
 _REJECTED = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
-"""What an op raises for arguments that it does not accept."""
+"""The exceptions that an op raises for arguments that it does not accept."""
 
 
 class _Word(NamedTuple):
-    """A value, and how a rule writes it."""
+    """A value, and its text in a rule."""
 
     value: Any
     text: str
 
 
 class _Draw(NamedTuple):
-    """The operands of a subgraph by name, and its results."""
+    """Random operands of a subgraph by name, and the results of the subgraph on them."""
 
     operands: Mapping[str, Any]
     results: tuple[torch.Tensor, ...]
 
 
 def known_ops(subgraph: Subgraph, values: Values, example: Example) -> Iterator[str]:
-    """Yields lines of `replace` that give the results of a subgraph on random numbers, each with an existing op."""
+    """Yields candidate `replace` lines, each with an existing op that gives the subgraph's results on random numbers."""
     if len(values.tensors) > MOST_TENSORS:
         return
     draws = [_drawn(values, example, positive=positive) for positive in (False, True)]
@@ -84,9 +84,10 @@ def known_ops(subgraph: Subgraph, values: Values, example: Example) -> Iterator[
 def _lines(
     op: torch._ops.OpOverload, values: Values, draws: Sequence[_Draw], literals: Mapping[type, Sequence[_Word]]
 ) -> Iterator[str]:
-    """Yields the lines with an op: tensors in the order of the operands first, then in other orders.
+    """Yields the candidate lines with one op. Tries the order of the operands first, then other orders.
 
-    Arguments that may decide about shapes are varied first; the others only if the shapes are right.
+    Arguments that may determine the shapes are varied first. The other arguments are varied only if the shapes of the
+    results are right.
     """
     schema = op._schema.arguments
     kinds = [str(one.real_type) for one in schema]
@@ -120,7 +121,7 @@ def _lines(
 
 
 def _called(op: torch._ops.OpOverload, given: Mapping[int, _Word], draw: _Draw) -> tuple[Any, ...]:
-    """Returns the results of an op. Empty if it does not accept the arguments."""
+    """Calls an op, and returns its results. Returns an empty tuple if the op does not accept the arguments."""
     schema = op._schema.arguments
     named = {schema[at].name: draw.operands.get(word.text, word.value) for at, word in given.items()}
     absent = {one.name: None for one in schema if one.name not in named and not one.has_default_value()}
@@ -139,7 +140,10 @@ def _has_shapes(found: Sequence[Any], expected: Sequence[torch.Tensor]) -> bool:
 
 
 def _targets(found: Sequence[Any], expected: Sequence[torch.Tensor], values: Values) -> str:
-    """Returns the names of the results of an op, `_` for those that have none. Empty if one is missing."""
+    """Returns the names that a line gives to the results of an op, with `_` for results that the subgraph lacks.
+
+    Returns an empty text if the op does not compute a result of the subgraph.
+    """
     names = ["_"] * len(found)
     for name, result in zip(values.results, expected, strict=True):
         equal = (at for at, one in enumerate(found) if names[at] == "_" and _is_close(one, result))
@@ -150,14 +154,14 @@ def _targets(found: Sequence[Any], expected: Sequence[torch.Tensor], values: Val
 
 
 def _is_close(one: Any, other: torch.Tensor) -> bool:
-    """Returns whether two results may be equal. The check of the rule decides, with fuseconv's tolerances."""
+    """Returns whether two results may be equal. The later check of the rule decides, with fuseconv's tolerances."""
     if not isinstance(one, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
 def _written(op: torch._ops.OpOverload, given: Mapping[int, _Word]) -> Iterator[str]:
-    """Writes the arguments of a line: by position, and by name those that the schema gives only a name."""
+    """Yields the texts of the arguments in a line: positional arguments first, then keyword-only arguments by name."""
     schema = op._schema.arguments
     kept = [at for at, word in given.items() if not _is_default(schema[at], word)]
     last = max((at for at in kept if not schema[at].kwarg_only), default=-1)
@@ -181,7 +185,7 @@ def _overloads() -> Iterator[torch._ops.OpOverload]:
 
 
 def _choices(argument: Any, kind: str, literals: Mapping[type, Sequence[_Word]]) -> list[_Word]:
-    """Returns the values to try for an argument: its default, literals of the subgraph, and names of activations."""
+    """Returns the values to try for an argument, such as its default, literals of the subgraph and activation names."""
     found = [_Word(argument.default_value, repr(argument.default_value))] if argument.has_default_value() else []
     inner = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
     if inner == "bool":
@@ -204,7 +208,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _literals(subgraph: Subgraph, draw: Mapping[str, Any]) -> dict[type, list[_Word]]:
-    """Returns the numbers and lists that are written in a subgraph, and the sizes that it takes."""
+    """Returns the numbers and lists of integers that occur in a subgraph, and the sizes that it takes, by type."""
     found: dict[type, list[_Word]] = {float: [], int: [], list: []}
     for name, value in draw.items():
         if isinstance(value, int):
@@ -221,7 +225,7 @@ def _literals(subgraph: Subgraph, draw: Mapping[str, Any]) -> dict[type, list[_W
 
 
 def _drawn(values: Values, example: Example, *, positive: bool) -> _Draw:
-    """Returns random operands, and the results of the subgraph on them."""
+    """Draws random operands, and runs the subgraph on them."""
     draw = torch.Generator().manual_seed(int(positive))
     text = parse_example(example.lines)
     sizes = example_sizes(text)

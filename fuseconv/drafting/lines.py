@@ -1,4 +1,4 @@
-"""The ops of a subgraph as lines of a rule, or of an example of it."""
+"""Writes the ops of a subgraph as lines of a rule, of an example, or of Python code."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from fuseconv.matching.graph import is_getitem
 from fuseconv.matching.literals import same
 
 Spell = Callable[[Any], str]
-"""Writes a node from outside of the subgraph, a static size, a dtype, or an infinity."""
+"""Returns the text of a node from outside the subgraph, a static size, a dtype, or an infinity."""
 
 
 def in_rule(values: Values) -> Spell:
-    """Returns how a rule writes what a subgraph takes."""
+    """Returns the function that writes the operands and constants of a subgraph as in a rule."""
     return _named(values, lambda value: SHORT_DTYPES[str(value)] if isinstance(value, torch.dtype) else repr(value))
 
 
 def in_python(values: Values) -> Spell:
-    """Returns how Python writes what a subgraph takes."""
+    """Returns the function that writes the operands and constants of a subgraph as in Python code."""
     return _named(values, lambda value: f'float("{value}")' if isinstance(value, float) else str(value))
 
 
 def _named(values: Values, constant: Spell) -> Spell:
-    """Returns how nodes and static sizes are written, by their names, and all else as `constant` writes it."""
+    """Returns a function that writes nodes and static sizes as their names, and all else as `constant` writes it."""
 
     def spell(value: Any) -> str:
         if isinstance(value, Node):
@@ -48,7 +48,7 @@ def lines_of(subgraph: Subgraph, values: Values, spell: Spell | None = None) -> 
     Args:
         subgraph: the subgraph.
         values: the names of its values.
-        spell: writes what the subgraph takes from outside. Default: as in a rule.
+        spell: writes the operands and constants of the subgraph. Default: writes them as in a rule.
 
     Raises:
         UnsupportedError: an argument cannot be written in a rule.
@@ -60,7 +60,10 @@ def lines_of(subgraph: Subgraph, values: Values, spell: Spell | None = None) -> 
 
 
 def targets_of(node: Node, values: Values) -> tuple[str, ...] | None:
-    """Returns the names of the results of an op that has several, `_` for those without users. None if it has one."""
+    """Returns the names of the results of an op with several results, with `_` for a result without users.
+
+    Returns None if the op has one result.
+    """
     selected = {int(user.args[1]): user for user in node.users if is_getitem(user)}  # type: ignore[arg-type]
     if not selected:
         return None
@@ -69,7 +72,7 @@ def targets_of(node: Node, values: Values) -> tuple[str, ...] | None:
 
 
 def given(node: Node) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the arguments of a call that are not the defaults of its schema: by position, and by name."""
+    """Returns the positional and the keyword-only arguments of a call, without defaults that can be omitted."""
     assert isinstance(node.target, torch._ops.OpOverload)
     schema, actual = node.target._schema.arguments, arguments(node)
     differs = {

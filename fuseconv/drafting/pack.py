@@ -1,4 +1,4 @@
-"""The pack of an op for a subgraph: its meaning in PyTorch, a kernel that is correct as it is, the rule, and tests."""
+"""Generates a pack with a new op for a subgraph: a PyTorch reference, a correct kernel, the rule, and tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fuseconv.untrusted.permitted import NAMESPACES, is_torchs
 
 DEFAULT_NAMESPACE = "drafted"
 WIDTH = 110
-"""The width of generated code in columns, if a line can be broken."""
+"""The maximum width of generated code in columns. Only lines that cannot be broken are longer."""
 
 _COMMENT: Any = {"initial_indent": "// ", "subsequent_indent": "// "}
 _TEXT = re.compile(r'"[^"]*"')
@@ -33,14 +33,14 @@ _NAME = re.compile(r"(?:(?P<namespace>[a-z][a-z0-9_]*)\.)?(?P<name>[a-z][a-z0-9_
 
 @dataclass(frozen=True)
 class OpName:
-    """The name of the op of a pack."""
+    """The name of a pack's op."""
 
     namespace: str
     name: str
 
     @property
     def target(self) -> str:
-        """The name of the op in a rule."""
+        """The name with which a rule calls the op."""
         return f"{self.namespace}.{self.name}.default"
 
 
@@ -48,7 +48,7 @@ def op_named(text: str) -> OpName:
     """Parses the name of an op: `NAME`, or `NAMESPACE.NAME`.
 
     Raises:
-        UsageError: it is not a name, or the namespace belongs to PyTorch or fuseconv.
+        UsageError: the text is not a valid name, or the namespace belongs to PyTorch or fuseconv.
     """
     found = _NAME.fullmatch(text)
     if found is None:
@@ -62,7 +62,7 @@ def op_named(text: str) -> OpName:
 
 
 def replaced_by(op: OpName, values: Values) -> str:
-    """Returns the line that puts the op in place of the subgraph."""
+    """Returns the `replace` line that substitutes the op for the subgraph."""
     targets = ", ".join(values.results)
     return f"{targets} = {op.target}({', '.join(values.operands)})"
 
@@ -70,14 +70,18 @@ def replaced_by(op: OpName, values: Values) -> str:
 def pack_files(
     op: OpName, rule: dict[str, Any], subgraph: Subgraph, values: Values, example: Example
 ) -> Callable[[str], dict[str, str]]:
-    """Returns the files of a pack by their path in its folder, given the rule file that its rules build on.
+    """Generates the files of a pack.
 
     Args:
         op: the name of the op.
-        rule: the rule that puts it in place of the subgraph.
+        rule: the rule that substitutes the op for the subgraph.
         subgraph: the subgraph.
-        values: the names of its values.
-        example: the subgraph as a program.
+        values: the names of the subgraph's values.
+        example: the subgraph as a separate program.
+
+    Returns:
+        A function that takes the path of the rule file on which the pack builds, and returns the text of each file by
+        its path in the folder of the pack.
 
     Raises:
         UnsupportedError: the kernel cannot call an op of the subgraph through the stable ABI.
@@ -122,7 +126,7 @@ def pack_files(
 
 
 def _wrapped(text: str) -> str:
-    """Breaks long lines after commas. A line with a text that has a space stays as it is."""
+    """Breaks long lines after commas. A line with a string literal that contains a space stays as it is."""
     return "\n".join(
         line if len(line) <= WIDTH or any(" " in one for one in _TEXT.findall(line)) else _broken(line)
         for line in text.split("\n")
@@ -158,7 +162,7 @@ def _schema(op: OpName, values: Values) -> str:
 
 
 def _test(values: Values, example: Example) -> dict[str, str]:
-    """Returns the operands of the tests, and the sizes with which they are called."""
+    """Returns the parts of the test file: the operands of the op, the parameters for their sizes, and the sizes."""
     tensors = [_drawn(values, name, node, example) for name, node in values.tensors.items()]
     operands = ", ".join([*tensors, *example.sizes.values()])
     count = len(example.symbols)

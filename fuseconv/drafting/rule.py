@@ -1,4 +1,4 @@
-"""The rule for a subgraph: its pattern, its conditions, its examples, and the places of a model where it matches."""
+"""Makes the rule for a subgraph: its pattern, conditions and examples. Also finds where the rule matches in a model."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from fuseconv.rulebook.rule import Rule
 from fuseconv.rulebook.rule_text import RuleTextError
 
 STAGE = "structure"
-"""The stage of a drafted rule: its pattern is written in the form of the canonical graph, and the default rules of the
-stage `fuse` come after it."""
+"""The stage of a drafted rule. The pattern of the rule matches the canonical graph, and the default rules of the stage
+`fuse` run after the rule."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a subgraph says of a rule, before something replaces it.
+    """The parts of a rule that follow from the subgraph alone, without the replacement.
 
     Attributes:
         match: the lines of the pattern.
         where: the conditions.
-        example: the subgraph as a program of its own.
+        example: the subgraph as a separate program.
         misses: the examples that the rule must not change.
         places: the matches in the model, each as the names of its nodes.
-        sizes: further conditions to try, for a replacement that does not hold for all sizes.
+        sizes: lists of further conditions to try, for a replacement that is not correct for all sizes.
     """
 
     match: list[str]
@@ -54,11 +54,11 @@ class Pattern:
     sizes: list[list[str]]
 
     def rule(self, name: str, doc: str, lines: list[str], sizes: Sequence[str] = ()) -> dict[str, Any]:
-        """Returns the rule in its written form.
+        """Returns the rule as an entry of a rule file.
 
         Args:
             name: the name of the rule.
-            doc: its description.
+            doc: the description of the rule.
             lines: the lines of `replace`.
             sizes: further conditions.
         """
@@ -74,10 +74,11 @@ class Pattern:
 
 
 def pattern_of(graph: Canonical, subgraph: Subgraph, values: Values) -> Pattern:
-    """Returns the pattern of a subgraph, an example of it, and where it matches in the model.
+    """Makes the pattern and an example of a subgraph, and finds where the pattern matches in the model.
 
     Raises:
-        UnsupportedError: an argument cannot be written in a rule, or no example of the subgraph runs alone.
+        UnsupportedError: an argument cannot be written in a rule, no rule can replace the subgraph, or no example of
+            the subgraph runs alone.
     """
     lines, where = lines_of(subgraph, values), conditions_of(subgraph, values)
     probe = Rule.model_validate(
@@ -106,7 +107,12 @@ def pattern_of(graph: Canonical, subgraph: Subgraph, values: Values) -> Pattern:
 
 
 def proved(graph: Canonical, written: dict[str, Any]) -> tuple[tuple[tuple[str, ...], ...], str]:
-    """Returns where a rule matches in the model, and why it must not be used: the first check that it fails, if any."""
+    """Matches a rule in the model and checks its examples. Returns the matches and the first failure, which may be "".
+
+    Args:
+        graph: the canonical graph.
+        written: the rule as an entry of a rule file.
+    """
     (expanded,) = expand(RuleEntry.model_validate(written), {})
     rule = Rule.model_validate(expanded.fields)
     with quiet_torch():
@@ -118,13 +124,13 @@ def proved(graph: Canonical, written: dict[str, Any]) -> tuple[tuple[tuple[str, 
 
 
 def _renamed(values: Values) -> Values:
-    """Returns the values with other names for the intermediate ones, which a replacement does not bind."""
+    """Returns the values with new names for the intermediate values, whose old names a replacement cannot use."""
     inner = {name if name in values.results else f"new_{name}": node for name, node in values.inner.items()}
     return replace(values, inner=inner)
 
 
 def _applies(probe: Rule, program: list[str]) -> bool:
-    """Returns whether a rule applies to a program. A program whose ops reject their operands is none."""
+    """Returns whether a rule applies to a program. It does not if the program's ops reject their operands."""
     try:
         text = parse_example(program)
         weights = draw_operands(tuple(text.parameters.values()), 3, "random", 0).tensors

@@ -1,7 +1,7 @@
-"""The subgraph between two nodes: the ops on every path from the first to the last, and what they use from outside.
+"""Finds the subgraph between first and last nodes: the ops on every path between them, and the operands of these ops.
 
-Every op on a path between two ops of the subgraph is on a path from a first to a last node. So the subgraph is convex:
-no path leaves it and comes back.
+Every op on a path between two ops of the subgraph is also on a path from a first node to a last node. Therefore the
+subgraph is convex: no path leaves it and comes back.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Subgraph:
 
     Attributes:
         calls: the op calls, in execution order.
-        operands: the nodes outside that they use, in the order of their first use.
-        results: the nodes whose values are used outside: op calls, or selections of one of several results.
+        operands: the nodes outside the subgraph that the calls use, in the order of their first use.
+        results: the nodes whose values are used outside. A node is an op call, or selects one of an op's results.
     """
 
     calls: tuple[Node, ...]
@@ -45,12 +45,12 @@ def between(graph: Canonical, first: Sequence[str], last: Sequence[str]) -> Subg
     Args:
         graph: the canonical graph.
         first: the names of the first nodes.
-        last: the names of the last nodes, whose values are the results.
+        last: the names of the last nodes. Their values are the results.
 
     Raises:
-        UsageError: a name is unknown, there is no path, or an intermediate value has a user outside.
+        UsageError: a name is unknown, there is no path, or an intermediate value has a user outside the subgraph.
         UnsupportedError: an op in the subgraph mutates memory, uses random numbers, or cannot be written in a rule; or
-            a result shares the memory of an operand.
+            a result shares the memory of an operand or of another result.
     """
     starts = {name: graph.node(name, "--from") for name in first}
     ends = {name: graph.node(name, "--to") for name in last}
@@ -62,7 +62,7 @@ def between(graph: Canonical, first: Sequence[str], last: Sequence[str]) -> Subg
     before = _reached(ends.values(), lambda node: node.all_input_nodes)
     _check_paths(starts, ends, after, before)
     inside = after & before
-    for end in ends.values():  # an op with several results stands for those that are used
+    for end in ends.values():  # if a last node has several results, the results that are used are part of the subgraph
         if is_call(end):
             inside |= {user for user in end.users if is_getitem(user)}
     nodes = sorted(inside)
@@ -96,7 +96,7 @@ def _reached(nodes: Iterable[Node], near: Callable[[Node], Iterable[Node]]) -> s
 
 
 def _check_paths(starts: dict[str, Node], ends: dict[str, Node], after: set[Node], before: set[Node]) -> None:
-    """Checks that each first node leads to a last node, and each last node comes from a first node."""
+    """Checks that a path leads from each first node to a last node, and to each last node from a first node."""
     behind = _reached(ends.values(), lambda node: node.users)
     for name, node in starts.items():
         if node not in before:
@@ -166,7 +166,7 @@ def _check_users(graph: Canonical, inside: set[Node], results: Sequence[Node]) -
 
 
 def _check_memory(graph: Canonical, found: Subgraph) -> None:
-    """Checks that each result has memory of its own, as the result of an op must."""
+    """Checks that no result shares memory with an operand or another result, because an op's results must not."""
     owned: dict[Node, Node] = {}
     for result in found.results:
         for owner in _owners(result, found.operands):
@@ -179,7 +179,7 @@ def _check_memory(graph: Canonical, found: Subgraph) -> None:
 
 
 def _owners(node: Node, operands: Sequence[Node]) -> set[Node]:
-    """Returns the operands and the calls whose memory a value may share."""
+    """Returns the operands and the calls that own the memory that a value may share."""
     shared = viewed(node.args[0]) if is_getitem(node) and isinstance(node.args[0], Node) else viewed(node)
     if node in operands or not shared:
         return {node}

@@ -1,4 +1,4 @@
-"""The files of a drafted pack, in which names, types and ops are filled in."""
+"""Templates for the files of a drafted pack, with placeholders for names, types and ops."""
 
 README = """# {name}: an op drafted from a subgraph
 

@@ -1,4 +1,4 @@
-"""The names of the values of a subgraph, in a rule, in Python and in C++, and the types of an op that takes them."""
+"""Names the values of a subgraph for use in a rule, in Python and in C++, and selects the operands of its op."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ _RESERVED = frozenset(
 _SIZES = frozenset(
     {"end", "length", "normalized_shape", "shape", "size", "sizes", "split_size", "split_sizes", "start"}
 )
-"""Arguments of ATen ops that hold sizes. They differ between models that have the same code; a number of channels per
-group, an axis, or a stride does not."""
+"""The arguments of ATen ops that hold sizes. Sizes differ between models with the same code. A number of channels per
+group, an axis or a stride does not differ."""
 
 _SMALLEST = 2
 _LARGEST = 1 << 31
-"""A larger size is a slice to the end, and a smaller one an axis that broadcasts: both are written in the code."""
+"""The limits of a size, the upper one exclusive. A value above them is the end of an open slice, and a value below them
+is an axis that broadcasts. The model's code contains such values literally, so they do not vary."""
 
 
 def is_size(argument: str, value: Any) -> bool:
@@ -47,7 +48,7 @@ def is_size(argument: str, value: Any) -> bool:
 
 
 class Static(NamedTuple):
-    """A static size in an argument of an op, and its name."""
+    """A static size in an argument of an op, with its name."""
 
     value: int
     name: str
@@ -55,14 +56,14 @@ class Static(NamedTuple):
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a subgraph.
+    """The values of a subgraph, with their names.
 
     Attributes:
-        tensors: the tensors from outside, in the order in which an op takes them, by name.
-        sizes: the sizes from outside: symbolic ones are nodes, static ones integers; by name.
-        static: the name of a static size, by the op, the argument and the position in it.
+        tensors: the tensor operands by name, in the order in which an op takes them.
+        sizes: the size operands by name. Symbolic sizes are nodes, and static sizes are integers.
+        static: each static size with its name, by the op call, the argument and the position in the argument.
         inner: the values that the subgraph computes, by name.
-        results: the names of its results.
+        results: the names of the subgraph's results.
         weights: the names of the tensors that are parameters, buffers or constants of the model.
     """
 
@@ -75,7 +76,7 @@ class Values:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The names of what an op takes: tensors, then sizes."""
+        """The names of the operands of an op: first the tensors, then the sizes."""
         return (*self.tensors, *self.sizes)
 
     def name_of(self, value: Node) -> str:
@@ -86,12 +87,12 @@ class Values:
 
 
 def values_of(graph: Canonical, subgraph: Subgraph, *, shared: bool = True) -> Values:
-    """Names the values of a subgraph: weights as in the model, other values by the op that computes them.
+    """Names the values of a subgraph: weights as in the model, computed values by their op, activations `x`, `y`, ...
 
     Args:
         graph: the canonical graph.
         subgraph: the subgraph.
-        shared: whether equal static sizes have one name. Two sizes may be equal by chance, and differ elsewhere.
+        shared: whether equal static sizes share one name. Two sizes may be equal by chance and differ in other matches.
     """
     names = _Names()
     tensors: dict[str, Node] = {}
@@ -123,7 +124,7 @@ class _Names:
         self.taken: set[str] = set()
 
     def new(self, *wanted: str) -> str:
-        """Returns the first of the names that is free, or the last one with a number."""
+        """Reserves and returns the first wanted name that is free, or the last wanted name with a number appended."""
         free = [name for name in wanted if name not in self.taken]
         name = free[0] if free else wanted[-1]
         number = 1
